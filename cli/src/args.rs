@@ -72,20 +72,20 @@ impl Args {
     ///
     /// # Errors
     /// Fails with clap's message if the arguments do not parse or ask for help.
-    pub fn given() -> Result<Args, clap::Error> {
-        let matches = everywhere::coloured(Args::documented()).try_get_matches()?;
+    pub fn parse_arguments() -> Result<Args, clap::Error> {
+        let matches = everywhere::apply_color_choice(Args::build_command()).try_get_matches()?;
         Args::from_arg_matches(&matches)
     }
 
     /// Returns all commands in groups, with their examples.
-    pub fn documented() -> clap::Command {
+    pub fn build_command() -> clap::Command {
         groups::with(examples::with(Args::command()))
     }
 
     /// Returns the number of threads for the network if the command needs another number than one
     /// per core. A benchmark's replica shares its cores with all others, and each message would
     /// wake a second thread.
-    pub fn threads(&self) -> Option<usize> {
+    pub fn network_threads(&self) -> Option<usize> {
         matches!(self.command, Command::Bench(Bench::Node(_))).then_some(1)
     }
 }

@@ -55,21 +55,21 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     match args.command {
         Command::Demo(args) => return demo::run(output, &args).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
-        Command::Plan(job) => job::plan(folder, output, &job).await?,
-        Command::Submit(submit) => job::submit(folder, output, &submit).await?,
+        Command::Plan(job) => job::show_plan(folder, output, &job).await?,
+        Command::Submit(submit) => job::submit_job(folder, output, &submit).await?,
         Command::Job(command) => jobs::run(folder, output, &command).await?,
         #[cfg(feature = "gateway")]
         Command::Serve(args) => serve::run(folder, output, &args).await?,
         #[cfg(feature = "gateway")]
-        Command::Dashboard(args) => serve::dashboard(folder, output, args)?,
+        Command::Dashboard(args) => serve::print_dashboard_url(folder, output, args)?,
         Command::Peers => peers::run(folder, output)?,
         Command::Account(command) => account::run(folder, output, command).await?,
-        Command::Order(command) => trade::order(folder, output, command).await?,
-        Command::Lease(command) => trade::lease(folder, output, command).await?,
+        Command::Order(command) => trade::run_order(folder, output, command).await?,
+        Command::Lease(command) => trade::run_lease(folder, output, command).await?,
         Command::Operator(command) => operator::run(folder, output, command).await?,
         Command::Market(command) => market::run(folder, output, command).await?,
-        Command::Book(freshness) => book::book(folder, freshness, output).await?,
-        Command::Balance(freshness) => book::balance(folder, freshness, output).await?,
+        Command::Book(freshness) => book::list_asks(folder, freshness, output).await?,
+        Command::Balance(freshness) => book::show_balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
         Command::Model(command) => model::run(output, &command)?,
         #[cfg(feature = "generate")]
@@ -81,12 +81,12 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
         Command::Top(args) => top::run(folder, output, args).await?,
-        Command::Config(ConfigCommand::Show) => config::show(&everywhere, folder)?,
+        Command::Config(ConfigCommand::Show) => config::show_settings(&everywhere, folder)?,
         Command::Debug(DebugCommand::Bundle { out }) => {
-            debug::bundle(&everywhere, folder, &out).await?;
+            debug::write_bundle(&everywhere, folder, &out).await?;
         }
-        Command::Completions { shell } => help::completions(shell),
-        Command::Man { folder } => help::manual(&folder, output)?,
+        Command::Completions { shell } => help::print_completions(shell),
+        Command::Man { folder } => help::write_manual(&folder, output)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Validator(command) => validator::run(folder, output, command).await?,

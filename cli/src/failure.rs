@@ -10,7 +10,8 @@ use crate::show;
 /// The exit code of an interrupted command, by the convention of shells: 128 plus SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// The kind of a failure. `docs/cli.md` documents the numbers, which never change their meaning.
+/// The kind of a failure. `docs/cli.md` documents the numbers, which must never change their
+/// meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -40,7 +41,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the exit code of the process.
-    pub fn code(self) -> u8 {
+    pub fn exit_code(self) -> u8 {
         match self {
             Kind::Unexpected => 1,
             Kind::Usage => 2,
@@ -72,7 +73,7 @@ impl Kind {
         ];
         let found = kinds
             .into_iter()
-            .find(|kind| Some(i32::from(kind.code())) == code);
+            .find(|kind| Some(i32::from(kind.exit_code())) == code);
         found.unwrap_or(Kind::Unexpected)
     }
 }
@@ -84,7 +85,7 @@ pub struct Failure {
     pub kind: Kind,
     /// Cause, in one line.
     pub cause: String,
-    /// Hint how to solve it, in one line.
+    /// What the user can do about it, in one line.
     pub hint: String,
     /// Further facts for programs: for example, how a job ended and its cost.
     #[serde(skip)]
@@ -122,20 +123,20 @@ impl Failure {
     pub fn report(&self, json: bool) -> ExitCode {
         if json {
             let mut error = serde_json::json!({
-                "kind": self.kind, "exit_code": self.kind.code(),
+                "kind": self.kind, "exit_code": self.kind.exit_code(),
                 "cause": self.cause, "hint": self.hint
             });
             for (name, value) in &self.facts {
                 error[name] = value.clone();
             }
-            show::json(&serde_json::json!({ "error": error }));
+            show::print_json(&serde_json::json!({ "error": error }));
         } else {
             let mut text = format!("error: {}\n", self.cause);
             if !self.hint.is_empty() {
                 text += &format!(" hint: {}\n", self.hint);
             }
             for (name, value) in self.facts.iter().filter(|(_, value)| !value.is_array()) {
-                text += &format!(" {}\n", fact(name, value));
+                text += &format!(" {}\n", format_fact(name, value));
             }
             for note in &self.notes {
                 text += &format!(" {note}\n");
@@ -144,18 +145,18 @@ impl Failure {
             let text = show::escape_controls(&text);
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
-        ExitCode::from(self.kind.code())
+        ExitCode::from(self.kind.exit_code())
     }
 }
 
 /// Formats a fact for people, with amounts in credits.
-fn fact(name: &str, value: &serde_json::Value) -> String {
+fn format_fact(name: &str, value: &serde_json::Value) -> String {
     let amount = name.strip_suffix("_micro_credits").zip(value.as_u64());
     if let Some((name, micro)) = amount {
         return format!(
             "{}: {} credits",
             name.replace('_', " "),
-            show::credits(micro)
+            show::format_credits(micro)
         );
     }
     let text = value

@@ -41,7 +41,7 @@ pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String,
 
 /// Computes the model's text preprocessing.
 pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> Outcome {
-    legend.prepare(inputs).map_err(|error| {
+    legend.prepare_inputs(inputs).map_err(|error| {
         let hint = "give each input of texts as NAME=FILE.npy, an array of str";
         Failure::new(Kind::Input, error.to_string(), hint)
     })
@@ -49,7 +49,7 @@ pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> 
 
 /// Lists the requests of a stream: the files in FOLDER or NAME=FOLDER that can be inputs, sorted by
 /// name.
-pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
+pub fn list_requests(from: &str) -> Result<Vec<Request>, Failure> {
     let (name, folder) = match from.split_once('=') {
         Some((name, folder)) => (Some(name.to_owned()), Path::new(folder)),
         None => (None, Path::new(from)),
@@ -80,7 +80,7 @@ pub fn requests(from: &str) -> Result<Vec<Request>, Failure> {
     Ok(found)
 }
 
-/// Returns the folders that may hold a submission's answers, relative to its own: that one itself
+/// Returns the folders that can hold a submission's answers, relative to its own: that one itself
 /// for a single request.
 pub fn answer_folders(args: &SubmitArgs) -> Result<Vec<PathBuf>, Failure> {
     if args.stream.is_none() {
@@ -141,7 +141,8 @@ pub fn write_outputs(
     match format {
         Format::Safetensors => {
             let path = folder.join("outputs.safetensors");
-            let bytes = safetensors::write(outputs).map_err(|error| unwritable(&path, &error))?;
+            let bytes =
+                safetensors::write(outputs).map_err(|error| output_failure(&path, &error))?;
             write(&path, &bytes)?;
             Ok(vec![path])
         }
@@ -167,7 +168,7 @@ pub fn write_meanings(
 }
 
 /// Returns the files of [`write_outputs`] in `folder` and their tensors, if these match the ids.
-pub fn holds(
+pub fn find_matching_outputs(
     folder: &Path,
     ids: &BTreeMap<String, ContentId>,
     format: Format,
@@ -189,13 +190,13 @@ pub fn holds(
         }
     };
     let of = |name: &String| found.get(name).map(Tensor::id);
-    // The files may hold more than providers computed: inputs and constants that are outputs.
+    // The files can hold more than providers computed: inputs and constants that are outputs.
     let is_it = ids.iter().all(|(name, id)| of(name) == Some(*id));
     is_it.then_some((files, found))
 }
 
 /// Creates a folder and checks that files can be written in it.
-pub fn prepare(folder: &Path) -> Result<(), Failure> {
+pub fn prepare_folder(folder: &Path) -> Result<(), Failure> {
     let probe = folder.join(".souk-probe");
     write(&probe, b"souk")?;
     // A file that stays does no harm.
@@ -206,7 +207,7 @@ pub fn prepare(folder: &Path) -> Result<(), Failure> {
 /// Writes a file atomically, and creates the folders above it.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let written = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-    let written = written.and_then(|()| replace(path, bytes));
+    let written = written.and_then(|()| replace_file(path, bytes));
     written.map_err(|error| {
         let cause = format!("cannot write {}: {error}", path.display());
         Failure::new(
@@ -219,7 +220,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes a file under a temporary name in its folder, then renames it. Writes directly to a
 /// device, a pipe or another special file.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+fn replace_file(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let is_plain = std::fs::metadata(path).map_or(true, |found| found.is_file());
     let Some(name) = path.file_name().filter(|_| is_plain) else {
         return std::fs::write(path, bytes);
@@ -250,7 +251,7 @@ pub fn read_receipt(path: &Path) -> Result<Receipt, Failure> {
 
 fn write_npy(folder: &Path, name: &str, tensor: &Tensor) -> Result<PathBuf, Failure> {
     let path = npy_path(folder, name);
-    let bytes = npy::write(tensor).map_err(|error| unwritable(&path, &error))?;
+    let bytes = npy::write(tensor).map_err(|error| output_failure(&path, &error))?;
     write(&path, &bytes)?;
     Ok(path)
 }
@@ -281,7 +282,7 @@ fn file_name(name: &str) -> String {
     safe
 }
 
-fn unwritable(path: &Path, error: &impl std::fmt::Display) -> Failure {
+fn output_failure(path: &Path, error: &impl std::fmt::Display) -> Failure {
     let cause = format!("{} cannot hold this output: {error}", path.display());
     Failure::new(Kind::Input, cause, "try the other --format")
 }
@@ -301,7 +302,7 @@ fn read_named(
         check_texts(name, path, false, legend)?;
         return Ok(BTreeMap::from([(name.to_owned(), tensor)]));
     }
-    let (tensor, is_text) = legend.tensor(&read(path)?).map_err(|error| {
+    let (tensor, is_text) = legend.read_tensor(&read(path)?).map_err(|error| {
         let cause = format!("{}: {error}", path.display());
         Failure::new(Kind::Input, cause, "write it again with numpy.save")
     })?;
@@ -310,7 +311,7 @@ fn read_named(
 }
 
 fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outcome {
-    legend.check(name, is_text).map_err(|error| {
+    legend.check_input(name, is_text).map_err(|error| {
         let cause = format!("{}: {error}", path.display());
         let hint =
             "give texts as NAME=FILE.npy, an array of str; numbers as an array of their type";
@@ -373,12 +374,12 @@ mod tests {
             assert_eq!(&npy::read(&read(path).unwrap()).unwrap(), tensor);
         }
         let ids = outputs.iter().map(|(name, it)| (name.clone(), it.id()));
-        assert!(holds(folder.path(), &ids.collect(), Format::Npy).is_some());
+        assert!(find_matching_outputs(folder.path(), &ids.collect(), Format::Npy).is_some());
     }
 
     #[test]
     fn texts_and_numbers_are_not_taken_for_each_other() {
-        let declared = |name: &str, code| souk_onnx::ValueInfoProto::tensor(name, code, None);
+        let declared = |name: &str, code| souk_onnx::ValueInfoProto::new_tensor(name, code, None);
         let model = souk_onnx::ModelProto {
             ir_version: Some(10),
             graph: Some(souk_onnx::GraphProto {
@@ -387,7 +388,7 @@ mod tests {
             }),
             ..souk_onnx::ModelProto::default()
         };
-        let legend = Legend::of(souk_onnx::encode(&model));
+        let legend = Legend::from_model(souk_onnx::encode_model(&model));
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, kind: &str, data: &[u8]| {
             let path = folder.path().join(name);
@@ -419,18 +420,22 @@ mod tests {
         let ids = outputs.iter().map(|(name, y)| (name.clone(), y.id()));
         let ids: BTreeMap<String, ContentId> = ids.collect();
         for format in [Format::Npy, Format::Safetensors] {
-            assert_eq!(holds(folder.path(), &ids, format), None, "nothing is there");
+            assert_eq!(
+                find_matching_outputs(folder.path(), &ids, format),
+                None,
+                "nothing is there"
+            );
             let files = write_outputs(folder.path(), &outputs, format).unwrap();
-            let held = holds(folder.path(), &ids, format);
+            let held = find_matching_outputs(folder.path(), &ids, format);
             assert_eq!(held, Some((files.clone(), outputs.clone())));
             // As a kill in the middle of it leaves a file.
             let whole = std::fs::read(&files[0]).unwrap();
             std::fs::write(&files[0], &whole[..whole.len() - 1]).unwrap();
-            assert_eq!(holds(folder.path(), &ids, format), None);
+            assert_eq!(find_matching_outputs(folder.path(), &ids, format), None);
             let mut other = whole.clone();
             *other.last_mut().unwrap() ^= 1;
             std::fs::write(&files[0], other).unwrap();
-            assert_eq!(holds(folder.path(), &ids, format), None);
+            assert_eq!(find_matching_outputs(folder.path(), &ids, format), None);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::failure::{Failure, Kind};
 const QUEUE_FOLDER: &str = "buyer/queue";
 
 /// Creates a temporary folder; dropping it removes the folder.
-pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
+pub fn create_temp_folder(prefix: &str) -> Result<TempDir, Failure> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir();
     made.map_err(|error| {
         let cause = format!("cannot make a temporary folder: {error}");
@@ -29,7 +29,7 @@ pub fn scratch(prefix: &str) -> Result<TempDir, Failure> {
     })
 }
 
-/// Returns the folder of the market called `name`: `dir` itself, or one directly below it.
+/// Returns the folder of the market called `name`. It must be `dir` itself, or directly below it.
 pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
     let below = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
@@ -67,11 +67,11 @@ pub fn account_folder(folder: &Path) -> PathBuf {
 /// Returns the account whose key is in `folder`, if the key exists and needs no passphrase.
 pub fn own_account(folder: &Path) -> Option<AccountKey> {
     let key = NodeKey::load(&account_folder(folder).join(KEY_FILE)).ok()?;
-    Some(AccountKey(key.public()))
+    Some(AccountKey(key.public_key()))
 }
 
 /// Creates a folder if it does not exist.
-pub fn create(folder: &Path) -> Result<(), Failure> {
+pub fn create_folder(folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).map_err(|error| {
         let cause = format!("cannot make the folder {}: {error}", folder.display());
         Failure::new(Kind::State, cause, "give another folder with --dir")
@@ -79,22 +79,22 @@ pub fn create(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Connects to the market of `folder` for reading, which needs no account.
-pub async fn look(folder: &Path) -> Result<Broker, Failure> {
-    let market = MarketFile::find(folder).map_err(from_config)?;
-    let looked = reach::look(&market.with_known(folder)).await;
+pub async fn connect_broker(folder: &Path) -> Result<Broker, Failure> {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+    let looked = reach::connect_read_only(&market.with_known(folder)).await;
     let (broker, members) = looked.map_err(from_reach)?;
-    remember(folder, &members);
+    store_validators(folder, &members);
     Ok(broker)
 }
 
-/// Joins the market of `folder` with the key of its buyer.
-pub async fn join(folder: &Path) -> Result<Buyer, Failure> {
+/// Joins the market of `folder` with the key of its buyer, which must exist.
+pub async fn join_as_buyer(folder: &Path) -> Result<Buyer, Failure> {
     join_within(folder, Traffic::default()).await
 }
 
 /// Joins the market of `folder` with limits of the network traffic.
 pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failure> {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let market = market.with_known(folder);
     let key = NodeKey::load(&folder.join("buyer").join(KEY_FILE)).map_err(|error| {
         Failure::new(
@@ -117,8 +117,8 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
             JoinError::Direct(_) => Failure::new(Kind::Network, error, ""),
         })?;
     // The file names the first validators; since then, some may have joined and others left.
-    let members = buyer.broker().refresh().await;
-    remember(folder, &members.map_err(unreachable_market)?);
+    let members = buyer.broker().refresh_validators().await;
+    store_validators(folder, &members.map_err(unreachable_market)?);
     Ok(buyer)
 }
 
@@ -142,8 +142,8 @@ pub fn from_reach(error: ReachError) -> Failure {
 
 /// Stores the validators for the next command. In a folder that is not writable, commands only take
 /// longer to find them.
-pub fn remember(folder: &Path, members: &Members) {
-    if let Err(error) = MarketFile::remember(folder, members.addresses()) {
+pub fn store_validators(folder: &Path, members: &Members) {
+    if let Err(error) = MarketFile::store_known(folder, members.addresses()) {
         tracing::debug!(%error, "the validators are not kept");
     }
 }

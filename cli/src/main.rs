@@ -30,15 +30,15 @@ fn main() -> ExitCode {
         return souk_node::sandbox::inside::main();
     }
     keep_files_private();
-    let args = match Args::given() {
+    let args = match Args::parse_arguments() {
         Ok(args) => args,
-        Err(error) => return unparsed(&error),
+        Err(error) => return report_usage_error(&error),
     };
     let everywhere = &args.everywhere;
     let filter = EnvFilter::try_from_env("SOUK_LOG");
     let no_color = everywhere.no_color || std::env::var_os("NO_COLOR").is_some();
     tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(everywhere.log())))
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(everywhere.log_filter())))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
         // Reporting a failed write to the same stderr would panic; a node must survive a full disk.
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         .init();
     keep_what_is_freed();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(threads) = args.threads() {
+    if let Some(threads) = args.network_threads() {
         builder.worker_threads(threads);
     }
     let runtime = match builder.enable_all().build() {
@@ -57,9 +57,9 @@ fn main() -> ExitCode {
         }
     };
     let json = everywhere.output() == Output::Json;
-    show::set(everywhere);
+    show::set_output_form(everywhere);
     let limit = everywhere.timeout;
-    let done = runtime.block_on(stop::within(limit, commands::run(args)));
+    let done = runtime.block_on(stop::run_within(limit, commands::run(args)));
     // A thread that reads standard input cannot be stopped; there is nothing else to wait for.
     runtime.shutdown_background();
     match done {
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 
 /// Reports clap's message for arguments that do not parse or that ask for help; as JSON if the
 /// arguments ask for that.
-fn unparsed(error: &clap::Error) -> ExitCode {
+fn report_usage_error(error: &clap::Error) -> ExitCode {
     let words = ["--json", "json", "jsonl", "--output=json", "--output=jsonl"];
     let is_json = |argument: std::ffi::OsString| words.iter().any(|word| argument == *word);
     if !error.use_stderr() || !std::env::args_os().any(is_json) {

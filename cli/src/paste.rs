@@ -13,23 +13,23 @@ static BEGINS: OnceLock<String> = OnceLock::new();
 pub fn work_in(folder: &Path) {
     let text = match folder == Path::new(DIR) {
         true => "souk".to_owned(),
-        false => format!("souk --dir {}", quoted(&folder.to_string_lossy())),
+        false => format!("souk --dir {}", quote_word(&folder.to_string_lossy())),
     };
     // If this runs twice, the first folder stays.
     let _ = BEGINS.set(text);
 }
 
 /// Returns a command for this market.
-pub fn command(words: &str) -> String {
+pub fn market_command(words: &str) -> String {
     format!("{} {words}", BEGINS.get().map_or("souk", String::as_str))
 }
 
 /// Returns the current command with these options in place of their earlier values.
-pub fn again(options: &[(&str, &str)]) -> String {
+pub fn command_with(options: &[(&str, &str)]) -> String {
     let given = std::env::args_os().skip(1);
     let given = given.map(|word| word.to_string_lossy().into_owned());
-    let kept = without(given, options);
-    let kept = kept.iter().map(|word| quoted(word));
+    let kept = without_options(given, options);
+    let kept = kept.iter().map(|word| quote_word(word));
     let new = options
         .iter()
         .map(|(name, value)| format!("{name} {value}"));
@@ -38,7 +38,7 @@ pub fn again(options: &[(&str, &str)]) -> String {
 }
 
 /// Returns the words of a command without some options and their values.
-fn without(words: impl Iterator<Item = String>, options: &[(&str, &str)]) -> Vec<String> {
+fn without_options(words: impl Iterator<Item = String>, options: &[(&str, &str)]) -> Vec<String> {
     let mut kept = Vec::new();
     let mut is_value = false;
     for word in words {
@@ -58,7 +58,7 @@ fn without(words: impl Iterator<Item = String>, options: &[(&str, &str)]) -> Vec
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=:,@+%".contains(&byte);
     match !word.is_empty() && word.bytes().all(is_plain) {
         true => word.to_owned(),
@@ -82,15 +82,15 @@ mod tests {
             "out",
         ];
         let options = [("--budget", "2"), ("--prefer", "cheapest")];
-        let left = without(given.map(str::to_owned).into_iter(), &options);
+        let left = without_options(given.map(str::to_owned).into_iter(), &options);
         assert_eq!(left, ["submit", "m.onnx", "-o", "out"]);
     }
 
     #[test]
     fn a_word_is_quoted_where_a_shell_would_change_it() {
-        assert_eq!(quoted("x=a/b.npy"), "x=a/b.npy");
-        assert_eq!(quoted("my model.onnx"), "'my model.onnx'");
-        assert_eq!(quoted("it's"), "'it'\\''s'");
-        assert_eq!(quoted(""), "''");
+        assert_eq!(quote_word("x=a/b.npy"), "x=a/b.npy");
+        assert_eq!(quote_word("my model.onnx"), "'my model.onnx'");
+        assert_eq!(quote_word("it's"), "'it'\\''s'");
+        assert_eq!(quote_word(""), "''");
     }
 }

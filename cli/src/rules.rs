@@ -48,7 +48,7 @@ fn one_unit() -> u32 {
 }
 
 impl ClassEntry {
-    fn of(rules: &ClassRules) -> ClassEntry {
+    fn from_rules(rules: &ClassRules) -> ClassEntry {
         ClassEntry {
             class: rules.class,
             tick: rules.tick.0,
@@ -57,19 +57,21 @@ impl ClassEntry {
         }
     }
 
-    fn rules(&self) -> ClassRules {
+    fn class_rules(&self) -> ClassRules {
         ClassRules {
             class: self.class,
             tick: Price(self.tick),
             lot: Units(self.lot),
-            auction: self.auction_seconds.map(|seconds| Millis(millis(seconds))),
+            auction: self
+                .auction_seconds
+                .map(|seconds| Millis(to_millis(seconds))),
         }
     }
 }
 
 /// Converts seconds to milliseconds. An overflow saturates above the range of every rule, so the
 /// check of the range reports it.
-fn millis(seconds: u64) -> u64 {
+fn to_millis(seconds: u64) -> u64 {
     seconds.saturating_mul(1_000)
 }
 
@@ -84,7 +86,7 @@ pub fn key(rule: Rule) -> String {
 }
 
 /// Returns the value of a rule in the file's unit.
-pub fn figure(rule: Rule, value: u64) -> u64 {
+pub fn to_file_unit(rule: Rule, value: u64) -> u64 {
     match rule.unit() {
         Unit::Time => value / 1_000,
         _ => value,
@@ -92,16 +94,16 @@ pub fn figure(rule: Rule, value: u64) -> u64 {
 }
 
 /// Finds the rule with this name in the file, and converts its value.
-pub fn setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
+pub fn parse_setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
     let rule = Rule::ALL.iter().find(|rule| key(**rule) == name);
     let rule = *rule.ok_or_else(|| format!("there is no rule `{name}`"))?;
     match rule.unit() {
-        Unit::Time => Ok((rule, millis(number))),
+        Unit::Time => Ok((rule, to_millis(number))),
         _ => Ok((rule, number)),
     }
 }
 
-/// Reads the rules of a file and checks each.
+/// Reads the rules of a file. Each must have a known name and a value within its range.
 pub fn read(path: &Path) -> Result<Rules, String> {
     let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
@@ -110,38 +112,38 @@ pub fn read(path: &Path) -> Result<Rules, String> {
     for (name, value) in file {
         if name == CLASSES {
             let classes = Vec::<ClassEntry>::deserialize(value).map_err(|error| wrong(&error))?;
-            rules.classes = classes.iter().map(ClassEntry::rules).collect();
+            rules.classes = classes.iter().map(ClassEntry::class_rules).collect();
             continue;
         }
         let number = value.as_integer().and_then(|number| number.try_into().ok());
         let number = number.ok_or_else(|| wrong(&format!("{name} is no whole number from 0")))?;
-        let (rule, number) = setting(&name, number).map_err(|error| wrong(&error))?;
+        let (rule, number) = parse_setting(&name, number).map_err(|error| wrong(&error))?;
         rule.set(&mut rules, number)
             .map_err(|fault| wrong(&fault))?;
     }
-    rules.check().map_err(|fault| wrong(&fault))?;
+    rules.check_ranges().map_err(|fault| wrong(&fault))?;
     Ok(rules)
 }
 
 /// Writes the rules as a file with comments.
-pub fn text(rules: &Rules) -> String {
+pub fn format_rules(rules: &Rules) -> String {
     let rule = |rule: &Rule| {
         let means = match rule.may_change() {
             true => rule.means().to_owned(),
             false => format!("{} Fixed.", rule.means()),
         };
-        let (key, number) = (key(*rule), figure(*rule, rule.of(rules)));
-        format!("{}\n{key} = {number}\n", comment(&means))
+        let (key, number) = (key(*rule), to_file_unit(*rule, rule.of(rules)));
+        format!("{}\n{key} = {number}\n", format_comment(&means))
     };
     let numbers: String = Rule::ALL.iter().map(rule).collect();
-    let classes = rules.classes.iter().map(ClassEntry::of);
+    let classes = rules.classes.iter().map(ClassEntry::from_rules);
     let classes: String = classes.map(|entry| class_text(&entry)).collect();
     let text = format!("{HEAD}\n{numbers}\n{CLASSES_HEAD}\n{classes}");
     format!("{}\n", text.trim_end())
 }
 
 /// Wraps a text into comment lines.
-fn comment(words: &str) -> String {
+fn format_comment(words: &str) -> String {
     let mut lines = vec!["#".to_owned()];
     for word in words.split_whitespace() {
         let last = lines.last().map_or(0, String::len);
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn what_is_printed_reads_back_with_classes_and_auctions() {
         let mut rules = Rules::default();
-        assert_eq!(read_text(&text(&rules)).unwrap(), rules);
+        assert_eq!(read_text(&format_rules(&rules)).unwrap(), rules);
         let class = Class {
             kind: KindCode(1),
             memory: Band(3),
@@ -209,7 +211,7 @@ mod tests {
         };
         rules.classes = vec![own(Some(Millis(60_000))), own(None)];
         rules.ask_deposit = souk_node::market::Credits(7);
-        assert_eq!(read_text(&text(&rules)).unwrap(), rules);
+        assert_eq!(read_text(&format_rules(&rules)).unwrap(), rules);
     }
 
     #[test]

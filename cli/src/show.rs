@@ -38,8 +38,10 @@ use time::OffsetDateTime;
 use crate::args::{Everywhere, Output};
 
 pub use escape::escape_controls;
-pub use souk_node::buyer::names::{Names, called, names, provider, provider_of};
-pub use souk_node::buyer::plan_json::seconds;
+pub use souk_node::buyer::names::{
+    Names, account_name, provider_name, provider_names, provider_of,
+};
+pub use souk_node::buyer::plan_json::format_seconds;
 pub use table::Table;
 
 const DAY_SECONDS: u64 = 86_400;
@@ -50,7 +52,7 @@ static IS_BY_LINE: AtomicBool = AtomicBool::new(false);
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Sets the form of the output.
-pub fn set(everywhere: &Everywhere) {
+pub fn set_output_form(everywhere: &Everywhere) {
     if everywhere.wide {
         table::print_wide();
     }
@@ -69,7 +71,7 @@ pub fn is_quiet() -> bool {
 }
 
 /// Prints a value as one line of JSON, or a list with a line for each entry if that is set.
-pub fn json(value: &impl Serialize) {
+pub fn print_json(value: &impl Serialize) {
     let text = match is_by_line() {
         false => serde_json::to_string(value),
         true => serde_json::to_value(value).map(|value| by_line(&value)),
@@ -98,21 +100,21 @@ fn by_line(value: &Value) -> String {
     lines.join("\n")
 }
 /// Prints a line of text, or its facts as JSON.
-pub fn line(output: Output, facts: &Value, text: &str) {
+pub fn print_result(output: Output, facts: &Value, text: &str) {
     match output {
-        Output::Json => json(facts),
-        Output::Text => say(text),
+        Output::Json => print_json(facts),
+        Output::Text => print_line(text),
     }
 }
 
 /// Prints a line to standard output. A reader that went away is no reason to stop half-way.
-pub fn say(text: &str) {
+pub fn print_line(text: &str) {
     let _ = writeln!(std::io::stdout(), "{}", escape_controls(text));
 }
 
 /// Prints a line that is not a result to standard error, unless the user wants only results. A
 /// reader that went away is no reason to stop half-way.
-pub fn tell(text: &str) {
+pub fn print_notice(text: &str) {
     if is_quiet() {
         return;
     }
@@ -120,15 +122,15 @@ pub fn tell(text: &str) {
 }
 
 /// Prints how old the following answers are, if they came from one validator alone.
-pub fn age(age: Option<Age>) {
+pub fn print_age(age: Option<Age>) {
     let Some(age) = age else {
         return;
     };
     let ago = match age.age_ms {
         0 => "just now".to_owned(),
-        ms => format!("{} ago", seconds(ms as f64 / 1e3)),
+        ms => format!("{} ago", format_seconds(ms as f64 / 1e3)),
     };
-    say(&format!(
+    print_line(&format!(
         "as of entry {} of one validator's log, which heard from a leader {ago}: it may lack what \
          was acknowledged since",
         age.applied,
@@ -144,7 +146,7 @@ pub fn with<const N: usize>(mut object: Value, fields: [(&str, Value); N]) -> Va
 }
 
 /// Replaces the accounts of providers in a text by their names.
-pub fn named(text: &str, names: &Names) -> String {
+pub fn replace_accounts(text: &str, names: &Names) -> String {
     names.iter().fold(text.to_owned(), |text, (account, name)| {
         text.replace(&format!("provider {account}"), name)
             .replace(&account.to_string(), name)
@@ -152,20 +154,20 @@ pub fn named(text: &str, names: &Names) -> String {
 }
 
 /// Returns a number with a noun whose plural ends in s.
-pub fn count(many: impl Into<u64>, what: &str) -> String {
+pub fn format_count(many: impl Into<u64>, what: &str) -> String {
     match many.into() {
         1 => format!("1 {what}"),
         many => format!("{many} {what}s"),
     }
 }
 
-/// Converts a count for [`count`].
-pub fn number(count: usize) -> u64 {
+/// Converts a count for [`format_count`].
+pub fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Returns a device's model or label, marked once if the device is emulated.
-pub fn device(model: &str, emulated: bool) -> String {
+pub fn device_label(model: &str, emulated: bool) -> String {
     const MARK: &str = " (emulated)";
     let mark = if emulated && !model.ends_with(MARK) {
         MARK
@@ -176,12 +178,12 @@ pub fn device(model: &str, emulated: bool) -> String {
 }
 
 /// Formats micro-credits as credits.
-pub fn credits(micro: u64) -> String {
+pub fn format_credits(micro: u64) -> String {
     format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000)
 }
 
 /// Returns the first digits of an account or id.
-pub fn short(id: &impl ToString) -> String {
+pub fn short_id(id: &impl ToString) -> String {
     id.to_string().chars().take(8).collect()
 }
 
@@ -207,12 +209,12 @@ pub fn time_of_day(unix_ms: u64) -> String {
 }
 
 /// Formats a number of bytes with a suitable unit.
-pub fn bytes(count: u64) -> String {
-    scaled(count as f64, "B")
+pub fn format_bytes(count: u64) -> String {
+    format_scaled(count as f64, "B")
 }
 
 /// Formats a count with a suitable decimal prefix.
-pub fn scaled(count: f64, unit: &str) -> String {
+pub fn format_scaled(count: f64, unit: &str) -> String {
     let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     match prefixes.iter().find(|(size, _)| count >= *size) {
         Some((size, prefix)) => format!("{:.1} {prefix}{unit}", count / size),
@@ -243,17 +245,17 @@ mod tests {
 
     #[test]
     fn amounts_keep_every_micro_credit() {
-        assert_eq!(credits(100_000_000), "100.000000");
-        assert_eq!(credits(7), "0.000007");
+        assert_eq!(format_credits(100_000_000), "100.000000");
+        assert_eq!(format_credits(7), "0.000007");
     }
 
     #[test]
     fn figures_take_the_unit_that_suits_them() {
-        assert_eq!(bytes(143_545), "143.5 kB");
-        assert_eq!(scaled(1.25e15, "FLOP/s"), "1.2 PFLOP/s");
-        assert_eq!(bytes(12), "12 B");
-        assert_eq!(seconds(0.0031), "3.10 ms");
-        assert_eq!(count(1_u32, "lease"), "1 lease");
-        assert_eq!(count(2_u32, "lease"), "2 leases");
+        assert_eq!(format_bytes(143_545), "143.5 kB");
+        assert_eq!(format_scaled(1.25e15, "FLOP/s"), "1.2 PFLOP/s");
+        assert_eq!(format_bytes(12), "12 B");
+        assert_eq!(format_seconds(0.0031), "3.10 ms");
+        assert_eq!(format_count(1_u32, "lease"), "1 lease");
+        assert_eq!(format_count(2_u32, "lease"), "2 leases");
     }
 }

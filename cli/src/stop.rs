@@ -20,11 +20,12 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 static IS_OVER: std::sync::LazyLock<watch::Sender<bool>> =
     std::sync::LazyLock::new(|| watch::Sender::new(false));
 
-/// Runs a future; stops it after the time limit, as Ctrl-C would.
+/// Runs a future; stops it after the time limit, as Ctrl-C would. A future without [`Requests`]
+/// will be dropped at the limit.
 ///
 /// # Errors
 /// Fails with the future's own failure, or with [`Kind::Deadline`] if it is not done in time.
-pub async fn within<T>(
+pub async fn run_within<T>(
     limit: Option<Duration>,
     running: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
@@ -58,7 +59,7 @@ pub async fn within<T>(
 
 /// Returns the sources of Ctrl-C and of requests to terminate.
 #[cfg(unix)]
-fn signals() -> io::Result<(Interrupt, Terminate)> {
+fn signal_sources() -> io::Result<(Interrupt, Terminate)> {
     use tokio::signal::unix::{SignalKind, signal};
 
     Ok((
@@ -69,14 +70,14 @@ fn signals() -> io::Result<(Interrupt, Terminate)> {
 
 /// Returns the sources of Ctrl-C and of a closing console.
 #[cfg(windows)]
-fn signals() -> io::Result<(Interrupt, Terminate)> {
+fn signal_sources() -> io::Result<(Interrupt, Terminate)> {
     use tokio::signal::windows::{ctrl_c, ctrl_close};
 
     Ok((ctrl_c()?, ctrl_close()?))
 }
 
-/// The requests to stop since its creation, by signal or by time limit. Between two waits, it loses
-/// no request.
+/// The requests to stop since its creation, by signal or by time limit. You can wait for several in
+/// turn: between two waits, it loses no request.
 pub struct Requests {
     over: watch::Receiver<bool>,
     /// `None` if no handler can be installed: the signal then ends the process by itself.
@@ -88,7 +89,7 @@ impl Requests {
     pub fn new() -> Requests {
         Requests {
             over: IS_OVER.subscribe(),
-            signals: signals().ok(),
+            signals: signal_sources().ok(),
         }
     }
 
@@ -121,6 +122,6 @@ impl Requests {
 }
 
 /// Waits for Ctrl-C or a request to terminate.
-pub async fn asked() {
+pub async fn wait_for_stop() {
     Requests::new().next().await;
 }

@@ -13,7 +13,7 @@ use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::machine::StateMachine;
 use crate::replica::{ApplyError, Replica, ReplicaConfig, StartError};
 use crate::snapshot::Snapshot;
-use crate::store::{KEPT, Recovery, StoreOpenError, read_snapshot, recover, snapshots_of};
+use crate::store::{KEPT, Recovery, StoreOpenError, build_recovery, read_snapshot, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
 
 /// The result of a successful audit.
@@ -29,7 +29,7 @@ pub struct Audit {
     pub commands: u64,
     /// Snapshots whose bytes the replay reproduced.
     pub snapshots: Vec<LogIndex>,
-    /// Checkpoints on the way, to compare with those of other replicas.
+    /// Checkpoints on the way, which you can compare with those of other replicas.
     pub checkpoints: Vec<Checkpoint>,
     /// The history's root at the end.
     pub history: Digest,
@@ -127,14 +127,14 @@ pub fn audit<M: StateMachine>(
         state: oldest.state,
     };
     for pair in snapshots.windows(2) {
-        if !installed(&contents, &pair[1]) {
+        if !is_from_leader(&contents, &pair[1]) {
             check_next(pair, &contents, &machine, &mut audit)?;
         }
     }
     let newest = snapshots.last().ok_or(AuditError::Empty)?;
     let end = LogIndex(contents.hard_state.commit).max(newest.index);
-    let replica = replay(newest, &contents, end, machine(), &mut audit)?;
-    audit.to = replica.applied();
+    let replica = replay_entries(newest, &contents, end, machine(), &mut audit)?;
+    audit.to = replica.applied_index();
     audit.history = replica.history().root();
     audit.state = Digest(replica.machine().digest());
     Ok(audit)
@@ -148,7 +148,7 @@ fn leads_on(contents: &Contents, snapshot: &Snapshot) -> bool {
 
 /// Returns whether the leader sent the snapshot, which then has no log before it here: the entries
 /// begin after it.
-fn installed(contents: &Contents, snapshot: &Snapshot) -> bool {
+fn is_from_leader(contents: &Contents, snapshot: &Snapshot) -> bool {
     contents
         .entries
         .first()
@@ -162,8 +162,8 @@ fn check_next<M: StateMachine>(
     audit: &mut Audit,
 ) -> Result<(), AuditError> {
     let (from, next) = (&pair[0], &pair[1]);
-    let replica = replay(from, contents, next.index, machine(), audit)?;
-    let reached = replica.applied();
+    let replica = replay_entries(from, contents, next.index, machine(), audit)?;
+    let reached = replica.applied_index();
     if reached < next.index {
         return Err(AuditError::Short {
             reached,
@@ -185,7 +185,7 @@ fn check_next<M: StateMachine>(
 }
 
 /// Applies the log after a snapshot, up to an entry.
-fn replay<M: StateMachine>(
+fn replay_entries<M: StateMachine>(
     from: &Snapshot,
     contents: &Contents,
     to: LogIndex,
@@ -193,7 +193,7 @@ fn replay<M: StateMachine>(
     audit: &mut Audit,
 ) -> Result<Replica<M>, AuditError> {
     let Recovery { mut entries, .. } =
-        recover(from.clone(), contents.clone(), contents.incarnation)?;
+        build_recovery(from.clone(), contents.clone(), contents.incarnation)?;
     entries.retain(|entry| entry.index <= to.0);
     let end = entries.last().map_or(from.index.0, |entry| entry.index);
     let hard_state = HardState {
@@ -217,10 +217,10 @@ fn replay<M: StateMachine>(
         snapshot_log_bytes: u64::MAX,
         ..ReplicaConfig::new(auditor, 0)
     };
-    let verdicts = verify::<M>(&recovered.entries)?;
+    let verdicts = verify_entries::<M>(&recovered.entries)?;
     let mut replica = Replica::new(config, recovered, verdicts, machine)?;
     while let Some(work) = replica.take_work(LogTime(0)) {
-        let outcome = replica.persisted(work)?;
+        let outcome = replica.on_persisted(work)?;
         for applied in &outcome.applied {
             audit.commands += applied.results.len() as u64;
         }
@@ -229,8 +229,10 @@ fn replay<M: StateMachine>(
     Ok(replica)
 }
 
-/// Checks every signature, because an audit trusts no stored result.
-fn verify<M: StateMachine>(entries: &[Entry]) -> Result<Vec<Verdict<M::Command>>, AuditError> {
+/// Checks every signature, because an audit must not trust a stored result.
+fn verify_entries<M: StateMachine>(
+    entries: &[Entry],
+) -> Result<Vec<Verdict<M::Command>>, AuditError> {
     let verdicts = Check::run_all::<M>(&checks_of(entries));
     for verdict in &verdicts {
         if let Err(forged) = &verdict.outcome {

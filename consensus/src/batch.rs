@@ -33,7 +33,8 @@ pub struct Batch {
     pub time: LogTime,
     /// The batch's unique name.
     pub id: BatchId,
-    /// The lowest sequence for which the origin still waits; replicas may forget lower ones.
+    /// The lowest sequence for which the origin still waits; replicas can forget lower ones.
+    /// It must not exceed the batch's own sequence.
     pub floor: u64,
     /// The commands in the order of application; without commands the batch only advances time.
     pub commands: Vec<Bytes>,
@@ -73,17 +74,17 @@ impl Batch {
     pub fn encode(&self) -> Vec<u8> {
         let size: usize = self.commands.iter().map(|command| command.len() + 4).sum();
         let mut writer = Writer::with_capacity(size + 48);
-        writer.u8(VERSION);
-        writer.u64(self.time.0);
-        writer.u64(self.id.origin.get());
-        writer.u64(self.id.incarnation.0);
-        writer.u64(self.id.sequence);
-        writer.u64(self.floor);
-        writer.u32(u32::try_from(self.commands.len()).expect("a batch is bounded"));
+        writer.write_u8(VERSION);
+        writer.write_u64(self.time.0);
+        writer.write_u64(self.id.origin.get());
+        writer.write_u64(self.id.incarnation.0);
+        writer.write_u64(self.id.sequence);
+        writer.write_u64(self.floor);
+        writer.write_u32(u32::try_from(self.commands.len()).expect("a batch is bounded"));
         for command in &self.commands {
-            writer.block(command);
+            writer.write_block(command);
         }
-        writer.finish()
+        writer.into_bytes()
     }
 
     /// Decodes an entry's data.
@@ -98,11 +99,11 @@ impl Batch {
             floor,
             count,
         } = Head::read(&mut reader)?;
-        let mut commands = Vec::with_capacity(count.min(reader.left() / 4));
+        let mut commands = Vec::with_capacity(count.min(reader.remaining_len() / 4));
         for _ in 0..count {
-            commands.push(reader.block()?);
+            commands.push(reader.read_block()?);
         }
-        match reader.left() {
+        match reader.remaining_len() {
             0 => Ok(Self {
                 time,
                 id,
@@ -132,32 +133,32 @@ impl Head {
     ///
     /// # Errors
     /// If [`Batch::decode`] would fail.
-    pub fn of(bytes: &Bytes) -> Result<Self, BatchError> {
+    pub fn from_entry_data(bytes: &Bytes) -> Result<Self, BatchError> {
         let mut reader = Reader::new(bytes.clone());
         let head = Self::read(&mut reader)?;
         for _ in 0..head.count {
             reader.skip_block()?;
         }
-        match reader.left() {
+        match reader.remaining_len() {
             0 => Ok(head),
             left => Err(BatchError::Trailing(left)),
         }
     }
 
     fn read(reader: &mut Reader) -> Result<Self, BatchError> {
-        let found = reader.u8()?;
+        let found = reader.read_u8()?;
         if found != VERSION {
             return Err(BatchError::Version { found });
         }
-        let time = LogTime(reader.u64()?);
-        let origin = ReplicaId::new(reader.u64()?).ok_or(BatchError::NoOrigin)?;
-        let incarnation = Incarnation(reader.u64()?);
-        let sequence = reader.u64()?;
-        let floor = reader.u64()?;
+        let time = LogTime(reader.read_u64()?);
+        let origin = ReplicaId::new(reader.read_u64()?).ok_or(BatchError::NoOrigin)?;
+        let incarnation = Incarnation(reader.read_u64()?);
+        let sequence = reader.read_u64()?;
+        let floor = reader.read_u64()?;
         if floor > sequence {
             return Err(BatchError::Floor { sequence, floor });
         }
-        let count = reader.u32()? as usize;
+        let count = reader.read_u32()? as usize;
         let id = BatchId {
             origin,
             incarnation,
@@ -174,7 +175,7 @@ impl Head {
 
 /// Writes the leader's time into a batch's bytes; bytes too short for it stay unchanged.
 #[must_use]
-pub fn restamp(bytes: &Bytes, time: LogTime) -> Bytes {
+pub fn restamp_batch(bytes: &Bytes, time: LogTime) -> Bytes {
     let mut stamped = bytes.to_vec();
     if let Some(place) = stamped.get_mut(TIME_AT..TIME_AT + 8) {
         place.copy_from_slice(&time.0.to_le_bytes());
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_leader_stamps_time_in_place() {
-        let stamped = restamp(&batch().encode().into(), LogTime(77));
+        let stamped = restamp_batch(&batch().encode().into(), LogTime(77));
         assert_eq!(
             Batch::decode(stamped),
             Ok(Batch {
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_head_is_what_the_whole_batch_says() {
         let bytes = Bytes::from(batch().encode());
-        let head = Head::of(&bytes).unwrap();
+        let head = Head::from_entry_data(&bytes).unwrap();
         assert_eq!(
             (head.time, head.id, head.floor),
             (LogTime(5), batch().id, 8)
@@ -231,7 +232,7 @@ mod tests {
         for length in 0..bytes.len() {
             let part = bytes.slice(..length);
             assert_eq!(
-                Head::of(&part).err(),
+                Head::from_entry_data(&part).err(),
                 Batch::decode(part).err(),
                 "{length} bytes"
             );

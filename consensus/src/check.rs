@@ -1,7 +1,7 @@
 //! Checks of commands, and their verdicts.
 //!
-//! The crate knows no signatures: it returns a [`Check`] as an effect, the caller runs it on any
-//! thread and passes the [`Verdict`] back as an input.
+//! The crate knows no signatures: it returns a [`Check`] as an effect. The caller can run it on any
+//! thread and must pass the [`Verdict`] back as an input.
 
 use std::sync::Arc;
 

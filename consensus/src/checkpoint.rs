@@ -21,20 +21,20 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.index.0);
-        writer.u64(self.term.0);
-        writer.u64(self.size);
-        writer.raw(&self.history.0);
-        writer.raw(&self.state.0);
+        writer.write_u64(self.index.0);
+        writer.write_u64(self.term.0);
+        writer.write_u64(self.size);
+        writer.write_raw(&self.history.0);
+        writer.write_raw(&self.state.0);
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         Ok(Self {
-            index: LogIndex(reader.u64()?),
-            term: Term(reader.u64()?),
-            size: reader.u64()?,
-            history: Digest(reader.digest()?),
-            state: Digest(reader.digest()?),
+            index: LogIndex(reader.read_u64()?),
+            term: Term(reader.read_u64()?),
+            size: reader.read_u64()?,
+            history: Digest(reader.read_digest()?),
+            state: Digest(reader.read_digest()?),
         })
     }
 }

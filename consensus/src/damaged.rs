@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use proptest::test_runner::RngSeed;
 
 /// Returns the configuration: the number of cases, with a fixed seed.
-pub(crate) fn config() -> ProptestConfig {
+pub(crate) fn proptest_config() -> ProptestConfig {
     ProptestConfig {
         cases: 4_000,
         rng_seed: RngSeed::Fixed(22),
@@ -15,7 +15,7 @@ pub(crate) fn config() -> ProptestConfig {
 }
 
 /// Changes up to five bytes of valid input and sometimes changes its length.
-pub(crate) fn damaged(valid: Bytes) -> impl Strategy<Value = Bytes> {
+pub(crate) fn arbitrary_damage(valid: Bytes) -> impl Strategy<Value = Bytes> {
     let changes = proptest::collection::vec((any::<Index>(), any::<u8>()), 0..6);
     let length = proptest::option::of(0..2 * valid.len());
     (changes, length).prop_map(move |(changes, length)| {

@@ -9,20 +9,20 @@ use std::io;
 
 pub use folder::FolderDisk;
 
-/// Files in one folder, by name. A write is durable after [`Disk::sync`] of its file and, if the
-/// file is new or renamed, [`Disk::sync_names`].
+/// Files in one folder, by name. To make a write durable, you must call [`Disk::sync_file`] for its
+/// file and, if the file is new or renamed, [`Disk::sync_names`].
 pub trait Disk {
     /// Returns the names of all files, in order.
     ///
     /// # Errors
     /// The system's error.
-    fn list(&mut self) -> io::Result<Vec<String>>;
+    fn list_files(&mut self) -> io::Result<Vec<String>>;
 
     /// Returns a file's length in bytes.
     ///
     /// # Errors
     /// The system's error, `NotFound` if there is no such file.
-    fn length(&mut self, name: &str) -> io::Result<u64>;
+    fn file_length(&mut self, name: &str) -> io::Result<u64>;
 
     /// Reads a whole file.
     ///
@@ -40,7 +40,7 @@ pub trait Disk {
     ///
     /// # Errors
     /// After an error the state of earlier writes is unknown, so the caller must stop.
-    fn sync(&mut self, name: &str) -> io::Result<()>;
+    fn sync_file(&mut self, name: &str) -> io::Result<()>;
 
     /// Renames a file, replacing any file with the new name.
     ///
@@ -57,7 +57,7 @@ pub trait Disk {
     /// Makes new, changed and removed names durable (`fsync` of the folder).
     ///
     /// # Errors
-    /// As for [`Disk::sync`].
+    /// As for [`Disk::sync_file`].
     fn sync_names(&mut self) -> io::Result<()>;
 }
 
@@ -68,7 +68,7 @@ pub trait Disk {
 /// The system's error, `UnexpectedEof` if the read is short.
 pub fn read_whole(disk: &mut impl Disk, name: &str) -> io::Result<Vec<u8>> {
     let bytes = disk.read(name)?;
-    if bytes.len() as u64 != disk.length(name)? {
+    if bytes.len() as u64 != disk.file_length(name)? {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(bytes)

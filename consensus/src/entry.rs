@@ -19,19 +19,19 @@ pub enum EntryError {
 }
 
 pub(crate) fn encode(entry: &Entry, writer: &mut Writer) {
-    writer.u8(match entry.get_entry_type() {
+    writer.write_u8(match entry.get_entry_type() {
         EntryType::EntryNormal => 0,
         EntryType::EntryConfChange => 1,
         EntryType::EntryConfChangeV2 => 2,
     });
-    writer.u64(entry.term);
-    writer.u64(entry.index);
-    writer.block(&entry.context);
-    writer.block(&entry.data);
+    writer.write_u64(entry.term);
+    writer.write_u64(entry.index);
+    writer.write_block(&entry.context);
+    writer.write_block(&entry.data);
 }
 
 pub(crate) fn decode(reader: &mut Reader) -> Result<Entry, EntryError> {
-    let entry_type = match reader.u8()? {
+    let entry_type = match reader.read_u8()? {
         0 => EntryType::EntryNormal,
         1 => EntryType::EntryConfChange,
         2 => EntryType::EntryConfChangeV2,
@@ -39,10 +39,10 @@ pub(crate) fn decode(reader: &mut Reader) -> Result<Entry, EntryError> {
     };
     Ok(Entry {
         entry_type,
-        term: reader.u64()?,
-        index: reader.u64()?,
-        context: reader.block()?,
-        data: reader.block()?,
+        term: reader.read_u64()?,
+        index: reader.read_u64()?,
+        context: reader.read_block()?,
+        data: reader.read_block()?,
         ..Entry::default()
     })
 }

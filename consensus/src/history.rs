@@ -1,8 +1,8 @@
 //! The history root: an append-only Merkle log shaped as in RFC 6962, hashed with BLAKE3.
 //!
-//! A history stores only the right edge, one digest for each set bit of the size, so appending
-//! costs about two hashes. Two logs of one size have the same root if and only if they are equal.
-//! The shape allows inclusion paths for receipts.
+//! A history stores only the right edge, one digest for each set bit of the size, so it can append
+//! a leaf with about two hashes. Two logs of one size have the same root if and only if they are
+//! equal. The shape allows inclusion paths for receipts.
 
 use std::fmt;
 
@@ -40,7 +40,7 @@ pub struct History {
 impl History {
     /// Computes the leaf of a command and its result.
     #[must_use]
-    pub fn leaf(command: &[u8], result: &[u8]) -> Digest {
+    pub fn hash_leaf(command: &[u8], result: &[u8]) -> Digest {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&[LEAF]);
         hasher.update(&(command.len() as u64).to_le_bytes());
@@ -57,7 +57,7 @@ impl History {
                 .edge
                 .pop()
                 .expect("one digest for each set bit of the size");
-            whole = node(left, whole);
+            whole = hash_node(left, whole);
         }
         self.edge.push(whole);
         self.size += 1;
@@ -79,16 +79,16 @@ impl History {
     pub fn root(&self) -> Digest {
         let mut digests = self.edge.iter().rev().copied();
         match digests.next() {
-            Some(last) => digests.fold(last, |right, left| node(left, right)),
+            Some(last) => digests.fold(last, |right, left| hash_node(left, right)),
             None => Digest(*blake3::hash(&[]).as_bytes()),
         }
     }
 
     /// Writes the size and the edge.
     pub fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.size);
+        writer.write_u64(self.size);
         for digest in &self.edge {
-            writer.raw(&digest.0);
+            writer.write_raw(&digest.0);
         }
     }
 
@@ -97,8 +97,8 @@ impl History {
     /// # Errors
     /// If the bytes end early.
     pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
-        let size = reader.u64()?;
-        let edge = (0..size.count_ones()).map(|_| reader.digest().map(Digest));
+        let size = reader.read_u64()?;
+        let edge = (0..size.count_ones()).map(|_| reader.read_digest().map(Digest));
         Ok(Self {
             size,
             edge: edge.collect::<Result<_, _>>()?,
@@ -106,7 +106,7 @@ impl History {
     }
 }
 
-fn node(left: Digest, right: Digest) -> Digest {
+fn hash_node(left: Digest, right: Digest) -> Digest {
     // One call on contiguous bytes: starting a hasher costs as much as hashing so few bytes.
     let mut whole = [NODE; 65];
     whole[1..33].copy_from_slice(&left.0);
@@ -125,7 +125,7 @@ mod tests {
             1 => leaves[0],
             size => {
                 let split = size.next_power_of_two() / 2;
-                node(naive_root(&leaves[..split]), naive_root(&leaves[split..]))
+                hash_node(naive_root(&leaves[..split]), naive_root(&leaves[split..]))
             }
         }
     }
@@ -136,7 +136,7 @@ mod tests {
         let mut leaves = Vec::new();
         for number in 0..70_u8 {
             assert_eq!(history.root(), naive_root(&leaves), "{number} leaves");
-            let leaf = History::leaf(&[number], b"ok");
+            let leaf = History::hash_leaf(&[number], b"ok");
             history.push(leaf);
             leaves.push(leaf);
         }
@@ -144,18 +144,21 @@ mod tests {
 
     #[test]
     fn a_command_and_its_result_are_kept_apart() {
-        assert_ne!(History::leaf(b"ab", b"c"), History::leaf(b"a", b"bc"));
+        assert_ne!(
+            History::hash_leaf(b"ab", b"c"),
+            History::hash_leaf(b"a", b"bc")
+        );
     }
 
     #[test]
     fn a_history_is_read_as_written() {
         let mut history = History::default();
         for number in 0..13_u8 {
-            history.push(History::leaf(&[number], &[]));
+            history.push(History::hash_leaf(&[number], &[]));
         }
         let mut writer = Writer::default();
         history.encode(&mut writer);
-        let mut reader = Reader::new(writer.finish().into());
+        let mut reader = Reader::new(writer.into_bytes().into());
         assert_eq!(History::decode(&mut reader), Ok(history));
     }
 }

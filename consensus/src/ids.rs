@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// A replica's id in the group. It is never zero, and a replica whose disk was wiped needs a new
-/// one.
+/// A replica's id in the group. It must not be zero, and a replica whose disk was wiped must get a
+/// new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(u64);
 
@@ -38,7 +38,7 @@ impl fmt::Display for LogIndex {
     }
 }
 
-/// A raft term, which has at most one leader.
+/// A raft term, which can have at most one leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 

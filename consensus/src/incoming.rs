@@ -2,8 +2,8 @@
 //! rest.
 //!
 //! The file has a header with the snapshot's index and manifest, then each part at its position.
-//! The replica does not sync it, because nothing relies on it: after a crash it compares each part
-//! with the manifest, and requests the parts that do not verify again.
+//! The replica does not sync it, because nothing relies on it: after a crash it will compare each
+//! part with the manifest, and request the parts that do not verify again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,25 +51,27 @@ pub(crate) struct IncomingFile {
 }
 
 /// Builds the file's header for a snapshot.
-pub(crate) fn header(index: LogIndex, manifest: &Manifest) -> Bytes {
+pub(crate) fn build_header(index: LogIndex, manifest: &Manifest) -> Bytes {
     let mut writer = Writer::default();
-    writer.raw(MAGIC);
-    writer.u64(index.0);
-    writer.block(&manifest.encode());
-    writer.finish().into()
+    writer.write_raw(MAGIC);
+    writer.write_u64(index.0);
+    writer.write_block(&manifest.encode());
+    writer.into_bytes().into()
 }
 
 impl IncomingFile {
     /// Reads the parts that an earlier life received. Removes the file if it is unusable, or if
     /// `newest` makes it superfluous.
-    pub(crate) fn open(
+    pub(crate) fn load_parts(
         disk: &mut impl Disk,
         newest: LogIndex,
     ) -> io::Result<Option<(Self, ReceivedParts)>> {
-        if !disk.list()?.iter().any(|name| name == NAME) {
+        if !disk.list_files()?.iter().any(|name| name == NAME) {
             return Ok(None);
         }
-        let found = read_whole(disk, NAME).ok().and_then(|it| decode(it.into()));
+        let found = read_whole(disk, NAME)
+            .ok()
+            .and_then(|it| decode_file(it.into()));
         match found.filter(|(file, _)| file.index > newest) {
             Some(found) => Ok(Some(found)),
             None => disk.remove(NAME).map(|()| None),
@@ -77,13 +79,13 @@ impl IncomingFile {
     }
 
     /// Writes a part; replaces the file if `file` is for another snapshot.
-    pub(crate) fn keep(
+    pub(crate) fn write_part(
         file: &mut Option<Self>,
         disk: &mut impl Disk,
         part: &KeptPart,
     ) -> io::Result<()> {
         if file.as_ref().is_none_or(|file| file.header != part.header) {
-            Self::forget(file, disk, LogIndex(u64::MAX))?;
+            Self::remove_covered(file, disk, LogIndex(u64::MAX))?;
             disk.write(NAME, 0, &part.header)?;
             *file = Some(Self {
                 index: part.index,
@@ -94,7 +96,7 @@ impl IncomingFile {
     }
 
     /// Removes the file if a snapshot of `index` makes it superfluous.
-    pub(crate) fn forget(
+    pub(crate) fn remove_covered(
         file: &mut Option<Self>,
         disk: &mut impl Disk,
         index: LogIndex,
@@ -111,22 +113,22 @@ impl IncomingFile {
     }
 }
 
-fn decode(bytes: Bytes) -> Option<(IncomingFile, ReceivedParts)> {
+fn decode_file(bytes: Bytes) -> Option<(IncomingFile, ReceivedParts)> {
     let mut reader = Reader::new(
         bytes
             .strip_prefix(MAGIC)
             .map(|rest| bytes.slice_ref(rest))?,
     );
-    let index = LogIndex(reader.u64().ok()?);
-    let manifest = Manifest::decode(reader.block().ok()?).ok()?;
-    let header = header(index, &manifest);
+    let index = LogIndex(reader.read_u64().ok()?);
+    let manifest = Manifest::decode(reader.read_block().ok()?).ok()?;
+    let header = build_header(index, &manifest);
     let content = bytes.slice(header.len()..);
     let part = |number: u32| {
-        let range = manifest.range(number)?;
+        let range = manifest.part_range(number)?;
         let bytes = content.get(range).map(|part| content.slice_ref(part))?;
-        manifest.verifies(number, &bytes).then_some((number, bytes))
+        manifest.is_part(number, &bytes).then_some((number, bytes))
     };
-    let parts = (0..manifest.parts()).filter_map(part).collect();
+    let parts = (0..manifest.part_count()).filter_map(part).collect();
     Some((
         IncomingFile { index, header },
         ReceivedParts { index, parts },

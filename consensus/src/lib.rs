@@ -2,17 +2,17 @@
 //!
 //! [`Replica`] is the core: `tick`, `step`, `propose` and `read` change it, and it returns ordered
 //! effects ([`Work`], then [`Outcome`]). It has no I/O, clock, thread or randomness of its own, so
-//! one seed replays a whole cluster. [`Store`] keeps a replica's data on disk: a segmented
+//! one seed can replay a whole cluster. [`Store`] keeps a replica's data on disk: a segmented
 //! write-ahead log and snapshots. Its [`Disk`] is real files in production and a model of a failing
 //! disk in the simulator.
 //!
 //! You must carry out the effects of each [`Work`] in this order: send `send_first`, start
 //! `checks`, store `parts` with [`Store::keep_parts`], persist with [`Store::persist`], send
-//! `send_after`, then return the work to [`Replica::persisted`] and carry out the [`Outcome`].
+//! `send_after`, then return the work to [`Replica::on_persisted`] and carry out the [`Outcome`].
 //!
-//! A [`Check`] runs concurrently on any thread and can take any time: pass its verdict to
-//! [`Replica::on_verified`] between two rounds. A replica acknowledges, counts and applies other
-//! replicas' batches only once they are durable and verified.
+//! A [`Check`] runs concurrently on any thread and can take any time: you must pass its verdict
+//! to [`Replica::on_verified`] between two rounds. A replica will acknowledge, count and apply
+//! other replicas' batches only once they are durable and verified.
 //!
 //! For example, a single replica of a machine that adds numbers:
 //!
@@ -29,12 +29,12 @@
 //! impl StateMachine for Sum {
 //!     type Command = u64;
 //!
-//!     fn verify(command: &[u8]) -> Result<u64, CommandFault> {
+//!     fn verify_command(command: &[u8]) -> Result<u64, CommandFault> {
 //!         let bytes = command.try_into();
 //!         bytes.map(u64::from_le_bytes).map_err(|_| CommandFault { cause: "no number".into() })
 //!     }
 //!
-//!     fn apply(&mut self, _at: Position, _now: LogTime, command: &u64) -> Vec<u8> {
+//!     fn apply_command(&mut self, _at: Position, _now: LogTime, command: &u64) -> Vec<u8> {
 //!         self.0 = self.0.wrapping_add(*command);
 //!         self.snapshot()
 //!     }
@@ -65,7 +65,7 @@
 //! let folder = tempfile::tempdir()?;
 //! let me = ReplicaId::new(1).ok_or("ids begin at 1")?;
 //! let (mut store, _) = Store::open(FolderDisk::open(folder.path())?, StoreConfig::default())?;
-//! let recovered = store.bootstrap(Replica::genesis(&[me], &Sum::default()))?;
+//! let recovered = store.bootstrap(Replica::genesis_snapshot(&[me], &Sum::default()))?;
 //! let mut replica = Replica::new(ReplicaConfig::new(me, 1), recovered, Vec::new(), Sum(0))?;
 //!
 //! // Time is told to it, and its effects are carried out, by whoever owns it.
@@ -82,7 +82,7 @@
 //!     }
 //!     while let Some(work) = replica.take_work(LogTime(now)) {
 //!         store.persist(&work.persist)?;
-//!         replica.persisted(work)?;
+//!         replica.on_persisted(work)?;
 //!     }
 //! }
 //! assert_eq!(replica.machine().0, 42);

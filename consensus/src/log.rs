@@ -1,6 +1,6 @@
 //! The part of the log that raft-rs reads: the entries since the last compaction, in memory.
 //!
-//! The write-ahead log holds the same entries on disk, and a running replica does not read them
+//! The write-ahead log holds the same entries on disk, and a running replica will not read them
 //! back. Snapshots bound the number of entries.
 
 use std::cell::OnceCell;
@@ -51,19 +51,19 @@ impl Log {
             chunk_bytes,
             snapshot,
         };
-        log.append(entries);
+        log.append_entries(entries);
         log
     }
 
     /// Returns the last index.
     #[must_use]
-    pub fn last(&self) -> LogIndex {
+    pub fn last_entry_index(&self) -> LogIndex {
         LogIndex(self.base.0 + self.entries.len() as u64)
     }
 
     /// Returns the first index that the log still holds.
     #[must_use]
-    pub fn first(&self) -> LogIndex {
+    pub fn first_entry_index(&self) -> LogIndex {
         LogIndex(self.base.0 + 1)
     }
 
@@ -89,8 +89,9 @@ impl Log {
         self.hard_state = hard_state;
     }
 
-    /// Appends persisted entries; they replace any at or after their first index.
-    pub fn append(&mut self, entries: Vec<Entry>) {
+    /// Appends persisted entries; they replace any at or after their first index. They must not
+    /// leave a gap or begin before the first index that the log holds.
+    pub fn append_entries(&mut self, entries: Vec<Entry>) {
         let Some(first) = entries.first().map(|entry| entry.index) else {
             return;
         };
@@ -105,7 +106,7 @@ impl Log {
         assert!(
             self.entries
                 .back()
-                .is_none_or(|entry| entry.index == self.last().0)
+                .is_none_or(|entry| entry.index == self.last_entry_index().0)
         );
     }
 
@@ -114,27 +115,27 @@ impl Log {
     pub fn take_before(&mut self, first: LogIndex) -> Self {
         assert!(first > self.base, "what a snapshot covers stays");
         let nothing = Self::new(
-            Snapshot::nothing(),
+            Snapshot::new_empty(),
             HardState::default(),
             Vec::new(),
             self.chunk_bytes,
         );
         let mut log = std::mem::replace(self, nothing);
         log.entries.truncate((first.0 - log.base.0 - 1) as usize);
-        log.hard_state.commit = log.hard_state.commit.min(log.last().0);
-        assert!(log.last() < first);
+        log.hard_state.commit = log.hard_state.commit.min(log.last_entry_index().0);
+        assert!(log.last_entry_index() < first);
         log
     }
 
     /// Replaces the whole log by a snapshot received from the leader.
-    pub fn install(&mut self, snapshot: Snapshot) {
+    pub fn install_snapshot(&mut self, snapshot: Snapshot) {
         self.entries.clear();
         self.base = snapshot.index;
         self.base_term = snapshot.term;
         self.members = snapshot.members.clone();
         self.hard_state.commit = self.hard_state.commit.max(snapshot.index.0);
         self.take_snapshot(snapshot);
-        assert_eq!(self.last(), self.base, "nothing follows it yet");
+        assert_eq!(self.last_entry_index(), self.base, "nothing follows it yet");
     }
 
     fn take_snapshot(&mut self, snapshot: Snapshot) {
@@ -144,19 +145,22 @@ impl Log {
 
     /// Returns a part of the latest snapshot, if `snapshot` is its digest.
     #[must_use]
-    pub fn chunk(&self, snapshot: Digest, number: u32) -> Option<Bytes> {
+    pub fn snapshot_chunk(&self, snapshot: Digest, number: u32) -> Option<Bytes> {
         let wanted = self.manifest().digest() == snapshot;
-        let range = wanted.then(|| self.manifest().range(number)).flatten()?;
+        let range = wanted
+            .then(|| self.manifest().part_range(number))
+            .flatten()?;
         Some(self.snapshot.bytes.slice(range))
     }
 
     fn manifest(&self) -> &Manifest {
         let bytes = &self.snapshot.bytes;
         self.manifest
-            .get_or_init(|| Manifest::of(bytes, self.chunk_bytes))
+            .get_or_init(|| Manifest::for_snapshot(bytes, self.chunk_bytes))
     }
 
-    /// Records a snapshot that this replica made, and removes the entries before `keep_from`.
+    /// Records a snapshot that this replica made, and removes the entries before `keep_from`. The
+    /// snapshot must cover those entries and must not be older than the latest one.
     pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
         assert!(
             keep_from.0 <= snapshot.index.0 + 1,
@@ -166,7 +170,7 @@ impl Log {
             snapshot.index >= self.snapshot.index,
             "snapshots go forward"
         );
-        let forget = keep_from.0.saturating_sub(self.first().0) as usize;
+        let forget = keep_from.0.saturating_sub(self.first_entry_index().0) as usize;
         if let Some(last) = forget
             .checked_sub(1)
             .and_then(|place| self.entries.get(place))
@@ -217,7 +221,7 @@ impl Storage for Log {
             return Err(raft::Error::Store(StorageError::Compacted));
         }
         assert!(
-            high <= self.last().0 + 1,
+            high <= self.last_entry_index().0 + 1,
             "raft asks for entries up to {high}, there are fewer"
         );
         let max_bytes = max_size.into().unwrap_or(u64::MAX);
@@ -243,11 +247,11 @@ impl Storage for Log {
     }
 
     fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.first().0)
+        Ok(self.first_entry_index().0)
     }
 
     fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last().0)
+        Ok(self.last_entry_index().0)
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {

@@ -80,39 +80,39 @@ pub enum ChangeStanding {
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
 /// every replica, independent of the hardware, the time and the layout of memory.
 ///
-/// No method may fail: a wrong command gets a result that refuses it.
+/// No method may fail: a wrong command must get a result that refuses it.
 pub trait StateMachine {
     /// A command with a verified author, ready to apply.
     type Command;
 
     /// Decodes a command and checks it without the state, that is, the signature of its author.
-    /// This costs more than everything else and needs nothing of the replica, so callers do it on
-    /// their own threads; see [`crate::Check`].
+    /// This costs more than everything else and needs nothing of the replica, so callers should do
+    /// it on their own threads; see [`crate::Check`].
     ///
     /// # Errors
     /// If the command must be neither proposed nor in the log.
-    fn verify(command: &[u8]) -> Result<Self::Command, CommandFault>;
+    fn verify_command(command: &[u8]) -> Result<Self::Command, CommandFault>;
 
-    /// Gives the results of [`StateMachine::verify`] for each command, in order. A machine can
-    /// check many signatures faster together.
+    /// Gives the results of [`StateMachine::verify_command`] for each command, in order. A machine
+    /// can check many signatures faster together.
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<Self::Command, CommandFault>> {
-        commands.iter().map(|it| Self::verify(it)).collect()
+        commands.iter().map(|it| Self::verify_command(it)).collect()
     }
 
     /// Returns why this build of the machine can apply nothing at `now`, if other builds act
-    /// differently from then on. The replica stops before that time.
-    fn unable(&self, _now: LogTime) -> Option<Unable> {
+    /// differently from then on. The replica will stop before that time.
+    fn unsupported_reason(&self, _now: LogTime) -> Option<Unable> {
         None
     }
 
     /// Applies one command and returns its result, which the replica sends to the proposer.
-    fn apply(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
+    fn apply_command(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
 
     /// Returns the history's leaf of a command and its result. A machine that has hashed both
     /// already can override this, but must return the same leaf, because a verifier of the history
     /// computes it again.
-    fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
-        History::leaf(command, result)
+    fn history_leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
+        History::hash_leaf(command, result)
     }
 
     /// Advances time without a command and returns the consequences as the result.
@@ -130,7 +130,7 @@ pub trait StateMachine {
     }
 
     /// Signs a statement as this replica; returns no bytes if members have no keys.
-    fn sign(&self, _statement: &[u8]) -> Vec<u8> {
+    fn sign_statement(&self, _statement: &[u8]) -> Vec<u8> {
         Vec::new()
     }
 
@@ -142,12 +142,12 @@ pub trait StateMachine {
     /// Counts the members that must vouch for a state that another replica offers, and those that
     /// do. A machine that replicates the list of possible members also counts those that joined
     /// since; see [`OfferedState`].
-    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
+    fn count_vouchers(&self, offered: &OfferedState<'_>) -> Tally {
         let members = match offered.known.is_empty() {
             true => offered.voters,
             false => offered.known,
         };
-        let statement = offered.certificate.statement.bytes();
+        let statement = offered.certificate.statement.signing_bytes();
         let vouchers = offered.certificate.vouchers.iter();
         let valid = vouchers.filter(|it| {
             members.contains(&it.by) && self.has_signed(it.by, &statement, &it.signature)
@@ -163,7 +163,7 @@ pub trait StateMachine {
     /// digest of all bytes of [`StateMachine::snapshot`].
     fn digest(&self) -> [u8; 32];
 
-    /// Encodes the whole state.
+    /// Encodes the whole state. [`StateMachine::restore`] must accept the bytes.
     fn snapshot(&self) -> Vec<u8>;
 
     /// Replaces the whole state by one that [`StateMachine::snapshot`] encoded.

@@ -11,7 +11,7 @@ use crate::voucher::Certificate;
 /// The most parts of a manifest: with parts of 256 KiB, a snapshot of 16 GiB.
 const PARTS_MAX: u32 = 65_536;
 
-/// The most bytes of a part, which one message carries.
+/// The most bytes of a part, which one message can carry.
 const PART_BYTES_MAX: u64 = 1 << 20;
 
 /// The parts of one snapshot.
@@ -42,9 +42,9 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Creates the manifest of `bytes` with parts of `chunk_bytes` bytes.
+    /// Creates the manifest of `bytes` with parts of `chunk_bytes` bytes, which must not be 0.
     #[must_use]
-    pub fn of(bytes: &Bytes, chunk_bytes: usize) -> Self {
+    pub fn for_snapshot(bytes: &Bytes, chunk_bytes: usize) -> Self {
         assert!(chunk_bytes > 0, "a part is not empty");
         Self {
             digest: digest_of(bytes),
@@ -62,14 +62,14 @@ impl Manifest {
 
     /// Returns the number of parts.
     #[must_use]
-    pub fn parts(&self) -> u32 {
+    pub fn part_count(&self) -> u32 {
         u32::try_from(self.parts.len()).expect("bounded when it was read")
     }
 
     /// Returns the byte range of a part in the snapshot.
     #[must_use]
-    pub fn range(&self, number: u32) -> Option<Range<usize>> {
-        if number >= self.parts() {
+    pub fn part_range(&self, number: u32) -> Option<Range<usize>> {
+        if number >= self.part_count() {
             return None;
         }
         let start = u64::from(number) * self.chunk_bytes;
@@ -79,8 +79,10 @@ impl Manifest {
 
     /// Returns whether `bytes` are this part.
     #[must_use]
-    pub fn verifies(&self, number: u32, bytes: &[u8]) -> bool {
-        let fits = self.range(number).is_some_and(|it| it.len() == bytes.len());
+    pub fn is_part(&self, number: u32, bytes: &[u8]) -> bool {
+        let fits = self
+            .part_range(number)
+            .is_some_and(|it| it.len() == bytes.len());
         fits && self.parts.get(number as usize) == Some(&digest_of(bytes))
     }
 
@@ -88,14 +90,14 @@ impl Manifest {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();
-        writer.raw(&self.digest.0);
-        writer.u64(self.total_bytes);
-        writer.u64(self.chunk_bytes);
-        writer.u32(self.parts());
+        writer.write_raw(&self.digest.0);
+        writer.write_u64(self.total_bytes);
+        writer.write_u64(self.chunk_bytes);
+        writer.write_u32(self.part_count());
         for part in &self.parts {
-            writer.raw(&part.0);
+            writer.write_raw(&part.0);
         }
-        writer.finish().into()
+        writer.into_bytes().into()
     }
 
     /// Decodes bytes that [`Manifest::encode`] wrote.
@@ -104,9 +106,9 @@ impl Manifest {
     /// If the bytes end early or the numbers contradict each other.
     pub fn decode(bytes: Bytes) -> Result<Self, ManifestError> {
         let mut reader = Reader::new(bytes);
-        let digest = Digest(reader.digest()?);
-        let (total_bytes, chunk_bytes) = (reader.u64()?, reader.u64()?);
-        let parts = reader.u32()?;
+        let digest = Digest(reader.read_digest()?);
+        let (total_bytes, chunk_bytes) = (reader.read_u64()?, reader.read_u64()?);
+        let parts = reader.read_u32()?;
         let fits = (1..=PART_BYTES_MAX).contains(&chunk_bytes)
             && parts <= PARTS_MAX
             && total_bytes.div_ceil(chunk_bytes) == u64::from(parts);
@@ -118,7 +120,7 @@ impl Manifest {
             });
         }
         let parts = (0..parts)
-            .map(|_| reader.digest().map(Digest))
+            .map(|_| reader.read_digest().map(Digest))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             digest,
@@ -144,8 +146,8 @@ impl SnapshotOffer {
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();
         self.certificate.encode(&mut writer);
-        writer.block(&self.manifest.encode());
-        writer.finish().into()
+        writer.write_block(&self.manifest.encode());
+        writer.into_bytes().into()
     }
 
     /// Decodes bytes that [`SnapshotOffer::encode`] wrote.
@@ -156,7 +158,7 @@ impl SnapshotOffer {
         let mut reader = Reader::new(bytes);
         Ok(Self {
             certificate: Certificate::decode(&mut reader)?,
-            manifest: Manifest::decode(reader.block()?)?,
+            manifest: Manifest::decode(reader.read_block()?)?,
         })
     }
 }
@@ -172,18 +174,18 @@ mod tests {
     #[test]
     fn the_parts_make_the_whole() {
         let bytes: Bytes = (0..=255).cycle().take(1_000).collect::<Vec<u8>>().into();
-        let manifest = Manifest::of(&bytes, 300);
+        let manifest = Manifest::for_snapshot(&bytes, 300);
         assert_eq!(Manifest::decode(manifest.encode()), Ok(manifest.clone()));
-        assert_eq!(manifest.parts(), 4);
+        assert_eq!(manifest.part_count(), 4);
         let mut whole = Vec::new();
         for number in 0..4 {
-            let part = &bytes[manifest.range(number).unwrap()];
-            assert!(manifest.verifies(number, part));
-            assert!(!manifest.verifies(number, &part[1..]));
+            let part = &bytes[manifest.part_range(number).unwrap()];
+            assert!(manifest.is_part(number, part));
+            assert!(!manifest.is_part(number, &part[1..]));
             whole.extend_from_slice(part);
         }
         assert_eq!(whole, bytes);
-        assert_eq!(manifest.range(4), None);
+        assert_eq!(manifest.part_range(4), None);
     }
 
     #[test]
@@ -191,10 +193,10 @@ mod tests {
         let bytes = Bytes::from_static(b"books and balances");
         let huge = Manifest {
             chunk_bytes: u64::MAX,
-            ..Manifest::of(&bytes, 300)
+            ..Manifest::for_snapshot(&bytes, 300)
         };
         assert!(Manifest::decode(huge.encode()).is_err());
-        assert_eq!(huge.range(u32::MAX), None);
+        assert_eq!(huge.part_range(u32::MAX), None);
     }
 
     #[test]
@@ -202,8 +204,8 @@ mod tests {
         let longer = Bytes::from_static(b"books and balances, and more");
         let manifest = Manifest {
             parts: vec![digest_of(&longer)],
-            ..Manifest::of(&longer.slice(..18), 300)
+            ..Manifest::for_snapshot(&longer.slice(..18), 300)
         };
-        assert!(!manifest.verifies(0, &longer));
+        assert!(!manifest.is_part(0, &longer));
     }
 }

@@ -54,8 +54,8 @@ use vouching::Vouching;
 /// The most bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// The most bytes of entries that a leader holds and no quorum has; beyond it the leader takes no
-/// more proposals.
+/// The most bytes of entries that a leader holds and no quorum has; beyond it the leader will take
+/// no more proposals.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 
 /// The most bytes of entries applied in one round, so that heartbeats can go out in between.
@@ -172,7 +172,7 @@ pub struct Status {
     pub proposals: usize,
     /// The voters and learners.
     pub members: ConfState,
-    /// Whether this replica is a member; a removed replica may stop.
+    /// Whether this replica is a member; a removed replica can stop.
     pub member: bool,
     /// The progress of the other members; empty unless this replica leads.
     pub peers: Vec<PeerProgress>,
@@ -180,8 +180,8 @@ pub struct Status {
     pub accusation: Option<Accusation>,
 }
 
-/// A replica, as the module describes. Take its effects with [`Replica::take_work`] and return them
-/// with [`Replica::persisted`]; call nothing else in between.
+/// A replica, as the module describes. Take its effects with [`Replica::take_work`]; you must then
+/// return them with [`Replica::on_persisted`] before you call anything else.
 pub struct Replica<M: StateMachine> {
     config: ReplicaConfig,
     raw: RawNode<Log>,
@@ -243,7 +243,11 @@ impl<M: StateMachine> Replica<M> {
         } = recovered;
         let chunk_bytes = config.snapshot_chunk_bytes;
         let log = Log::new(snapshot.clone(), hard_state, entries, chunk_bytes);
-        let raw = RawNode::new(&raft_config(&config, snapshot.index), log, &silent())?;
+        let raw = RawNode::new(
+            &raft_config(&config, snapshot.index),
+            log,
+            &discarding_logger(),
+        )?;
         let mut replica = Self {
             elections: Elections::new(config.seed ^ config.id.get(), config.election_ticks),
             proposals: Proposals::new(config.id, incarnation, config.limits),
@@ -279,7 +283,7 @@ impl<M: StateMachine> Replica<M> {
     /// Returns the first snapshot of a new group, which must be equal on every member, because all
     /// begin with it.
     #[must_use]
-    pub fn genesis(members: &[ReplicaId], machine: &M) -> Snapshot {
+    pub fn genesis_snapshot(members: &[ReplicaId], machine: &M) -> Snapshot {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
         let state = machine.snapshot();
         Snapshot::new(&SnapshotParts {
@@ -316,7 +320,7 @@ impl<M: StateMachine> Replica<M> {
     /// Processes a message from a peer.
     ///
     /// # Errors
-    /// If the replica drops the message; the group continues without it.
+    /// If the replica drops the message; the group can continue without it.
     pub fn step(&mut self, now: LogTime, from: ReplicaId, bytes: Bytes) -> Result<(), StepError> {
         self.on_call(now);
         let message = PeerMessage::decode(bytes)?;
@@ -325,7 +329,7 @@ impl<M: StateMachine> Replica<M> {
         }
         match message {
             PeerMessage::Raft(mut message) => {
-                self.admit(from, &message)?;
+                self.admit_message(from, &message)?;
                 self.admit_changes(from, &mut message)?;
                 match message.get_msg_type() {
                     MessageType::MsgPropose => return self.on_forwarded(from, *message),
@@ -360,7 +364,7 @@ impl<M: StateMachine> Replica<M> {
     /// Draws a new election timeout if needed; a replica with unverified entries must not campaign.
     fn settle_elections(&mut self) {
         let may_campaign = !self.has_unverified();
-        self.elections.settle(&mut self.raw, may_campaign);
+        self.elections.set_timeout(&mut self.raw, may_campaign);
     }
 
     /// Queues a command for the log. An [`Outcome`] answers it after this replica has applied it.
@@ -405,7 +409,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Returns the last applied entry.
     #[must_use]
-    pub fn applied(&self) -> LogIndex {
+    pub fn applied_index(&self) -> LogIndex {
         self.applied
     }
 
@@ -437,8 +441,8 @@ impl<M: StateMachine> Replica<M> {
     /// stop.
     pub fn compare_checkpoints(&mut self) -> Option<Divergence> {
         let quorum = self.raw.store().members().get_voters().len() / 2 + 1;
-        let differing = self.vouching.compare(self.config.id, quorum);
-        differing.or_else(|| self.checkpoints.compare(quorum))
+        let differing = self.vouching.find_divergence(self.config.id, quorum);
+        differing.or_else(|| self.checkpoints.find_divergence(quorum))
     }
 
     /// Returns the status of this replica.
@@ -456,14 +460,14 @@ impl<M: StateMachine> Replica<M> {
             leader: ReplicaId::new(raft.leader_id),
             commit: LogIndex(raft.raft_log.committed),
             applied: self.applied,
-            last: self.raw.store().last(),
+            last: self.raw.store().last_entry_index(),
             snapshot: self.raw.store().snapshot().index,
             time: self.time,
-            checkpoint: self.checkpoints.latest(),
-            proposals: self.proposals.commands(),
+            checkpoint: self.checkpoints.latest_checkpoint(),
+            proposals: self.proposals.command_count(),
             members: self.raw.store().members().clone(),
             member: self.is_member(),
-            peers: self.peers(),
+            peers: self.peer_progress(),
             accusation: self.accusation().cloned(),
         }
     }
@@ -488,7 +492,7 @@ impl<M: StateMachine> Replica<M> {
         self.flush_proposals();
         let retry_ticks = self.config.election_ticks as u64;
         if self.raw.raft.leader_id != 0
-            && let Some(context) = self.reads.due(self.ticks, retry_ticks)
+            && let Some(context) = self.reads.due_round(self.ticks, retry_ticks)
         {
             self.raw.read_index(context);
         }
@@ -508,16 +512,16 @@ impl<M: StateMachine> Replica<M> {
         };
         let mut due = self
             .proposals
-            .due(sent, 2 * self.config.election_ticks as u64);
+            .due_flights(sent, 2 * self.config.election_ticks as u64);
         if due.is_empty() && !self.proposals.has_queued() {
             return;
         }
-        let stamp = self.stamp();
+        let stamp = self.entry_time();
         if stamp == LogTime(0) && self.is_leader() {
             return;
         }
-        while let Some(sequence) = due.pop().or_else(|| self.proposals.pack()) {
-            let Some(data) = self.proposals.encode(sequence, stamp) else {
+        while let Some(sequence) = due.pop().or_else(|| self.proposals.pack_flight()) {
+            let Some(data) = self.proposals.encode_flight(sequence, stamp) else {
                 continue;
             };
             if self.raw.propose(Vec::new(), data).is_err() {
@@ -533,11 +537,11 @@ impl<M: StateMachine> Replica<M> {
         let Some(moment) = leads.then(|| self.machine.wakes_at()).flatten() else {
             return;
         };
-        let now = self.stamp();
+        let now = self.entry_time();
         if moment <= now && self.time_step_at.0 + self.config.time_step_ms <= now.0 {
             self.time_step_at = now;
             let data = self.proposals.encode_tick(now);
-            // raft may drop it; the replica then proposes another one a step later.
+            // raft can drop it; the replica will then propose another one a step later.
             let _dropped = self.raw.propose(Vec::new(), data);
         }
     }
@@ -564,6 +568,6 @@ fn raft_config(config: &ReplicaConfig, applied: LogIndex) -> raft::Config {
 
 /// Returns a logger that discards, because raft-rs needs one; the status and errors say what
 /// matters.
-fn silent() -> slog::Logger {
+fn discarding_logger() -> slog::Logger {
     slog::Logger::root(slog::Discard, slog::o!())
 }

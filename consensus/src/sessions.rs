@@ -2,8 +2,8 @@
 //! and of removed replicas.
 //!
 //! It is replicated state: every replica has the same table, and snapshots carry it. An origin
-//! states with each batch for which sequences it no longer waits, so the table holds only batches
-//! in flight.
+//! must state with each batch for which sequences it no longer waits, so the table holds only
+//! batches in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ struct SessionRow {
 impl Sessions {
     /// Records a batch. Returns false if replicas must skip it, because it was applied or given up
     /// before.
-    pub fn admit(&mut self, batch: &Batch) -> bool {
+    pub fn record_batch(&mut self, batch: &Batch) -> bool {
         let BatchId {
             origin,
             incarnation,
@@ -70,7 +70,7 @@ impl Sessions {
     }
 
     /// Retires the id of a removed replica, which can never be used again, and forgets its batches.
-    pub fn retire(&mut self, id: ReplicaId) {
+    pub fn retire_replica(&mut self, id: ReplicaId) {
         self.rows.remove(&id);
         self.retired.insert(id);
         assert!(!self.rows.contains_key(&id), "nothing is expected of it");
@@ -87,20 +87,20 @@ impl Sessions {
 
     /// Writes the table.
     pub fn encode(&self, writer: &mut Writer) {
-        writer.u32(u32::try_from(self.rows.len()).expect("a group is small"));
+        writer.write_u32(u32::try_from(self.rows.len()).expect("a group is small"));
         for (origin, row) in &self.rows {
-            writer.u64(origin.get());
-            writer.u64(row.incarnation.0);
-            writer.u64(row.floor);
+            writer.write_u64(origin.get());
+            writer.write_u64(row.incarnation.0);
+            writer.write_u64(row.floor);
             let applied: Vec<u64> = row.applied.iter().copied().collect();
-            writer.numbers(&applied);
+            writer.write_numbers(&applied);
         }
         self.encode_retired(writer);
     }
 
     fn encode_retired(&self, writer: &mut Writer) {
         let retired: Vec<u64> = self.retired.iter().map(|id| id.get()).collect();
-        writer.numbers(&retired);
+        writer.write_numbers(&retired);
     }
 
     /// Reads a table that [`Sessions::encode`] wrote.
@@ -109,11 +109,11 @@ impl Sessions {
     /// If the bytes end early.
     pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let mut rows = BTreeMap::new();
-        for _ in 0..reader.u32()? {
-            let origin = ReplicaId::new(reader.u64()?);
-            let incarnation = Incarnation(reader.u64()?);
-            let floor = reader.u64()?;
-            let applied = reader.numbers()?.into_iter().collect();
+        for _ in 0..reader.read_u32()? {
+            let origin = ReplicaId::new(reader.read_u64()?);
+            let incarnation = Incarnation(reader.read_u64()?);
+            let floor = reader.read_u64()?;
+            let applied = reader.read_numbers()?.into_iter().collect();
             let row = SessionRow {
                 incarnation,
                 floor,
@@ -124,7 +124,7 @@ impl Sessions {
             }
         }
         let retired = reader
-            .numbers()?
+            .read_numbers()?
             .into_iter()
             .filter_map(ReplicaId::new)
             .collect();
@@ -155,37 +155,37 @@ mod tests {
     #[test]
     fn a_batch_is_admitted_once_in_any_order() {
         let mut sessions = Sessions::default();
-        assert!(sessions.admit(&batch(1, 2, 1)));
-        assert!(sessions.admit(&batch(1, 1, 1)));
-        assert!(!sessions.admit(&batch(1, 2, 1)));
-        assert!(!sessions.admit(&batch(1, 1, 1)));
+        assert!(sessions.record_batch(&batch(1, 2, 1)));
+        assert!(sessions.record_batch(&batch(1, 1, 1)));
+        assert!(!sessions.record_batch(&batch(1, 2, 1)));
+        assert!(!sessions.record_batch(&batch(1, 1, 1)));
     }
 
     #[test]
     fn what_is_below_the_floor_was_given_up() {
         let mut sessions = Sessions::default();
-        assert!(sessions.admit(&batch(1, 5, 4)));
-        assert!(!sessions.admit(&batch(1, 3, 1)));
-        assert!(sessions.admit(&batch(1, 4, 4)));
+        assert!(sessions.record_batch(&batch(1, 5, 4)));
+        assert!(!sessions.record_batch(&batch(1, 3, 1)));
+        assert!(sessions.record_batch(&batch(1, 4, 4)));
     }
 
     #[test]
     fn an_earlier_life_is_over_once_a_later_one_spoke() {
         let mut sessions = Sessions::default();
-        assert!(sessions.admit(&batch(1, 7, 1)));
-        assert!(sessions.admit(&batch(2, 1, 1)));
-        assert!(!sessions.admit(&batch(1, 8, 1)));
+        assert!(sessions.record_batch(&batch(1, 7, 1)));
+        assert!(sessions.record_batch(&batch(2, 1, 1)));
+        assert!(!sessions.record_batch(&batch(1, 8, 1)));
     }
 
     #[test]
     fn the_table_is_read_as_written() {
         let mut sessions = Sessions::default();
         for (sequence, floor) in [(1, 1), (2, 1), (5, 2)] {
-            sessions.admit(&batch(3, sequence, floor));
+            sessions.record_batch(&batch(3, sequence, floor));
         }
         let mut writer = Writer::default();
         sessions.encode(&mut writer);
-        let mut reader = Reader::new(writer.finish().into());
+        let mut reader = Reader::new(writer.into_bytes().into());
         assert_eq!(Sessions::decode(&mut reader), Ok(sessions));
     }
 }

@@ -54,14 +54,14 @@ pub struct Snapshot {
     pub history: History,
     /// The growth of the log since members last made the whole state.
     pub growth: Growth,
-    /// The machine's digest, which a replica checks after restoring it.
+    /// The machine's digest, which a replica must check after restoring it.
     pub state: Digest,
     /// The bytes of the machine's state.
     pub machine: Bytes,
     /// The encoded snapshot.
     pub bytes: Bytes,
     /// Members' signatures of its statement. There are none in a first state or a backup, which no
-    /// replica accepts from another.
+    /// replica will accept from another.
     pub vouchers: Vec<Voucher>,
 }
 
@@ -112,19 +112,19 @@ impl Snapshot {
     #[must_use]
     pub fn new(parts: &SnapshotParts<'_>) -> Self {
         let mut writer = Writer::with_capacity(parts.machine.len() + 1024);
-        writer.raw(MAGIC);
-        writer.u64(parts.index.0);
-        writer.u64(parts.term.0);
+        writer.write_raw(MAGIC);
+        writer.write_u64(parts.index.0);
+        writer.write_u64(parts.term.0);
         encode_members(parts.members, &mut writer);
-        writer.u64(parts.time.0);
+        writer.write_u64(parts.time.0);
         parts.sessions.encode(&mut writer);
         parts.history.encode(&mut writer);
-        writer.u64(parts.growth.since.0);
-        writer.u64(parts.growth.state_bytes);
-        writer.u64(parts.growth.log_bytes);
-        writer.raw(&parts.state.0);
-        writer.block(parts.machine);
-        let mut bytes = writer.finish();
+        writer.write_u64(parts.growth.since.0);
+        writer.write_u64(parts.growth.state_bytes);
+        writer.write_u64(parts.growth.log_bytes);
+        writer.write_raw(&parts.state.0);
+        writer.write_block(parts.machine);
+        let mut bytes = writer.into_bytes();
         let digest = blake3::hash(&bytes);
         bytes.extend_from_slice(digest.as_bytes());
         Self::read(bytes.into()).expect("what was just encoded is a snapshot")
@@ -132,7 +132,7 @@ impl Snapshot {
 
     /// Creates the state of a replica that has none: index zero, no members.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn new_empty() -> Self {
         Self::new(&SnapshotParts {
             index: LogIndex(0),
             term: Term(0),
@@ -154,11 +154,11 @@ impl Snapshot {
     /// index and term. All replicas that are restored from one file with one list get the same
     /// term.
     #[must_use]
-    pub fn refounded(&self, members: &[ReplicaId]) -> Self {
+    pub fn to_genesis(&self, members: &[ReplicaId]) -> Self {
         self.refounded_with(members, self.state, &self.machine)
     }
 
-    /// Like [`Snapshot::refounded`], with a machine changed for the new group.
+    /// Like [`Snapshot::to_genesis`], with a machine changed for the new group.
     #[must_use]
     pub fn refounded_with(&self, members: &[ReplicaId], state: Digest, machine: &[u8]) -> Self {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
@@ -200,8 +200,8 @@ impl Snapshot {
         let mut writer = Writer::default();
         certificate.encode(&mut writer);
         let length = writer.len() as u64;
-        writer.u64(length);
-        let mut bytes = writer.finish();
+        writer.write_u64(length);
+        let mut bytes = writer.into_bytes();
         let digest = blake3::hash(&bytes);
         bytes.extend_from_slice(digest.as_bytes());
         bytes
@@ -240,10 +240,10 @@ impl Snapshot {
     /// hash of the state and voters, and below that space for a term for each election.
     fn refounded_term(&self, voters: &[u64]) -> Term {
         let mut writer = Writer::default();
-        writer.numbers(voters);
+        writer.write_numbers(voters);
         let mut hasher = blake3::Hasher::new();
         hasher.update(&self.bytes);
-        hasher.update(&writer.finish());
+        hasher.update(&writer.into_bytes());
         let hash = hasher.finalize();
         let apart = hash
             .as_bytes()
@@ -282,19 +282,19 @@ impl Snapshot {
     fn read(bytes: Bytes) -> Result<Self, TruncationError> {
         let mut reader = Reader::new(bytes.slice(MAGIC.len()..bytes.len() - DIGEST_BYTES));
         Ok(Self {
-            index: LogIndex(reader.u64()?),
-            term: Term(reader.u64()?),
+            index: LogIndex(reader.read_u64()?),
+            term: Term(reader.read_u64()?),
             members: decode_members(&mut reader)?,
-            time: LogTime(reader.u64()?),
+            time: LogTime(reader.read_u64()?),
             sessions: Sessions::decode(&mut reader)?,
             history: History::decode(&mut reader)?,
             growth: Growth {
-                since: LogIndex(reader.u64()?),
-                state_bytes: reader.u64()?,
-                log_bytes: reader.u64()?,
+                since: LogIndex(reader.read_u64()?),
+                state_bytes: reader.read_u64()?,
+                log_bytes: reader.read_u64()?,
             },
-            state: Digest(reader.digest()?),
-            machine: reader.block()?,
+            state: Digest(reader.read_digest()?),
+            machine: reader.read_block()?,
             bytes,
             vouchers: Vec::new(),
         })
@@ -313,18 +313,18 @@ fn encode_members(members: &ConfState, writer: &mut Writer) {
     for list in lists {
         let mut sorted = list.to_vec();
         sorted.sort_unstable();
-        writer.numbers(&sorted);
+        writer.write_numbers(&sorted);
     }
-    writer.u8(u8::from(members.auto_leave));
+    writer.write_u8(u8::from(members.auto_leave));
 }
 
 fn decode_members(reader: &mut Reader) -> Result<ConfState, TruncationError> {
     let mut members = ConfState::default();
-    members.set_voters(reader.numbers()?);
-    members.set_learners(reader.numbers()?);
-    members.set_voters_outgoing(reader.numbers()?);
-    members.set_learners_next(reader.numbers()?);
-    members.auto_leave = reader.u8()? != 0;
+    members.set_voters(reader.read_numbers()?);
+    members.set_learners(reader.read_numbers()?);
+    members.set_voters_outgoing(reader.read_numbers()?);
+    members.set_learners_next(reader.read_numbers()?);
+    members.auto_leave = reader.read_u8()? != 0;
     Ok(members)
 }
 
@@ -372,20 +372,24 @@ mod tests {
             machine: b"books and balances of another branch",
         });
         let elections = 1_000;
-        let first = one.refounded(&members).term.0;
-        assert_eq!(first, one.refounded(&members).term.0, "one file, one group");
+        let first = one.to_genesis(&members).term.0;
+        assert_eq!(
+            first,
+            one.to_genesis(&members).term.0,
+            "one file, one group"
+        );
         assert!(
             first > one.term.0 + (1 << 40),
             "no election of the old group comes here"
         );
-        for apart in [other.refounded(&members), one.refounded(&members[..2])] {
+        for apart in [other.to_genesis(&members), one.to_genesis(&members[..2])] {
             assert!(
                 first.abs_diff(apart.term.0) > elections,
                 "{first} {}",
                 apart.term
             );
         }
-        let again = one.refounded(&members).refounded(&members).term.0;
+        let again = one.to_genesis(&members).to_genesis(&members).term.0;
         assert!(again > first + (1 << 40), "{again}");
         assert!(again < u64::MAX >> 1, "an audit's own term stays above");
     }
@@ -395,7 +399,7 @@ mod tests {
         let mut writers = [Writer::default(), Writer::default()];
         encode_members(&ConfState::from((vec![3, 1, 2], vec![])), &mut writers[0]);
         encode_members(&ConfState::from((vec![2, 3, 1], vec![])), &mut writers[1]);
-        let [one, other] = writers.map(Writer::finish);
+        let [one, other] = writers.map(Writer::into_bytes);
         assert_eq!(one, other);
     }
 

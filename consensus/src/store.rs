@@ -120,8 +120,8 @@ pub struct Store<D> {
 }
 
 impl<D: Disk> Store<D> {
-    /// Opens the store of a folder. For an unused folder it returns no recovery: the caller then
-    /// decides whether to [`Store::bootstrap`] it or to let it join a group.
+    /// Opens the store of a folder. For an unused folder it returns no recovery: the caller must
+    /// then decide whether to [`Store::bootstrap`] it or to let it join a group.
     ///
     /// # Errors
     /// If the files are damaged or missing, or a system call fails.
@@ -144,7 +144,7 @@ impl<D: Disk> Store<D> {
         let incarnation = wal.incarnation();
         let hard_state = contents.hard_state.clone();
         let covered = snapshots.last().copied().unwrap_or_default();
-        let (incoming, received) = IncomingFile::open(&mut disk, covered)?.unzip();
+        let (incoming, received) = IncomingFile::load_parts(&mut disk, covered)?.unzip();
         if let Some(snapshot) = newest.as_ref().filter(|it| !leads_to(&contents, it)) {
             begin_after(snapshot, &mut wal, &mut disk)?;
         }
@@ -162,7 +162,10 @@ impl<D: Disk> Store<D> {
                 entries => Err(StoreOpenError::NoSnapshot { entries }),
             };
         };
-        Ok((store, Some(recover(snapshot, contents, incarnation)?)))
+        Ok((
+            store,
+            Some(build_recovery(snapshot, contents, incarnation)?),
+        ))
     }
 
     /// Makes the first snapshot of a new folder durable.
@@ -189,9 +192,9 @@ impl<D: Disk> Store<D> {
 
     /// Returns the start data of a replica that has no state yet and waits for a leader's snapshot.
     #[must_use]
-    pub fn join(&self) -> Recovery {
+    pub fn empty_recovery(&self) -> Recovery {
         Recovery {
-            snapshot: Snapshot::nothing(),
+            snapshot: Snapshot::new_empty(),
             entries: Vec::new(),
             hard_state: self.hard_state.clone(),
             incarnation: self.wal.incarnation(),
@@ -205,12 +208,14 @@ impl<D: Disk> Store<D> {
         self.wal.incarnation()
     }
 
-    /// Takes the parts of a snapshot that an earlier life received, for [`crate::Replica::resume`].
+    /// Takes the parts of a snapshot that an earlier life received, for
+    /// [`crate::Replica::resume_transfer`].
     pub fn take_received(&mut self) -> Option<ReceivedParts> {
         self.received.take()
     }
 
-    /// Stores parts of a snapshot in transfer for a later life, without a sync.
+    /// Stores parts of a snapshot in transfer for a later life, without a sync: a crash can lose
+    /// them.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
@@ -218,7 +223,7 @@ impl<D: Disk> Store<D> {
         let disk = &mut self.disk;
         let mut kept = parts
             .iter()
-            .map(|part| IncomingFile::keep(&mut self.incoming, disk, part));
+            .map(|part| IncomingFile::write_part(&mut self.incoming, disk, part));
         kept.try_for_each(|kept| kept)
             .map_err(incoming_failed("write"))
     }
@@ -244,7 +249,7 @@ impl<D: Disk> Store<D> {
             entries: &persist.entries,
             hard_state,
         };
-        self.wal.append(&mut self.disk, &batch)
+        self.wal.append_batch(&mut self.disk, &batch)
     }
 
     /// Makes a snapshot durable under its name.
@@ -262,7 +267,7 @@ impl<D: Disk> Store<D> {
             }
         };
         if disk
-            .list()
+            .list_files()
             .map_err(failed("list the folder for"))?
             .iter()
             .any(|name| name == UNFINISHED)
@@ -274,13 +279,13 @@ impl<D: Disk> Store<D> {
         let end = snapshot.bytes.len() as u64;
         disk.write(UNFINISHED, end, &snapshot.encode_vouchers())
             .map_err(failed("write"))?;
-        disk.sync(UNFINISHED).map_err(failed("sync"))?;
+        disk.sync_file(UNFINISHED).map_err(failed("sync"))?;
         disk.rename(UNFINISHED, &name).map_err(failed("rename"))?;
         disk.sync_names().map_err(failed("sync the folder of"))?;
         if self.snapshots.last() != Some(&snapshot.index) {
             self.snapshots.push(snapshot.index);
         }
-        IncomingFile::forget(&mut self.incoming, &mut self.disk, snapshot.index)
+        IncomingFile::remove_covered(&mut self.incoming, &mut self.disk, snapshot.index)
             .map_err(incoming_failed("remove"))
     }
 
@@ -288,7 +293,7 @@ impl<D: Disk> Store<D> {
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
-    pub fn release(&mut self) -> Result<LogIndex, WalError> {
+    pub fn remove_old_data(&mut self) -> Result<LogIndex, WalError> {
         while self.snapshots.len() > KEPT {
             let name = snapshot_name(self.snapshots.remove(0));
             let failed = |action, name: String| {
@@ -303,7 +308,7 @@ impl<D: Disk> Store<D> {
                 .map_err(failed("remove", name.clone()))?;
         }
         let oldest = self.snapshots.first().copied().unwrap_or_default();
-        self.wal.release(&mut self.disk, oldest)?;
+        self.wal.release_segments(&mut self.disk, oldest)?;
         Ok(LogIndex(oldest.0 + 1))
     }
 
@@ -344,11 +349,11 @@ fn begin_after(
         snapshot: Some((snapshot.index, snapshot.term)),
         ..Append::default()
     };
-    Ok(wal.append(disk, &mark)?)
+    Ok(wal.append_batch(disk, &mark)?)
 }
 
 /// Combines the log and the snapshot: drops the entries that the snapshot covers or contradicts.
-pub(crate) fn recover(
+pub(crate) fn build_recovery(
     snapshot: Snapshot,
     contents: Contents,
     incarnation: Incarnation,
@@ -400,7 +405,7 @@ fn snapshot_name(index: LogIndex) -> String {
 pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
     let number = |name: &String| u64::from_str_radix(name.strip_prefix("snapshot-")?, 16).ok();
     Ok(disk
-        .list()?
+        .list_files()?
         .iter()
         .filter_map(number)
         .map(LogIndex)

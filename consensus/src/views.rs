@@ -32,9 +32,9 @@ pub trait Rows {
     ///
     /// # Errors
     /// If the store cannot be read.
-    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError>;
+    fn scan_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError>;
 
-    /// Adds rows, all or none.
+    /// Adds rows. An implementation must add all or none.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -133,9 +133,12 @@ impl<R: Rows> Views<R> {
     /// deletes all rows and starts again.
     ///
     /// # Errors
-    /// If the store fails: a later life then records these checkpoints again.
+    /// If the store fails: a later life will then record these checkpoints again.
     pub fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) -> Result<(), RowsError> {
-        if !checkpoints.iter().all(|checkpoint| self.agrees(checkpoint)) {
+        if !checkpoints
+            .iter()
+            .all(|checkpoint| self.is_consistent(checkpoint))
+        {
             self.rows.clear()?;
             (self.seen, self.head) = (Vec::new(), Digest::default());
             self.rebuilt += 1;
@@ -143,7 +146,7 @@ impl<R: Rows> Views<R> {
         let mut rows = Vec::new();
         for seen in checkpoints.iter().map(SeenCheckpoint::from) {
             if self.seen.last().is_none_or(|last| last.index < seen.index) {
-                let (key, row, head) = row(self.head, &seen);
+                let (key, row, head) = encode_row(self.head, &seen);
                 rows.push((key, row));
                 self.head = head;
                 self.seen.push(seen);
@@ -155,7 +158,7 @@ impl<R: Rows> Views<R> {
         self.rows.insert(rows)
     }
 
-    fn agrees(&self, checkpoint: &Checkpoint) -> bool {
+    fn is_consistent(&self, checkpoint: &Checkpoint) -> bool {
         match self
             .seen
             .binary_search_by_key(&checkpoint.index, |seen| seen.index)
@@ -167,13 +170,13 @@ impl<R: Rows> Views<R> {
 
     /// Returns all recorded checkpoints, oldest first.
     #[must_use]
-    pub fn seen(&self) -> &[SeenCheckpoint] {
+    pub fn recorded_checkpoints(&self) -> &[SeenCheckpoint] {
         &self.seen
     }
 
     /// Returns how often this life deleted all rows.
     #[must_use]
-    pub fn rebuilt(&self) -> u64 {
+    pub fn rebuild_count(&self) -> u64 {
         self.rebuilt
     }
 
@@ -190,9 +193,9 @@ impl<R: Rows> Views<R> {
 /// If the store cannot be read, or a row differs from the one written.
 pub fn read(rows: &impl Rows) -> Result<(Vec<SeenCheckpoint>, Digest), RowsError> {
     let (mut seen, mut head) = (Vec::new(), Digest::default());
-    for (place, (key, bytes)) in rows.scan(PREFIX)?.into_iter().enumerate() {
-        let found = decode(&key, &bytes).ok_or(RowDamage::Shape(place))?;
-        let (_, wanted, next) = row(head, &found);
+    for (place, (key, bytes)) in rows.scan_prefix(PREFIX)?.into_iter().enumerate() {
+        let found = decode_row(&key, &bytes).ok_or(RowDamage::Shape(place))?;
+        let (_, wanted, next) = encode_row(head, &found);
         if wanted != bytes {
             return Err(RowDamage::Chain(found.index).into());
         }
@@ -203,13 +206,13 @@ pub fn read(rows: &impl Rows) -> Result<(Vec<SeenCheckpoint>, Digest), RowsError
 }
 
 /// Returns the key and value of a checkpoint's row, and the chain's new end.
-fn row(head: Digest, seen: &SeenCheckpoint) -> (Vec<u8>, Vec<u8>, Digest) {
+fn encode_row(head: Digest, seen: &SeenCheckpoint) -> (Vec<u8>, Vec<u8>, Digest) {
     let key = [PREFIX, &seen.index.0.to_be_bytes()].concat();
     let mut writer = Writer::with_capacity(104);
-    writer.u64(seen.size);
-    writer.raw(&seen.history.0);
-    writer.raw(&seen.state.0);
-    let mut row = writer.finish();
+    writer.write_u64(seen.size);
+    writer.write_raw(&seen.history.0);
+    writer.write_raw(&seen.state.0);
+    let mut row = writer.into_bytes();
     let mut hasher = blake3::Hasher::new();
     hasher.update(&head.0);
     hasher.update(&key);
@@ -219,15 +222,15 @@ fn row(head: Digest, seen: &SeenCheckpoint) -> (Vec<u8>, Vec<u8>, Digest) {
     (key, row, head)
 }
 
-fn decode(key: &[u8], bytes: &[u8]) -> Option<SeenCheckpoint> {
+fn decode_row(key: &[u8], bytes: &[u8]) -> Option<SeenCheckpoint> {
     let index = key.strip_prefix(PREFIX)?.try_into().ok()?;
     let mut reader = Reader::new(bytes.to_vec().into());
     let fields = |reader: &mut Reader| -> Result<SeenCheckpoint, TruncationError> {
         Ok(SeenCheckpoint {
             index: LogIndex(u64::from_be_bytes(index)),
-            size: reader.u64()?,
-            history: Digest(reader.digest()?),
-            state: Digest(reader.digest()?),
+            size: reader.read_u64()?,
+            history: Digest(reader.read_digest()?),
+            state: Digest(reader.read_digest()?),
         })
     };
     fields(&mut reader).ok()
@@ -244,7 +247,7 @@ mod tests {
     struct Plain(BTreeMap<Vec<u8>, Vec<u8>>);
 
     impl Rows for Plain {
-        fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+        fn scan_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
             let rows = self.0.iter().filter(|(key, _)| key.starts_with(prefix));
             Ok(rows.map(|(key, row)| (key.clone(), row.clone())).collect())
         }
@@ -281,13 +284,16 @@ mod tests {
     #[test]
     fn what_was_noted_is_there_in_the_next_life_and_noted_once() {
         let mut views = Views::open(filled()).unwrap();
-        assert_eq!(views.seen().len(), 4);
+        assert_eq!(views.recorded_checkpoints().len(), 4);
         views.on_checkpoints(&[checkpoint(24, 1)]).unwrap();
         views
             .on_checkpoints(&[checkpoint(32, 1), checkpoint(40, 1)])
             .unwrap();
-        assert_eq!((views.seen().len(), views.rebuilt()), (5, 0));
-        assert_eq!(read(views.rows()).unwrap().0, views.seen());
+        assert_eq!(
+            (views.recorded_checkpoints().len(), views.rebuild_count()),
+            (5, 0)
+        );
+        assert_eq!(read(views.rows()).unwrap().0, views.recorded_checkpoints());
     }
 
     #[test]
@@ -300,14 +306,14 @@ mod tests {
                 spoiled.0.get_mut(key).unwrap()[byte] ^= 1;
                 let views = Views::open(spoiled).unwrap();
                 assert_eq!(
-                    (views.seen().len(), views.rebuilt()),
+                    (views.recorded_checkpoints().len(), views.rebuild_count()),
                     (0, 1),
                     "{place} {byte}"
                 );
             }
             let mut shorter = whole.clone();
             shorter.0.remove(key);
-            let left = Views::open(shorter).unwrap().seen().len();
+            let left = Views::open(shorter).unwrap().recorded_checkpoints().len();
             assert_eq!(
                 left,
                 if place + 1 == keys.len() { place } else { 0 },
@@ -320,8 +326,11 @@ mod tests {
     fn rows_that_say_something_else_than_the_log_are_begun_anew() {
         let mut views = Views::open(filled()).unwrap();
         views.on_checkpoints(&[checkpoint(24, 9)]).unwrap();
-        assert_eq!((views.seen().len(), views.rebuilt()), (1, 1));
+        assert_eq!(
+            (views.recorded_checkpoints().len(), views.rebuild_count()),
+            (1, 1)
+        );
         views.on_checkpoints(&[checkpoint(32, 1)]).unwrap();
-        assert_eq!(read(views.rows()).unwrap().0, views.seen());
+        assert_eq!(read(views.rows()).unwrap().0, views.recorded_checkpoints());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each member makes the whole state at the same entries and signs its digest. A replica accepts a
 //! state from another only with the signatures of a majority of the members. Signatures are valid
-//! no matter who delivers them, so a member that is gone still vouches.
+//! no matter who delivers them, so a member that is gone can still vouch.
 
 use bytes::Bytes;
 
@@ -31,12 +31,12 @@ pub struct Statement {
 impl Statement {
     /// Returns the bytes to sign.
     #[must_use]
-    pub fn bytes(&self) -> Vec<u8> {
+    pub fn signing_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
-        writer.raw(DOMAIN);
-        writer.u64(self.index.0);
-        writer.raw(&self.state.0);
-        writer.finish()
+        writer.write_raw(DOMAIN);
+        writer.write_u64(self.index.0);
+        writer.write_raw(&self.state.0);
+        writer.into_bytes()
     }
 }
 
@@ -60,23 +60,23 @@ pub struct Certificate {
 
 impl Certificate {
     pub(crate) fn encode(&self, writer: &mut Writer) {
-        writer.u64(self.statement.index.0);
-        writer.raw(&self.statement.state.0);
-        writer.u32(u32::try_from(self.vouchers.len()).expect("a group is small"));
+        writer.write_u64(self.statement.index.0);
+        writer.write_raw(&self.statement.state.0);
+        writer.write_u32(u32::try_from(self.vouchers.len()).expect("a group is small"));
         for voucher in &self.vouchers {
-            writer.u64(voucher.by.get());
-            writer.block(&voucher.signature);
+            writer.write_u64(voucher.by.get());
+            writer.write_block(&voucher.signature);
         }
     }
 
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
-        let index = LogIndex(reader.u64()?);
-        let state = Digest(reader.digest()?);
-        let count = reader.u32()?.min(VOUCHERS_MAX);
+        let index = LogIndex(reader.read_u64()?);
+        let state = Digest(reader.read_digest()?);
+        let count = reader.read_u32()?.min(VOUCHERS_MAX);
         let mut vouchers = Vec::new();
         for _ in 0..count {
-            let by = ReplicaId::new(reader.u64()?);
-            let signature = reader.block()?;
+            let by = ReplicaId::new(reader.read_u64()?);
+            let signature = reader.read_block()?;
             vouchers.extend(by.map(|by| Voucher { by, signature }));
         }
         let statement = Statement { index, state };
@@ -87,7 +87,7 @@ impl Certificate {
     }
 
     /// Returns the number of bytes that [`Certificate::encode`] writes.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn encoded_len(&self) -> usize {
         let vouchers = self.vouchers.iter().map(|it| 12 + it.signature.len());
         44 + vouchers.sum::<usize>()
     }
@@ -143,8 +143,8 @@ mod tests {
         };
         let mut writer = Writer::default();
         certificate.encode(&mut writer);
-        let bytes = Bytes::from(writer.finish());
-        assert_eq!(bytes.len(), certificate.room());
+        let bytes = Bytes::from(writer.into_bytes());
+        assert_eq!(bytes.len(), certificate.encoded_len());
         let mut reader = Reader::new(bytes.clone());
         assert_eq!(Certificate::decode(&mut reader), Ok(certificate));
         for length in 0..bytes.len() {

@@ -1,12 +1,12 @@
 //! The write-ahead log: pre-zeroed, recycled segments and one sync for each batch of records.
 //!
 //! A batch is one frame: a 64-byte header that verifies itself, and a payload of records. The log
-//! writes a frame only after it has synced the last one. So the log ends at the first incomplete
+//! must sync a frame before it writes the next one. So the log ends at the first incomplete
 //! frame, and a frame after a broken one proves that the broken one had been durable. Segments are
 //! zero before use, and the header says how many sectors of its frame are rightly zero. This
 //! distinguishes a frame whose crash left sectors unwritten from one that was written and then
-//! damaged. Recovery cuts the first off; the second stops the start, because the replica may have
-//! acknowledged its content.
+//! damaged. Recovery cuts the first off; the second must stop the start, because the replica may
+//! have acknowledged its content.
 
 mod frame;
 mod records;
@@ -109,7 +109,7 @@ impl Wal {
     /// # Errors
     /// If a file is damaged or missing, or a system call fails.
     pub fn open(disk: &mut impl Disk, config: WalConfig) -> Result<(Self, Contents), WalOpenError> {
-        recovery::open(disk, config)
+        recovery::open_wal(disk, config)
     }
 
     /// Returns whether a folder holds a log.
@@ -117,7 +117,7 @@ impl Wal {
     /// # Errors
     /// If a system call fails.
     pub fn exists(disk: &mut impl Disk) -> io::Result<bool> {
-        let names = disk.list()?;
+        let names = disk.list_files()?;
         Ok(names.iter().any(|name| name.starts_with(SEGMENT_PREFIX)))
     }
 
@@ -133,14 +133,18 @@ impl Wal {
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
-    pub fn append(&mut self, disk: &mut impl Disk, batch: &Append<'_>) -> Result<(), WalError> {
+    pub fn append_batch(
+        &mut self,
+        disk: &mut impl Disk,
+        batch: &Append<'_>,
+    ) -> Result<(), WalError> {
         if let Some(hard_state) = batch.hard_state {
             self.hard_state = hard_state.clone();
         }
-        let mut frame = frame::begin(std::mem::take(&mut self.buffer));
+        let mut frame = frame::begin_payload(std::mem::take(&mut self.buffer));
         records::encode(batch, &mut frame);
-        if !self.fits(frame::payload_bytes(&frame)) {
-            frame = self.roll(disk, batch)?;
+        if !self.has_room(frame::payload_bytes(&frame)) {
+            frame = self.start_segment(disk, batch)?;
         }
         self.write_frame(disk, frame)?;
         let last = batch
@@ -157,26 +161,30 @@ impl Wal {
         Ok(())
     }
 
-    fn fits(&self, payload_bytes: usize) -> bool {
+    fn has_room(&self, payload_bytes: usize) -> bool {
         let length = self
             .segments
             .get(&self.active)
             .map_or(0, |segment| segment.length);
-        self.offset + frame::length(payload_bytes) <= length
+        self.offset + frame::padded_length(payload_bytes) <= length
     }
 
     /// Starts the next segment; its first frame repeats the records for which older segments would
     /// be needed.
-    fn roll(&mut self, disk: &mut impl Disk, batch: &Append<'_>) -> Result<Writer, WalError> {
-        let mut frame = frame::begin(Vec::new());
+    fn start_segment(
+        &mut self,
+        disk: &mut impl Disk,
+        batch: &Append<'_>,
+    ) -> Result<Writer, WalError> {
+        let mut frame = frame::begin_payload(Vec::new());
         records::encode_first(self.incarnation, &self.hard_state, batch, &mut frame);
         let payload_bytes = frame::payload_bytes(&frame);
-        let wanted = frame::length(payload_bytes).max(self.config.segment_bytes);
+        let wanted = frame::padded_length(payload_bytes).max(self.config.segment_bytes);
         let number = self.active + 1;
         let name = segment_name(number);
         let length = self.take_spare(disk, &name, wanted)?;
         disk.sync_names()
-            .map_err(failed("sync the folder of", &name))?;
+            .map_err(to_wal_error("sync the folder of", &name))?;
         self.segments.insert(
             number,
             Segment {
@@ -188,7 +196,7 @@ impl Wal {
         self.name = name;
         self.offset = 0;
         assert!(
-            self.fits(payload_bytes),
+            self.has_room(payload_bytes),
             "a new segment holds the frame it was made for"
         );
         Ok(frame)
@@ -205,13 +213,13 @@ impl Wal {
         if let Some(place) = fitting {
             let (spare, length) = self.spares.swap_remove(place);
             disk.rename(&spare, name)
-                .map_err(failed("rename", &spare))?;
+                .map_err(to_wal_error("rename", &spare))?;
             return Ok(length);
         }
         let spare = self.new_spare_name();
-        zero(disk, &spare, wanted)?;
+        zero_file(disk, &spare, wanted)?;
         disk.rename(&spare, name)
-            .map_err(failed("rename", &spare))?;
+            .map_err(to_wal_error("rename", &spare))?;
         Ok(wanted)
     }
 
@@ -221,11 +229,11 @@ impl Wal {
     }
 
     fn write_frame(&mut self, disk: &mut impl Disk, frame: Writer) -> Result<(), WalError> {
-        let frame = frame::seal(frame, self.active, self.frame_number, self.offset);
+        let frame = frame::seal_payload(frame, self.active, self.frame_number, self.offset);
         let name = &self.name;
         disk.write(name, self.offset, &frame)
-            .map_err(failed("write", name))?;
-        disk.sync(name).map_err(failed("sync", name))?;
+            .map_err(to_wal_error("write", name))?;
+        disk.sync_file(name).map_err(to_wal_error("sync", name))?;
         self.offset += frame.len() as u64;
         self.frame_number += 1;
         if frame.capacity() <= BUFFER_BYTES_MAX {
@@ -239,29 +247,39 @@ impl Wal {
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
-    pub fn release(&mut self, disk: &mut impl Disk, covered: LogIndex) -> Result<(), WalError> {
+    pub fn release_segments(
+        &mut self,
+        disk: &mut impl Disk,
+        covered: LogIndex,
+    ) -> Result<(), WalError> {
         while let Some(entry) = self.segments.first_entry() {
             if *entry.key() == self.active || entry.get().last > covered {
                 break;
             }
             let (number, segment) = entry.remove_entry();
-            self.recycle(disk, &segment_name(number), segment.length)?;
+            self.recycle_segment(disk, &segment_name(number), segment.length)?;
         }
         Ok(())
     }
 
-    fn recycle(&mut self, disk: &mut impl Disk, name: &str, length: u64) -> Result<(), WalError> {
+    fn recycle_segment(
+        &mut self,
+        disk: &mut impl Disk,
+        name: &str,
+        length: u64,
+    ) -> Result<(), WalError> {
         if self.spares.len() >= SPARES_MAX || length != self.config.segment_bytes {
-            disk.remove(name).map_err(failed("remove", name))?;
+            disk.remove(name).map_err(to_wal_error("remove", name))?;
             return disk
                 .sync_names()
-                .map_err(failed("sync the folder of", name));
+                .map_err(to_wal_error("sync the folder of", name));
         }
         let spare = self.new_spare_name();
-        disk.rename(name, &spare).map_err(failed("rename", name))?;
+        disk.rename(name, &spare)
+            .map_err(to_wal_error("rename", name))?;
         disk.sync_names()
-            .map_err(failed("sync the folder of", name))?;
-        zero(disk, &spare, length)?;
+            .map_err(to_wal_error("sync the folder of", name))?;
+        zero_file(disk, &spare, length)?;
         self.spares.push((spare, length));
         Ok(())
     }
@@ -279,7 +297,7 @@ fn segment_name(number: u64) -> String {
 }
 
 /// Fills a file with zeros and makes them durable.
-fn zero(disk: &mut impl Disk, name: &str, length: u64) -> Result<(), WalError> {
+fn zero_file(disk: &mut impl Disk, name: &str, length: u64) -> Result<(), WalError> {
     let zeros = vec![0_u8; ZERO_BYTES.min(usize::try_from(length).unwrap_or(ZERO_BYTES))];
     let mut at = 0;
     while at < length {
@@ -287,13 +305,16 @@ fn zero(disk: &mut impl Disk, name: &str, length: u64) -> Result<(), WalError> {
             .unwrap_or(ZERO_BYTES)
             .min(zeros.len());
         disk.write(name, at, &zeros[..part])
-            .map_err(failed("zero", name))?;
+            .map_err(to_wal_error("zero", name))?;
         at += part as u64;
     }
-    disk.sync(name).map_err(failed("sync", name))
+    disk.sync_file(name).map_err(to_wal_error("sync", name))
 }
 
-fn failed<'a>(action: &'static str, name: &'a str) -> impl FnOnce(io::Error) -> WalError + 'a {
+fn to_wal_error<'a>(
+    action: &'static str,
+    name: &'a str,
+) -> impl FnOnce(io::Error) -> WalError + 'a {
     move |cause| WalError {
         action,
         name: name.to_owned(),

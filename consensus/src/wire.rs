@@ -1,8 +1,8 @@
 //! Messages between replicas: one frame each, with a checksum, so that a replica drops damaged
 //! ones.
 //!
-//! The transport authenticates the sender; the checksum only keeps damaged bytes from raft, which
-//! trusts its messages.
+//! The transport must authenticate the sender; the checksum only keeps damaged bytes from raft,
+//! which trusts its messages.
 
 mod raft_message;
 
@@ -73,7 +73,7 @@ pub enum PeerMessage {
 }
 
 /// Encodes raft's messages, each for the peer that it names.
-pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
+pub(crate) fn to_envelopes(messages: Vec<Message>) -> Vec<Envelope> {
     let envelope = |message: Message| {
         let to = ReplicaId::new(message.to)?;
         Some(Envelope {
@@ -111,9 +111,9 @@ impl PeerMessage {
     /// Encodes the message as a frame.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::with_capacity(self.room());
-        writer.u8(VERSION);
-        writer.u8(match self {
+        let mut writer = Writer::with_capacity(self.encoded_len());
+        writer.write_u8(VERSION);
+        writer.write_u8(match self {
             Self::Raft(_) => RAFT,
             Self::Checkpoint(_) => CHECKPOINT,
             Self::ChunkRequest { .. } => CHUNK_REQUEST,
@@ -122,38 +122,38 @@ impl PeerMessage {
             Self::Vouchers(_) => VOUCHERS,
             Self::VoucherRequest(_) => VOUCHER_REQUEST,
         });
-        writer.raw(&[0; CHECKSUM_BYTES]);
+        writer.write_raw(&[0; CHECKSUM_BYTES]);
         match self {
             Self::Raft(message) => raft_message::encode(message, &mut writer),
             Self::Checkpoint(checkpoint) => checkpoint.encode(&mut writer),
             Self::ChunkRequest { snapshot, number } => {
-                writer.raw(&snapshot.0);
-                writer.u32(*number);
+                writer.write_raw(&snapshot.0);
+                writer.write_u32(*number);
             }
             Self::Chunk {
                 snapshot,
                 number,
                 bytes,
             } => {
-                writer.raw(&snapshot.0);
-                writer.u32(*number);
-                writer.raw(bytes);
+                writer.write_raw(&snapshot.0);
+                writer.write_u32(*number);
+                writer.write_raw(bytes);
             }
-            Self::Clock(shown) => writer.u64(shown.0),
+            Self::Clock(shown) => writer.write_u64(shown.0),
             Self::Vouchers(certificate) => certificate.encode(&mut writer),
-            Self::VoucherRequest(index) => writer.u64(index.0),
+            Self::VoucherRequest(index) => writer.write_u64(index.0),
         }
-        seal(writer.finish())
+        write_checksum(writer.into_bytes())
     }
 
     /// Returns the frame's length: a writer of exact capacity turns into [`Bytes`] without a copy.
-    fn room(&self) -> usize {
+    fn encoded_len(&self) -> usize {
         let content = match self {
-            Self::Raft(message) => raft_message::room(message),
+            Self::Raft(message) => raft_message::encoded_len(message),
             Self::Checkpoint(_) => 88,
             Self::ChunkRequest { .. } => 36,
             Self::Clock(_) | Self::VoucherRequest(_) => 8,
-            Self::Vouchers(certificate) => certificate.room(),
+            Self::Vouchers(certificate) => certificate.encoded_len(),
             Self::Chunk { bytes, .. } => bytes.len() + 36,
         };
         content + 2 + CHECKSUM_BYTES
@@ -165,13 +165,13 @@ impl PeerMessage {
     /// If the frame is damaged or of another version.
     pub fn decode(bytes: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
-        let found = reader.u8()?;
+        let found = reader.read_u8()?;
         if found != VERSION {
             return Err(WireError::Version { found });
         }
-        let kind = reader.u8()?;
-        let sum = reader.u32()?.to_le_bytes();
-        if checksum(kind, reader.ahead()) != sum {
+        let kind = reader.read_u8()?;
+        let sum = reader.read_u32()?.to_le_bytes();
+        if checksum(kind, reader.unread_bytes()) != sum {
             return Err(WireError::Checksum);
         }
         let mut fields = reader;
@@ -179,24 +179,24 @@ impl PeerMessage {
             RAFT => Self::Raft(Box::new(raft_message::decode(&mut fields)?)),
             CHECKPOINT => Self::Checkpoint(Checkpoint::decode(&mut fields)?),
             CHUNK_REQUEST => Self::ChunkRequest {
-                snapshot: Digest(fields.digest()?),
-                number: fields.u32()?,
+                snapshot: Digest(fields.read_digest()?),
+                number: fields.read_u32()?,
             },
             CHUNK => Self::Chunk {
-                snapshot: Digest(fields.digest()?),
-                number: fields.u32()?,
-                bytes: fields.rest(),
+                snapshot: Digest(fields.read_digest()?),
+                number: fields.read_u32()?,
+                bytes: fields.read_rest(),
             },
-            CLOCK => Self::Clock(LogTime(fields.u64()?)),
+            CLOCK => Self::Clock(LogTime(fields.read_u64()?)),
             VOUCHERS => Self::Vouchers(Certificate::decode(&mut fields)?),
-            VOUCHER_REQUEST => Self::VoucherRequest(LogIndex(fields.u64()?)),
+            VOUCHER_REQUEST => Self::VoucherRequest(LogIndex(fields.read_u64()?)),
             kind => return Err(WireError::Kind(kind)),
         })
     }
 }
 
 /// Writes the checksum into its place.
-fn seal(mut frame: Vec<u8>) -> Bytes {
+fn write_checksum(mut frame: Vec<u8>) -> Bytes {
     let sum = checksum(frame[1], &frame[2 + CHECKSUM_BYTES..]);
     frame[2..2 + CHECKSUM_BYTES].copy_from_slice(&sum);
     Bytes::from(frame)

@@ -29,7 +29,7 @@ struct Lines(Vec<u8>);
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         let cause = || CommandFault {
             cause: "account 7 did not sign it".into(),
         };
@@ -37,7 +37,7 @@ impl StateMachine for Lines {
         signed.then_some(command.to_vec()).ok_or_else(cause)
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.0.extend_from_slice(command);
         command.clone()
     }
@@ -88,7 +88,7 @@ fn write(
     let me = ReplicaId::new(1).unwrap();
     let disk = FolderDisk::open(folder).unwrap();
     let (mut store, _) = Store::open(disk, config).unwrap();
-    let genesis = Replica::genesis(&[me], &state);
+    let genesis = Replica::genesis_snapshot(&[me], &state);
     let recovered = store.bootstrap(genesis).unwrap();
     let config = ReplicaConfig {
         snapshot_entries: 16,
@@ -97,7 +97,7 @@ fn write(
     };
     let mut replica = Replica::new(config, recovered, Vec::new(), Lines::default()).unwrap();
     let (mut proposed, mut now) = (0, 1_000);
-    while replica.applied() < end {
+    while replica.applied_index() < end {
         now += 10;
         replica.tick(LogTime(now));
         if replica.is_leader() && proposed < end.0 - 2 {
@@ -109,13 +109,13 @@ fn write(
         }
         while let Some(work) = replica.take_work(LogTime(now)) {
             store.persist(&work.persist).unwrap();
-            let outcome = replica.persisted(work).unwrap();
+            let outcome = replica.on_persisted(work).unwrap();
             if let Some(snapshot) = outcome.snapshot {
                 store.save_snapshot(&snapshot).unwrap();
                 for file in files(folder, "snapshot-") {
                     given_up.insert(file.clone(), std::fs::read(file).unwrap());
                 }
-                let keep_from = store.release().unwrap();
+                let keep_from = store.remove_old_data().unwrap();
                 replica.compact(snapshot, keep_from);
             }
         }

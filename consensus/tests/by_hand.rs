@@ -29,7 +29,7 @@ struct Lines(Vec<u8>, bool);
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         let cause = || CommandFault {
             cause: "account 7 did not sign it".into(),
         };
@@ -37,7 +37,7 @@ impl StateMachine for Lines {
         signed.then_some(command.to_vec()).ok_or_else(cause)
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.0.extend_from_slice(command);
         command.clone()
     }
@@ -46,7 +46,7 @@ impl StateMachine for Lines {
         Vec::new()
     }
 
-    fn unable(&self, _now: LogTime) -> Option<Unable> {
+    fn unsupported_reason(&self, _now: LogTime) -> Option<Unable> {
         let cannot = self.1 && self.0.ends_with(b"+new;");
         cannot.then(|| Unable {
             cause: "install a newer one".into(),
@@ -102,7 +102,7 @@ impl Group {
     fn with_old(old: Option<u64>) -> Self {
         let members = [id(1), id(2), id(3)];
         let start = |member: &ReplicaId| {
-            let genesis = Replica::genesis(&members, &Lines::default());
+            let genesis = Replica::genesis_snapshot(&members, &Lines::default());
             let recovered = Recovery {
                 hard_state: raft::eraftpb::HardState {
                     term: 1,
@@ -225,7 +225,7 @@ impl Group {
             let mut sent = std::mem::take(&mut work.send_first);
             sent.append(&mut work.send_after);
             self.checks[place].append(&mut work.checks);
-            let outcome = match self.replicas[place].persisted(work) {
+            let outcome = match self.replicas[place].on_persisted(work) {
                 Ok(outcome) => outcome,
                 Err(error) => return self.stopped.push((number, error.to_string())),
             };
@@ -278,7 +278,7 @@ fn what_is_not_verified_is_not_acknowledged() {
     let last = group.replica(leader).status().last;
     let follower = leader % 3 + 1;
     assert_eq!(group.replica(follower).status().last, last, "it is written");
-    assert!(group.replica(follower).verified() < last);
+    assert!(group.replica(follower).verified_index() < last);
     group.prompt = true;
     group.run_until(|group| group.lines().iter().all(|it| it == "+one;").then_some(()));
 }
@@ -521,7 +521,7 @@ fn what_was_written_and_not_verified_is_cut_off_at_the_start() {
     group.settle();
     let follower = leader % 3 + 1;
     let log = group.replica(follower).log();
-    let last = log.last();
+    let last = log.last_entry_index();
     let entries: Vec<_> = (2..=last.0)
         .filter_map(|it| log.get(LogIndex(it)).cloned())
         .collect();
@@ -574,7 +574,7 @@ fn a_leader_knows_at_any_moment_whom_it_hears() {
     let (mut group, leader) = Group::led();
     let lost = leader % 3 + 1;
     let active = |group: &mut Group| -> Vec<u64> {
-        let peers = group.replica(leader).peers().into_iter();
+        let peers = group.replica(leader).peer_progress().into_iter();
         let active = peers.filter(|peer| peer.active);
         active.map(|peer| peer.id.get()).collect()
     };
@@ -599,7 +599,7 @@ fn entries_that_a_snapshot_took_the_place_of_contradict_nothing() {
     let snapshot = Snapshot::new(&SnapshotParts {
         index: LogIndex(10),
         term: Term(1),
-        members: &Replica::genesis(&members, &machine).members,
+        members: &Replica::genesis_snapshot(&members, &machine).members,
         time: NOW,
         sessions: &Sessions::default(),
         history: &History::default(),

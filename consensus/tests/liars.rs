@@ -56,11 +56,11 @@ fn signature(by: u64, statement: &[u8]) -> Vec<u8> {
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         Ok(command.to_vec())
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.text.push_str(std::str::from_utf8(command).unwrap());
         // The program of replica 2 went wrong.
         self.purse += u8::from(command == b"+odd;" && self.me == 2);
@@ -87,7 +87,7 @@ impl StateMachine for Lines {
         }
     }
 
-    fn sign(&self, statement: &[u8]) -> Vec<u8> {
+    fn sign_statement(&self, statement: &[u8]) -> Vec<u8> {
         signature(self.me, statement)
     }
 
@@ -126,7 +126,7 @@ struct Group {
 impl Group {
     fn of(size: u64) -> Self {
         let members: Vec<ReplicaId> = (1..=size).map(id).collect();
-        let genesis = Replica::genesis(&members, &Lines::default());
+        let genesis = Replica::genesis_snapshot(&members, &Lines::default());
         let mut group = Self {
             replicas: BTreeMap::new(),
             cut_off: BTreeSet::new(),
@@ -184,7 +184,8 @@ impl Group {
     }
 
     fn leader(&self) -> Option<u64> {
-        let leads = |it: &u64| self.replicas[it].is_leader() && self.replicas[it].applied().0 > 1;
+        let leads =
+            |it: &u64| self.replicas[it].is_leader() && self.replicas[it].applied_index().0 > 1;
         self.running().into_iter().find(leads)
     }
 
@@ -245,7 +246,7 @@ impl Group {
             let mut sent = std::mem::take(&mut work.send_first);
             sent.append(&mut work.send_after);
             checks.append(&mut work.checks);
-            let outcome = self.replica(number).persisted(work).unwrap();
+            let outcome = self.replica(number).on_persisted(work).unwrap();
             sent.extend(outcome.send);
             self.wires.extend(sent.into_iter().map(|it| (number, it)));
             self.installed
@@ -284,7 +285,7 @@ impl Group {
         self.run_until(|group| {
             let running = group.running();
             let states = running.iter().map(|it| &group.replicas[it]);
-            let states = states.map(|it| (it.applied(), it.machine().text.clone()));
+            let states = states.map(|it| (it.applied_index(), it.machine().text.clone()));
             let states: BTreeSet<(LogIndex, String)> = states.collect();
             (states.len() == 1).then(|| states.into_iter().next().unwrap().1)
         })
@@ -295,20 +296,20 @@ impl Group {
         let statement = snapshot.statement();
         let vouchers = signers.iter().map(|by| Voucher {
             by: id(*by),
-            signature: signature(*by, &statement.bytes()).into(),
+            signature: signature(*by, &statement.signing_bytes()).into(),
         });
         // Signatures of the others are made with the liar's own key.
         let forged = (1..=9)
             .filter(|it| !signers.contains(it))
             .map(|by| Voucher {
                 by: id(by),
-                signature: signature(from, &statement.bytes()).into(),
+                signature: signature(from, &statement.signing_bytes()).into(),
             });
         let certificate = Certificate {
             statement,
             vouchers: vouchers.chain(forged).collect(),
         };
-        let manifest = Manifest::of(&snapshot.bytes, PART_BYTES);
+        let manifest = Manifest::for_snapshot(&snapshot.bytes, PART_BYTES);
         let mut message = Message {
             from,
             to,
@@ -325,11 +326,11 @@ impl Group {
         }
         .encode();
         self.deliver(from, to, PeerMessage::Raft(Box::new(message)).encode());
-        for number in 0..manifest.parts() {
+        for number in 0..manifest.part_count() {
             let part = PeerMessage::Chunk {
                 snapshot: manifest.digest(),
                 number,
-                bytes: snapshot.bytes.slice(manifest.range(number).unwrap()),
+                bytes: snapshot.bytes.slice(manifest.part_range(number).unwrap()),
             };
             self.deliver(from, to, part.encode());
         }
@@ -453,7 +454,7 @@ fn a_newcomer_gets_the_state_for_which_a_majority_vouches() {
             "", "+admit2;", "+admit3;", "+admit4;", "+admit5;", "+admit6;",
         ];
         group.write(admit[usize::try_from(size).unwrap()], 1);
-        group.start(new, Snapshot::nothing());
+        group.start(new, Snapshot::new_empty());
         group.change(MemberChange::AddLearner(id(new)));
         let state = group.agree();
         assert!(state.contains("+more;"), "{state}");
@@ -500,7 +501,7 @@ fn single(kind: ConfChangeType, id: u64) -> ConfChangeSingle {
 /// An append of `from` that changes the members, and says that all of it is committed.
 fn append(from: u64, to: &Replica<Lines>, changes: Vec<Vec<ConfChangeSingle>>) -> Bytes {
     let (last, term) = {
-        let last = to.log().last();
+        let last = to.log().last_entry_index();
         (last, to.log().term_at(last).unwrap())
     };
     let entry = |(place, singles): (u64, Vec<ConfChangeSingle>)| {
@@ -577,7 +578,7 @@ fn a_change_that_is_ordered_in_the_same_message_waits_until_the_order_is_applied
     group.write("+admit4;", 1);
     group.change(MemberChange::AddLearner(id(4)));
     group.cut_off.remove(&lost);
-    group.start(4, Snapshot::nothing());
+    group.start(4, Snapshot::new_empty());
     group.agree();
     for number in 1..=4 {
         let status = group.replica(number).status();

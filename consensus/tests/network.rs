@@ -25,11 +25,11 @@ struct Lines {
 impl StateMachine for Lines {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         Ok(command.to_vec())
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         self.lines.extend_from_slice(command);
         self.lines.push(b'\n');
         command.clone()
@@ -126,7 +126,7 @@ struct World {
 impl World {
     fn new(seed: u64, size: usize) -> Self {
         let members: Vec<ReplicaId> = (0..size).map(id).collect();
-        let genesis = Replica::genesis(&members, &Lines::default());
+        let genesis = Replica::genesis_snapshot(&members, &Lines::default());
         let hard_state = HardState {
             term: 1,
             commit: 1,
@@ -235,11 +235,14 @@ impl World {
                 durable.hard_state = hard_state.clone();
             }
             self.send(number, std::mem::take(&mut work.send_after));
-            let outcome = self.nodes[number].replica.persisted(work).unwrap();
+            let outcome = self.nodes[number].replica.on_persisted(work).unwrap();
             self.send(number, outcome.send);
             let node = &mut self.nodes[number];
             let root = node.replica.history().root();
-            let first = *self.roots.entry(node.replica.applied()).or_insert(root);
+            let first = *self
+                .roots
+                .entry(node.replica.applied_index())
+                .or_insert(root);
             assert_eq!(
                 root, first,
                 "seed {}: equal index, equal history",

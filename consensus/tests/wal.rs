@@ -49,7 +49,7 @@ fn fill(folder: &Path, batches: u64, bytes: usize) {
             entries: &entries,
             hard_state: Some(&hard_state),
         };
-        wal.append(&mut disk, &batch).unwrap();
+        wal.append_batch(&mut disk, &batch).unwrap();
     }
 }
 
@@ -115,7 +115,7 @@ fn entries_written_again_replace_what_followed_them() {
         entries: &entries,
         ..Append::default()
     };
-    wal.append(&mut disk, &batch).unwrap();
+    wal.append_batch(&mut disk, &batch).unwrap();
     drop(disk);
     let (_, _, contents) = open(folder.path());
     let terms: Vec<(u64, u64)> = contents.entries.iter().map(|e| (e.index, e.term)).collect();
@@ -133,7 +133,7 @@ fn an_installed_snapshot_ends_the_log_before_it() {
         entries: &entries,
         hard_state: None,
     };
-    wal.append(&mut disk, &batch).unwrap();
+    wal.append_batch(&mut disk, &batch).unwrap();
     drop(disk);
     let (_, _, contents) = open(folder.path());
     assert_eq!(contents.entries, entries);
@@ -258,9 +258,10 @@ fn segments_are_recycled_blank_and_the_log_goes_on() {
             entries: &entries,
             ..Append::default()
         };
-        wal.append(&mut disk, &batch).unwrap();
+        wal.append_batch(&mut disk, &batch).unwrap();
         if index % 20 == 0 {
-            wal.release(&mut disk, LogIndex(index - 10)).unwrap();
+            wal.release_segments(&mut disk, LogIndex(index - 10))
+                .unwrap();
         }
     }
     drop(disk);
@@ -309,7 +310,7 @@ proptest! {
                         (first..first + count).map(|index| entry(index, term, bytes)).collect();
                     list.truncate(usize::try_from(first - 1).unwrap());
                     list.extend(entries.iter().cloned());
-                    wal.append(&mut disk, &Append { entries: &entries, ..Append::default() }).unwrap();
+                    wal.append_batch(&mut disk, &Append { entries: &entries, ..Append::default() }).unwrap();
                 }
                 Act::Restart => {
                     drop(disk);
@@ -358,12 +359,12 @@ impl Forgetful {
 }
 
 impl Disk for Forgetful {
-    fn list(&mut self) -> std::io::Result<Vec<String>> {
-        self.disk.list()
+    fn list_files(&mut self) -> std::io::Result<Vec<String>> {
+        self.disk.list_files()
     }
 
-    fn length(&mut self, name: &str) -> std::io::Result<u64> {
-        self.disk.length(name)
+    fn file_length(&mut self, name: &str) -> std::io::Result<u64> {
+        self.disk.file_length(name)
     }
 
     fn read(&mut self, name: &str) -> std::io::Result<Vec<u8>> {
@@ -381,7 +382,7 @@ impl Disk for Forgetful {
         self.disk.write(name, offset, bytes)
     }
 
-    fn sync(&mut self, name: &str) -> std::io::Result<()> {
+    fn sync_file(&mut self, name: &str) -> std::io::Result<()> {
         self.done.push(format!("sync {name}"));
         let of_it = |(of, ..): &mut (String, u64, u64)| of == name;
         let written: Vec<_> = self.dirty.extract_if(.., of_it).collect();
@@ -433,7 +434,7 @@ fn what_a_life_after_a_failed_sync_found_stays_when_the_power_goes() {
             entries: &entries,
             ..Append::default()
         };
-        assert_eq!(wal.append(&mut disk, &batch).is_err(), disk.fails);
+        assert_eq!(wal.append_batch(&mut disk, &batch).is_err(), disk.fails);
     }
     // The next life finds it, and may tell others that it has it.
     disk.fails = false;

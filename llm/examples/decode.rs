@@ -36,12 +36,12 @@ fn main() {
     let room = prompt + tokens;
     let start = Instant::now();
     let model = LanguageModel::open(Path::new(path)).expect("a model is there");
-    let mut decoder = model.decoder(room).expect("it is a decoder");
-    let drawing = decoder::drawing(decoder.subgraph.model);
+    let mut decoder = model.into_decoder(room).expect("it is a decoder");
+    let drawing = decoder::to_drawing_model(decoder.subgraph.model);
     decoder.subgraph.model = drawing.expect("it is a model");
     println!("opened and built in {:.2} s", start.elapsed().as_secs_f64());
     let threads = NonZeroUsize::new(threads).expect("one thread at least");
-    let cpu = Cpu::new(catalogue::all()[0].clone(), threads);
+    let cpu = Cpu::new(catalogue::all_processors()[0].clone(), threads);
     let start = Instant::now();
     let (states, cache) = (decoder.states.clone(), decoder.empty_cache(room));
     let bytes: usize = decoder.subgraph.weights.values().map(|it| it.len()).sum();
@@ -54,7 +54,9 @@ fn main() {
             port: port.clone(),
             value: cache.clone(),
         });
-        program.session(states.collect()).expect("there is room")
+        program
+            .open_session(states.collect())
+            .expect("there is room")
     };
     let mut sequence = Sequence::new(session(), room);
     let ids: Vec<u32> = (0..prompt as u32).map(|at| at * 31 % 200).collect();
@@ -108,14 +110,14 @@ fn rate_of_all(
     };
     let all = 0..sequences as u32;
     for sequence in all.clone() {
-        let inputs = generation::inputs(prompt, 0, &[prompt.len() - 1]);
+        let inputs = generation::step_inputs(prompt, 0, &[prompt.len() - 1]);
         step(&[SequenceStep { sequence, inputs }]);
     }
     let mut times = Vec::new();
     for at in 0..tokens {
         let steps = all.clone().map(|sequence| SequenceStep {
             sequence,
-            inputs: generation::inputs(&[at as u32 % 200], prompt.len() + at, &[0]),
+            inputs: generation::step_inputs(&[at as u32 % 200], prompt.len() + at, &[0]),
         });
         let steps: Vec<SequenceStep> = steps.collect();
         let start = Instant::now();

@@ -9,7 +9,7 @@ use crate::tools::{CallForm, CallReader, Tool, ToolCall};
 use channels::ChannelReader;
 use thoughts::ThoughtReader;
 
-/// Marks that a tokeniser may leave out of texts, but that answer readers need.
+/// Marks that a tokeniser can leave out of texts, but that answer readers must see.
 const THOUGHT_MARKS: [&str; 2] = [thoughts::BEGIN, thoughts::END];
 const CALL_MARKS: [&str; 7] = [
     thoughts::BEGIN,
@@ -35,7 +35,7 @@ pub enum AnswerForm {
 impl AnswerForm {
     /// Returns the form that a chat template mentions.
     #[must_use]
-    pub fn of(template: &str) -> Self {
+    pub fn from_template(template: &str) -> Self {
         if template.contains(channels::CHANNEL) {
             Self::Channels
         } else if template.contains(thoughts::END) {
@@ -45,9 +45,10 @@ impl AnswerForm {
         }
     }
 
-    /// Returns the marks to keep in an answer's text, given the form of the calls it may make.
+    /// Returns the marks that must stay in an answer's text, given the form of the calls it can
+    /// make.
     #[must_use]
-    pub fn marks(self, calls: Option<CallForm>) -> &'static [&'static str] {
+    pub fn marks_to_keep(self, calls: Option<CallForm>) -> &'static [&'static str] {
         match (self, calls) {
             (Self::Channels, _) => &channels::MARKS,
             (_, Some(_)) => &CALL_MARKS,
@@ -138,7 +139,7 @@ impl AnswerReader {
 }
 
 /// Returns the length in bytes of the text's longest ending that begins one of these marks.
-fn doubtful(text: &str, marks: &[&str]) -> usize {
+fn partial_mark_length(text: &str, marks: &[&str]) -> usize {
     let lengths = marks.iter().filter_map(|mark| {
         let most = (mark.len() - 1).min(text.len());
         let ends = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);

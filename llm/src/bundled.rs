@@ -24,11 +24,11 @@ const FILES: &[(&str, &[u8])] = files![
     "tokenizer.json"
 ];
 
-/// Opens the bundled model. It writes the files to `folder`, which you may delete afterwards.
+/// Opens the bundled model. It writes the files to `folder`, which you can delete afterwards.
 ///
 /// # Errors
 /// [`ModelError::File`] if the folder cannot be written.
-pub fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
+pub fn open_bundled(folder: &Path) -> Result<LanguageModel, ModelError> {
     let home = folder.join(NAME);
     let failed = |cause| ModelError::File {
         path: home.clone(),

@@ -29,7 +29,7 @@ const FUEL: u64 = 250_000;
 const MESSAGE_FUEL: u64 = 5_000;
 const FUEL_MAX: u64 = 1_000_000;
 
-/// Bytes of stack for a template. Values may nest as deep as its fuel lasts, and each level needs
+/// Bytes of stack for a template. Values can nest as deep as its fuel lasts, and each level needs
 /// some hundred bytes. Unused stack takes no memory.
 const STACK_BYTES: usize = 512 << 20;
 
@@ -60,7 +60,7 @@ pub struct Conversation<'a> {
     pub messages: &'a [Message],
     /// The tools that the model may call.
     pub tools: &'a [Tool],
-    /// Documents for the model to search: objects as the template expects them.
+    /// Documents for the model to search. They must be objects as the template expects them.
     pub documents: &'a [serde_json::Value],
     /// Further values for the template, by name.
     pub values: Option<&'a Map<String, serde_json::Value>>,
@@ -116,7 +116,7 @@ impl ChatTemplate {
         if source.len() > SOURCE_BYTES_MAX {
             return Err(ChatError::Size(source.len()));
         }
-        let source = source::adapted(source);
+        let source = source::adapt_source(source);
         thread::scope(|scope| {
             let thread = thread::Builder::new().stack_size(STACK_BYTES);
             let work = || self.text_with_tools(&source, conversation);
@@ -133,17 +133,21 @@ impl ChatTemplate {
         source: &str,
         conversation: &Conversation<'_>,
     ) -> Result<String, ChatError> {
-        let text = self.text(source, conversation)?;
+        let text = self.render_source(source, conversation)?;
         let without = Conversation {
             tools: &[],
             ..*conversation
         };
         let is_known = conversation.tools.is_empty()
-            || self.text(source, &without).ok().as_ref() != Some(&text);
+            || self.render_source(source, &without).ok().as_ref() != Some(&text);
         is_known.then_some(text).ok_or(ChatError::Tools)
     }
 
-    fn text(&self, source: &str, conversation: &Conversation<'_>) -> Result<String, Error> {
+    fn render_source(
+        &self,
+        source: &str,
+        conversation: &Conversation<'_>,
+    ) -> Result<String, Error> {
         let Conversation {
             messages,
             tools,
@@ -157,11 +161,11 @@ impl ChatTemplate {
         let fuel = FUEL + MESSAGE_FUEL * messages.len() as u64;
         environment.set_fuel(Some(fuel.min(FUEL_MAX)));
         environment.set_unknown_method_callback(methods::call);
-        environment.add_function("raise_exception", refused);
+        environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", move |format: String| {
-            clock::formatted(now, &format)
+            clock::format_time(now, &format)
         });
-        environment.add_filter("tojson", json::text);
+        environment.add_filter("tojson", json::format_json);
         environment.add_filter("wordcount", methods::count_words);
         sums::count_in(&mut environment);
         environment.add_template("chat", source)?;
@@ -172,7 +176,7 @@ impl ChatTemplate {
         };
         let given = context! {
             messages => messages.iter().map(value).collect::<Vec<Value>>(),
-            tools => none_or(tools.iter().map(tools::described).collect()),
+            tools => none_or(tools.iter().map(tools::describe_tool).collect()),
             documents => none_or(documents.to_vec()),
         };
         let empty = Map::new();
@@ -207,7 +211,7 @@ fn value(message: &Message) -> Value {
     Value::from(Serde(value))
 }
 
-fn refused(message: String) -> Result<String, Error> {
+fn raise_exception(message: String) -> Result<String, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 

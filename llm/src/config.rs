@@ -47,7 +47,7 @@ pub struct Config {
     pub layers: usize,
     /// Number of query heads.
     pub heads: usize,
-    /// Number of key and value heads.
+    /// Number of key and value heads. It must divide the number of query heads.
     pub key_heads: usize,
     /// Width of a head.
     pub head_width: usize,
@@ -110,7 +110,7 @@ pub enum ConfigError {
 const NUMBER_MAX: usize = 1 << 24;
 
 /// Returns the error for an unsupported feature.
-fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
+fn unsupported_feature<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
     let value = value.to_owned();
     Err(ConfigError::Feature { key, value })
 }
@@ -120,7 +120,7 @@ impl Architecture {
     ///
     /// # Errors
     /// [`ConfigError::Architecture`] if the family is not supported.
-    pub fn named(name: &str) -> Result<Self, ConfigError> {
+    pub fn from_name(name: &str) -> Result<Self, ConfigError> {
         match name {
             "gemma2" => Ok(Self::Gemma2),
             "gemma3" => Ok(Self::Gemma3),
@@ -184,7 +184,7 @@ impl Architecture {
     }
 
     /// Returns the default limits of scores and logits.
-    pub(crate) fn limits(self) -> [Option<f32>; 2] {
+    pub(crate) fn default_limits(self) -> [Option<f32>; 2] {
         match self {
             Self::Gemma2 => [Some(50.0), Some(30.0)],
             _ => [None, None],
@@ -197,14 +197,14 @@ impl Config {
     #[must_use]
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         let window = self.window.as_ref()?;
-        window.layers.has(layer).then_some(window.positions)
+        window.layers.is_local(layer).then_some(window.positions)
     }
 
-    /// Returns these dimensions if they are possible.
+    /// Returns these dimensions if they are possible: every size must be from 1 to a limit.
     ///
     /// # Errors
     /// [`ConfigError::Number`] if a number is not.
-    pub fn checked(self) -> Result<Self, ConfigError> {
+    pub fn into_validated(self) -> Result<Self, ConfigError> {
         let numbers = [
             ("hidden_size", self.hidden),
             ("num_hidden_layers", self.layers),
@@ -223,7 +223,7 @@ impl Config {
             let (key, value) = ("num_key_value_heads", self.key_heads);
             return Err(ConfigError::Number { key, value });
         }
-        self.experts.map(Experts::checked).transpose()?;
+        self.experts.map(Experts::into_validated).transpose()?;
         let turned = self.rotary.width;
         if turned > self.head_width {
             let (key, value) = ("head_dim", turned);

@@ -2,8 +2,8 @@
 //! one of souk's own.
 //!
 //! Keys and values live in caches of a fixed size. Inputs say where to write and how far to read,
-//! so a request moves only its tokens, and you go back by passing a smaller number. Another input
-//! selects the rows that become logits: one for the next token, all for a comparison.
+//! so a request moves only its tokens, and you can go back by passing a smaller number. Another
+//! input selects the rows that become logits: one for the next token, all for a comparison.
 
 mod drawing;
 mod experts;
@@ -15,11 +15,11 @@ use bytes::Bytes;
 use souk_memory::{ContentId, DType, Tensor};
 use souk_onnx::states::StatePort;
 use souk_onnx::subgraph::Subgraph;
-use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encode};
+use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encode_model};
 
 use crate::config::Config;
-use crate::weights::{WeightError, Weights, separate, stack_experts};
-pub use drawing::{DRAWN, SAMPLING, TOLD, drawing};
+use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
+pub use drawing::{DRAWN, SAMPLING, TOLD, to_drawing_model};
 use nodes::{Look, Nodes};
 
 /// Input of token ids: `[1, sequence]`.
@@ -81,7 +81,7 @@ impl Decoder {
         mut weights: Weights,
         room: usize,
     ) -> Result<Self, WeightError> {
-        separate(&mut weights, config)?;
+        split_joint_matrices(&mut weights, config)?;
         stack_experts(&mut weights, config)?;
         let mut nodes = Nodes::new(weights);
         let mut body = DecoderGraph {
@@ -92,8 +92,12 @@ impl Decoder {
         };
         body.write()?;
         let states = body.states;
-        let (graph, contents) = nodes.finish(inputs(config, &states), outputs(config, &states))?;
-        let has_windows = (0..config.layers).any(|layer| window(config, layer, room).is_some());
+        let (graph, contents) = nodes.finish(
+            graph_inputs(config, &states),
+            graph_outputs(config, &states),
+        )?;
+        let has_windows =
+            (0..config.layers).any(|layer| effective_window(config, layer, room).is_some());
         let (opset, ir_version) = match has_windows {
             true => (OPSET_WINDOWS, IR_VERSION_WINDOWS),
             false => (OPSET, IR_VERSION),
@@ -111,7 +115,7 @@ impl Decoder {
             ..ModelProto::default()
         };
         Ok(Self {
-            subgraph: subgraph(&model, contents),
+            subgraph: encode_subgraph(&model, contents),
             states,
             room,
             cache: [config.key_heads, config.head_width],
@@ -120,52 +124,58 @@ impl Decoder {
 }
 
 /// Returns the window of a layer if some positions are beyond it.
-fn window(config: &Config, layer: usize, room: usize) -> Option<usize> {
+fn effective_window(config: &Config, layer: usize, room: usize) -> Option<usize> {
     config.window_of(layer).filter(|window| *window < room)
 }
 
-fn subgraph(model: &ModelProto, weights: BTreeMap<ContentId, Bytes>) -> Subgraph {
+fn encode_subgraph(model: &ModelProto, weights: BTreeMap<ContentId, Bytes>) -> Subgraph {
     Subgraph {
-        model: encode(model),
+        model: encode_model(model),
         weights,
     }
 }
 
-fn inputs(config: &Config, states: &[StatePort]) -> Vec<ValueInfoProto> {
+fn graph_inputs(config: &Config, states: &[StatePort]) -> Vec<ValueInfoProto> {
     let integers = |name: &str, dims: Vec<Dimension>| {
-        ValueInfoProto::tensor(name, DType::I64.onnx_code(), Some(dims))
+        ValueInfoProto::new_tensor(name, DType::I64.onnx_code(), Some(dims))
     };
-    let row = || vec![Dimension::fixed(1), Dimension::symbol("sequence")];
+    let row = || vec![Dimension::new_fixed(1), Dimension::new_symbol("sequence")];
     let mut inputs = vec![
         integers(TOKENS, row()),
         integers(POSITIONS, row()),
-        integers(WRITE, vec![Dimension::fixed(1)]),
-        integers(LENGTH, vec![Dimension::fixed(1)]),
-        integers(ROWS, vec![Dimension::symbol("rows")]),
+        integers(WRITE, vec![Dimension::new_fixed(1)]),
+        integers(LENGTH, vec![Dimension::new_fixed(1)]),
+        integers(ROWS, vec![Dimension::new_symbol("rows")]),
     ];
-    inputs.extend(states.iter().map(|state| cache(config, &state.input)));
+    inputs.extend(
+        states
+            .iter()
+            .map(|state| cache_value_info(config, &state.input)),
+    );
     inputs
 }
 
-fn outputs(config: &Config, states: &[StatePort]) -> Vec<ValueInfoProto> {
+fn graph_outputs(config: &Config, states: &[StatePort]) -> Vec<ValueInfoProto> {
     let dims = vec![
-        Dimension::fixed(1),
-        Dimension::symbol("rows"),
-        Dimension::fixed(config.vocabulary as i64),
+        Dimension::new_fixed(1),
+        Dimension::new_symbol("rows"),
+        Dimension::new_fixed(config.vocabulary as i64),
     ];
-    let logits = ValueInfoProto::tensor(LOGITS, DType::F32.onnx_code(), Some(dims));
-    let caches = states.iter().map(|state| cache(config, &state.output));
+    let logits = ValueInfoProto::new_tensor(LOGITS, DType::F32.onnx_code(), Some(dims));
+    let caches = states
+        .iter()
+        .map(|state| cache_value_info(config, &state.output));
     std::iter::once(logits).chain(caches).collect()
 }
 
-fn cache(config: &Config, name: &str) -> ValueInfoProto {
+fn cache_value_info(config: &Config, name: &str) -> ValueInfoProto {
     let dims = vec![
-        Dimension::fixed(1),
-        Dimension::fixed(config.key_heads as i64),
-        Dimension::symbol("room"),
-        Dimension::fixed(config.head_width as i64),
+        Dimension::new_fixed(1),
+        Dimension::new_fixed(config.key_heads as i64),
+        Dimension::new_symbol("room"),
+        Dimension::new_fixed(config.head_width as i64),
     ];
-    ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+    ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims))
 }
 
 /// The graph under construction.
@@ -185,52 +195,56 @@ impl DecoderGraph<'_> {
             vocabulary,
             ..
         } = *self.config;
-        self.angles();
+        self.add_angle_tables();
         let embedding = "model.embed_tokens.weight";
         let table = self.nodes.matrix(embedding, [vocabulary, hidden])?;
         let mut stream = self.nodes.add("Gather", &[&table, TOKENS], "embedded", &[]);
         if architecture.is_gemma() {
             let factor = (hidden as f64).sqrt() as f32;
-            stream = self.nodes.times(&stream, factor, "embedded.scaled");
+            stream = self
+                .nodes
+                .add_constant_product(&stream, factor, "embedded.scaled");
         }
         for layer in 0..layers {
-            stream = self.layer(layer, stream)?;
+            stream = self.add_layer(layer, stream)?;
         }
         let wanted = self
             .nodes
             .add("Gather", &[&stream, ROWS], "wanted", &[("axis", 1)]);
-        let normal = self.norm(NORM, hidden, &wanted)?;
-        let head = match self.nodes.has("lm_head.weight") {
+        let normal = self.add_norm(NORM, hidden, &wanted)?;
+        let head = match self.nodes.has_weight("lm_head.weight") {
             true => self.nodes.matrix("lm_head.weight", [vocabulary, hidden])?,
             false => table,
         };
         match self.config.logit_limit {
             Some(limit) => {
-                let free = self.nodes.product(&normal, &head, "logits.free");
-                let part = self.nodes.times(&free, 1.0 / limit, "logits.part");
+                let free = self.nodes.add_matrix_product(&normal, &head, "logits.free");
+                let part = self
+                    .nodes
+                    .add_constant_product(&free, 1.0 / limit, "logits.part");
                 let bent = self.nodes.add("Tanh", &[&part], "logits.bent", &[]);
-                self.nodes.times(&bent, limit, LOGITS);
+                self.nodes.add_constant_product(&bent, limit, LOGITS);
             }
             None => {
-                self.nodes.product(&normal, &head, LOGITS);
+                self.nodes.add_matrix_product(&normal, &head, LOGITS);
             }
         }
         Ok(())
     }
 
     /// Adds the tables of angles, including those of layers with a window if they differ.
-    fn angles(&mut self) {
+    fn add_angle_tables(&mut self) {
         let Config { rotary, window, .. } = self.config;
         let local = window.as_ref().and_then(|window| window.rotary.as_ref());
         for (rotary, names) in [(Some(rotary), ANGLES), (local, ANGLES_LOCAL)] {
             let Some(rotary) = rotary else { continue };
-            for (name, table) in names.into_iter().zip(rotary.tables(self.room)) {
+            for (name, table) in names.into_iter().zip(rotary.angle_tables(self.room)) {
                 self.nodes.table(name, [self.room, rotary.width / 2], table);
             }
         }
     }
 
-    fn layer(&mut self, layer: usize, stream: String) -> Result<String, WeightError> {
+    fn add_layer(&mut self, layer: usize, stream: String) -> Result<String, WeightError> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         // Gemma normalises the output of each part, other families do not. The norm between the
@@ -244,15 +258,15 @@ impl DecoderGraph<'_> {
             false => [None, Some("post_attention_layernorm"), None],
         };
         let normal = |body: &mut Self, part: Option<&str>, from: String| match part {
-            Some(part) => body.norm(&name(part), hidden, &from),
+            Some(part) => body.add_norm(&name(part), hidden, &from),
             None => Ok(from),
         };
         let entering = normal(self, Some("input_layernorm"), stream.clone())?;
-        let seen = self.attention(layer, &entering)?;
+        let seen = self.add_attention(layer, &entering)?;
         let seen = normal(self, seen_norm, seen)?;
         let sum = format!("attended.{layer}");
         let stream = self.nodes.add("Add", &[&stream, &seen], &sum, &[]);
-        // Each part needs at least one layer's states, because the decoder kernels support no
+        // Each part must have at least one layer's states, because the decoder kernels support no
         // others. So no cut is inside or after the last layer.
         let is_last = layer + 1 == self.config.layers;
         if !is_last {
@@ -269,10 +283,10 @@ impl DecoderGraph<'_> {
         Ok(stream)
     }
 
-    fn norm(&mut self, name: &str, width: usize, from: &str) -> Result<String, WeightError> {
-        let weight = self.nodes.vector(&format!("{name}.weight"), width)?;
+    fn add_norm(&mut self, name: &str, width: usize, from: &str) -> Result<String, WeightError> {
+        let weight = self.nodes.add_vector(&format!("{name}.weight"), width)?;
         let epsilon = self.config.epsilon;
-        Ok(self.nodes.norm(from, &weight, name, epsilon))
+        Ok(self.nodes.add_norm(from, &weight, name, epsilon))
     }
 
     /// Adds a product with a weight of these sizes, and its bias if there is one.
@@ -287,17 +301,17 @@ impl DecoderGraph<'_> {
             .nodes
             .matrix(&format!("{name}.weight"), [rows, columns])?;
         if !has_bias {
-            return Ok(self.nodes.product(from, &weight, name));
+            return Ok(self.nodes.add_matrix_product(from, &weight, name));
         }
         let product = self
             .nodes
-            .product(from, &weight, &format!("{name}.product"));
-        let bias = self.nodes.vector(&format!("{name}.bias"), rows)?;
+            .add_matrix_product(from, &weight, &format!("{name}.product"));
+        let bias = self.nodes.add_vector(&format!("{name}.bias"), rows)?;
         Ok(self.nodes.add("Add", &[&product, &bias], name, &[]))
     }
 
     /// Adds queries, keys or values by head: `[1, heads, sequence, width]`.
-    fn heads(&mut self, layer: usize, which: char, from: &str) -> Result<String, WeightError> {
+    fn add_heads(&mut self, layer: usize, which: char, from: &str) -> Result<String, WeightError> {
         let Config {
             architecture,
             hidden,
@@ -316,14 +330,16 @@ impl DecoderGraph<'_> {
             .split(&flat, [heads, head_width], &format!("{name}.split"));
         if architecture.has_head_norms() && which != 'v' {
             let norm = format!("model.layers.{layer}.self_attn.{which}_norm");
-            by_head = self.norm(&norm, head_width, &by_head)?;
+            by_head = self.add_norm(&norm, head_width, &by_head)?;
         }
-        Ok(self.nodes.turned(&by_head, &format!("{name}.heads")))
+        Ok(self
+            .nodes
+            .swap_middle_axes(&by_head, &format!("{name}.heads")))
     }
 
-    fn rotated(&mut self, layer: usize, from: &str) -> String {
+    fn add_rotation(&mut self, layer: usize, from: &str) -> String {
         let local = self.config.window.as_ref();
-        let local = local.filter(|window| window.layers.has(layer));
+        let local = local.filter(|window| window.layers.is_local(layer));
         let (rotary, [cosines, sines]) = match local.and_then(|it| it.rotary.as_ref()) {
             Some(own) => (own, ANGLES_LOCAL),
             None => (&self.config.rotary, ANGLES),
@@ -338,41 +354,43 @@ impl DecoderGraph<'_> {
             .add("RotaryEmbedding", &inputs, &name, &attributes)
     }
 
-    fn attention(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {
+    fn add_attention(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {
         let Config {
             hidden,
             heads,
             head_width,
             ..
         } = *self.config;
-        let queries = self.heads(layer, 'q', from)?;
-        let queries = self.rotated(layer, &queries);
-        let keys = self.heads(layer, 'k', from)?;
-        let keys = self.rotated(layer, &keys);
-        let values = self.heads(layer, 'v', from)?;
-        let keys = self.remembered(&format!("key.{layer}"), &keys);
-        let values = self.remembered(&format!("value.{layer}"), &values);
+        let queries = self.add_heads(layer, 'q', from)?;
+        let queries = self.add_rotation(layer, &queries);
+        let keys = self.add_heads(layer, 'k', from)?;
+        let keys = self.add_rotation(layer, &keys);
+        let values = self.add_heads(layer, 'v', from)?;
+        let keys = self.add_cache_update(&format!("key.{layer}"), &keys);
+        let values = self.add_cache_update(&format!("value.{layer}"), &values);
         let inputs = [&queries, &keys, &values, "", "", "", LENGTH];
         let name = format!("model.layers.{layer}.self_attn");
         let look = Look {
-            window: window(self.config, layer, self.room),
+            window: effective_window(self.config, layer, self.room),
             factor: self.config.score_factor,
             limit: self.config.score_limit,
         };
-        let seen = self.nodes.attention(&inputs, &name, &look);
-        let turned = self.nodes.turned(&seen, &format!("{name}.turned"));
+        let seen = self.nodes.add_attention(&inputs, &name, &look);
+        let turned = self
+            .nodes
+            .swap_middle_axes(&seen, &format!("{name}.turned"));
         let flat = self
             .nodes
-            .joined(&turned, heads * head_width, &format!("{name}.joined"));
+            .join_heads(&turned, heads * head_width, &format!("{name}.joined"));
         let sizes = [hidden, heads * head_width];
         self.linear(&format!("{name}.o_proj"), sizes, &flat, false)
     }
 
     /// Adds the cache with these new keys or values.
-    fn remembered(&mut self, name: &str, new: &str) -> String {
+    fn add_cache_update(&mut self, name: &str, new: &str) -> String {
         let (input, output) = (format!("past_{name}"), format!("present_{name}"));
         let inputs = [&input, new, WRITE];
-        let made = self.nodes.kept(&inputs, &output);
+        let made = self.nodes.add_state(&inputs, &output);
         self.states.push(StatePort { input, output });
         made
     }
@@ -380,19 +398,24 @@ impl DecoderGraph<'_> {
     fn feed_forward(&mut self, layer: usize, from: &str) -> Result<String, WeightError> {
         let base = format!("model.layers.{layer}.mlp");
         match self.config.experts {
-            Some(experts) => self.experts(&experts, &base, from),
-            None => self.gated(&base, self.config.feed_forward, from),
+            Some(experts) => self.add_experts(&experts, &base, from),
+            None => self.add_gated_product(&base, self.config.feed_forward, from),
         }
     }
 
     /// Adds the gate, up and down products of a feed-forward part.
-    fn gated(&mut self, base: &str, width: usize, from: &str) -> Result<String, WeightError> {
+    fn add_gated_product(
+        &mut self,
+        base: &str,
+        width: usize,
+        from: &str,
+    ) -> Result<String, WeightError> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("{base}.{part}");
         let wide = [width, hidden];
         let gate = self.linear(&name("gate_proj"), wide, from, false)?;
         let open = match self.config.architecture.is_gemma() {
-            true => self.nodes.gelu(&gate, &name("open")),
+            true => self.nodes.add_gelu(&gate, &name("open")),
             false => self.nodes.add("Swish", &[&gate], &name("open"), &[]),
         };
         let up = self.linear(&name("up_proj"), wide, from, false)?;

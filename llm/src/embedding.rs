@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
-use souk_onnx::{DecodeError, Dimension, GraphProto, ValueInfoProto, decode, encode};
+use souk_onnx::{DecodeError, Dimension, GraphProto, ValueInfoProto, decode_model, encode_model};
 use thiserror::Error;
 
 use crate::decoder::{LOGITS, NORM};
@@ -40,13 +40,13 @@ pub enum EmbeddingError {
 ///
 /// # Errors
 /// [`EmbeddingError`].
-pub fn embedding(model: Bytes) -> Result<Bytes, EmbeddingError> {
-    let mut model = decode(model)?;
-    behead(model.graph.get_or_insert_default()).ok_or(EmbeddingError::Norm)?;
-    Ok(encode(&model))
+pub fn to_embedding_model(model: Bytes) -> Result<Bytes, EmbeddingError> {
+    let mut model = decode_model(model)?;
+    remove_head(model.graph.get_or_insert_default()).ok_or(EmbeddingError::Norm)?;
+    Ok(encode_model(&model))
 }
 
-fn behead(graph: &mut GraphProto) -> Option<()> {
+fn remove_head(graph: &mut GraphProto) -> Option<()> {
     let mut nodes = graph.node.iter();
     let norm = nodes.position(|node| node.output.first().is_some_and(|it| it == NORM))?;
     graph.node.truncate(norm + 1);
@@ -59,14 +59,17 @@ fn behead(graph: &mut GraphProto) -> Option<()> {
     graph.initializer.retain(|it| is_read(it.name.as_ref()));
     let mut weights = graph.initializer.iter();
     let width = *weights.find(|it| it.name() == scale)?.dims.first()?;
-    let rows = [Dimension::fixed(1), Dimension::symbol("rows")];
-    let dims = rows.into_iter().chain([Dimension::fixed(width)]).collect();
+    let rows = [Dimension::new_fixed(1), Dimension::new_symbol("rows")];
+    let dims = rows
+        .into_iter()
+        .chain([Dimension::new_fixed(width)])
+        .collect();
     let port = graph.output.iter_mut().find(|port| port.name() == LOGITS)?;
-    *port = ValueInfoProto::tensor(LOGITS, DType::F32.onnx_code(), Some(dims));
+    *port = ValueInfoProto::new_tensor(LOGITS, DType::F32.onnx_code(), Some(dims));
     Some(())
 }
 
-/// Scales a vector to length 1. A zero vector stays zero.
+/// Scales a vector to length 1. A zero vector will stay zero.
 pub fn normalise(vector: &mut [f32]) {
     let squares = vector.iter().map(|it| f64::from(*it) * f64::from(*it));
     let length = squares.sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
@@ -76,25 +79,29 @@ pub fn normalise(vector: &mut [f32]) {
 }
 
 impl Sequence<'_> {
-    /// Returns the vector of a text, of length 1. The decoder must be one that [`embedding`]
-    /// returned.
+    /// Returns the vector of a text, of length 1. The decoder must be one that
+    /// [`to_embedding_model`] returned.
     ///
     /// # Errors
     /// [`GenerationError`].
-    pub fn embed(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, GenerationError> {
+    pub fn embed_tokens(
+        &mut self,
+        tokens: &[u32],
+        pooling: Pooling,
+    ) -> Result<Vec<f32>, GenerationError> {
         let mut vector = match pooling {
             Pooling::Last => {
-                let kept = self.agree(tokens);
+                let kept = self.truncate_to_prefix(tokens);
                 self.push(&tokens[kept..])?
             }
-            Pooling::Mean => self.summed(tokens)?,
+            Pooling::Mean => self.sum_vectors(tokens)?,
         };
         normalise(&mut vector);
         Ok(vector)
     }
 
     /// Returns the sum of the vectors of all positions; its direction is the mean's.
-    fn summed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
+    fn sum_vectors(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.truncate(0);
         let mut sum = Vec::new();
         for chunk in tokens.chunks(CHUNK) {

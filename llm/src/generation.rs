@@ -11,7 +11,7 @@ use souk_vocabulary::processor::session::Session;
 use thiserror::Error;
 
 use drafts::Drafts;
-pub use step::{Step, inputs};
+pub use step::{Step, step_inputs};
 
 use crate::decoder::{DRAWN, LOGITS};
 use crate::grammar::{Grammar, MatchError, TextMatcher};
@@ -83,7 +83,7 @@ impl<'a> Sequence<'a> {
     /// Returns how many tokens of a prompt the sequence begins with. The prompt's last token never
     /// counts, because its logits are still to come.
     #[must_use]
-    pub fn agreement(&self, prompt: &[u32]) -> usize {
+    pub fn common_prefix_length(&self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1);
         let both = self.tokens.iter().zip(&prompt[..most]);
         both.take_while(|(had, wanted)| had == wanted).count()
@@ -91,13 +91,13 @@ impl<'a> Sequence<'a> {
 
     /// Truncates the sequence to its common beginning with a prompt, and returns how many of the
     /// prompt's tokens it then holds.
-    pub fn agree(&mut self, prompt: &[u32]) -> usize {
-        let same = self.agreement(prompt);
+    pub fn truncate_to_prefix(&mut self, prompt: &[u32]) -> usize {
+        let same = self.common_prefix_length(prompt);
         self.truncate(same);
         same
     }
 
-    /// Truncates the sequence to an earlier length. Later steps overwrite the rest.
+    /// Truncates the sequence to an earlier length. Later steps will overwrite the rest.
     ///
     /// # Panics
     /// If the sequence has fewer tokens.
@@ -109,17 +109,17 @@ impl<'a> Sequence<'a> {
     /// Adds tokens and returns the logits of the next one.
     ///
     /// # Errors
-    /// [`GenerationError`]. The sequence then keeps the tokens of the steps that succeeded.
+    /// [`GenerationError`]. The sequence will keep the tokens of the steps that succeeded.
     pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
-        self.fits(tokens)?;
+        self.check_room(tokens)?;
         let mut next = None;
         for chunk in tokens.chunks(CHUNK) {
-            next = Some(self.step(Step::last(chunk, self.length()).told())?);
+            next = Some(self.run_step(Step::for_last_token(chunk, self.length()).with_logits())?);
         }
         next.map(|next| next.logits).ok_or(GenerationError::Empty)
     }
 
-    fn fits(&self, tokens: &[u32]) -> Result<(), GenerationError> {
+    fn check_room(&self, tokens: &[u32]) -> Result<(), GenerationError> {
         let (wanted, room) = (self.length() + tokens.len(), self.room);
         match wanted > room {
             true => Err(GenerationError::Room { wanted, room }),
@@ -132,8 +132,8 @@ impl<'a> Sequence<'a> {
     /// # Errors
     /// As [`Self::push`].
     pub fn push_all(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
-        self.fits(tokens)?;
-        let next = self.step(Step::all(tokens, self.length()).told())?;
+        self.check_room(tokens)?;
+        let next = self.run_step(Step::for_all_tokens(tokens, self.length()).with_logits())?;
         Ok(next.logits)
     }
 
@@ -142,29 +142,29 @@ impl<'a> Sequence<'a> {
     ///
     /// # Errors
     /// As [`Self::push`].
-    pub fn weigh(
+    pub fn score_prompt(
         &mut self,
         prompt: &[u32],
         likeliest: usize,
     ) -> Result<Vec<LogProbabilities>, GenerationError> {
         self.truncate(0);
-        self.fits(prompt)?;
+        self.check_room(prompt)?;
         let before = &prompt[..prompt.len().saturating_sub(1)];
         let mut weighed = Vec::with_capacity(before.len());
         for chunk in before.chunks(WEIGHED_CHUNK) {
-            let next = self.step(Step::all(chunk, self.length()).told())?;
+            let next = self.run_step(Step::for_all_tokens(chunk, self.length()).with_logits())?;
             let vocabulary = next.logits.len() / chunk.len();
             for logits in next.logits.chunks_exact(vocabulary.max(1)) {
                 let token = prompt[weighed.len() + 1];
-                weighed.push(LogProbabilities::of(logits, token, likeliest));
+                weighed.push(LogProbabilities::from_logits(logits, token, likeliest));
             }
         }
         Ok(weighed)
     }
 
     /// Adds a step's tokens and returns the result for each of its rows.
-    fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
-        let mut outcome = self.session.step(&step.inputs())?;
+    fn run_step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
+        let mut outcome = self.session.step(&step.decoder_inputs())?;
         let mut output = |name: &str| {
             let output = outcome.outputs.remove(name);
             output.unwrap_or_else(|| Tensor::scalar(0i64))
@@ -225,7 +225,8 @@ pub struct Request<'a> {
     pub drafts_max: usize,
     /// If set, each token comes with its probability and this many of the likeliest tokens.
     pub likeliest: Option<usize>,
-    /// Returns whether the text is still wanted; called before each step.
+    /// Returns whether the text is still wanted. It should be quick, because it is called before
+    /// each step.
     pub is_wanted: &'a dyn Fn() -> bool,
 }
 
@@ -273,7 +274,7 @@ pub fn generate(
         take,
     };
     let ending = writing.write()?;
-    let (drafted, accepted) = writing.drafts.counts();
+    let (drafted, accepted) = writing.drafts.draft_counts();
     Ok(GenerationOutcome {
         ending,
         drafted,
@@ -298,20 +299,20 @@ type WritingEnd = Result<Ending, GenerationError>;
 
 impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
     fn write(&mut self) -> WritingEnd {
-        let kept = self.sequence.agree(self.request.prompt);
+        let kept = self.sequence.truncate_to_prefix(self.request.prompt);
         let mut next = None;
         for chunk in self.request.prompt[kept..].chunks(CHUNK) {
             if !(self.request.is_wanted)() {
                 return Ok(Ending::Taker);
             }
-            next = Some(self.step(Step::last(chunk, self.sequence.length()))?);
+            next = Some(self.run_step(Step::for_last_token(chunk, self.sequence.length()))?);
         }
         let Some(mut next) = next else {
             return Err(GenerationError::Empty);
         };
         let mut draft = Vec::new();
         loop {
-            if let ControlFlow::Break(end) = self.draw(&next, &draft) {
+            if let ControlFlow::Break(end) = self.accept_tokens(&next, &draft) {
                 return end;
             }
             if self.sequence.length() == self.sequence.room {
@@ -324,21 +325,21 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
             let free = self.sequence.room - self.sequence.length();
             // A step yields one token more than its draft.
             let most = free.min(self.request.tokens_max - said) - 1;
-            draft = self.drafts.draft(&self.text, most);
+            draft = self.drafts.draft_tokens(&self.text, most);
             let last = self.text[self.text.len() - 1];
             let tokens = [&[last], &draft[..]].concat();
-            next = self.step(Step::all(&tokens, self.sequence.length()))?;
+            next = self.run_step(Step::for_all_tokens(&tokens, self.sequence.length()))?;
         }
     }
 
     /// Adds tokens and returns the next ones: those that the session draws, or logits if the
     /// request needs them.
-    fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
+    fn run_step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
         let step = match self.reads_logits() {
-            true => step.told(),
-            false => step.drawn(self.request.sampling),
+            true => step.with_logits(),
+            false => step.with_sampling(self.request.sampling),
         };
-        self.sequence.step(step)
+        self.sequence.run_step(step)
     }
 
     /// Returns whether drawing needs more than logits, or the request needs the logits.
@@ -349,7 +350,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
 
     /// Takes the next tokens: one after the text, and one more for each drafted token that equals
     /// the drawn one. Truncates the rest of the draft.
-    fn draw(&mut self, next: &NextTokens, draft: &[u32]) -> ControlFlow<WritingEnd> {
+    fn accept_tokens(&mut self, next: &NextTokens, draft: &[u32]) -> ControlFlow<WritingEnd> {
         let begin = self.sequence.length() - draft.len();
         let vocabulary = next.logits.len() / (draft.len() + 1);
         for (at, drawn) in next.drawn.iter().enumerate() {
@@ -357,7 +358,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
             let token = self.next(*drawn, logits)?;
             if draft.get(at) != Some(&token) {
                 self.sequence.truncate(begin + at);
-                self.drafts.learn(draft.len(), at);
+                self.drafts.record_result(draft.len(), at);
                 break;
             }
         }
@@ -371,7 +372,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
             return ControlFlow::Break(Ok(Ending::Length));
         }
         let token = match self.reads_logits() {
-            true => self.drawn(logits)?,
+            true => self.draw_token(logits)?,
             false => drawn,
         };
         if self.request.ends.contains(&token) {
@@ -381,7 +382,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         let wanted = self.request.likeliest;
         let drawn = DrawnToken {
             id: token,
-            probabilities: wanted.map(|most| LogProbabilities::of(logits, token, most)),
+            probabilities: wanted.map(|most| LogProbabilities::from_logits(logits, token, most)),
         };
         if (self.take)(drawn).is_break() {
             return ControlFlow::Break(Ok(Ending::Taker));
@@ -396,14 +397,14 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
     }
 
     /// Draws the next token among those that the grammar allows.
-    fn drawn(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
+    fn draw_token(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
         let (prompt, generated) = self.text.split_at(self.request.prompt.len());
         let (history, sampling) = (History { prompt, generated }, self.request.sampling);
         let Some(matcher) = &mut self.matcher else {
-            return ControlFlow::Continue(sampling.draw(logits, history));
+            return ControlFlow::Continue(sampling.draw_token(logits, history));
         };
         let failed = |error: MatchError| ControlFlow::Break(Err(error.into()));
-        let allowed = match matcher.allowed() {
+        let allowed = match matcher.allowed_tokens() {
             Ok(allowed) => allowed,
             Err(error) => return failed(error),
         };

@@ -1,8 +1,8 @@
 //! Reads GGUF files: metadata and tensors of a model in one file.
 //!
-//! The reader works within bounds: it reserves no memory on the file's word alone, checks every
-//! length against the rest of the file, and refuses an unsupported type by its name. Blocks of 8
-//! and 4 bits stay as they are; other supported block types are converted to 8 bits.
+//! The reader works within bounds: it will not reserve memory on the file's word alone, checks
+//! every length against the rest of the file, and refuses an unsupported type by its name. Blocks
+//! of 8 and 4 bits stay as they are; other supported block types are converted to 8 bits.
 
 mod blocks;
 
@@ -19,7 +19,7 @@ use blocks::BlockKind;
 const MAGIC: &[u8; 4] = b"GGUF";
 /// Supported versions: sizes have 64 bits from the second on.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
-/// Alignment of tensors in bytes, unless the file names another.
+/// Alignment of tensors in bytes, unless the file names another, which must be a power of two.
 const ALIGNMENT_DEFAULT: u64 = 32;
 /// Maximum nesting of arrays.
 const DEPTH_MAX: usize = 4;
@@ -164,31 +164,33 @@ const KINDS: [&str; 40] = [
 ];
 
 impl Kind {
-    fn of(number: u32, name: &str) -> Result<Self, GgufError> {
+    fn from_number(number: u32, name: &str) -> Result<Self, GgufError> {
         match number {
             0 => Ok(Self::F32),
             1 => Ok(Self::F16),
             2 => Ok(Self::Q4_0),
             8 => Ok(Self::Q8_0),
             30 => Ok(Self::Bf16),
-            _ => BlockKind::of(number).map(Self::Blocks).ok_or_else(|| {
-                let known = KINDS.get(number as usize).map(|it| (*it).to_owned());
-                GgufError::Kind {
-                    name: name.to_owned(),
-                    kind: known.unwrap_or_else(|| number.to_string()),
-                }
-            }),
+            _ => BlockKind::from_number(number)
+                .map(Self::Blocks)
+                .ok_or_else(|| {
+                    let known = KINDS.get(number as usize).map(|it| (*it).to_owned());
+                    GgufError::Kind {
+                        name: name.to_owned(),
+                        kind: known.unwrap_or_else(|| number.to_string()),
+                    }
+                }),
         }
     }
 
     /// Returns the number of elements in a block, and its bytes.
-    fn block(self) -> (usize, usize) {
+    fn block_layout(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
             Self::F16 | Self::Bf16 => (1, 2),
             Self::Q8_0 => (BLOCK, 2 + BLOCK),
             Self::Q4_0 => (BLOCK, 2 + BLOCK / 2),
-            Self::Blocks(kind) => kind.block(),
+            Self::Blocks(kind) => kind.block_layout(),
         }
     }
 }
@@ -205,14 +207,14 @@ impl Gguf {
             values_left: VALUES_MAX,
             text_bytes_left: TEXT_BYTES_MAX,
         };
-        if reader.take(4)? != MAGIC {
+        if reader.take_bytes(4)? != MAGIC {
             return Err(GgufError::Magic);
         }
-        let version = reader.u32()?;
+        let version = reader.read_u32()?;
         if !VERSIONS.contains(&version) {
             return Err(GgufError::Version(version));
         }
-        let (tensors, entries) = (reader.u64()?, reader.u64()?);
+        let (tensors, entries) = (reader.read_u64()?, reader.read_u64()?);
         for (what, count) in [("tensors", tensors), ("entries", entries)] {
             if count > ENTRIES_MAX {
                 let most = ENTRIES_MAX;
@@ -221,8 +223,8 @@ impl Gguf {
         }
         let mut metadata = BTreeMap::new();
         for _ in 0..entries {
-            let key = reader.text()?;
-            let kind = reader.u32()?;
+            let key = reader.read_text()?;
+            let kind = reader.read_u32()?;
             let value = reader.value(kind, 0)?;
             if metadata.insert(key.clone(), value).is_some() {
                 return Err(GgufError::Twice(key));
@@ -237,7 +239,7 @@ impl Gguf {
         }
         let mut places = BTreeMap::new();
         for _ in 0..tensors {
-            let (name, place) = reader.place()?;
+            let (name, place) = reader.read_tensor_location()?;
             if places.insert(name.clone(), place).is_some() {
                 return Err(GgufError::Twice(name));
             }
@@ -245,7 +247,7 @@ impl Gguf {
         let base = (reader.at as u64).checked_next_multiple_of(alignment);
         let base = base.ok_or(GgufError::Alignment(alignment))?;
         for place in places.values_mut() {
-            place.settle(base, file.len())?;
+            place.resolve_range(base, file.len())?;
         }
         Ok(Self {
             metadata,
@@ -256,8 +258,8 @@ impl Gguf {
 
     /// Returns the number of files that make up the model.
     #[must_use]
-    pub fn parts(&self) -> u64 {
-        self.number("split.count").unwrap_or(1).max(1)
+    pub fn part_count(&self) -> u64 {
+        self.metadata_integer("split.count").unwrap_or(1).max(1)
     }
 
     /// Adds the tensors of the other parts.
@@ -265,7 +267,7 @@ impl Gguf {
     /// # Errors
     /// [`GgufError::Twice`], or [`GgufError::Parts`] if their number differs from the one in the
     /// first part.
-    pub fn join(mut self, others: Vec<Self>) -> Result<Self, GgufError> {
+    pub fn join_parts(mut self, others: Vec<Self>) -> Result<Self, GgufError> {
         for mut other in others {
             let part = self.files.len();
             self.files.append(&mut other.files);
@@ -277,7 +279,7 @@ impl Gguf {
             }
         }
         let found = self.tensors.len() as u64;
-        match self.number("split.tensors.count") {
+        match self.metadata_integer("split.tensors.count") {
             Some(stated) if stated != found => Err(GgufError::Parts { stated, found }),
             _ => Ok(self),
         }
@@ -285,7 +287,7 @@ impl Gguf {
 
     /// Returns an integer of the metadata.
     #[must_use]
-    pub fn number(&self, key: &str) -> Option<u64> {
+    pub fn metadata_integer(&self, key: &str) -> Option<u64> {
         match self.metadata.get(key)? {
             Value::Unsigned(number) => Some(*number),
             _ => None,
@@ -294,7 +296,7 @@ impl Gguf {
 
     /// Returns a float of the metadata.
     #[must_use]
-    pub fn float(&self, key: &str) -> Option<f64> {
+    pub fn metadata_float(&self, key: &str) -> Option<f64> {
         match self.metadata.get(key)? {
             Value::Float(float) => Some(*float),
             _ => None,
@@ -303,7 +305,7 @@ impl Gguf {
 
     /// Returns a text of the metadata.
     #[must_use]
-    pub fn text(&self, key: &str) -> Option<&str> {
+    pub fn metadata_text(&self, key: &str) -> Option<&str> {
         match self.metadata.get(key)? {
             Value::Text(text) => Some(text),
             _ => None,
@@ -312,7 +314,7 @@ impl Gguf {
 
     /// Returns an array of the metadata.
     #[must_use]
-    pub fn array(&self, key: &str) -> Option<&[Value]> {
+    pub fn metadata_array(&self, key: &str) -> Option<&[Value]> {
         match self.metadata.get(key)? {
             Value::Array(values) => Some(values),
             _ => None,
@@ -320,13 +322,13 @@ impl Gguf {
     }
 
     /// Returns the names of the tensors.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
     /// Returns a tensor with its blocks split into integers and scales. Blocks of neither 8 nor 4
     /// bits become blocks of 8; each number is off by at most half a step.
-    pub(crate) fn weight(&self, name: &str) -> Option<Weight> {
+    pub(crate) fn read_weight(&self, name: &str) -> Option<Weight> {
         let place = self.tensors.get(name)?;
         let file = &self.files[place.part];
         let bytes = file.slice(place.start..place.start + place.length);
@@ -349,16 +351,16 @@ impl Gguf {
             Kind::F32 => plain(DType::F32),
             Kind::F16 => plain(DType::F16),
             Kind::Bf16 => plain(DType::Bf16),
-            Kind::Q8_0 => blocks(DType::I8, eights(&bytes)),
-            Kind::Q4_0 => blocks(DType::I4, fours(&bytes)),
-            Kind::Blocks(kind) => blocks(DType::I8, kind.eights(&bytes)),
+            Kind::Q8_0 => blocks(DType::I8, split_q8_blocks(&bytes)),
+            Kind::Q4_0 => blocks(DType::I4, split_q4_blocks(&bytes)),
+            Kind::Blocks(kind) => blocks(DType::I8, kind.to_q8_blocks(&bytes)),
         })
     }
 }
 
 /// Returns the integers and scales of 8-bit blocks.
-fn eights(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let (_, size) = Kind::Q8_0.block();
+fn split_q8_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (_, size) = Kind::Q8_0.block_layout();
     let blocks = bytes.len() / size;
     let mut integers = Vec::with_capacity(blocks * BLOCK);
     let mut scales = Vec::with_capacity(blocks * 2);
@@ -372,8 +374,8 @@ fn eights(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
 /// Returns the integers and scales of 4-bit blocks. In the file, the second half of a block is in
 /// the upper bits of the first, and 8 means zero; in a tensor, neighbours share a byte and integers
 /// are signed.
-fn fours(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let (_, size) = Kind::Q4_0.block();
+fn split_q4_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (_, size) = Kind::Q4_0.block_layout();
     let blocks = bytes.len() / size;
     let mut integers = Vec::with_capacity(blocks * BLOCK / 2);
     let mut scales = Vec::with_capacity(blocks * 2);
@@ -394,7 +396,7 @@ fn fours(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
 
 impl Place {
     /// Computes the tensor's range in a file whose tensors begin at `base`.
-    fn settle(&mut self, base: u64, length: usize) -> Result<(), GgufError> {
+    fn resolve_range(&mut self, base: u64, length: usize) -> Result<(), GgufError> {
         let start = base.checked_add(self.start as u64);
         let end = start.and_then(|start| start.checked_add(self.length as u64));
         match (start, end) {
@@ -420,7 +422,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn take(&mut self, count: u64) -> Result<&[u8], GgufError> {
+    fn take_bytes(&mut self, count: u64) -> Result<&[u8], GgufError> {
         let left = self.file.len() - self.at;
         if count > left as u64 {
             return Err(GgufError::Short {
@@ -434,22 +436,22 @@ impl Reader<'_> {
         Ok(&self.file[start..self.at])
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
-        let bytes = self.take(N as u64)?;
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+        let bytes = self.take_bytes(N as u64)?;
         Ok(bytes.try_into().expect("as many were taken"))
     }
 
-    fn u32(&mut self) -> Result<u32, GgufError> {
-        Ok(u32::from_le_bytes(self.array()?))
+    fn read_u32(&mut self) -> Result<u32, GgufError> {
+        Ok(u32::from_le_bytes(self.read_array()?))
     }
 
-    fn u64(&mut self) -> Result<u64, GgufError> {
-        Ok(u64::from_le_bytes(self.array()?))
+    fn read_u64(&mut self) -> Result<u64, GgufError> {
+        Ok(u64::from_le_bytes(self.read_array()?))
     }
 
-    fn text(&mut self) -> Result<String, GgufError> {
+    fn read_text(&mut self) -> Result<String, GgufError> {
         let at = self.at;
-        let length = self.u64()?;
+        let length = self.read_u64()?;
         self.text_bytes_left = usize::try_from(length)
             .ok()
             .and_then(|length| self.text_bytes_left.checked_sub(length))
@@ -457,7 +459,7 @@ impl Reader<'_> {
                 what: "bytes of texts",
                 most: TEXT_BYTES_MAX as u64,
             })?;
-        let bytes = self.take(length)?;
+        let bytes = self.take_bytes(length)?;
         let text = std::str::from_utf8(bytes).map_err(|_| GgufError::Text(at))?;
         Ok(text.to_owned())
     }
@@ -473,27 +475,27 @@ impl Reader<'_> {
             Err(_) => Value::Negative(number),
         };
         Ok(match kind {
-            0 => Value::Unsigned(u64::from(u8::from_le_bytes(self.array()?))),
-            1 => signed(i64::from(i8::from_le_bytes(self.array()?))),
-            2 => Value::Unsigned(u64::from(u16::from_le_bytes(self.array()?))),
-            3 => signed(i64::from(i16::from_le_bytes(self.array()?))),
-            4 => Value::Unsigned(u64::from(self.u32()?)),
-            5 => signed(i64::from(i32::from_le_bytes(self.array()?))),
-            6 => Value::Float(f64::from(f32::from_le_bytes(self.array()?))),
-            7 => Value::Bool(self.array::<1>()? != [0]),
-            8 => Value::Text(self.text()?),
+            0 => Value::Unsigned(u64::from(u8::from_le_bytes(self.read_array()?))),
+            1 => signed(i64::from(i8::from_le_bytes(self.read_array()?))),
+            2 => Value::Unsigned(u64::from(u16::from_le_bytes(self.read_array()?))),
+            3 => signed(i64::from(i16::from_le_bytes(self.read_array()?))),
+            4 => Value::Unsigned(u64::from(self.read_u32()?)),
+            5 => signed(i64::from(i32::from_le_bytes(self.read_array()?))),
+            6 => Value::Float(f64::from(f32::from_le_bytes(self.read_array()?))),
+            7 => Value::Bool(self.read_array::<1>()? != [0]),
+            8 => Value::Text(self.read_text()?),
             9 if depth < DEPTH_MAX => {
-                let (kind, count) = (self.u32()?, self.u64()?);
-                // Each value takes at least a byte, so a false count ends with the file.
+                let (kind, count) = (self.read_u32()?, self.read_u64()?);
+                // Each value takes at least a byte, so a false count will end with the file.
                 let mut values = Vec::new();
                 for _ in 0..count {
                     values.push(self.value(kind, depth + 1)?);
                 }
                 Value::Array(values)
             }
-            10 => Value::Unsigned(self.u64()?),
-            11 => signed(i64::from_le_bytes(self.array()?)),
-            12 => Value::Float(f64::from_le_bytes(self.array()?)),
+            10 => Value::Unsigned(self.read_u64()?),
+            11 => signed(i64::from_le_bytes(self.read_array()?)),
+            12 => Value::Float(f64::from_le_bytes(self.read_array()?)),
             _ => {
                 let at = self.at;
                 return Err(GgufError::Metadata { kind, at });
@@ -501,22 +503,24 @@ impl Reader<'_> {
         })
     }
 
-    fn place(&mut self) -> Result<(String, Place), GgufError> {
-        let name = self.text()?;
+    fn read_tensor_location(&mut self) -> Result<(String, Place), GgufError> {
+        let name = self.read_text()?;
         let wrong = || GgufError::Sizes { name: name.clone() };
-        let rank = self.u32()? as usize;
+        let rank = self.read_u32()? as usize;
         if rank > RANK_MAX {
             return Err(wrong());
         }
         let mut dims = Vec::with_capacity(rank);
         for _ in 0..rank {
-            dims.push(usize::try_from(self.u64()?).map_err(|_| wrong())?);
+            dims.push(usize::try_from(self.read_u64()?).map_err(|_| wrong())?);
         }
         dims.reverse();
-        let kind = Kind::of(self.u32()?, &name)?;
-        let start = usize::try_from(self.u64()?).map_err(|_| wrong())?;
-        let (elements, bytes) = kind.block();
-        let count = Shape::new(dims.clone()).map_err(|_| wrong())?.count();
+        let kind = Kind::from_number(self.read_u32()?, &name)?;
+        let start = usize::try_from(self.read_u64()?).map_err(|_| wrong())?;
+        let (elements, bytes) = kind.block_layout();
+        let count = Shape::new(dims.clone())
+            .map_err(|_| wrong())?
+            .element_count();
         let row = dims.last().copied().unwrap_or(1);
         if !row.is_multiple_of(elements) {
             return Err(wrong());

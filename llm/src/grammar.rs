@@ -1,7 +1,7 @@
-//! Grammars of texts: they determine the tokens that may come next in JSON of a schema.
+//! Grammars of texts: they determine the tokens that can come next in JSON of a schema.
 //!
 //! A [`Vocabulary`] exists once a model, a [`Grammar`] once a question, and a [`TextMatcher`]
-//! follows one text. A token that ends texts is allowed only where the JSON may end.
+//! follows one text. A token that ends texts is allowed only where the JSON can end.
 
 mod escape;
 mod properties;
@@ -30,7 +30,7 @@ const END: &[u8] = b"\xff<end>";
 
 /// Returns the limits of a schema's cost: a tenth of a second and some tens of megabytes, and a
 /// tenth of that time for a token of its text.
-fn limits() -> ParserLimits {
+fn parser_limits() -> ParserLimits {
     ParserLimits {
         initial_lexer_fuel: LEXER_FUEL,
         step_lexer_fuel: STEP_FUEL,
@@ -108,7 +108,7 @@ impl Vocabulary {
     /// # Errors
     /// [`GrammarError::Token`] and [`GrammarError::Vocabulary`].
     pub fn new(tokenizer: &Tokenizer, ends: &[u32]) -> Result<Self, GrammarError> {
-        let mut words = tokenizer.spellings()?;
+        let mut words = tokenizer.token_spellings()?;
         for &end in ends {
             if let Some(word) = words.get_mut(end as usize) {
                 word.clear();
@@ -125,7 +125,7 @@ impl Vocabulary {
         let mut factory = factory.map_err(|error| GrammarError::Vocabulary {
             reason: on_one_line(&error.to_string()),
         })?;
-        *factory.quiet().limits_mut() = limits();
+        *factory.quiet().limits_mut() = parser_limits();
         Ok(Self {
             factory: Arc::new(factory),
             ends: EndTokens {
@@ -140,12 +140,12 @@ impl Vocabulary {
     ///
     /// # Errors
     /// [`GrammarError::Schema`] if the schema is invalid, or needs a feature that grammars lack.
-    pub fn schema(&self, schema: &Value) -> Result<Grammar, GrammarError> {
+    pub fn compile_schema(&self, schema: &Value) -> Result<Grammar, GrammarError> {
         let refused = |reason: String| GrammarError::Schema { reason };
         let mut schema = match schema {
             Value::Object(_) => {
-                let prepared = schema::prepared(schema).map_err(refused)?;
-                properties::check(&prepared).map_err(refused)?;
+                let prepared = schema::prepare_schema(schema).map_err(refused)?;
+                properties::check_properties(&prepared).map_err(refused)?;
                 prepared
             }
             Value::Bool(true) => json!({}),
@@ -170,7 +170,7 @@ impl Vocabulary {
         }
     }
 
-    /// Extends a grammar to texts that begin with a mark, which may be one or several of the
+    /// Extends a grammar to texts that begin with a mark, which can be one or several of the
     /// model's tokens.
     #[must_use]
     pub fn or_after(&self, grammar: Grammar, mark: &str, token: Option<u32>) -> Grammar {
@@ -183,9 +183,9 @@ impl Vocabulary {
     /// Compiles a grammar of any JSON object.
     ///
     /// # Errors
-    /// As [`Self::schema`].
-    pub fn object(&self) -> Result<Grammar, GrammarError> {
-        self.schema(&json!({ "type": "object" }))
+    /// As [`Self::compile_schema`].
+    pub fn compile_object(&self) -> Result<Grammar, GrammarError> {
+        self.compile_schema(&json!({ "type": "object" }))
     }
 }
 
@@ -238,10 +238,10 @@ impl TextMatcher {
     ///
     /// # Errors
     /// [`MatchError`].
-    pub fn allowed(&mut self) -> Result<AllowedTokens, MatchError> {
+    pub fn allowed_tokens(&mut self) -> Result<AllowedTokens, MatchError> {
         let is_held = self.escape.as_ref().is_none_or(Escape::holds_grammar);
         let mask = match is_held {
-            true => Some(self.matcher.compute_mask().map_err(failed)?),
+            true => Some(self.matcher.compute_mask().map_err(to_match_error)?),
             false => None,
         };
         let may_end = mask
@@ -261,18 +261,18 @@ impl TextMatcher {
     /// [`MatchError::Broken`] if the token was not allowed.
     pub fn push(&mut self, token: u32) -> Result<(), MatchError> {
         let Some(escape) = &mut self.escape else {
-            return self.matcher.consume_token(token).map_err(failed);
+            return self.matcher.consume_token(token).map_err(to_match_error);
         };
         if escape.is_free() {
             return Ok(());
         }
         let is_of_grammar = escape.holds_grammar() && {
-            let mask = self.matcher.compute_mask().map_err(failed)?;
+            let mask = self.matcher.compute_mask().map_err(to_match_error)?;
             token < self.ends.mark && mask.is_allowed(token)
         };
         let goes_on = escape.push(token, is_of_grammar);
         match (is_of_grammar, goes_on) {
-            (true, _) => self.matcher.consume_token(token).map_err(failed),
+            (true, _) => self.matcher.consume_token(token).map_err(to_match_error),
             (false, true) => Ok(()),
             (false, false) => Err(MatchError::DeadEnd),
         }
@@ -301,7 +301,7 @@ impl AllowedTokens {
             || self
                 .escape
                 .as_ref()
-                .is_some_and(|escape| escape.allows(token))
+                .is_some_and(|escape| escape.can_accept(token))
     }
 
     /// Returns whether the text may end here.
@@ -311,7 +311,7 @@ impl AllowedTokens {
     }
 }
 
-fn failed(error: impl ToString) -> MatchError {
+fn to_match_error(error: impl ToString) -> MatchError {
     // The rest of the message is the library's internal state, which only its developers need.
     let reason = error
         .to_string()

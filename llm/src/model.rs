@@ -174,15 +174,15 @@ impl LanguageModel {
     /// [`ModelError`]; it names the missing or unsupported part.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if path.join(written::CARD).is_file() {
-            return written::open(path);
+            return written::open_written(path);
         }
         if path.join(folder::CONFIG).is_file() {
-            return folder::open(path);
+            return folder::open_folder(path);
         }
         if path.is_dir() {
             return Err(ModelError::Unknown(path.to_owned()));
         }
-        gguf_file::open(path)
+        gguf_file::open_gguf(path)
     }
 
     /// Returns the decoder with caches of at most `room` positions.
@@ -190,7 +190,7 @@ impl LanguageModel {
     /// # Errors
     /// [`ModelError::Weight`], [`ModelError::Window`], or [`ModelError::Room`] if the folder was
     /// written with less room.
-    pub fn decoder(self, room: usize) -> Result<Decoder, ModelError> {
+    pub fn into_decoder(self, room: usize) -> Result<Decoder, ModelError> {
         match self.body {
             Body::Checkpoint { config, weights } => match config.bound {
                 Some(bound) if room > bound => Err(ModelError::Window {
@@ -223,8 +223,8 @@ impl LanguageModel {
     /// # Errors
     /// [`ModelError`].
     pub fn write(self, folder: &Path, room: usize) -> Result<(), ModelError> {
-        let (card, tokenizer) = (self.card.clone(), self.tokenizer.json()?);
-        let decoder = self.decoder(room)?;
+        let (card, tokenizer) = (self.card.clone(), self.tokenizer.to_json()?);
+        let decoder = self.into_decoder(room)?;
         written::write(folder, &card, &tokenizer, &decoder)
     }
 }

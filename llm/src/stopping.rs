@@ -38,19 +38,19 @@ impl StopStrings {
             self.held.truncate(end);
             return Stop::Found(std::mem::take(&mut self.held));
         }
-        let sure = self.held.len() - self.doubtful();
+        let sure = self.held.len() - self.partial_stop_length();
         let rest = self.held.split_off(sure);
         Stop::On(std::mem::replace(&mut self.held, rest))
     }
 
     /// Returns the text held back, when the text ends by itself.
     #[must_use]
-    pub fn rest(self) -> String {
+    pub fn into_rest(self) -> String {
         self.held
     }
 
     /// Returns the length in bytes of the longest ending that begins a stop string.
-    fn doubtful(&self) -> usize {
+    fn partial_stop_length(&self) -> usize {
         let lengths = |string: &String| {
             let most = (string.len() - 1).min(self.held.len());
             let begins = |length: &usize| {
@@ -98,7 +98,7 @@ mod tests {
                 Stop::Found(text) => return said + &text,
             }
         }
-        said + &stops.rest()
+        said + &stops.into_rest()
     }
 
     proptest! {

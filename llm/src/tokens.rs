@@ -63,7 +63,7 @@ impl Tokenizer {
         if json.len() > FILE_BYTES_MAX {
             return too_large(format!("{} bytes", json.len()), FILE_BYTES_MAX);
         }
-        charsmap::check(json).map_err(|why| TokenError::File(why.into()))?;
+        charsmap::check_tokenizer(json).map_err(|why| TokenError::File(why.into()))?;
         let inner = tokenizers::Tokenizer::from_bytes(json);
         let mut inner = inner.map_err(TokenError::File)?;
         let highest = inner.get_vocab(true).into_values().max();
@@ -79,7 +79,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenError::File`].
-    pub fn json(&self) -> Result<String, TokenError> {
+    pub fn to_json(&self) -> Result<String, TokenError> {
         self.0.to_string(false).map_err(TokenError::File)
     }
 

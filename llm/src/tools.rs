@@ -59,7 +59,7 @@ pub enum CallForm {
 impl CallForm {
     /// Returns the form that a chat template mentions, if souk supports it.
     #[must_use]
-    pub fn of(template: &str) -> Option<Self> {
+    pub fn from_template(template: &str) -> Option<Self> {
         if template.contains(BEGIN) {
             return Some(Self::Marked);
         }
@@ -76,7 +76,7 @@ impl CallForm {
     /// Returns the text that precedes the JSON of a call to one of these tools, or none if the
     /// tools have different ones.
     #[must_use]
-    pub fn opening(self, tools: &[Tool]) -> Option<String> {
+    pub fn call_opening(self, tools: &[Tool]) -> Option<String> {
         match self {
             Self::Marked => Some("<tool_call>\n".to_owned()),
             Self::Bare => Some(String::new()),
@@ -112,7 +112,7 @@ impl CallForm {
 
     /// Returns the JSON schema of a call to one of these tools.
     #[must_use]
-    pub fn schema(self, tools: &[Tool]) -> Value {
+    pub fn call_schema(self, tools: &[Tool]) -> Value {
         if let (Self::Channels, [tool]) = (self, tools) {
             return tool.parameters.clone();
         }
@@ -143,7 +143,7 @@ impl CallForm {
     /// Returns the JSON schema of a call to one of these tools, or of an answer.
     #[must_use]
     pub fn schema_or(self, tools: &[Tool], mut answer: Value) -> Value {
-        let mut calls = self.schema(tools);
+        let mut calls = self.call_schema(tools);
         move_references(&mut calls, "#/anyOf/0");
         move_references(&mut answer, "#/anyOf/1");
         json!({ "anyOf": [calls, answer] })
@@ -152,7 +152,7 @@ impl CallForm {
 
 /// Returns the description of a tool for templates, in OpenAI's format.
 #[must_use]
-pub fn described(tool: &Tool) -> Value {
+pub fn describe_tool(tool: &Tool) -> Value {
     json!({ "type": "function", "function": tool })
 }
 

@@ -10,7 +10,7 @@ use souk_memory::Tensor;
 use thiserror::Error;
 
 pub(crate) use experts::stack_experts;
-pub(crate) use joint::separate;
+pub(crate) use joint::split_joint_matrices;
 pub(crate) use norms::raise_norms;
 
 /// Weights by their names in Hugging Face's files.

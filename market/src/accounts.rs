@@ -73,7 +73,7 @@ pub struct Movements {
     pub withdrawals: Credits,
 }
 
-/// The size of the window of nonces, ending at an account's highest, that may arrive in any order.
+/// The size of the window of nonces, ending at an account's highest, that can arrive in any order.
 pub const NONCE_WINDOW: u64 = 64;
 
 /// The nonces that an account has used: the highest, and one bit for each nonce of the window.
@@ -84,7 +84,7 @@ pub(crate) struct Nonces {
 }
 
 impl Nonces {
-    pub(crate) fn check(&self, nonce: Nonce) -> Result<(), Refusal> {
+    pub(crate) fn check_nonce(&self, nonce: Nonce) -> Result<(), Refusal> {
         if nonce.0 > self.highest {
             return Ok(());
         }
@@ -99,8 +99,9 @@ impl Nonces {
         Ok(())
     }
 
-    pub(crate) fn spend(&mut self, nonce: Nonce) {
-        assert!(self.check(nonce).is_ok(), "a nonce is spent once");
+    /// Marks a nonce as used. The caller must have checked it with [`Self::check_nonce`].
+    pub(crate) fn spend_nonce(&mut self, nonce: Nonce) {
+        assert!(self.check_nonce(nonce).is_ok(), "a nonce is spent once");
         if nonce.0 > self.highest {
             let ahead = nonce.0.saturating_sub(self.highest);
             self.seen = if ahead >= NONCE_WINDOW {
@@ -112,7 +113,7 @@ impl Nonces {
         }
         self.seen |= 1 << self.highest.saturating_sub(nonce.0);
         assert!(self.highest >= nonce.0, "the highest is the highest");
-        debug_assert!(self.check(nonce).is_err(), "it can't be spent again");
+        debug_assert!(self.check_nonce(nonce).is_err(), "it can't be spent again");
     }
 }
 
@@ -125,7 +126,7 @@ pub(crate) enum IdleRank {
     Little,
 }
 
-/// A device pool in use: the units offered and leased never exceed its capacity.
+/// A device pool in use: the sum of the units offered and leased must not exceed its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub capacity: Units,
@@ -135,7 +136,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Returns the units that are offered or leased.
-    fn used(&self) -> Units {
+    fn units_in_use(&self) -> Units {
         self.offered.plus(self.leased)
     }
 }
@@ -171,7 +172,7 @@ impl Account {
     }
 
     /// Returns the sum of the credits available, in escrow and at stake.
-    pub(crate) fn held(&self) -> Credits {
+    pub(crate) fn total_credits(&self) -> Credits {
         self.available.plus(self.escrow).plus(self.stake)
     }
 
@@ -184,7 +185,7 @@ impl Account {
             return None;
         }
         let open = self.open_orders > 0 || self.open_requests > 0;
-        let held = self.held();
+        let held = self.total_credits();
         let is_new = self.reputation == Reputation::default();
         if held == Credits::ZERO && !open && is_new {
             return Some(IdleRank::Nothing);
@@ -216,7 +217,7 @@ impl Account {
             offered,
             leased,
         } = pool;
-        debug_assert!(pool.used() <= known, "a device is sold once");
+        debug_assert!(pool.units_in_use() <= known, "a device is sold once");
         if known != capacity {
             let (capacity, claimed) = (known, capacity);
             return Err(Refusal::CapacityDiffers {
@@ -238,12 +239,12 @@ impl Account {
 
     /// Returns the units of a pool that are on offer.
     #[must_use]
-    pub fn offered(&self, device: DeviceId) -> Units {
+    pub fn offered_units(&self, device: DeviceId) -> Units {
         let pool = self.pools.get(&device);
         pool.map_or(Units(0), |pool| pool.offered)
     }
 
-    pub(crate) fn offer(&mut self, device: DeviceId, capacity: Units, quantity: Units) {
+    pub(crate) fn add_offer(&mut self, device: DeviceId, capacity: Units, quantity: Units) {
         assert!(quantity.0 > 0, "an offer has units");
         let empty = Pool {
             capacity,
@@ -253,7 +254,10 @@ impl Account {
         let pool = self.pools.entry(device).or_insert(empty);
         assert_eq!(pool.capacity, capacity, "a pool in use keeps its size");
         pool.offered = pool.offered.plus(quantity);
-        assert!(pool.used() <= pool.capacity, "a device is sold once");
+        assert!(
+            pool.units_in_use() <= pool.capacity,
+            "a device is sold once"
+        );
     }
 
     pub(crate) fn withdraw_offer(&mut self, device: DeviceId, quantity: Units) {
@@ -274,12 +278,19 @@ impl Account {
         self.change_pool(device, |pool| pool.leased = pool.leased.minus(quantity));
     }
 
+    /// Changes a pool, which must be in use, and forgets it if no unit stays offered or leased.
     fn change_pool(&mut self, device: DeviceId, change: impl FnOnce(&mut Pool)) {
         let pool = self.pools.get_mut(&device).expect("a pool in use is known");
-        assert!(pool.used() > Units(0), "a pool not in use is forgotten");
+        assert!(
+            pool.units_in_use() > Units(0),
+            "a pool not in use is forgotten"
+        );
         change(pool);
-        assert!(pool.used() <= pool.capacity, "a device is sold once");
-        if pool.used() == Units(0) {
+        assert!(
+            pool.units_in_use() <= pool.capacity,
+            "a device is sold once"
+        );
+        if pool.units_in_use() == Units(0) {
             self.pools.remove(&device);
         }
     }

@@ -6,7 +6,7 @@ use crate::command::Command;
 use crate::ids::AccountKey;
 use crate::units::Millis;
 
-/// How long the other operators have to give the same command: a day of log time.
+/// The time within which the other operators must give the same command: a day of log time.
 pub const APPROVAL_LIFE: Millis = Millis(24 * 3_600_000);
 
 /// The most waiting commands that one operator can have begun.

@@ -1,6 +1,6 @@
 //! One signature over up to 64 commands of one account.
 //!
-//! Checking signatures is the most expensive step, so callers do it before and outside the
+//! Checking signatures is the most expensive step, so callers must do it before and outside the
 //! exchange: [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`]
 //! takes.
 
@@ -9,9 +9,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::command::Command;
-use crate::ids::{AccountKey, MarketId, Nonce, Signature, SigningKey, canonical};
+use crate::ids::{AccountKey, MarketId, Nonce, Signature, SigningKey, canonical_bytes};
 use crate::receipt::ReceiptFault;
-use crate::signing::{Claim, Judge, NotedClaim, holds_alone, sign, signed_by};
+use crate::signing::{Claim, Judge, NotedClaim, holds_alone, sign_bytes, signed_by};
 use crate::units::Millis;
 
 const DOMAIN: &str = "souk batch v1";
@@ -22,11 +22,12 @@ pub const COMMANDS_MAX: usize = 64;
 /// The part of a batch that the account signs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The market that the batch is for; any other market refuses it.
+    /// The market that the batch is for; any other market will refuse it.
     pub market: MarketId,
     /// The account that gives the commands.
     pub account: AccountKey,
-    /// A number that the account uses once: the exchange refuses a second batch with it.
+    /// A number that the account must use only once: the exchange will refuse a second batch with
+    /// it.
     pub nonce: Nonce,
     /// The log time from which the exchange no longer applies the batch.
     pub expires: Millis,
@@ -77,7 +78,7 @@ pub struct VerifiedBatch {
 impl Batch {
     /// Signs the batch with the key of `self.account`.
     pub fn sign(self, key: &SigningKey) -> SignedBatch {
-        let signature = sign(key, DOMAIN, &canonical(&self));
+        let signature = sign_bytes(key, DOMAIN, &canonical_bytes(&self));
         SignedBatch {
             batch: self,
             signature,
@@ -88,7 +89,7 @@ impl Batch {
 impl SignedBatch {
     /// Returns the canonical bytes, as nodes send them and as the log holds them.
     pub fn encode(&self) -> Vec<u8> {
-        canonical(self)
+        canonical_bytes(self)
     }
 
     /// Decodes the bytes that [`Self::encode`] wrote.
@@ -125,7 +126,7 @@ impl SignedBatch {
             (account, supposed, begin..noted.len())
         };
         let supposed: Vec<_> = batches.into_iter().map(note).collect();
-        let claims: Vec<Claim<'_>> = noted.iter().map(NotedClaim::claim).collect();
+        let claims: Vec<Claim<'_>> = noted.iter().map(NotedClaim::as_claim).collect();
         let holds = Claim::each_holds(&claims);
         let judged =
             |(account, supposed, claims): (_, Result<VerifiedBatch, _>, Range<usize>)| match (
@@ -134,7 +135,7 @@ impl SignedBatch {
             ) {
                 (_, [false, ..]) => Err(BatchFault::Signature { account }),
                 (Ok(supposed), holds) if holds.contains(&false) => {
-                    VerifiedBatch::check(supposed.batch, &mut holds_alone)
+                    VerifiedBatch::check_batch(supposed.batch, &mut holds_alone)
                 }
                 (supposed, _) => supposed,
             };
@@ -144,16 +145,16 @@ impl SignedBatch {
     /// Checks the batch; `judge` sees the batch's own signature first.
     fn verify_by(self, judge: &mut Judge<'_>) -> Result<VerifiedBatch, BatchFault> {
         let account = self.batch.account;
-        let bytes = canonical(&self.batch);
+        let bytes = canonical_bytes(&self.batch);
         if !signed_by(judge, account, DOMAIN, &bytes, &self.signature) {
             return Err(BatchFault::Signature { account });
         }
-        VerifiedBatch::check(self.batch, judge)
+        VerifiedBatch::check_batch(self.batch, judge)
     }
 }
 
 impl VerifiedBatch {
-    fn check(batch: Batch, judge: &mut Judge<'_>) -> Result<Self, BatchFault> {
+    fn check_batch(batch: Batch, judge: &mut Judge<'_>) -> Result<Self, BatchFault> {
         let count = batch.commands.len();
         if count == 0 || count > COMMANDS_MAX {
             return Err(BatchFault::Count { count });
@@ -182,13 +183,13 @@ impl VerifiedBatch {
         })
     }
 
-    /// Accepts a batch from the caller's own log, which verified it on the way in: this checks only
-    /// the receipts' signatures, not the batch's.
+    /// Accepts a batch from the caller's own log. The caller must have verified the batch before it
+    /// went into that log, because this checks only the receipts' signatures, not the batch's.
     ///
     /// # Errors
     /// If the batch is empty or too long.
     pub fn from_own_log(signed: SignedBatch) -> Result<Self, BatchFault> {
-        Self::check(signed.batch, &mut holds_alone)
+        Self::check_batch(signed.batch, &mut holds_alone)
     }
 
     /// Returns the batch.

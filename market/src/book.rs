@@ -4,8 +4,8 @@
 //! steps, and their entries are reused. All references are indices into flat arrays, so the state
 //! encodes as it stands, and a restored replica continues with the same layout.
 //!
-//! A book orders by price and time and knows nothing else. If you need an order book alone, combine
-//! a [`Book`], a [`Slab`] and an [`IdIndex`]:
+//! A book orders by price and time and knows nothing else. If you need an order book alone, you can
+//! combine a [`Book`], a [`Slab`] and an [`IdIndex`]:
 //!
 //! ```
 //! use souk_market::book::{Book, IdIndex, Slab};
@@ -17,14 +17,14 @@
 //!     let place = book.insert(&mut slab, Side::Ask, id, price, Units(10));
 //!     places.insert(id, place);
 //! }
-//! let best = book.best(Side::Ask).expect("three asks rest");
+//! let best = book.best_order(Side::Ask).expect("three asks rest");
 //! assert_eq!(slab.get(best).id, OrderId(2), "the cheapest, and of those the oldest");
-//! book.reduce(&mut slab, Side::Ask, best, Units(4));
+//! book.reduce_order(&mut slab, Side::Ask, best, Units(4));
 //! assert_eq!(slab.get(best).quantity, Units(6));
 //!
 //! let place = places.remove(OrderId(2)).expect("it rests");
 //! book.remove(&mut slab, Side::Ask, place);
-//! let best = book.best(Side::Ask).expect("two asks rest");
+//! let best = book.best_order(Side::Ask).expect("two asks rest");
 //! assert_eq!(slab.get(best).id, OrderId(3));
 //! ```
 
@@ -104,7 +104,7 @@ impl Default for Slab {
 }
 
 impl Slab {
-    /// Returns the order at an index that [`Book::insert`] or [`Book::best`] returned.
+    /// Returns the order at an index that [`Book::insert`] or [`Book::best_order`] returned.
     #[inline]
     pub fn get(&self, at: u32) -> &Node {
         &self.nodes[at as usize]
@@ -115,12 +115,12 @@ impl Slab {
     }
 
     /// Iterates over the indices of a level's orders, the oldest first.
-    pub(crate) fn level(&self, level: &Level) -> impl Iterator<Item = u32> {
+    pub(crate) fn level_orders(&self, level: &Level) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NONE).then_some(at);
         std::iter::successors(some(level.head), move |at| some(self.get(*at).next))
     }
 
-    fn take(&mut self, node: Node) -> u32 {
+    fn allocate_node(&mut self, node: Node) -> u32 {
         debug_assert!(node.quantity.0 > 0, "an open order has units left");
         if self.free == NONE {
             let at = u32::try_from(self.nodes.len()).expect("fewer than 2^32 open orders");
@@ -134,6 +134,7 @@ impl Slab {
         at
     }
 
+    /// Frees the node at an index. It must not be free already.
     fn give_back(&mut self, at: u32) {
         assert_ne!(self.free, at, "a place is given back once");
         debug_assert!((at as usize) < self.nodes.len(), "a place is one of ours");
@@ -164,7 +165,8 @@ impl Book {
         }
     }
 
-    /// Adds an order behind all others at its price. Returns its index in the slab.
+    /// Adds an order behind all others at its price and returns its index in the slab. `quantity`
+    /// must not be 0.
     #[inline]
     pub fn insert(
         &mut self,
@@ -177,7 +179,7 @@ impl Book {
         assert!(quantity.0 > 0, "an open order has units left");
         let key = Key::new(side, price);
         let level = self.side_mut(side).level_of(key);
-        let at = slab.take(Node {
+        let at = slab.allocate_node(Node {
             id,
             key,
             quantity,
@@ -185,9 +187,13 @@ impl Book {
             prev: NONE,
             next: NONE,
         });
-        let last = self.side(side).tail(level);
-        self.side_mut(side).link(slab, level, at, last);
-        debug_assert_eq!(self.side(side).tail(level), at, "the newest is the last");
+        let last = self.side(side).newest_order(level);
+        self.side_mut(side).link_order(slab, level, at, last);
+        debug_assert_eq!(
+            self.side(side).newest_order(level),
+            at,
+            "the newest is the last"
+        );
         at
     }
 
@@ -195,36 +201,37 @@ impl Book {
     pub(crate) fn put_back(&mut self, slab: &mut Slab, side: Side, node: Node) -> u32 {
         assert!(node.quantity.0 > 0, "an open order has units left");
         let level = self.side_mut(side).level_of(node.key);
-        let at = slab.take(Node { level, ..node });
-        self.side_mut(side).link(slab, level, at, node.prev);
+        let at = slab.allocate_node(Node { level, ..node });
+        self.side_mut(side).link_order(slab, level, at, node.prev);
         assert_eq!(slab.get(at).prev, node.prev, "it stands where it stood");
         at
     }
 
-    /// Removes an order from any position in its level.
+    /// Removes an order from any position in its level. `at` must be the index of an order of
+    /// `side`.
     #[inline]
     pub fn remove(&mut self, slab: &mut Slab, side: Side, at: u32) -> Node {
         let node = *slab.get(at);
         assert!(node.quantity.0 > 0, "an open order has units left");
-        self.side_mut(side).unlink(slab, at);
+        self.side_mut(side).unlink_order(slab, at);
         slab.give_back(at);
         node
     }
 
     /// Returns the index of a side's best order: the oldest at the best price.
     #[inline]
-    pub fn best(&self, side: Side) -> Option<u32> {
-        self.side(side).best()
+    pub fn best_order(&self, side: Side) -> Option<u32> {
+        self.side(side).best_order()
     }
 
     /// Reduces an order by `quantity` units; some units must remain.
     #[inline]
-    pub fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
+    pub fn reduce_order(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
         let node = slab.get_mut(at);
         assert!(quantity.0 > 0, "something is taken off");
         node.quantity = node.quantity.minus(quantity);
         assert!(node.quantity.0 > 0, "an open order has units left");
         let level = node.level;
-        self.side_mut(side).reduce(level, quantity);
+        self.side_mut(side).reduce_level(level, quantity);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Books {
 impl Books {
     /// Returns the book of a class and creates it if it does not exist. At the limit of classes, a
     /// new book replaces the vacant one whose last trade is the oldest.
-    pub(crate) fn open(&mut self, class: Class, rules: &Rules) -> Option<BookId> {
+    pub(crate) fn open_book(&mut self, class: Class, rules: &Rules) -> Option<BookId> {
         if let Some(id) = self.by_class.get(&class) {
             return Some(*id);
         }
@@ -59,7 +59,9 @@ impl Books {
             self.books.push(book);
             BookId(u32::try_from(self.books.len()).ok()?.checked_sub(1)?)
         } else {
-            let id = self.lightest().filter(|id| self.book(*id).is_vacant())?;
+            let id = self
+                .lightest_book()
+                .filter(|id| self.book(*id).is_vacant())?;
             let old = std::mem::replace(self.book_mut(id), book);
             let known = self.by_class.remove(&old.class);
             assert_eq!(known, Some(id), "a book is found by its class");
@@ -81,16 +83,19 @@ impl Books {
 
     /// Returns whether a class can have a book without evicting any order.
     pub(crate) fn takes_in(&self, class: Class, rules: &Rules) -> bool {
-        let vacant = || self.lightest().is_some_and(|id| self.book(id).is_vacant());
+        let vacant = || {
+            self.lightest_book()
+                .is_some_and(|id| self.book(id).is_vacant())
+        };
         self.by_class.contains_key(&class) || self.has_room(rules) || vacant()
     }
 
     /// Returns the class to evict next, among those in which no order holds a deposit: the one with
     /// the fewest orders and, among equals, the one whose last trade is the oldest.
-    pub(crate) fn lightest(&self) -> Option<BookId> {
+    pub(crate) fn lightest_book(&self) -> Option<BookId> {
         let light = (0..).zip(&self.books).filter(|(_, book)| book.is_light());
         let traded = |book: &ClassBook| book.tape.prints().next_back().map(|print| print.at);
-        let first = light.min_by_key(|(at, book)| (book.orders(), traded(book), *at));
+        let first = light.min_by_key(|(at, book)| (book.order_count(), traded(book), *at));
         first.map(|(at, _)| BookId(at))
     }
 
@@ -111,7 +116,7 @@ impl Books {
         }
     }
 
-    pub(crate) fn find(&self, class: Class) -> Option<BookId> {
+    pub(crate) fn find_book(&self, class: Class) -> Option<BookId> {
         self.by_class.get(&class).copied()
     }
 
@@ -158,12 +163,12 @@ impl Books {
     }
 
     /// Returns the number of classes.
-    pub(crate) fn classes(&self) -> u64 {
+    pub(crate) fn class_count(&self) -> u64 {
         self.by_class.len() as u64
     }
 
     /// Returns the number of orders in all books.
-    pub(crate) fn orders(&self) -> u64 {
+    pub(crate) fn order_count(&self) -> u64 {
         self.places.len()
     }
 
@@ -172,46 +177,47 @@ impl Books {
         self.by_class.values().map(|id| self.book(*id))
     }
 
-    fn at(&self, place: u32) -> Order {
+    fn order_at(&self, place: u32) -> Order {
         let node = self.slab.get(place);
         debug_assert!(node.quantity.0 > 0, "an open order has units left");
         let record = &self.records[place as usize];
-        let resale = self.resale(record, node.id);
+        let resale = self.resold_lease(record, node.id);
         Order {
             id: node.id,
             price: node.key.price(record.side()),
             remaining: node.quantity,
-            detail: record.detail(resale, self.deposits[place as usize]),
+            detail: record.order_detail(resale, self.deposits[place as usize]),
         }
     }
 
-    fn resale(&self, record: &OrderRecord, id: OrderId) -> LeaseId {
-        if !record.resells() {
+    fn resold_lease(&self, record: &OrderRecord, id: OrderId) -> LeaseId {
+        if !record.is_resale() {
             return LeaseId(0);
         }
         *self.resales.get(&id).expect("a resale is of a lease")
     }
 
     /// Prefetches the memory of an order, if it is open, well before a command needs it.
-    pub(crate) fn fetch(&self, id: OrderId) {
+    pub(crate) fn prefetch_order(&self, id: OrderId) {
         if let Some(place) = self.places.get(id) {
             let (node, record) = (self.slab.get(place), &self.records[place as usize]);
             std::hint::black_box(node.id.0 ^ record.value);
         }
     }
 
-    /// Returns the job of a bid in the book.
-    pub(crate) fn job(&self, id: OrderId) -> JobId {
+    /// Returns the job of a bid, which must be in the book.
+    pub(crate) fn bid_job(&self, id: OrderId) -> JobId {
         let place = self.places.get(id).expect("only open orders are asked");
         debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
         self.jobs[place as usize]
     }
 
     pub(crate) fn get(&self, id: OrderId) -> Option<Order> {
-        self.places.get(id).map(|place| self.at(place))
+        self.places.get(id).map(|place| self.order_at(place))
     }
 
-    /// Puts an order into its book, which then counts as the user of its terms.
+    /// Puts an order into its book, which then counts as the user of its terms. The order's price
+    /// and units must not be 0.
     pub(crate) fn insert(&mut self, order: &Order, job: JobId) {
         let Order {
             id,
@@ -228,7 +234,7 @@ impl Books {
         let place = class
             .book
             .insert(&mut self.slab, side, id, price, remaining);
-        self.enter(order, job, place);
+        self.record_order(order, job, place);
         debug_assert_eq!(
             self.get(id).as_ref(),
             Some(order),
@@ -245,11 +251,11 @@ impl Books {
         );
         let class = &mut self.books[order.detail.book.0 as usize];
         let place = class.book.put_back(&mut self.slab, order.side(), node);
-        self.enter(order, job, place);
+        self.record_order(order, job, place);
         debug_assert_eq!(self.get(order.id).as_ref(), Some(order), "it is as it was");
     }
 
-    fn enter(&mut self, order: &Order, job: JobId, place: u32) {
+    fn record_order(&mut self, order: &Order, job: JobId, place: u32) {
         let Order {
             id, price, detail, ..
         } = *order;
@@ -259,21 +265,21 @@ impl Books {
         assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
         assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
         if at == self.records.len() {
-            self.records.push(OrderRecord::of(&detail));
+            self.records.push(OrderRecord::from_detail(&detail));
             self.jobs.push(job);
             self.deposits.push(order.deposit());
         } else {
-            self.records[at] = OrderRecord::of(&detail);
+            self.records[at] = OrderRecord::from_detail(&detail);
             self.jobs[at] = job;
             self.deposits[at] = order.deposit();
         }
-        if let Some(resale) = order.resale() {
+        if let Some(resale) = order.resold_lease() {
             let earlier = self.resales.insert(id, resale);
             assert!(earlier.is_none(), "an order resells one lease");
         }
         self.places.insert(id, place);
         let key = Key::new(side, price);
-        let summaries = summaries(&self.ask_terms, &self.bid_terms, side);
+        let summaries = side_summaries(&self.ask_terms, &self.bid_terms, side);
         let class = &mut self.books[detail.book.0 as usize];
         class
             .tree_mut(side)
@@ -283,33 +289,34 @@ impl Books {
     /// Removes an order; the caller then counts as the user of its terms.
     pub(crate) fn remove(&mut self, id: OrderId) -> Option<(Order, Node)> {
         let place = self.places.remove(id)?;
-        let order = self.at(place);
+        let order = self.order_at(place);
         let side = order.side();
-        if order.resale().is_some() {
+        if order.resold_lease().is_some() {
             let known = self.resales.remove(&id);
-            assert_eq!(known, order.resale(), "a resale is of its lease");
+            assert_eq!(known, order.resold_lease(), "a resale is of its lease");
         }
         let class = &mut self.books[order.detail.book.0 as usize];
         let node = class.book.remove(&mut self.slab, side, place);
         assert_eq!(node.id, id, "the index leads to the order");
-        let summaries = summaries(&self.ask_terms, &self.bid_terms, side);
+        let summaries = side_summaries(&self.ask_terms, &self.bid_terms, side);
         class.tree_mut(side).remove(node.key, id, summaries);
         debug_assert!(self.places.get(id).is_none(), "what is out is not found");
         Some((order, node))
     }
 
     /// Gives up one use of the terms of a removed order.
-    pub(crate) fn release(&mut self, order: &Order) {
+    pub(crate) fn release_terms(&mut self, order: &Order) {
         match order.side() {
-            Side::Ask => self.ask_terms.release(order.detail.terms),
-            Side::Bid => self.bid_terms.release(order.detail.terms),
+            Side::Ask => self.ask_terms.remove_user(order.detail.terms),
+            Side::Bid => self.bid_terms.remove_user(order.detail.terms),
         }
     }
 
-    /// Reduces an order by some units, and removes it if none remain. Returns the removed order.
-    pub(crate) fn reduce(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
+    /// Reduces an order by some units, which it must have, and removes it if none remain. Returns
+    /// the removed order.
+    pub(crate) fn reduce_order(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
         let place = self.places.get(id).expect("only open orders are reduced");
-        let order = self.at(place);
+        let order = self.order_at(place);
         assert!(
             quantity.0 > 0 && quantity <= order.remaining,
             "a part of what is left"
@@ -323,20 +330,20 @@ impl Books {
         let class = &mut self.books[order.detail.book.0 as usize];
         class
             .book
-            .reduce(&mut self.slab, order.side(), place, quantity);
+            .reduce_order(&mut self.slab, order.side(), place, quantity);
         None
     }
 
     /// Subtracts the cost of a trade from a bid's budget.
-    pub(crate) fn spend(&mut self, id: OrderId, spent: Credits) {
+    pub(crate) fn spend_budget(&mut self, id: OrderId, spent: Credits) {
         let place = self.places.get(id).expect("only open orders trade");
         debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
-        self.records[place as usize].spend(spent);
+        self.records[place as usize].spend_budget(spent);
     }
 
     /// Passes the orders that may suit a query to `tell`, best first, until it stops or the visits
     /// run out.
-    pub(crate) fn search(
+    pub(crate) fn search_orders(
         &self,
         query: &BookQuery,
         visits: &mut Visits,
@@ -360,11 +367,11 @@ impl Books {
             demand: query.demand,
             from,
             limit: Key::new(side, query.limit),
-            of_terms: summaries(&self.ask_terms, &self.bid_terms, side),
+            of_terms: side_summaries(&self.ask_terms, &self.bid_terms, side),
         };
         let tree = self.book(query.book).tree(side);
-        let found = tree.first(&wanted, visits, |place| suits(&self.at(place)));
-        let found = found.map(|place| self.at(place));
+        let found = tree.first_match(&wanted, visits, |place| suits(&self.order_at(place)));
+        let found = found.map(|place| self.order_at(place));
         debug_assert!(
             found.is_none_or(|order| order.side() == side),
             "a tree has one side's orders"
@@ -373,21 +380,22 @@ impl Books {
     }
 
     /// Iterates over one side of a book, best first, lazily.
-    pub(crate) fn side<'a>(
+    pub(crate) fn side_orders<'a>(
         &'a self,
         book: &'a ClassBook,
         side: Side,
     ) -> impl Iterator<Item = Order> + 'a {
         let levels = book.book.side(side).iter();
         levels
-            .flat_map(|level| self.slab.level(level))
-            .map(|place| self.at(place))
+            .flat_map(|level| self.slab.level_orders(level))
+            .map(|place| self.order_at(place))
     }
 
     /// Returns one side of a book in the order in which a search visits it, for the audit.
     pub(crate) fn searched_side(&self, book: &ClassBook, side: Side) -> Vec<Order> {
         let mut orders = Vec::new();
-        book.tree(side).each(|place| orders.push(self.at(place)));
+        book.tree(side)
+            .for_each_order(|place| orders.push(self.order_at(place)));
         orders
     }
 
@@ -398,21 +406,21 @@ impl Books {
     }
 
     /// Iterates over all orders by id.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Order> {
-        self.places.iter().map(|place| self.at(place))
+    pub(crate) fn all_orders(&self) -> impl Iterator<Item = Order> {
+        self.places.iter().map(|place| self.order_at(place))
     }
 
     /// Restores the derived indices after a restore.
-    pub(crate) fn rebuild(&mut self) {
+    pub(crate) fn rebuild_indices(&mut self) {
         assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
         assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
-        self.ask_terms.rebuild();
-        self.bid_terms.rebuild();
+        self.ask_terms.rebuild_index();
+        self.bid_terms.rebuild_index();
     }
 }
 
 /// Returns the attributes of all terms in use by orders of one side.
-fn summaries<'a>(
+fn side_summaries<'a>(
     asks: &'a Interner<AskTerms>,
     bids: &'a Interner<BidTerms>,
     side: Side,

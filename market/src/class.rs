@@ -2,7 +2,7 @@
 //!
 //! The market knows no devices: the kind is an open code with a name, both chosen by the node that
 //! measures. A class is coarse on purpose (each band spans a factor of four), so that a book has
-//! depth; a bid states its exact needs in its predicate.
+//! depth; a bid must state its exact needs in its predicate.
 
 use std::fmt;
 
@@ -72,7 +72,7 @@ pub struct Throughput(pub [u64; DTYPES]);
 
 impl Throughput {
     /// Returns the throughput for one element type, in mega-operations per second.
-    pub fn of(&self, dtype: Dtype) -> u64 {
+    pub fn for_dtype(&self, dtype: Dtype) -> u64 {
         self.0[dtype as usize]
     }
 
@@ -82,12 +82,12 @@ impl Throughput {
         self
     }
 
-    fn best(&self) -> u64 {
+    fn max_rate(&self) -> u64 {
         self.0.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// A kind of work that a device may run slower than its other figures predict, or not at all.
+/// A kind of work that a device can run slower than its other figures predict, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Matrix products.
@@ -112,7 +112,7 @@ pub struct Slowness(pub [u16; 3]);
 
 impl Slowness {
     /// Returns the slowness of one kind, in hundredths.
-    pub fn of(&self, work: Work) -> u16 {
+    pub fn for_work(&self, work: Work) -> u16 {
         self.0[work as usize]
     }
 
@@ -183,7 +183,7 @@ pub struct Class {
 
 impl Band {
     /// Returns the band of `figure`, counted in `unit`s.
-    pub fn of(figure: u64, unit: u64) -> Self {
+    pub fn from_figure(figure: u64, unit: u64) -> Self {
         let units = figure / unit.max(1);
         let band = units.checked_ilog2().map_or(0, |log| log / 2 + 1);
         debug_assert_eq!(band == 0, units == 0, "only nothing is in band 0");
@@ -196,9 +196,9 @@ impl Resources {
     pub fn class(&self) -> Class {
         Class {
             kind: self.kind,
-            memory: Band::of(self.memory_bytes, 1 << 30),
-            throughput: Band::of(self.throughput.best(), 1_000),
-            bandwidth: Band::of(self.memory_bandwidth, 1 << 30),
+            memory: Band::from_figure(self.memory_bytes, 1 << 30),
+            throughput: Band::from_figure(self.throughput.max_rate(), 1_000),
+            bandwidth: Band::from_figure(self.memory_bandwidth, 1 << 30),
             emulated: self.emulated,
         }
     }
@@ -229,13 +229,13 @@ mod tests {
     #[test]
     fn kinds_of_work_are_told_apart() {
         let slow = Slowness::default().with(Work::Convolution, 200);
-        assert_eq!(Work::ALL.map(|work| slow.of(work)), [0, 200, 0]);
+        assert_eq!(Work::ALL.map(|work| slow.for_work(work)), [0, 200, 0]);
     }
 
     #[test]
     fn bands_span_a_factor_of_four() {
         let bands: Vec<u8> = [0, 1, 3, 4, 15, 16, u64::MAX]
-            .map(|units| Band::of(units, 1).0)
+            .map(|units| Band::from_figure(units, 1).0)
             .to_vec();
         assert_eq!(bands, [0, 1, 1, 2, 2, 3, 32]);
     }

@@ -204,7 +204,7 @@ pub enum Command {
         amount: Credits,
     },
     /// Submits two receipts of one lease that its provider signed and that contradict each other:
-    /// they name different outputs for the same graph and inputs. The provider loses stake.
+    /// they must name different outputs for the same graph and inputs. The provider loses stake.
     ProveFault(Box<[Receipt; 2]>),
 }
 
@@ -274,7 +274,7 @@ pub enum Acceptance {
         given: u32,
         /// The operators that must give it.
         needed: u32,
-        /// The log time at which the exchange forgets it.
+        /// The log time at which the exchange will forget it.
         until: Millis,
     },
     /// The ask or bid was accepted.
@@ -307,14 +307,14 @@ pub enum Acceptance {
     },
     /// The exchange recorded that the work has begun.
     Started,
-    /// The buyer has until this time to state that it works or to end the lease.
+    /// By this time the buyer must state that it works or end the lease.
     Ready {
         /// The log time at which the market ends the lease.
         until: Millis,
     },
     /// The note stays open until the buyer accepts or disputes it, or its deadline passes.
     Noted {
-        /// The log time at which the note counts as accepted.
+        /// The log time at which the note will count as accepted.
         accepted_at: Millis,
     },
     /// The note is accepted.

@@ -2,7 +2,7 @@
 //!
 //! The chain gathers bytes and hashes them in blocks, because BLAKE3 is several times faster on
 //! long inputs: about 64 KiB fill its widest form. Each block begins with the digest of the block
-//! before it. The bytes alone determine the end of each block, so every replica hashes the same.
+//! before it. The bytes alone determine the end of each block, so every replica will hash the same.
 
 use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ impl Chain {
     }
 
     /// Returns the current digest. This hashes one block at most.
-    pub(crate) fn head(&self) -> Digest {
+    pub(crate) fn current_digest(&self) -> Digest {
         assert!(self.open.len() >= DIGEST, "a block begins with a digest");
         Digest(*blake3::hash(&self.open).as_bytes())
     }
@@ -149,6 +149,6 @@ mod tests {
         let first = blake3::hash(&bytes[..BLOCK]);
         let mut second = first.as_bytes().to_vec();
         second.extend_from_slice(&bytes[BLOCK..]);
-        assert_eq!(chain.head().0, *blake3::hash(&second).as_bytes());
+        assert_eq!(chain.current_digest().0, *blake3::hash(&second).as_bytes());
     }
 }

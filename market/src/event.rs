@@ -155,7 +155,7 @@ pub enum Event {
         buyer: AccountKey,
         /// The lease's provider.
         provider: AccountKey,
-        /// The log time at which the market ends the lease unless the buyer acts.
+        /// The log time at which the market will end the lease unless the buyer acts.
         until: Millis,
     },
     /// A provider filed a note, or the note was answered.
@@ -192,7 +192,7 @@ pub enum Event {
         buyer: AccountKey,
         /// The lease's provider.
         provider: AccountKey,
-        /// The log time at which the lease closes if no receipt arrives.
+        /// The log time at which the lease will close if no receipt arrives.
         until: Millis,
         /// Why it ended.
         reason: CloseReason,
@@ -310,7 +310,7 @@ pub enum OrderEnd {
 
 impl Event {
     /// Returns the accounts that the event concerns, two at most.
-    pub fn accounts(&self) -> impl Iterator<Item = AccountKey> {
+    pub fn involved_accounts(&self) -> impl Iterator<Item = AccountKey> {
         let (first, second) = match self {
             Self::Auction { .. }
             | Self::RulesDue { .. }

@@ -65,7 +65,8 @@ pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
 pub use steps::BATCH_STEPS;
 
-/// The market: accounts, books, leases. All replicas that applied the same log hold equal states.
+/// The market: accounts, books, leases. All replicas that applied the same log must hold equal
+/// states.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     market: MarketId,
@@ -107,7 +108,7 @@ pub struct Exchange {
     last_steps: LastSteps,
 }
 
-/// The key of a running spot lease that a higher bid may displace: in each book the cheapest lease
+/// The key of a running spot lease that a higher bid can displace: in each book the cheapest lease
 /// comes first and, at one price, the newest.
 type SpotKey = (BookId, Price, Reverse<LeaseId>);
 
@@ -144,7 +145,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     /// Adds an event that says why credits of the current account moved.
-    fn moved(&mut self, reason: MoveReason, amount: Credits) {
+    fn push_move_event(&mut self, reason: MoveReason, amount: Credits) {
         self.events.push(Event::Moved {
             account: self.key,
             reason,
@@ -172,7 +173,7 @@ impl Exchange {
         } = genesis;
         let mut ledger = Ledger::default();
         for (key, name, deposit) in accounts {
-            let slot = ledger.open(key, name);
+            let slot = ledger.open_account(key, name);
             ledger
                 .deposit(slot, deposit)
                 .expect("the genesis' deposits fit");
@@ -214,7 +215,7 @@ impl Exchange {
     }
 
     /// Advances time to `now` and applies a batch. A `now` before the last one counts as the last
-    /// one. The exchange applies each command fully or not at all; a refused command does not stop
+    /// one. The exchange applies each command fully or not at all; a refused command will not stop
     /// the next.
     pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> BatchOutcome {
         let mut applied = BatchOutcome::default();
@@ -234,14 +235,14 @@ impl Exchange {
         applied.events.clear();
         for command in &verified.batch().commands {
             if let Command::Cancel { order } | Command::Amend { order, .. } = command {
-                self.books.fetch(*order);
+                self.books.prefetch_order(*order);
             }
         }
-        let due = self.advance(now, &mut applied.events);
-        match self.admit(verified.batch(), &mut applied.events) {
+        let due = self.advance_time(now, &mut applied.events);
+        match self.admit_batch(verified.batch(), &mut applied.events) {
             Ok(slot) => {
                 let taken = self.run(slot, verified, applied);
-                self.last_steps = LastSteps(due.saturating_add(taken.taken()));
+                self.last_steps = LastSteps(due.saturating_add(taken.steps_taken()));
             }
             Err(refusal) => {
                 self.last_steps = LastSteps(due);
@@ -273,7 +274,7 @@ impl Exchange {
     pub fn tick(&mut self, now: Millis) -> Vec<Event> {
         let mut events = Vec::new();
         let before = self.now;
-        let due = self.advance(now, &mut events);
+        let due = self.advance_time(now, &mut events);
         self.last_steps = LastSteps(due);
         assert!(self.now >= before, "time does not run backwards");
         if self.now > before || !events.is_empty() {
@@ -285,7 +286,7 @@ impl Exchange {
 
     /// Checks that the batch is for this market, not expired, and has an unused nonce. Uses up the
     /// nonce.
-    fn admit(&mut self, batch: &Batch, events: &mut Vec<Event>) -> Result<Slot, Refusal> {
+    fn admit_batch(&mut self, batch: &Batch, events: &mut Vec<Event>) -> Result<Slot, Refusal> {
         let Batch {
             market,
             account,
@@ -305,26 +306,26 @@ impl Exchange {
                 now: self.now,
             });
         }
-        let latest = self.now.after(self.rules.batch_life_max);
+        let latest = self.now.saturating_add(self.rules.batch_life_max);
         if expires > latest {
             return Err(Refusal::BatchFar { expires, latest });
         }
-        let slot = match (self.ledger.slot(account), &batch.commands[0]) {
+        let slot = match (self.ledger.find_slot(account), &batch.commands[0]) {
             (Some(slot), _) => slot,
-            (None, Command::Register { name }) => self.register(account, name, events)?,
+            (None, Command::Register { name }) => self.register_account(account, name, events)?,
             (None, _) => return Err(Refusal::AccountUnknown { account }),
         };
         let now = self.now;
         let own = self.ledger.get_mut(slot);
-        own.nonces.check(nonce)?;
-        own.nonces.spend(nonce);
+        own.nonces.check_nonce(nonce)?;
+        own.nonces.spend_nonce(nonce);
         own.used = now;
         own.quiet_at = own.quiet_at.max(expires);
         assert_eq!(self.ledger.get(slot).key, account, "the batch's account");
         Ok(slot)
     }
 
-    fn register(
+    fn register_account(
         &mut self,
         account: AccountKey,
         name: &Name,
@@ -409,7 +410,7 @@ impl Exchange {
             Command::Stake { amount } => self.on_stake(context, *amount),
             Command::Unstake { amount } => self.on_unstake(context, *amount),
             Command::ProveFault(pair) => self.on_fault(context, pair),
-            operators => self.govern(context, operators),
+            operators => self.on_operator_command(context, operators),
         }
     }
 
@@ -430,7 +431,7 @@ impl Exchange {
     }
 }
 
-/// Queries that anyone may make.
+/// Queries that anyone can make.
 impl Exchange {
     /// Returns the market's id, which the signatures of batches and receipts cover.
     pub fn market(&self) -> MarketId {
@@ -454,18 +455,18 @@ impl Exchange {
 
     /// Returns the digest of all inputs and outputs so far. This hashes at most 64 KiB.
     pub fn digest(&self) -> Digest {
-        self.chain.head()
+        self.chain.current_digest()
     }
 
     /// Checks the parts of a restored state on which the exchange relies without further checks.
     pub(crate) fn is_sound(&self) -> bool {
-        self.rules.check().is_ok() && self.ledger.is_sound() && self.chain.is_sound()
+        self.rules.check_ranges().is_ok() && self.ledger.is_sound() && self.chain.is_sound()
     }
 
     /// Rebuilds, after a restore, the indices that a snapshot does not hold.
-    pub(crate) fn rebuild(&mut self) {
-        self.books.rebuild();
-        self.ledger.rebuild();
+    pub(crate) fn rebuild_indices(&mut self) {
+        self.books.rebuild_indices();
+        self.ledger.rebuild_hints();
         debug_assert!(self.is_sound(), "what is found again hangs together");
     }
 
@@ -476,7 +477,7 @@ impl Exchange {
 
     /// Returns an account, if the exchange knows the key.
     pub fn account(&self, key: AccountKey) -> Option<&Account> {
-        self.ledger.slot(key).map(|slot| self.ledger.get(slot))
+        self.ledger.find_slot(key).map(|slot| self.ledger.get(slot))
     }
 
     /// Returns all accounts in the order of their slots: the order of opening, except that a new

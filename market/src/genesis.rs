@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AccountKey, MarketId, canonical};
+use crate::ids::{AccountKey, MarketId, canonical_bytes};
 use crate::rules::{RuleFault, Rules};
 use crate::text::Name;
 use crate::units::Credits;
@@ -22,7 +22,8 @@ pub struct Genesis {
     pub operators: Vec<AccountKey>,
     /// The operators that must give the same command before the exchange carries it out.
     pub operators_needed: u32,
-    /// Accounts that exist from the start, each with a name and a deposit.
+    /// Accounts that exist from the start, each with a name and a deposit. The sum of the deposits
+    /// must fit in 64 bits.
     pub accounts: Vec<(AccountKey, Name, Credits)>,
     /// The first validators; the exchange itself does not use them.
     pub validators: Vec<Founder>,
@@ -33,7 +34,7 @@ pub struct Genesis {
 /// A validator with which a market begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Founder {
-    /// The validator's id in the replicated log, from 1.
+    /// The validator's id in the replicated log. It must be neither 0 nor that of another one.
     pub raft_id: u64,
     /// The validator's account.
     pub account: AccountKey,
@@ -88,7 +89,7 @@ impl Genesis {
     /// # Errors
     /// The first fault found.
     pub fn check(&self) -> Result<(), GenesisFault> {
-        self.rules.check()?;
+        self.rules.check_ranges()?;
         self.check_operators()?;
         let mut keys = BTreeSet::new();
         let mut sum = 0_u64;
@@ -120,7 +121,7 @@ impl Genesis {
     /// Computes the market's id: BLAKE3 of the canonical genesis.
     pub fn market_id(&self) -> MarketId {
         let mut hasher = blake3::Hasher::new_derive_key("souk market genesis v1");
-        hasher.update(&canonical(self));
+        hasher.update(&canonical_bytes(self));
         MarketId(*hasher.finalize().as_bytes())
     }
 }

@@ -143,8 +143,8 @@ number! {
     DeviceId(u64)
 }
 number! {
-    /// A number that an account uses once. The exchange accepts any nonce above the highest used
-    /// one, and unused nonces of the window of 64 that ends at it.
+    /// A number that an account can use once. The exchange will accept any nonce above the highest
+    /// used one, and unused nonces of the window of 64 that ends at it.
     Nonce(u64)
 }
 
@@ -219,6 +219,6 @@ impl<const N: usize> Visitor<'_> for ByteArrayVisitor<N> {
 }
 
 /// Returns the canonical bytes of a value: postcard has one encoding for each value.
-pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
+pub(crate) fn canonical_bytes<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data in memory always encodes")
 }

@@ -122,7 +122,7 @@ pub(crate) struct Parties {
 pub struct Note {
     /// Device time since the lease's start.
     pub usage: DeviceMicros,
-    /// The log time at which silence counts as acceptance.
+    /// The log time at which silence will count as acceptance.
     pub accepted_at: Millis,
 }
 
@@ -142,7 +142,7 @@ pub enum NoteState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
-    /// The lease displaced another one and starts when that one ends, at `until` at the latest.
+    /// The lease displaced another one and will start when that one ends, at `until` at the latest.
     Waiting {
         /// The displaced lease.
         behind: LeaseId,
@@ -162,7 +162,7 @@ pub enum LeaseState {
     Due {
         /// The log time at which the lease ended.
         ended: Millis,
-        /// The log time at which the lease closes if no receipt arrives.
+        /// The log time at which the lease will close if no receipt arrives.
         until: Millis,
         /// The reason why the lease ended.
         reason: CloseReason,
@@ -210,7 +210,7 @@ pub enum CloseReason {
 
 impl Lease {
     /// Returns when the device is free again: the deadline, or earlier if the lease ends early.
-    pub fn ends(&self) -> Millis {
+    pub fn end_time(&self) -> Millis {
         match self.state {
             LeaseState::Waiting { .. } | LeaseState::Active => self.deadline,
             LeaseState::Ending { at, .. } | LeaseState::Closed { at, .. } => at,
@@ -234,21 +234,24 @@ impl Lease {
     pub(crate) fn usage_notable(&self, now: Millis, rules: &Rules) -> DeviceMicros {
         let next = match self.work_started {
             true => {
-                let step = DeviceMicros::of(self.quantity, rules.note_span);
+                let step = DeviceMicros::from_units(self.quantity, rules.note_span);
                 DeviceMicros(self.agreed.0.saturating_add(step.0))
             }
-            false => DeviceMicros::of(self.quantity, rules.note_unstarted),
+            false => DeviceMicros::from_units(self.quantity, rules.note_unstarted),
         };
         self.usage_possible(now).min(next)
     }
 
     /// Returns the device time that counts as paid for `idle` time.
     pub fn idle_counts(&self, idle: DeviceMicros) -> DeviceMicros {
-        idle.part(self.idle)
+        idle.scale_by(self.idle)
     }
 
     /// Returns the most usage that is possible at `now`.
     pub fn usage_possible(&self, now: Millis) -> DeviceMicros {
-        DeviceMicros::of(self.quantity, now.min(self.ends()).since(self.start))
+        DeviceMicros::from_units(
+            self.quantity,
+            now.min(self.end_time()).saturating_since(self.start),
+        )
     }
 }

@@ -32,31 +32,31 @@ pub(crate) struct LeaseTable {
     last: u64,
 }
 
-fn split(id: LeaseId) -> Option<(u64, usize)> {
+fn split_id(id: LeaseId) -> Option<(u64, usize)> {
     let number = id.0.checked_sub(1)?;
     Some((number / PAGE, (number % PAGE) as usize))
 }
 
 impl LeaseTable {
-    fn at(&self, id: LeaseId) -> Option<(usize, usize)> {
-        let (page, within) = split(id)?;
+    fn locate_lease(&self, id: LeaseId) -> Option<(usize, usize)> {
+        let (page, within) = split_id(id)?;
         let page = usize::try_from(page.checked_sub(self.first)?).ok()?;
         Some((page, within))
     }
 
     pub(crate) fn get(&self, id: LeaseId) -> Option<&Lease> {
-        let (page, within) = self.at(id)?;
+        let (page, within) = self.locate_lease(id)?;
         let lease = self.pages.get(page)?.leases.get(within)?.as_ref()?;
         debug_assert_eq!(lease.id, id, "a lease is where its number says");
         Some(lease)
     }
 
     pub(crate) fn get_mut(&mut self, id: LeaseId) -> Option<&mut Lease> {
-        let (page, within) = self.at(id)?;
+        let (page, within) = self.locate_lease(id)?;
         self.pages.get_mut(page)?.leases.get_mut(within)?.as_mut()
     }
 
-    /// Adds the next lease.
+    /// Adds the next lease. Its id must be that of the lease before it plus 1.
     pub(crate) fn push(&mut self, lease: Lease) {
         assert_eq!(
             lease.id.0,
@@ -64,7 +64,7 @@ impl LeaseTable {
             "leases are numbered as they come"
         );
         self.last += 1;
-        let (number, within) = split(lease.id).expect("numbers count from 1");
+        let (number, within) = split_id(lease.id).expect("numbers count from 1");
         if self.pages.is_empty() {
             self.first = number;
         }
@@ -80,7 +80,7 @@ impl LeaseTable {
     }
 
     pub(crate) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
-        let (at, within) = self.at(id)?;
+        let (at, within) = self.locate_lease(id)?;
         let page = self.pages.get_mut(at)?;
         let lease = page.leases.get_mut(within)?.take()?;
         assert_eq!(lease.id, id, "a lease is where its number says");

@@ -12,7 +12,7 @@ use crate::event::{Balances, Event};
 use crate::ids::{AccountKey, Slot};
 use crate::refusal::{Quantity, Refusal};
 use crate::text::Name;
-use crate::units::{Count, Credits, Rounding, divided, product};
+use crate::units::{Count, Credits, Rounding, divide_rounded, widening_product};
 
 /// The sums over all accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Totals {
 
 impl Totals {
     /// Returns whether available + escrow + stake + fees = deposits - withdrawals.
-    pub fn balanced(&self) -> bool {
+    pub fn is_balanced(&self) -> bool {
         let parts = [
             self.available,
             self.escrow,
@@ -47,7 +47,7 @@ impl Totals {
     }
 }
 
-fn balances(account: &Account) -> Balances {
+fn to_balances(account: &Account) -> Balances {
     Balances {
         available: account.available,
         escrow: account.escrow,
@@ -87,24 +87,24 @@ impl PartialEq for AccountHints {
 impl Eq for AccountHints {}
 
 impl AccountHints {
-    fn place(&self, key: AccountKey) -> usize {
+    fn hint_index(&self, key: AccountKey) -> usize {
         let first = key.0.first_chunk().copied().map(u64::from_le_bytes);
         debug_assert!(self.0.is_empty() || self.0.len().is_power_of_two());
         first.unwrap_or(0) as usize & self.0.len().wrapping_sub(1)
     }
 
     fn get(&self, key: AccountKey) -> Option<Slot> {
-        *self.0.get(self.place(key))?
+        *self.0.get(self.hint_index(key))?
     }
 
     /// Records an account that took another's slot.
     fn tell_one(&mut self, key: AccountKey, slot: Slot) {
-        let place = self.place(key);
+        let place = self.hint_index(key);
         self.0[place] = Some(slot);
     }
 
     /// Records the newest account; if the list is too short, builds a longer one for all accounts.
-    fn tell(&mut self, accounts: &[Account]) {
+    fn record_newest(&mut self, accounts: &[Account]) {
         let wanted = (accounts.len().saturating_mul(2))
             .next_power_of_two()
             .clamp(64, HINTS_MAX);
@@ -114,7 +114,7 @@ impl AccountHints {
             first = 0;
         }
         for (account, at) in accounts[first..].iter().zip(first..) {
-            let place = self.place(account.key);
+            let place = self.hint_index(account.key);
             self.0[place] = u32::try_from(at).ok().map(Slot);
         }
         assert!(self.0.len() <= HINTS_MAX, "hints take little memory");
@@ -130,15 +130,16 @@ impl Ledger {
         &self.accounts
     }
 
-    pub(crate) fn slot(&self, key: AccountKey) -> Option<Slot> {
+    pub(crate) fn find_slot(&self, key: AccountKey) -> Option<Slot> {
         let hinted = self.hints.get(key);
         let known = hinted.filter(|slot| self.get(*slot).key == key);
         known.or_else(|| self.slots.get(&key).copied())
     }
 
-    /// Returns the slot of an account with an open order, lease or request, which keeps it known.
-    pub(crate) fn known(&self, key: AccountKey) -> Slot {
-        self.slot(key)
+    /// Returns the slot of an account that must have an open order, lease or request, which keeps
+    /// it known.
+    pub(crate) fn expect_slot(&self, key: AccountKey) -> Slot {
+        self.find_slot(key)
             .expect("an account with something open stays")
     }
 
@@ -152,20 +153,20 @@ impl Ledger {
 
     fn balances_mut(&mut self, slot: Slot) -> &mut Account {
         if !self.touched.iter().any(|(known, _)| *known == slot) {
-            self.touched.push((slot, balances(self.get(slot))));
+            self.touched.push((slot, to_balances(self.get(slot))));
         }
         debug_assert!(!self.touched.is_empty(), "who is touched is told of");
         self.get_mut(slot)
     }
 
-    pub(crate) fn open(&mut self, key: AccountKey, name: Name) -> Slot {
+    pub(crate) fn open_account(&mut self, key: AccountKey, name: Name) -> Slot {
         let slot = Slot(u32::try_from(self.accounts.len()).expect("fewer than 2^32 accounts"));
         let earlier = self.slots.insert(key, slot);
         assert!(earlier.is_none(), "an account is opened once");
         let account = self.new_account(key, name);
         self.accounts.push(account);
-        self.hints.tell(&self.accounts);
-        debug_assert_eq!(self.slot(key), Some(slot), "what was opened is found");
+        self.hints.record_newest(&self.accounts);
+        debug_assert_eq!(self.find_slot(key), Some(slot), "what was opened is found");
         debug_assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         slot
     }
@@ -178,8 +179,14 @@ impl Ledger {
         }
     }
 
-    /// Replaces an account to which nothing refers any more by a new one. Returns the old key.
-    pub(crate) fn replace(&mut self, slot: Slot, key: AccountKey, name: Name) -> AccountKey {
+    /// Replaces an account by a new one and returns the old key. Nothing must refer to the old
+    /// account any more.
+    pub(crate) fn replace_account(
+        &mut self,
+        slot: Slot,
+        key: AccountKey,
+        name: Name,
+    ) -> AccountKey {
         let old = self.get(slot).key;
         debug_assert!(self.touched.iter().all(|(touched, _)| *touched != slot));
         let known = self.slots.remove(&old);
@@ -200,10 +207,10 @@ impl Ledger {
     }
 
     /// Rebuilds the hints after a restore.
-    pub(crate) fn rebuild(&mut self) {
+    pub(crate) fn rebuild_hints(&mut self) {
         assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         self.hints = AccountHints::default();
-        self.hints.tell(&self.accounts);
+        self.hints.record_newest(&self.accounts);
     }
 
     /// Returns the sum of all deposits including `amount`, or refuses a sum beyond 64 bits.
@@ -215,23 +222,26 @@ impl Ledger {
     }
 
     pub(crate) fn deposit(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
-        debug_assert!(self.totals.balanced(), "credits are neither made nor lost");
+        debug_assert!(
+            self.totals.is_balanced(),
+            "credits are neither made nor lost"
+        );
         self.totals.deposits = self.check_deposit(amount)?;
         self.totals.available = self.totals.available.plus(amount);
         let account = self.balances_mut(slot);
         account.available = account.available.plus(amount);
         assert!(amount <= account.available, "what came in is available");
-        assert!(self.totals.balanced(), "what came in is available");
+        assert!(self.totals.is_balanced(), "what came in is available");
         Ok(())
     }
 
     pub(crate) fn withdraw(&mut self, slot: Slot, amount: Credits) -> Result<(), Refusal> {
-        self.need(slot, amount)?;
+        self.check_available(slot, amount)?;
         let account = self.balances_mut(slot);
         account.available = account.available.minus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.withdrawals = self.totals.withdrawals.plus(amount);
-        assert!(self.totals.balanced(), "what went out was available");
+        assert!(self.totals.is_balanced(), "what went out was available");
         debug_assert!(
             self.get(slot).available <= self.totals.available,
             "a part of the whole"
@@ -239,7 +249,7 @@ impl Ledger {
         Ok(())
     }
 
-    pub(crate) fn need(&self, slot: Slot, needed: Credits) -> Result<(), Refusal> {
+    pub(crate) fn check_available(&self, slot: Slot, needed: Credits) -> Result<(), Refusal> {
         let available = self.get(slot).available;
         if available < needed {
             Err(Refusal::FundsShort { available, needed })
@@ -248,8 +258,8 @@ impl Ledger {
         }
     }
 
-    /// Moves available credits to escrow; the caller must check [`Self::need`] first.
-    pub(crate) fn hold(&mut self, slot: Slot, amount: Credits) {
+    /// Moves available credits to escrow; the caller must call [`Self::check_available`] first.
+    pub(crate) fn hold_in_escrow(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(
             amount <= account.available,
@@ -259,22 +269,22 @@ impl Ledger {
         account.escrow = account.escrow.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.escrow = self.totals.escrow.plus(amount);
-        debug_assert!(self.totals.balanced(), "what is held was available");
+        debug_assert!(self.totals.is_balanced(), "what is held was available");
         debug_assert!(
             self.get(slot).escrow <= self.totals.escrow,
             "a part of the whole"
         );
     }
 
-    /// Moves credits from escrow to available.
-    pub(crate) fn release(&mut self, slot: Slot, amount: Credits) {
+    /// Moves credits from escrow to available. The account must have them in escrow.
+    pub(crate) fn release_escrow(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(amount <= account.escrow, "what is released was held");
         account.escrow = account.escrow.minus(amount);
         account.available = account.available.plus(amount);
         self.totals.escrow = self.totals.escrow.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
-        debug_assert!(self.totals.balanced(), "what is released was held");
+        debug_assert!(self.totals.is_balanced(), "what is released was held");
         debug_assert!(
             self.get(slot).available <= self.totals.available,
             "a part of the whole"
@@ -282,12 +292,12 @@ impl Ledger {
     }
 
     /// Moves available credits to another account; the caller must check [`Self::need`] first.
-    pub(crate) fn transfer(&mut self, from: Slot, to: Slot, amount: Credits) {
+    pub(crate) fn transfer_credits(&mut self, from: Slot, to: Slot, amount: Credits) {
         let account = self.balances_mut(from);
         account.available = account.available.minus(amount);
         let account = self.balances_mut(to);
         account.available = account.available.plus(amount);
-        assert!(self.totals.balanced(), "what one loses the other gains");
+        assert!(self.totals.is_balanced(), "what one loses the other gains");
         debug_assert!(
             self.get(to).available <= self.totals.available,
             "a part of the whole"
@@ -295,27 +305,27 @@ impl Ledger {
     }
 
     /// Moves all available credits of an account to the fees. Returns the amount.
-    pub(crate) fn forfeit(&mut self, from: Slot) -> Credits {
+    pub(crate) fn forfeit_available(&mut self, from: Slot) -> Credits {
         let account = self.balances_mut(from);
         let amount = std::mem::take(&mut account.available);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.fees = self.totals.fees.plus(amount);
-        assert!(self.totals.balanced(), "what one loses the market gains");
+        assert!(self.totals.is_balanced(), "what one loses the market gains");
         amount
     }
 
-    /// Moves fees to an account's available credits.
-    pub(crate) fn collect(&mut self, to: Slot, amount: Credits) {
+    /// Moves fees to an account's available credits; `amount` must not exceed the fees.
+    pub(crate) fn collect_fees(&mut self, to: Slot, amount: Credits) {
         assert!(amount <= self.totals.fees, "what is taken was earned");
         let account = self.balances_mut(to);
         account.available = account.available.plus(amount);
         self.totals.fees = self.totals.fees.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
-        assert!(self.totals.balanced(), "what is taken was earned");
+        assert!(self.totals.is_balanced(), "what is taken was earned");
     }
 
-    /// Moves available credits to stake.
-    pub(crate) fn stake(&mut self, slot: Slot, amount: Credits) {
+    /// Moves available credits to stake; the caller must call [`Self::check_available`] first.
+    pub(crate) fn add_stake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(
             amount <= account.available,
@@ -325,11 +335,11 @@ impl Ledger {
         account.stake = account.stake.plus(amount);
         self.totals.available = self.totals.available.minus(amount);
         self.totals.stake = self.totals.stake.plus(amount);
-        assert!(self.totals.balanced(), "what is at stake was available");
+        assert!(self.totals.is_balanced(), "what is at stake was available");
     }
 
     /// Moves stake to available credits.
-    pub(crate) fn unstake(&mut self, slot: Slot, amount: Credits) {
+    pub(crate) fn remove_stake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(amount <= account.stake, "what is taken back is at stake");
         account.stake = account.stake.minus(amount);
@@ -337,14 +347,14 @@ impl Ledger {
         self.totals.stake = self.totals.stake.minus(amount);
         self.totals.available = self.totals.available.plus(amount);
         assert!(
-            self.totals.balanced(),
+            self.totals.is_balanced(),
             "what is available again was at stake"
         );
     }
 
     /// Moves stake to another account's available credits, if that account is known, and to the
-    /// fees.
-    pub(crate) fn slash(
+    /// fees. The other account must not be the one that loses the stake.
+    pub(crate) fn slash_stake(
         &mut self,
         from: Slot,
         to: Option<Slot>,
@@ -362,19 +372,19 @@ impl Ledger {
         self.totals.stake = self.totals.stake.minus(compensated).minus(fees);
         self.totals.available = self.totals.available.plus(compensated);
         self.totals.fees = self.totals.fees.plus(fees);
-        assert!(self.totals.balanced(), "lost stake goes somewhere");
+        assert!(self.totals.is_balanced(), "lost stake goes somewhere");
     }
 
     /// Moves a buyer's escrow to the provider, less the fee. Returns the fee, which is rounded
     /// down.
-    pub(crate) fn pay(
+    pub(crate) fn pay_provider(
         &mut self,
         buyer: Slot,
         provider: Slot,
         amount: Credits,
         basis_points: u16,
     ) -> Credits {
-        let fee = share(amount, basis_points);
+        let fee = fee_share(amount, basis_points);
         let net = amount.minus(fee);
         debug_assert!(fee <= amount, "the market takes a share");
         let account = self.balances_mut(buyer);
@@ -384,7 +394,7 @@ impl Ledger {
         self.totals.escrow = self.totals.escrow.minus(amount);
         self.totals.available = self.totals.available.plus(net);
         self.totals.fees = self.totals.fees.plus(fee);
-        debug_assert!(self.totals.balanced(), "what is paid was held");
+        debug_assert!(self.totals.is_balanced(), "what is paid was held");
         fee
     }
 
@@ -397,7 +407,7 @@ impl Ledger {
         for at in 0..self.touched.len() {
             let (slot, before) = self.touched[at];
             let account = self.get(slot);
-            let after = balances(account);
+            let after = to_balances(account);
             if after != before {
                 events.push(Event::Balance {
                     account: account.key,
@@ -407,21 +417,21 @@ impl Ledger {
             }
         }
         self.touched.clear();
-        debug_assert!(self.totals.balanced(), "what is told adds up");
+        debug_assert!(self.totals.is_balanced(), "what is told adds up");
     }
 
     pub(crate) fn assert_balanced(&self) {
         assert!(
-            self.totals.balanced(),
+            self.totals.is_balanced(),
             "credits are neither made nor lost: {:?}",
             self.totals
         );
     }
 }
 
-fn share(amount: Credits, basis_points: u16) -> Credits {
-    let part = product(amount.0, basis_points.min(10_000).into());
-    let share = divided(part, 10_000, Rounding::Down);
+fn fee_share(amount: Credits, basis_points: u16) -> Credits {
+    let part = widening_product(amount.0, basis_points.min(10_000).into());
+    let share = divide_rounded(part, 10_000, Rounding::Down);
     let share = share.expect("a share is no more than the whole");
     assert!(share <= amount, "a share is no more than the whole");
     share

@@ -2,7 +2,7 @@
 //!
 //! [`Exchange`] is a pure, deterministic struct: `apply(now, batch)` in, outcomes and events out.
 //! It uses no devices, networks, clocks, threads, randomness or floating point, so every replica
-//! that applies the same batches at the same log times holds the same state and the same
+//! that applies the same batches at the same log times will hold the same state and the same
 //! [`Exchange::digest`]. If the exchange cannot carry out a command, it returns a [`Refusal`],
 //! which is a value. A lint forbids unchecked arithmetic, and the exchange panics only if it cannot
 //! trust its state. It counts the work of each batch in steps and bounds it by [`BATCH_STEPS`].
@@ -30,7 +30,7 @@
 //!
 //! let again = exchange.apply(Millis(6), &verified).outcomes.remove(0).into_result();
 //! assert_eq!(again.unwrap_err().to_string(), "nonce 1 is already applied");
-//! assert!(exchange.totals().balanced());
+//! assert!(exchange.totals().is_balanced());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The operators that a device runs or a bid needs, as the devices' own taxonomy numbers them.
 ///
-/// Its bytes have no zero at the end, so equal sets have equal bytes. A clone copies no bytes,
-/// because every lease carries a set. In JSON the bytes are hex.
+/// Its bytes must have no zero at the end, so that equal sets have equal bytes. A clone copies no
+/// bytes, because every lease carries a set. In JSON the bytes are hex.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Operators(Arc<[u8]>);
 
@@ -35,7 +35,7 @@ impl Operators {
     pub const BYTES_MAX: usize = 64;
 
     /// Returns the set of these numbers, without those that are too large for it.
-    pub fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
+    pub fn from_numbers(numbers: impl IntoIterator<Item = usize>) -> Self {
         let mut bytes = [0; Self::BYTES_MAX];
         for number in numbers {
             if let Some(byte) = bytes.get_mut(number / 8) {
@@ -54,13 +54,13 @@ impl Operators {
     }
 
     /// Returns whether the set has this operator.
-    pub fn has(&self, number: usize) -> bool {
+    pub fn has_operator(&self, number: usize) -> bool {
         let byte = self.0.get(number / 8).copied().unwrap_or(0);
         byte & (1 << (number % 8)) != 0
     }
 
     /// Returns whether the set has every operator of `needed`.
-    pub fn covers(&self, needed: &Self) -> bool {
+    pub fn is_superset_of(&self, needed: &Self) -> bool {
         let have = self.0.iter().copied().chain(std::iter::repeat(0));
         needed
             .0
@@ -71,7 +71,7 @@ impl Operators {
 
     /// Iterates over the operators' numbers in order.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
-        (0..self.0.len() * 8).filter(|number| self.has(*number))
+        (0..self.0.len() * 8).filter(|number| self.has_operator(*number))
     }
 }
 
@@ -120,16 +120,21 @@ mod tests {
 
     #[test]
     fn a_set_covers_what_it_has_all_of() {
-        let (few, many) = (Operators::of([3, 20]), Operators::of([3, 9, 20, 200]));
-        assert!(many.covers(&few) && !few.covers(&many));
-        assert!(few.covers(&Operators::default()) && !Operators::default().covers(&few));
+        let (few, many) = (
+            Operators::from_numbers([3, 20]),
+            Operators::from_numbers([3, 9, 20, 200]),
+        );
+        assert!(many.is_superset_of(&few) && !few.is_superset_of(&many));
+        assert!(
+            few.is_superset_of(&Operators::default()) && !Operators::default().is_superset_of(&few)
+        );
         assert_eq!(many.numbers().collect::<Vec<_>>(), [3, 9, 20, 200]);
-        assert_eq!(Operators::of([usize::MAX]), Operators::default());
+        assert_eq!(Operators::from_numbers([usize::MAX]), Operators::default());
     }
 
     #[test]
     fn a_set_survives_the_wire_and_json_and_no_long_or_padded_one_is_read() {
-        let set = Operators::of([0, 190]);
+        let set = Operators::from_numbers([0, 190]);
         let wire = postcard::to_allocvec(&set).unwrap();
         assert_eq!(wire.len(), 25, "24 bytes and their number");
         assert_eq!(postcard::from_bytes::<Operators>(&wire).unwrap(), set);

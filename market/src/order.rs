@@ -48,12 +48,12 @@ pub(crate) const NEVER: Millis = Millis(u64::MAX);
 impl TimeInForce {
     /// Returns whether the unmatched part stays in the book.
     #[must_use]
-    pub fn rests(self) -> bool {
+    pub fn can_rest(self) -> bool {
         matches!(self, Self::Gtc | Self::Gtd(_))
     }
 
     /// Returns when a resting order leaves the book; [`NEVER`] if it has no such time.
-    pub(crate) fn expires(self) -> Millis {
+    pub(crate) fn expiry_time(self) -> Millis {
         match self {
             Self::Gtd(at) => at,
             _ => NEVER,
@@ -61,7 +61,7 @@ impl TimeInForce {
     }
 
     /// Returns the time in force of an order that rests until `expires`.
-    pub(crate) fn until(expires: Millis) -> Self {
+    pub(crate) fn from_expiry(expires: Millis) -> Self {
         match expires {
             NEVER => Self::Gtc,
             at => Self::Gtd(at),
@@ -82,9 +82,10 @@ pub enum Term {
 /// The most spot prices of an ask.
 pub const SPOT_PRICES_MAX: usize = 4;
 
-/// The price of a device-second in a spot lease with this notice. In an ask, each spot price has a
-/// longer notice and a higher price than the one before, and all are below the ask's limit. A spot
-/// bid pays the first whose notice is at least the notice it wants, or the limit if there is none.
+/// The price of a device-second in a spot lease with this notice. In an ask, each spot price must
+/// have a longer notice and a higher price than the one before, and all must be below the ask's
+/// limit. A spot bid pays the first whose notice is at least the notice it wants, or the limit if
+/// there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpotPrice {
     /// The notice before a reclaim or a displacement, in milliseconds.
@@ -98,7 +99,7 @@ pub struct SpotPrice {
 pub struct Ask {
     /// The offered device of the provider, or pool of like devices.
     pub device: DeviceId,
-    /// All units of that pool. Units offered and leased never exceed this number.
+    /// All units of that pool. Units offered and leased can never exceed this number.
     pub capacity: Units,
     /// The exact resources of one unit.
     pub resources: Resources,

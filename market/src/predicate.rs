@@ -1,5 +1,5 @@
 //! Predicates: the demands of a bid on an ask, and of an ask on a buyer. They are conjunctions of
-//! fixed size and run no user code.
+//! fixed size and can run no user code.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ number! {
     Regions(u32)
 }
 
-/// The most accounts in each list of a predicate.
+/// The most accounts that each list of a predicate can hold.
 pub const EXCLUDED_MAX: usize = 16;
 
 /// The demands of a bid. The default demands nothing.
@@ -104,14 +104,16 @@ pub enum Lack {
 
 impl Wants {
     /// Returns the first reason why `resources` do not meet the demands, if any.
-    pub(crate) fn lack(&self, resources: &Resources) -> Option<Lack> {
+    pub(crate) fn find_lack(&self, resources: &Resources) -> Option<Lack> {
         if resources.memory_bytes < self.memory_bytes {
             return Some(Lack::Memory);
         }
         if resources.memory_bandwidth < self.memory_bandwidth {
             return Some(Lack::MemoryBandwidth);
         }
-        let slow = |dtype: &Dtype| resources.throughput.of(*dtype) < self.throughput.of(*dtype);
+        let slow = |dtype: &Dtype| {
+            resources.throughput.for_dtype(*dtype) < self.throughput.for_dtype(*dtype)
+        };
         if let Some(dtype) = Dtype::ALL.into_iter().find(slow) {
             return Some(Lack::Throughput(dtype));
         }
@@ -125,21 +127,21 @@ impl Wants {
         if self.link_latency_us != 0 && resources.link_latency_us > self.link_latency_us {
             return Some(Lack::LinkLatency);
         }
-        if !self.regions.hold(resources.region) {
+        if !self.regions.has_region(resources.region) {
             return Some(Lack::Region);
         }
         let missing = self.features.0 & !resources.features.0;
         if missing != 0 {
             return Some(Lack::Features);
         }
-        let lacks = !resources.operators.covers(&self.operators);
+        let lacks = !resources.operators.is_superset_of(&self.operators);
         lacks.then_some(Lack::Operators)
     }
 }
 
 impl Accepts {
     /// Returns whether this buyer can take the ask.
-    pub(crate) fn admits(&self, buyer: AccountKey, reputation: Permille) -> bool {
+    pub(crate) fn can_accept(&self, buyer: AccountKey, reputation: Permille) -> bool {
         reputation >= self.reputation
             && !self.excluded.contains(&buyer)
             && (self.only.is_empty() || self.only.contains(&buyer))
@@ -148,18 +150,18 @@ impl Accepts {
 
 impl Regions {
     /// Returns the set of these regions, without those above 31.
-    pub fn of(regions: &[Region]) -> Self {
+    pub fn from_regions(regions: &[Region]) -> Self {
         let known = regions.iter().filter(|region| region.0 < 32);
         let set = Self(known.fold(0, |set, region| set | 1 << region.0));
         debug_assert!(
-            regions.iter().all(|one| one.0 > 31 || set.hold(*one)),
+            regions.iter().all(|one| one.0 > 31 || set.has_region(*one)),
             "all are in it"
         );
         set
     }
 
     /// Returns whether the set has `region`, or is empty and so means any.
-    pub fn hold(self, region: Region) -> bool {
+    pub fn has_region(self, region: Region) -> bool {
         self.0 == 0 || (region.0 < 32 && self.0 & (1 << region.0) != 0)
     }
 }

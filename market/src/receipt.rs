@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Class, Dtype};
 use crate::ids::{
-    AccountKey, ContentId, JobId, LeaseId, MarketId, Signature, SigningKey, canonical,
+    AccountKey, ContentId, JobId, LeaseId, MarketId, Signature, SigningKey, canonical_bytes,
 };
-use crate::signing::{Judge, holds_alone, sign, signed_by};
+use crate::signing::{Judge, holds_alone, sign_bytes, signed_by};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding};
 
@@ -159,14 +159,14 @@ pub enum ReceiptFault {
 impl ReceiptBody {
     /// Returns the cost of `usage` at `price`, rounded up to a micro-credit, or `None` if it does
     /// not fit in 64 bits.
-    pub fn due(price: Price, usage: DeviceMicros) -> Option<Credits> {
+    pub fn amount_due(price: Price, usage: DeviceMicros) -> Option<Credits> {
         price.usage_cost(usage, Rounding::Up)
     }
 
     /// Returns the device time to pay at the full price: the usage, and the paid part of the idle
     /// time.
-    pub fn charged(&self) -> DeviceMicros {
-        let idle = self.idle.part(self.idle_part);
+    pub fn billable_usage(&self) -> DeviceMicros {
+        let idle = self.idle.scale_by(self.idle_part);
         DeviceMicros(self.usage.0.saturating_add(idle.0))
     }
 
@@ -174,7 +174,7 @@ impl ReceiptBody {
     ///
     /// # Errors
     /// The first fault found.
-    pub fn check(&self) -> Result<(), ReceiptFault> {
+    pub fn check_body(&self) -> Result<(), ReceiptFault> {
         if self.inputs.len().max(self.outputs.len()) > Receipt::TENSORS_MAX {
             let count = |ids: &[ContentId]| u32::try_from(ids.len()).unwrap_or(u32::MAX);
             let (inputs, outputs) = (count(&self.inputs), count(&self.outputs));
@@ -192,8 +192,8 @@ impl ReceiptBody {
     }
 
     fn check_amount(&self) -> Result<(), ReceiptFault> {
-        let (price, usage, claimed) = (self.price, self.charged(), self.amount);
-        match Self::due(price, usage) {
+        let (price, usage, claimed) = (self.price, self.billable_usage(), self.amount);
+        match Self::amount_due(price, usage) {
             None => Err(ReceiptFault::AmountOverflow { usage, price }),
             Some(due) if due == claimed => Ok(()),
             Some(due) => Err(ReceiptFault::Amount {
@@ -219,15 +219,19 @@ impl Receipt {
         }
     }
 
-    /// Signs as the provider. Use the provider's key: only [`Self::verify`] checks that.
+    /// Signs as the provider. You must use the provider's key: only [`Self::verify`] checks that.
     pub fn sign_as_provider(mut self, key: &SigningKey) -> Self {
-        self.provider_signature = Some(sign(key, PROVIDER_DOMAIN, &canonical(&self.body)));
+        self.provider_signature = Some(sign_bytes(
+            key,
+            PROVIDER_DOMAIN,
+            &canonical_bytes(&self.body),
+        ));
         self
     }
 
-    /// Signs as the buyer. Use the buyer's key: only [`Self::verify`] checks that.
+    /// Signs as the buyer. You must use the buyer's key: only [`Self::verify`] checks that.
     pub fn sign_as_buyer(mut self, key: &SigningKey) -> Self {
-        self.buyer_signature = Some(sign(key, BUYER_DOMAIN, &canonical(&self.body)));
+        self.buyer_signature = Some(sign_bytes(key, BUYER_DOMAIN, &canonical_bytes(&self.body)));
         self
     }
 
@@ -248,12 +252,12 @@ impl Receipt {
     }
 
     pub(crate) fn verify_provider_by(&self, judge: &mut Judge<'_>) -> Result<(), ReceiptFault> {
-        self.body.check()?;
+        self.body.check_body()?;
         let provider = self.body.provider;
         let signature = self
             .provider_signature
             .ok_or(ReceiptFault::ProviderUnsigned { provider })?;
-        let bytes = canonical(&self.body);
+        let bytes = canonical_bytes(&self.body);
         if !signed_by(judge, provider, PROVIDER_DOMAIN, &bytes, &signature) {
             return Err(ReceiptFault::ProviderSignature { provider });
         }
@@ -266,7 +270,7 @@ impl Receipt {
         let signature = self
             .buyer_signature
             .ok_or(ReceiptFault::BuyerUnsigned { buyer })?;
-        let bytes = canonical(&self.body);
+        let bytes = canonical_bytes(&self.body);
         if !signed_by(judge, buyer, BUYER_DOMAIN, &bytes, &signature) {
             return Err(ReceiptFault::BuyerSignature { buyer });
         }

@@ -100,7 +100,7 @@ refusals! {
     /// The key is weak: it has a small order, or is no point of the curve.
     "key_weak" KeyWeak { account: AccountKey }
         => "the key {account} is weak: it would sign anything";
-    /// Only the operators may give this command.
+    /// Only the operators can give this command.
     "operator_only" OperatorOnly { account: AccountKey }
         => "only the market's operators may do this, {account} is none";
     /// An operator has begun too many commands that wait for other operators.

@@ -22,8 +22,8 @@ pub struct TooManyNodes {
 }
 
 impl RefusedNodes {
-    /// The most digests in a list. If an older refusal still holds, the device's buyers find it
-    /// again.
+    /// The most digests in a list. If an older refusal still holds, the device's buyers will find
+    /// it again.
     pub const NODES_MAX: usize = 16;
 
     /// Returns the digests, newest first.

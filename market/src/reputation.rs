@@ -4,7 +4,7 @@
 //! has two signatures and credits behind it: each time two accounts have settled the amount of a
 //! rule with each other, the score of each takes a step, and one counterpart can cause only a few
 //! steps. So a new key that pays a thousandth of a credit changes nothing, and many receipts from
-//! one friend change little.
+//! one friend can change only little.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ impl Default for Reputation {
 
 impl Reputation {
     /// Raises the score by a sixteenth of the distance to 1000.
-    fn rise(&mut self) {
+    fn raise_score(&mut self) {
         let before = self.score;
         let missing = 1_000_u16.saturating_sub(self.score.0);
         self.score.0 = self.score.0.saturating_add(missing.div_ceil(16));
@@ -59,7 +59,7 @@ impl Reputation {
     }
 
     /// Lowers the score by an eighth of itself.
-    fn fall(&mut self) {
+    fn lower_score(&mut self) {
         let before = self.score;
         self.score.0 = self.score.0.saturating_sub(self.score.0.div_ceil(8));
         assert!(
@@ -68,7 +68,8 @@ impl Reputation {
         );
     }
 
-    /// Records a lease that a receipt settled, and applies its `steps` to the score.
+    /// Records a lease that a receipt settled, and applies its `steps`, which must not exceed
+    /// [`STEPS_MAX`], to the score.
     pub(crate) fn on_settled(&mut self, speed: Speed, steps: u64) {
         assert!(steps <= STEPS_MAX, "a counterpart causes a few steps");
         self.settled = self.settled.saturating_add(1);
@@ -77,8 +78,8 @@ impl Reputation {
         }
         for _ in 0..steps {
             match speed {
-                Speed::Slow => self.fall(),
-                Speed::AsStated => self.rise(),
+                Speed::Slow => self.lower_score(),
+                Speed::AsStated => self.raise_score(),
             }
         }
         assert!(self.slow <= self.settled, "slow leases were settled");
@@ -134,8 +135,9 @@ impl Dealing {
 }
 
 impl Dealings {
-    /// Adds `paid`, settled with another account. Returns the new steps, each of `step` credits.
-    pub(crate) fn settle(
+    /// Adds `paid`, settled with another account. Returns the new steps, each of `step` credits,
+    /// which must not be 0.
+    pub(crate) fn record_settlement(
         &mut self,
         with: AccountKey,
         speed: Speed,
@@ -160,7 +162,7 @@ impl Dealings {
     }
 
     /// Returns the steps that an account has settled with another one.
-    pub(crate) fn steps(&self, with: AccountKey, step: Credits) -> u64 {
+    pub(crate) fn settled_steps(&self, with: AccountKey, step: Credits) -> u64 {
         let dealing = self.0.iter().find(|dealing| dealing.with == with);
         let sum = dealing.map_or(0, Dealing::sum);
         sum.checked_div(step.0).unwrap_or(0).min(STEPS_MAX)
@@ -202,11 +204,12 @@ mod tests {
     #[test]
     fn a_new_key_with_little_moves_nothing_and_one_with_much_moves_a_few_steps() {
         let mut dealings = Dealings::default();
-        let mut settle = |paid| dealings.settle(key(1), Speed::AsStated, Credits(paid), STEP);
+        let mut settle =
+            |paid| dealings.record_settlement(key(1), Speed::AsStated, Credits(paid), STEP);
         assert_eq!((settle(1), settle(98), settle(1)), (0, 0, 1));
         assert_eq!((settle(1_000_000), settle(1_000_000)), (3, 0));
-        assert_eq!(dealings.steps(key(1), STEP), STEPS_MAX);
-        assert_eq!(dealings.steps(key(2), STEP), 0);
+        assert_eq!(dealings.settled_steps(key(1), STEP), STEPS_MAX);
+        assert_eq!(dealings.settled_steps(key(2), STEP), 0);
     }
 
     #[test]
@@ -214,10 +217,10 @@ mod tests {
         let mut dealings = Dealings::default();
         for number in 0..200 {
             let paid = Credits(if number < 15 { 400 } else { 1 });
-            dealings.settle(key(number), Speed::AsStated, paid, STEP);
+            dealings.record_settlement(key(number), Speed::AsStated, paid, STEP);
         }
         for number in 0..15 {
-            assert_eq!(dealings.steps(key(number), STEP), STEPS_MAX);
+            assert_eq!(dealings.settled_steps(key(number), STEP), STEPS_MAX);
         }
     }
 

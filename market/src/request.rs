@@ -1,4 +1,4 @@
-//! Deposits and withdrawals: an account requests them and the market's operators decide.
+//! Deposits and withdrawals: an account can request them and the market's operators decide.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct MoneyRequest {
     pub reference: Name,
     /// The log time at which the account made the request.
     pub made: Millis,
-    /// The operator that pays the request out, once the operators have locked it.
+    /// The operator that must pay the request out, once the operators have locked it.
     pub lock: Option<PayoutLock>,
 }
 

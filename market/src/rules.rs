@@ -1,6 +1,6 @@
 //! The rules of a market: each is a number with a name and a range, and is fixed or can change.
 //!
-//! A change takes effect at a log time that the operators announce. It does not alter existing
+//! A change takes effect at a log time that the operators announce. It will not alter existing
 //! leases and orders: for example, a lease keeps the fee of its trade. The times of leases are
 //! fixed rules.
 
@@ -13,7 +13,7 @@ use crate::units::{Credits, Millis, Permille, Price, Units};
 const TIME_MAX: u64 = 366 * 24 * 3_600_000;
 
 /// The version of the rules that this build implements. All replicas must apply a command in the
-/// same way, so its effect changes only with this number, at a time in the log.
+/// same way, so its effect can change only with this number, at a time in the log.
 pub const RULES_VERSION: u16 = 1;
 
 /// The most settings of one change.
@@ -264,9 +264,9 @@ rules! {
 pub struct ClassRules {
     /// The class to which they apply.
     pub class: Class,
-    /// The tick: prices are multiples of it.
+    /// The tick: an order's price must be a multiple of it.
     pub tick: Price,
-    /// The lot: quantities are multiples of it.
+    /// The lot: an order's quantity must be a multiple of it.
     pub lot: Units,
     /// The interval of auctions, if the class has them. Orders then trade only in a uniform-price
     /// auction each time the log time passes a multiple of the interval, so arriving first within
@@ -279,7 +279,7 @@ impl ClassRules {
     ///
     /// # Errors
     /// The first number out of its range.
-    pub fn check(&self) -> Result<(), RuleFault> {
+    pub fn check_ranges(&self) -> Result<(), RuleFault> {
         within("classes.tick", self.tick.0, 1, u64::MAX)?;
         within("classes.lot", self.lot.0.into(), 1, u32::MAX.into())?;
         match self.auction {
@@ -294,11 +294,11 @@ impl Setting {
     ///
     /// # Errors
     /// If the value is out of its range.
-    pub fn apply(&self, rules: &mut Rules) -> Result<(), RuleFault> {
+    pub fn apply_to(&self, rules: &mut Rules) -> Result<(), RuleFault> {
         match self {
             Self::Number { rule, value } => rule.set(rules, *value),
             Self::Class(own) => {
-                own.check()?;
+                own.check_ranges()?;
                 rules.classes.retain(|known| known.class != own.class);
                 rules.classes.push(*own);
                 Ok(())
@@ -331,12 +331,12 @@ impl Rules {
     ///
     /// # Errors
     /// The first number out of its range.
-    pub fn check(&self) -> Result<(), RuleFault> {
+    pub fn check_ranges(&self) -> Result<(), RuleFault> {
         for rule in Rule::ALL {
             let (least, most) = rule.range();
             within(rule.name(), rule.of(self), least, most)?;
         }
-        self.classes.iter().try_for_each(ClassRules::check)
+        self.classes.iter().try_for_each(ClassRules::check_ranges)
     }
 }
 

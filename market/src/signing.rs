@@ -25,7 +25,7 @@ use crate::ids::{AccountKey, Signature};
 /// processor's fastest caches, and one invalid signature causes more individual checks.
 const TOGETHER_MAX: usize = 48;
 
-/// The y coordinates of the points of small order. A signature whose R is one of these points may
+/// The y coordinates of the points of small order. A signature whose R is one of these points can
 /// be valid for more than one message. The test compares them with the curve's own table.
 const SMALL_ORDER: [[u8; 32]; 5] = {
     const ZERO: [u8; 32] = [0; 32];
@@ -67,18 +67,19 @@ pub struct Claim<'a> {
 impl Claim<'_> {
     /// Returns whether the claim is true by the module's rule.
     #[must_use]
-    pub fn holds(&self) -> bool {
-        Equation::of(self).is_some_and(|equation| equation.holds())
+    pub fn is_valid(&self) -> bool {
+        Equation::from_claim(self).is_some_and(|equation| equation.is_satisfied())
     }
 
-    /// Returns [`Self::holds`] for each claim. If all are true it takes a third to a half of the
+    /// Returns [`Self::is_valid`] for each claim. If all are true it takes a third to a half of the
     /// time.
     #[must_use]
     pub fn each_holds(claims: &[Self]) -> Vec<bool> {
-        let equations: Vec<_> = claims.iter().map(Equation::of).collect();
+        let equations: Vec<_> = claims.iter().map(Equation::from_claim).collect();
         let holds = |together: &[Option<Equation>]| {
             let all = Equation::all_hold(together.iter().flatten());
-            let each = |it: &Option<Equation>| it.as_ref().is_some_and(|it| all || it.holds());
+            let each =
+                |it: &Option<Equation>| it.as_ref().is_some_and(|it| all || it.is_satisfied());
             together.iter().map(each).collect::<Vec<_>>()
         };
         equations.chunks(TOGETHER_MAX).flat_map(holds).collect()
@@ -96,7 +97,7 @@ struct Equation {
 
 impl Equation {
     /// Returns `None` if the key, R or s breaks the rule.
-    fn of(claim: &Claim<'_>) -> Option<Self> {
+    fn from_claim(claim: &Claim<'_>) -> Option<Self> {
         let (r_bytes, s_bytes) = claim.signature.0.split_first_chunk::<32>()?;
         let s = Scalar::from_canonical_bytes(*s_bytes.first_chunk()?).into_option()?;
         let r = unpack_r(r_bytes)?;
@@ -108,12 +109,12 @@ impl Equation {
             s,
             r,
             k: Scalar::from_bytes_mod_order_wide(&hash.finalize().into()),
-            a: known_keys::unpack(&claim.signer)?,
+            a: known_keys::unpack_key(&claim.signer)?,
             signer: claim.signer,
         })
     }
 
-    fn holds(&self) -> bool {
+    fn is_satisfied(&self) -> bool {
         let r = EdwardsPoint::vartime_double_scalar_mul_basepoint(&self.k, &-self.a, &self.s);
         (r - self.r).is_small_order()
     }
@@ -165,7 +166,7 @@ fn unpack_r(bytes: &[u8; 32]) -> Option<EdwardsPoint> {
 }
 
 /// Signs `domain`, a zero byte and `bytes`.
-pub(crate) fn sign(key: &SigningKey, domain: &str, bytes: &[u8]) -> Signature {
+pub(crate) fn sign_bytes(key: &SigningKey, domain: &str, bytes: &[u8]) -> Signature {
     use ed25519_dalek::Signer;
     Signature(key.sign(&with_domain(domain, bytes)).to_bytes())
 }
@@ -175,7 +176,7 @@ pub(crate) type Judge<'a> = dyn FnMut(&Claim<'_>) -> bool + 'a;
 
 /// Judges each claim alone and at once.
 pub(crate) fn holds_alone(claim: &Claim<'_>) -> bool {
-    claim.holds()
+    claim.is_valid()
 }
 
 /// A recorded claim.
@@ -194,7 +195,7 @@ impl NotedClaim {
         }
     }
 
-    pub(crate) fn claim(&self) -> Claim<'_> {
+    pub(crate) fn as_claim(&self) -> Claim<'_> {
         Claim {
             signer: self.signer,
             message: &self.message,
@@ -219,6 +220,7 @@ pub(crate) fn signed_by(
     })
 }
 
+/// Returns `domain`, a zero byte and `bytes`. The domain must not hold a zero byte itself.
 fn with_domain(domain: &str, bytes: &[u8]) -> Vec<u8> {
     debug_assert!(!domain.contains('\0'), "the zero byte ends the domain");
     let mut message = Vec::with_capacity(domain.len() + 1 + bytes.len());
@@ -232,7 +234,7 @@ impl AccountKey {
     /// Returns whether the key is a point of small order or no point: signatures of such a key
     /// prove nothing.
     pub fn is_weak(&self) -> bool {
-        known_keys::unpack(self).is_none()
+        known_keys::unpack_key(self).is_none()
     }
 }
 
@@ -266,7 +268,7 @@ mod tests {
 
     /// What is said of it alone and among others, which must be the same.
     fn agreed(claim: Claim<'_>) -> bool {
-        let alone = claim.holds();
+        let alone = claim.is_valid();
         let together = [honest(1), claim, honest(2), claim, honest(1)];
         let wanted = [true, alone, true, alone, true];
         assert_eq!(Claim::each_holds(&together), wanted, "{claim:?}");

@@ -6,7 +6,7 @@ use crate::exchange::Exchange;
 /// The first bytes of every snapshot; the next two bytes are the version.
 const MAGIC: &[u8; 8] = b"soukmkt\0";
 
-/// The version that this build writes.
+/// The version that this build writes, and the only one that it can read.
 const VERSION: u16 = 9;
 
 /// The initial capacity, enough for a small market: the digest's open block is up to half of it.
@@ -59,7 +59,7 @@ impl Exchange {
         }
         match postcard::take_from_bytes::<Self>(content) {
             Ok((mut exchange, [])) if exchange.is_sound() => {
-                exchange.rebuild();
+                exchange.rebuild_indices();
                 Ok(exchange)
             }
             _ => Err(SnapshotFault::Damaged),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::class::{DTYPES, Dtype, Resources, Throughput};
-use crate::units::{Millis, Price, Units, product};
+use crate::units::{Millis, Price, Units, widening_product};
 
 /// Trades that a tape stores one by one.
 const PRINTS_KEPT: usize = 64;
@@ -73,7 +73,13 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    pub(crate) fn print(&mut self, at: Millis, price: Price, quantity: Units, of: &Resources) {
+    pub(crate) fn record_print(
+        &mut self,
+        at: Millis,
+        price: Price,
+        quantity: Units,
+        of: &Resources,
+    ) {
         if self.prints.len() == PRINTS_KEPT {
             self.prints.pop_front();
         }
@@ -89,15 +95,16 @@ impl Tape {
             self.prints.len() <= PRINTS_KEPT,
             "the oldest print gives way"
         );
-        self.candle(at, price, quantity);
+        self.update_candle(at, price, quantity);
         debug_assert!(
             self.candles.len() <= CANDLES_KEPT,
             "the oldest candle gives way"
         );
     }
 
-    fn candle(&mut self, at: Millis, price: Price, quantity: Units) {
-        let start = at.floor(CANDLE);
+    /// Adds a trade to the candle of its minute. Trades must arrive in the order of log time.
+    fn update_candle(&mut self, at: Millis, price: Price, quantity: Units) {
+        let start = at.floor_to(CANDLE);
         let volume = u64::from(quantity.0);
         debug_assert!(
             self.candles.back().is_none_or(|last| last.start <= start),
@@ -143,7 +150,8 @@ impl Tape {
     /// Returns the index, weighted by volume over the stored prints.
     pub(crate) fn index(&self) -> PriceIndex {
         let per = |measure: &dyn Fn(&Print) -> u64, scale: u128| {
-            let weigh = |figure: u64, print: &Print| product(figure, print.quantity.0.into());
+            let weigh =
+                |figure: u64, print: &Print| widening_product(figure, print.quantity.0.into());
             let useful = || self.prints.iter().filter(|print| measure(print) > 0);
             let paid: u128 = useful().map(|print| weigh(print.price.0, print)).sum();
             let measured: u128 = useful().map(|print| weigh(measure(print), print)).sum();
@@ -153,7 +161,7 @@ impl Tape {
         };
         PriceIndex {
             per_tera_operation: Dtype::ALL
-                .map(|dtype| per(&|print| print.throughput.of(dtype), NANO * 1_000_000)),
+                .map(|dtype| per(&|print| print.throughput.for_dtype(dtype), NANO * 1_000_000)),
             per_gigabyte_moved: per(&|print| print.memory_bandwidth, NANO * 1_000_000_000),
             per_gigabyte_hour: per(&|print| print.memory_bytes, NANO * 3_600 * 1_000_000_000),
         }

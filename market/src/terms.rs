@@ -1,6 +1,6 @@
 //! The terms of orders besides price and quantity, stored once for all orders with equal terms.
 //!
-//! A provider posts the same device again and again, so the exchange interns its terms: an order
+//! A provider can post the same device many times, so the exchange interns its terms: an order
 //! holds a number, and the exchange computes the attributes that searches compare once per terms.
 
 use std::cmp::Ordering;
@@ -37,7 +37,7 @@ pub(crate) struct SpotTerms {
 }
 
 impl SpotTerms {
-    fn of(ask: &Ask) -> Self {
+    fn from_ask(ask: &Ask) -> Self {
         let limit = match ask.limit {
             Limit::Price(price) if !ask.spot.is_empty() => price,
             _ => Price(0),
@@ -99,7 +99,7 @@ pub(crate) trait Terms: Ord {
     /// The type of order.
     type Source;
 
-    fn of(order: &Self::Source) -> Self;
+    fn from_order(order: &Self::Source) -> Self;
 
     /// Returns whether the order has these terms.
     fn are_of(&self, order: &Self::Source) -> bool;
@@ -155,14 +155,14 @@ impl AskTerms {
 impl Terms for AskTerms {
     type Source = Ask;
 
-    fn of(ask: &Ask) -> Self {
+    fn from_order(ask: &Ask) -> Self {
         Self {
             resources: ask.resources.clone(),
             capacity: ask.capacity,
             duration_min: ask.duration_min,
             duration_max: ask.duration_max,
             notice: ask.notice,
-            spot: SpotTerms::of(ask),
+            spot: SpotTerms::from_ask(ask),
             idle: ask.idle,
             accepts: ask.accepts.clone(),
         }
@@ -213,7 +213,7 @@ impl BidTerms {
 impl Terms for BidTerms {
     type Source = Bid;
 
-    fn of(bid: &Bid) -> Self {
+    fn from_order(bid: &Bid) -> Self {
         Self {
             wants: bid.wants.clone(),
             duration: bid.duration,
@@ -248,12 +248,12 @@ impl Terms for BidTerms {
 
 fn lanes(memory: u64, bandwidth: u64, throughput: [u64; 6]) -> [u16; 8] {
     let [a, b, c, d, e, f] = throughput;
-    [memory, bandwidth, a, b, c, d, e, f].map(logarithm)
+    [memory, bandwidth, a, b, c, d, e, f].map(scaled_log2)
 }
 
 /// Returns the logarithm in sixteen steps per power of two. It never decreases, so comparing
 /// logarithms rules out only pairs that comparing figures would rule out too.
-fn logarithm(figure: u64) -> u16 {
+fn scaled_log2(figure: u64) -> u16 {
     let Some(exponent) = figure.checked_ilog2().filter(|exponent| *exponent >= 4) else {
         return figure as u16;
     };
@@ -311,8 +311,8 @@ impl<T: Ord> Default for Interner<T> {
 
 impl<T: Terms> Interner<T> {
     /// Returns the number of an order's terms and adds one user.
-    pub(crate) fn take(&mut self, slot: Slot, order: &T::Source) -> TermsId {
-        if let Some(at) = self.hinted(slot, order) {
+    pub(crate) fn intern_terms(&mut self, slot: Slot, order: &T::Source) -> TermsId {
+        if let Some(at) = self.find_hinted(slot, order) {
             assert!(
                 self.entries[at as usize].users > 0,
                 "terms without users are gone"
@@ -320,7 +320,7 @@ impl<T: Terms> Interner<T> {
             self.entries[at as usize].users += 1;
             return TermsId(at);
         }
-        let id = self.look_up(T::of(order));
+        let id = self.look_up(T::from_order(order));
         debug_assert!(self.get(id).are_of(order), "these are the order's terms");
         let slot = slot.index();
         if self.hints.0.len() <= slot {
@@ -330,7 +330,7 @@ impl<T: Terms> Interner<T> {
         id
     }
 
-    fn hinted(&self, slot: Slot, order: &T::Source) -> Option<u32> {
+    fn find_hinted(&self, slot: Slot, order: &T::Source) -> Option<u32> {
         let at = *self.hints.0.get(slot.index())?;
         let terms = self.entries.get(at as usize)?.terms.as_ref()?;
         terms.are_of(order).then_some(at)
@@ -369,8 +369,8 @@ impl<T: Terms> Interner<T> {
         TermsId(at)
     }
 
-    /// Adds one user.
-    pub(crate) fn share(&mut self, id: TermsId) -> TermsId {
+    /// Adds one user to terms that must have one already.
+    pub(crate) fn add_user(&mut self, id: TermsId) -> TermsId {
         assert!(
             self.entries[id.0 as usize].users > 0,
             "what is shared is in use"
@@ -381,8 +381,8 @@ impl<T: Terms> Interner<T> {
         id
     }
 
-    /// Removes one user.
-    pub(crate) fn release(&mut self, id: TermsId) {
+    /// Removes one user. Each user must be removed exactly once.
+    pub(crate) fn remove_user(&mut self, id: TermsId) {
         let entry = &mut self.entries[id.0 as usize];
         entry.users = entry
             .users
@@ -410,7 +410,7 @@ impl<T: Terms> Interner<T> {
     }
 
     /// Rebuilds the index by value after a restore.
-    pub(crate) fn rebuild(&mut self) {
+    pub(crate) fn rebuild_index(&mut self) {
         let entries = self.entries.iter().zip(0..);
         let known = entries.filter_map(|(entry, at)| Some((entry.terms.clone()?, at)));
         self.known = known.collect();
@@ -421,7 +421,7 @@ impl<T: Terms> Interner<T> {
     }
 
     /// Returns the number of users of all terms, for the audit.
-    pub(crate) fn users(&self) -> u64 {
+    pub(crate) fn total_users(&self) -> u64 {
         self.entries
             .iter()
             .map(|entry| u64::from(entry.users))
@@ -443,8 +443,8 @@ mod tests {
         assert!(
             figures
                 .windows(2)
-                .all(|pair| logarithm(pair[0]) <= logarithm(pair[1]))
+                .all(|pair| scaled_log2(pair[0]) <= scaled_log2(pair[1]))
         );
-        assert!(logarithm(u64::MAX) < u16::MAX / 2);
+        assert!(scaled_log2(u64::MAX) < u16::MAX / 2);
     }
 }

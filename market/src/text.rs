@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// At most 64 bytes of UTF-8 without control characters, such as a model's name or a peer id.
+/// At most 64 bytes of UTF-8, such as a model's name or a peer id. A name must not hold a control
+/// character.
 ///
 /// A clone copies no bytes, because every lease carries a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

@@ -76,7 +76,7 @@ impl Credits {
 pub(crate) trait Count {
     /// Adds one.
     fn count_up(&mut self);
-    /// Subtracts one.
+    /// Subtracts one from a number that must not be 0.
     fn count_down(&mut self);
 }
 
@@ -98,31 +98,31 @@ counted!(u32 u64);
 
 /// Returns the product of two 64-bit figures, which always fits in 128 bits.
 #[inline]
-pub(crate) fn product(one: u64, other: u64) -> u128 {
+pub(crate) fn widening_product(one: u64, other: u64) -> u128 {
     u128::from(one).saturating_mul(u128::from(other))
 }
 
 impl Millis {
     /// Returns the latest multiple of a span that is not later; for a span of zero, the time
     /// itself.
-    pub(crate) fn floor(self, span: Self) -> Self {
+    pub(crate) fn floor_to(self, span: Self) -> Self {
         let past = self.0.checked_rem(span.0).unwrap_or(0);
         Self(self.0.saturating_sub(past))
     }
     /// Returns the later time or, on overflow, the greatest one.
-    pub fn after(self, span: Self) -> Self {
+    pub fn saturating_add(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
     /// Returns the span since `earlier`, or zero if that is later.
-    pub fn since(self, earlier: Self) -> Self {
+    pub fn saturating_since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Price {
     /// Returns the greatest multiple of a tick that is not more.
-    pub(crate) fn floor(self, tick: Self) -> Self {
+    pub(crate) fn floor_to(self, tick: Self) -> Self {
         let over = self.0.checked_rem(tick.0).unwrap_or(0);
         Self(self.0.saturating_sub(over))
     }
@@ -145,10 +145,10 @@ impl Units {
     }
 }
 
-/// Returns `product / by`. Nearly every product fits in 64 bits, and those divide several times
-/// faster.
+/// Returns `product / by`; `by` must not be 0. Nearly every product fits in 64 bits, and those
+/// divide several times faster.
 #[inline]
-pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Credits> {
+pub(crate) fn divide_rounded(product: u128, by: u64, rounding: Rounding) -> Option<Credits> {
     assert!(by > 0, "a divisor is never zero");
     if let Ok(product) = u64::try_from(product) {
         return Some(Credits(match rounding {
@@ -168,30 +168,30 @@ impl Price {
     /// Returns the price of one unit for `duration`, rounded up, or `None` if it does not fit in 64
     /// bits.
     pub fn unit_cost(self, duration: Millis) -> Option<Credits> {
-        divided(product(self.0, duration.0), 1_000, Rounding::Up)
+        divide_rounded(widening_product(self.0, duration.0), 1_000, Rounding::Up)
     }
 
     /// Returns the escrow for `quantity` units over `duration`: the cost of one unit, rounded up,
     /// times the quantity. So the escrows of parts add up to the escrow of the whole.
-    pub fn escrow(self, quantity: Units, duration: Millis) -> Option<Credits> {
+    pub fn escrow_for(self, quantity: Units, duration: Millis) -> Option<Credits> {
         let unit = self.unit_cost(duration)?;
         unit.0.checked_mul(u64::from(quantity.0)).map(Credits)
     }
 
     /// Returns the cost of `usage` at this price.
     pub fn usage_cost(self, usage: DeviceMicros, rounding: Rounding) -> Option<Credits> {
-        divided(product(self.0, usage.0), 1_000_000, rounding)
+        divide_rounded(widening_product(self.0, usage.0), 1_000_000, rounding)
     }
 
     /// Returns the greatest price at which `quantity` units for `duration` cost at most `budget`.
-    pub fn affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
+    pub fn max_affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
         let each = budget.0.checked_div(u64::from(quantity.0.max(1)));
-        let product = product(each.unwrap_or(budget.0), 1_000);
-        let price = divided(product, duration.0.max(1), Rounding::Down);
+        let product = widening_product(each.unwrap_or(budget.0), 1_000);
+        let price = divide_rounded(product, duration.0.max(1), Rounding::Down);
         let price = price.map_or(Self(u64::MAX), |price| Self(price.0));
         debug_assert!(
             price
-                .escrow(quantity, duration)
+                .escrow_for(quantity, duration)
                 .is_none_or(|escrow| escrow <= budget),
             "what is affordable is within the budget"
         );
@@ -201,15 +201,15 @@ impl Price {
 
 impl DeviceMicros {
     /// Returns a part of this time, rounded up, and at most the whole.
-    pub fn part(self, part: Permille) -> Self {
-        let product = product(self.0, part.0.min(1_000).into());
-        let part = divided(product, 1_000, Rounding::Up);
+    pub fn scale_by(self, part: Permille) -> Self {
+        let product = widening_product(self.0, part.0.min(1_000).into());
+        let part = divide_rounded(product, 1_000, Rounding::Up);
         Self(part.expect("a part is no more than the whole").0)
     }
 
     /// Returns the device time of `quantity` devices for `span` or, on overflow, the greatest
     /// value.
-    pub fn of(quantity: Units, span: Millis) -> Self {
+    pub fn from_units(quantity: Units, span: Millis) -> Self {
         Self(
             span.0
                 .saturating_mul(1_000)
@@ -225,21 +225,21 @@ mod tests {
     #[test]
     fn escrow_of_parts_is_escrow_of_the_whole() {
         let (price, span) = (Price(7), Millis(333));
-        let whole = price.escrow(Units(5), span).unwrap();
+        let whole = price.escrow_for(Units(5), span).unwrap();
         let parts = price
-            .escrow(Units(2), span)
+            .escrow_for(Units(2), span)
             .unwrap()
-            .plus(price.escrow(Units(3), span).unwrap());
+            .plus(price.escrow_for(Units(3), span).unwrap());
         assert_eq!(whole, parts);
     }
 
     #[test]
     fn affordable_price_is_the_greatest_that_fits() {
         for (budget, quantity, span) in [(1_000, 3, 777), (5, 5, 1), (999_999, 1, 3_600_000)] {
-            let price = Price::affordable(Credits(budget), Units(quantity), Millis(span));
-            assert!(price.escrow(Units(quantity), Millis(span)).unwrap().0 <= budget);
+            let price = Price::max_affordable(Credits(budget), Units(quantity), Millis(span));
+            assert!(price.escrow_for(Units(quantity), Millis(span)).unwrap().0 <= budget);
             let above = Price(price.0 + 1)
-                .escrow(Units(quantity), Millis(span))
+                .escrow_for(Units(quantity), Millis(span))
                 .unwrap();
             assert!(above.0 > budget);
         }

@@ -71,50 +71,53 @@ impl Arrival {
 
     /// Returns the number of missing bytes.
     #[must_use]
-    pub fn missing(&self) -> u64 {
-        self.outline.length() - self.room.filled().len() as u64
+    pub fn missing_bytes(&self) -> u64 {
+        self.outline.length() - self.room.filled_bytes().len() as u64
     }
 
     /// Returns whether all frames have arrived and are checked.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         // Empty content is content too, and its id must match.
-        let right = self.checked > 0 || self.outline.matches(0, &[]);
+        let right = self.checked > 0 || self.outline.is_frame_content(0, &[]);
         self.checked == self.outline.length() && right
     }
 
-    /// Takes the next bytes in order.
+    /// Takes the next bytes, which must follow directly on the received ones. They can span several
+    /// frames.
     ///
     /// # Errors
-    /// [`CorruptFrame`] for the frame that the bytes complete; the arrival drops that frame.
+    /// [`CorruptFrame`] for the frame that the bytes complete; the arrival drops that frame and
+    /// takes none of the bytes after it, so the sender must begin again at [`Arrival::next_frame`].
     ///
     /// # Panics
-    /// If there are more bytes than are missing; see [`Arrival::missing`].
-    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), CorruptFrame> {
+    /// If there are more bytes than are missing; see [`Arrival::missing_bytes`].
+    pub fn push_bytes(&mut self, mut bytes: &[u8]) -> Result<(), CorruptFrame> {
         assert!(
-            bytes.len() as u64 <= self.missing(),
+            bytes.len() as u64 <= self.missing_bytes(),
             "no more than is missing is read"
         );
         while !bytes.is_empty() {
             let frame = self.next_frame();
-            let have = self.room.filled().len() as u64 - self.checked;
+            let have = self.room.filled_bytes().len() as u64 - self.checked;
             let wanted = self.outline.frame_length(frame) - have;
             let (now, later) = bytes.split_at(bytes.len().min(wanted as usize));
             self.room.extend(now);
             bytes = later;
             if now.len() as u64 == wanted {
-                self.check(frame)?;
+                self.check_frame(frame)?;
             }
         }
         Ok(())
     }
 
     /// Iterates over the missing frames, each with the memory for its bytes; drops the received
-    /// part of an incomplete frame. Short content has no such frames: use [`Arrival::take`] for it.
-    pub fn frames(&mut self) -> impl Iterator<Item = Frame<'_>> {
-        self.interrupted();
+    /// part of an incomplete frame. Short content has no such frames: use [`Arrival::push_bytes`]
+    /// for it.
+    pub fn missing_frames(&mut self) -> impl Iterator<Item = Frame<'_>> {
+        self.on_interrupted();
         let (first, outline) = (self.next_frame(), &self.outline);
-        let rooms = self.room.rest().chunks_mut(FRAME_BYTES);
+        let rooms = self.room.unfilled_mut().chunks_mut(FRAME_BYTES);
         rooms.zip(first..).map(move |(room, index)| Frame {
             outline,
             index,
@@ -123,7 +126,7 @@ impl Arrival {
         })
     }
 
-    /// Keeps a checked frame of [`Arrival::frames`].
+    /// Keeps a checked frame of [`Arrival::missing_frames`].
     ///
     /// # Panics
     /// If it is not the next frame of this content.
@@ -134,8 +137,8 @@ impl Arrival {
             "frames are kept in their order"
         );
         let length = self.outline.frame_length(index);
-        self.interrupted();
-        self.room.advance(length as usize);
+        self.on_interrupted();
+        self.room.advance_filled(length as usize);
         self.checked += length;
     }
 
@@ -145,23 +148,24 @@ impl Arrival {
     ///
     /// # Errors
     /// [`OutlineError`] if content of that length has another number of frames.
-    pub fn restate(&mut self, length: u64) -> Result<(), OutlineError> {
-        self.interrupted();
+    pub fn restate_length(&mut self, length: u64) -> Result<(), OutlineError> {
+        self.on_interrupted();
         let (id, frames) = (self.outline.id(), self.outline.frames().to_vec());
-        let stated = Outline::stated(id, length, frames)?;
+        let stated = Outline::from_hashes(id, length, frames)?;
         if !self.is_complete() {
-            self.room = self.room.resized(length, &self.spare);
+            self.room = self.room.copy_with_length(length, &self.spare);
             self.outline = stated;
         }
         Ok(())
     }
 
     /// Drops the received part of an incomplete frame, because its connection broke.
-    pub fn interrupted(&mut self) {
+    pub fn on_interrupted(&mut self) {
         self.room.truncate(self.checked as usize);
     }
 
-    /// Returns the content, or `None` if a part is missing.
+    /// Returns the content, or `None` if a part is missing. The received part is then lost, so you
+    /// should ask [`Arrival::is_complete`] first.
     #[must_use]
     pub fn finish(self) -> Option<VerifiedContent> {
         self.is_complete().then(|| VerifiedContent {
@@ -170,14 +174,17 @@ impl Arrival {
         })
     }
 
-    fn check(&mut self, frame: u64) -> Result<(), CorruptFrame> {
+    fn check_frame(&mut self, frame: u64) -> Result<(), CorruptFrame> {
         let start = self.checked as usize;
-        if !self.outline.matches(frame, &self.room.filled()[start..]) {
+        if !self
+            .outline
+            .is_frame_content(frame, &self.room.filled_bytes()[start..])
+        {
             self.room.truncate(start);
             let id = self.outline.id();
             return Err(CorruptFrame { frame, id });
         }
-        self.checked = self.room.filled().len() as u64;
+        self.checked = self.room.filled_bytes().len() as u64;
         Ok(())
     }
 }
@@ -203,7 +210,7 @@ pub struct CheckedFrame {
 impl Frame<'_> {
     /// Returns the number of missing bytes.
     #[must_use]
-    pub fn missing(&self) -> usize {
+    pub fn missing_bytes(&self) -> usize {
         self.room.len()
     }
 
@@ -212,8 +219,8 @@ impl Frame<'_> {
     /// them to the given memory.
     ///
     /// # Panics
-    /// If there are more bytes than are missing; see [`Frame::missing`].
-    pub fn take(&mut self, bytes: &[u8], copy: impl FnOnce(&mut [u8], &[u8])) {
+    /// If there are more bytes than are missing; see [`Frame::missing_bytes`].
+    pub fn push_bytes(&mut self, bytes: &[u8], copy: impl FnOnce(&mut [u8], &[u8])) {
         self.hasher.update(bytes);
         let room = self.room.split_off_mut(..bytes.len());
         copy(room.expect("no more than is missing is read"), bytes);
@@ -223,7 +230,7 @@ impl Frame<'_> {
     ///
     /// # Errors
     /// [`CorruptFrame`] if the frame is incomplete or does not match its hash.
-    pub fn check(self) -> Result<CheckedFrame, CorruptFrame> {
+    pub fn into_checked(self) -> Result<CheckedFrame, CorruptFrame> {
         let (index, id) = (self.index, self.outline.id());
         let is_whole = self.room.is_empty();
         if !is_whole || !self.outline.is_frame(index, &self.hasher) {
@@ -263,12 +270,12 @@ mod tests {
     fn pieces_of_any_size_arrive() {
         let bytes = content();
         for piece in [1 << 10, 100_003, FRAME_BYTES, 2 * FRAME_BYTES + 1] {
-            let mut arrival = Arrival::new(Outline::of(&bytes));
+            let mut arrival = Arrival::new(Outline::from_bytes(&bytes));
             bytes
                 .chunks(piece)
-                .for_each(|piece| arrival.take(piece).unwrap());
+                .for_each(|piece| arrival.push_bytes(piece).unwrap());
             let arrived = arrival.finish().unwrap();
-            assert_eq!(arrived.id(), ContentId::of(&bytes));
+            assert_eq!(arrived.id(), ContentId::for_content(&bytes));
             assert_eq!(arrived.bytes()[..], bytes);
         }
     }
@@ -276,59 +283,59 @@ mod tests {
     #[test]
     fn a_corrupt_frame_is_named_and_comes_again_alone() {
         let bytes = content();
-        let mut arrival = Arrival::new(Outline::of(&bytes));
+        let mut arrival = Arrival::new(Outline::from_bytes(&bytes));
         let mut wrong = bytes.clone();
         wrong[FRAME_BYTES + 17] ^= 1;
-        let corrupt = arrival.take(&wrong).unwrap_err();
+        let corrupt = arrival.push_bytes(&wrong).unwrap_err();
         assert_eq!(corrupt.frame, 1);
         assert_eq!(arrival.next_frame(), 1);
-        arrival.take(&bytes[FRAME_BYTES..]).unwrap();
+        arrival.push_bytes(&bytes[FRAME_BYTES..]).unwrap();
         assert!(arrival.finish().is_some());
     }
 
     #[test]
     fn what_is_checked_outlives_a_broken_connection() {
         let bytes = content();
-        let mut arrival = Arrival::new(Outline::of(&bytes));
-        arrival.take(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
-        arrival.interrupted();
+        let mut arrival = Arrival::new(Outline::from_bytes(&bytes));
+        arrival.push_bytes(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
+        arrival.on_interrupted();
         assert_eq!(arrival.next_frame(), 2);
         assert!(!arrival.is_complete());
-        arrival.take(&bytes[2 * FRAME_BYTES..]).unwrap();
+        arrival.push_bytes(&bytes[2 * FRAME_BYTES..]).unwrap();
         assert!(arrival.is_complete());
     }
 
     #[test]
     fn a_lie_about_the_length_costs_one_frame() {
         let bytes = content();
-        let right = Outline::of(&bytes);
+        let right = Outline::from_bytes(&bytes);
         let frames = right.frames().to_vec();
-        let lie = Outline::stated(right.id(), right.length() - 2, frames).unwrap();
+        let lie = Outline::from_hashes(right.id(), right.length() - 2, frames).unwrap();
         let mut arrival = Arrival::new(lie);
-        let corrupt = arrival.take(&bytes[..bytes.len() - 2]).unwrap_err();
+        let corrupt = arrival.push_bytes(&bytes[..bytes.len() - 2]).unwrap_err();
         assert_eq!(corrupt.frame, 3);
         assert!(
             arrival
-                .restate(right.length() + FRAME_BYTES as u64)
+                .restate_length(right.length() + FRAME_BYTES as u64)
                 .is_err()
         );
-        arrival.restate(right.length()).unwrap();
-        arrival.take(&bytes[3 * FRAME_BYTES..]).unwrap();
+        arrival.restate_length(right.length()).unwrap();
+        arrival.push_bytes(&bytes[3 * FRAME_BYTES..]).unwrap();
         assert!(arrival.finish().is_some());
     }
 
     #[test]
     fn frames_are_read_where_they_stay_and_kept_once_they_are_right() {
         let bytes: Vec<u8> = (0..9 * FRAME_BYTES + 5).map(|n| (n / 3) as u8).collect();
-        let mut arrival = Arrival::new(Outline::of(&bytes));
-        arrival.take(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
+        let mut arrival = Arrival::new(Outline::from_bytes(&bytes));
+        arrival.push_bytes(&bytes[..2 * FRAME_BYTES + 9]).unwrap();
         let mut checked = Vec::new();
         let sent = bytes.chunks(FRAME_BYTES).skip(2);
-        for (n, (mut frame, sent)) in arrival.frames().zip(sent).enumerate() {
+        for (n, (mut frame, sent)) in arrival.missing_frames().zip(sent).enumerate() {
             sent.chunks(1 + n * 30_011)
-                .for_each(|piece| frame.take(piece, <[u8]>::copy_from_slice));
-            assert_eq!(frame.missing(), 0);
-            checked.push(frame.check().unwrap());
+                .for_each(|piece| frame.push_bytes(piece, <[u8]>::copy_from_slice));
+            assert_eq!(frame.missing_bytes(), 0);
+            checked.push(frame.into_checked().unwrap());
         }
         assert_eq!(checked.len(), 8);
         checked
@@ -337,22 +344,22 @@ mod tests {
             .for_each(|frame| arrival.on_checked(frame));
         assert_eq!(arrival.next_frame(), 5);
         // What was not kept comes again, and a wrong frame is named.
-        let mut frame = arrival.frames().next().unwrap();
-        frame.take(&vec![7; frame.missing()], <[u8]>::copy_from_slice);
-        assert_eq!(frame.check().unwrap_err().frame, 5);
-        let mut frame = arrival.frames().next().unwrap();
+        let mut frame = arrival.missing_frames().next().unwrap();
+        frame.push_bytes(&vec![7; frame.missing_bytes()], <[u8]>::copy_from_slice);
+        assert_eq!(frame.into_checked().unwrap_err().frame, 5);
+        let mut frame = arrival.missing_frames().next().unwrap();
         let most = &bytes[5 * FRAME_BYTES..6 * FRAME_BYTES - 1];
-        frame.take(most, <[u8]>::copy_from_slice);
-        assert!(frame.check().is_err(), "a byte is missing");
-        arrival.take(&bytes[5 * FRAME_BYTES..]).unwrap();
+        frame.push_bytes(most, <[u8]>::copy_from_slice);
+        assert!(frame.into_checked().is_err(), "a byte is missing");
+        arrival.push_bytes(&bytes[5 * FRAME_BYTES..]).unwrap();
         assert_eq!(&arrival.finish().unwrap().bytes()[..], &bytes[..]);
     }
 
     #[test]
     fn nothing_is_content_only_under_its_own_id() {
-        let nothing = Arrival::new(Outline::of(&[]));
-        assert_eq!(nothing.finish().unwrap().id(), ContentId::of(&[]));
-        let other = Outline::stated(ContentId::of(b"x"), 0, Vec::new()).unwrap();
+        let nothing = Arrival::new(Outline::from_bytes(&[]));
+        assert_eq!(nothing.finish().unwrap().id(), ContentId::for_content(&[]));
+        let other = Outline::from_hashes(ContentId::for_content(b"x"), 0, Vec::new()).unwrap();
         assert!(Arrival::new(other).finish().is_none());
     }
 }

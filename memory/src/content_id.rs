@@ -41,11 +41,11 @@ impl ContentId {
 
     /// Computes the id of `bytes`.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn for_content(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// Computes the id of a reader's bytes without holding all of them in memory.
+    /// Computes the id of a reader's bytes, which can be more than fit in memory.
     ///
     /// # Errors
     /// The reader's error.
@@ -67,9 +67,10 @@ impl ContentId {
         &self.0
     }
 
-    /// Returns the first ten hexadecimal digits: enough for a person to tell ids apart.
+    /// Returns the first ten hexadecimal digits: enough for a person to tell ids apart. Code must
+    /// compare whole ids.
     #[must_use]
-    pub fn short(&self) -> String {
+    pub fn short_hex(&self) -> String {
         hex::encode(&self.0[..5])
     }
 }
@@ -82,7 +83,7 @@ impl fmt::Display for ContentId {
 
 impl fmt::Debug for ContentId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ContentId({})", self.short())
+        write!(formatter, "ContentId({})", self.short_hex())
     }
 }
 
@@ -128,7 +129,7 @@ mod tests {
 
     #[test]
     fn an_id_survives_text_and_json() {
-        let id = ContentId::of(b"souk");
+        let id = ContentId::for_content(b"souk");
         assert_eq!(id.to_string().parse::<ContentId>().unwrap(), id);
         let json = serde_json::to_string(&id).unwrap();
         assert_eq!(json, format!("\"{id}\""));
@@ -138,7 +139,7 @@ mod tests {
     #[test]
     fn the_id_of_nothing_is_the_published_blake3_vector() {
         assert_eq!(
-            ContentId::of(b"").to_string(),
+            ContentId::for_content(b"").to_string(),
             "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
         );
     }

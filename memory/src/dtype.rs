@@ -2,7 +2,8 @@
 //!
 //! Strings are not included: a shape does not determine their size, so code can neither check them
 //! before allocation nor address them by index. Types narrower than a byte are packed, low bits
-//! first, as in ONNX.
+//! first, as in ONNX: callers must size them by [`DType::byte_length`], because they have no width
+//! in bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -87,7 +88,7 @@ pub enum DTypeError {
     },
 }
 
-/// One row for each type: the type, ONNX's number for it, its name, its size in bits.
+/// Every type must have one row: the type, ONNX's number for it, its name, its size in bits.
 const TABLE: [(DType, i32, &str, usize); 25] = [
     (DType::F32, 1, "f32", 32),
     (DType::U8, 2, "u8", 8),
@@ -121,14 +122,14 @@ const ONNX_STRING: i32 = 8;
 
 impl DType {
     /// Iterates over all element types.
-    pub fn all() -> impl Iterator<Item = Self> {
+    pub fn all_types() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
     /// Returns ONNX's number for this type (`TensorProto.DataType`).
     #[must_use]
     pub fn onnx_code(self) -> i32 {
-        self.row().1
+        self.table_row().1
     }
 
     /// Returns the type with ONNX's number `code`.
@@ -146,27 +147,29 @@ impl DType {
     /// Returns the short name, such as `f32`, `bf16` or `i64`.
     #[must_use]
     pub fn name(self) -> &'static str {
-        self.row().2
+        self.table_row().2
     }
 
     /// Returns the size of one element in bits: 2 to 128.
     #[must_use]
-    pub fn bits(self) -> usize {
-        self.row().3
+    pub fn bit_width(self) -> usize {
+        self.table_row().3
     }
 
     /// Returns the size of one element in bytes; `None` for types packed several to a byte.
     #[must_use]
-    pub fn bytes(self) -> Option<usize> {
-        self.bits().is_multiple_of(8).then(|| self.bits() / 8)
+    pub fn byte_width(self) -> Option<usize> {
+        self.bit_width()
+            .is_multiple_of(8)
+            .then(|| self.bit_width() / 8)
     }
 
     /// Returns the bytes that `count` elements take, packed; `None` beyond `usize`.
     #[must_use]
     pub fn byte_length(self, count: usize) -> Option<usize> {
-        match self.bytes() {
+        match self.byte_width() {
             Some(bytes) => count.checked_mul(bytes),
-            None => Some(count.div_ceil(8 / self.bits())),
+            None => Some(count.div_ceil(8 / self.bit_width())),
         }
     }
 
@@ -176,7 +179,7 @@ impl DType {
         self.name().starts_with('f') || self == Self::Bf16
     }
 
-    fn row(self) -> &'static (Self, i32, &'static str, usize) {
+    fn table_row(self) -> &'static (Self, i32, &'static str, usize) {
         TABLE
             .iter()
             .find(|row| row.0 == self)
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_type_survives_its_code_and_its_name() {
-        for dtype in DType::all() {
+        for dtype in DType::all_types() {
             assert_eq!(DType::from_onnx_code(dtype.onnx_code()), Ok(dtype));
             assert_eq!(dtype.name().parse(), Ok(dtype));
             let json = serde_json::to_string(&dtype).unwrap();

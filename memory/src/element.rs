@@ -6,8 +6,8 @@ use crate::DType;
 
 /// A Rust type with the same representation as the elements in a tensor's bytes.
 ///
-/// It is sealed: only this module implements it. `bool` does not, because a byte other than 0 and 1
-/// is not a `bool`; [`crate::Tensor::to_bools`] reads tensors of [`DType::Bool`].
+/// It is sealed: only this module can implement it. `bool` does not, because a byte other than 0
+/// and 1 is not a `bool`; [`crate::Tensor::to_bools`] reads tensors of [`DType::Bool`].
 pub trait Element: Pod + Send + Sync + private::Seal {
     /// The element type of this Rust type.
     const DTYPE: DType;
@@ -96,7 +96,7 @@ impl Bf16 {
     }
 }
 
-/// Computes `value >> shift`, rounded to nearest with ties to even; `shift` is 1 to 31.
+/// Computes `value >> shift`, rounded to nearest with ties to even; `shift` must be 1 to 31.
 fn rounded_shift(value: u32, shift: u32) -> u32 {
     let kept = value >> shift;
     let lost = value & ((1 << shift) - 1);

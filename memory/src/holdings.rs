@@ -11,7 +11,7 @@
 //! disk) and does not vanish.
 //!
 //! A transfer to or from disk or a device's own memory takes time; it is not a step but a
-//! [`Transit`].
+//! [`Transit`], which can fail.
 
 mod error;
 mod room;
@@ -160,7 +160,7 @@ impl Holdings {
 
     /// Returns the use of a place.
     #[must_use]
-    pub fn pool(&self, place: Place) -> PoolUse {
+    pub fn pool_use(&self, place: Place) -> PoolUse {
         let pool = self.pools.get(&place);
         pool.map_or_else(PoolUse::default, |pool| PoolUse {
             limit: pool.limit,
@@ -188,7 +188,7 @@ impl Holdings {
         std::mem::take(&mut self.steps)
     }
 
-    /// Makes space for new content at `place`.
+    /// Makes space for new content at `place`, which the caller must then write there.
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
@@ -203,7 +203,7 @@ impl Holdings {
     /// # Errors
     /// [`HoldError::NoRoom`], [`HoldError::NoPool`], or [`HoldError::Length`] if the content is
     /// held with another length.
-    pub fn adopt(
+    pub fn adopt_content(
         &mut self,
         content: ContentId,
         bytes: u64,
@@ -215,7 +215,7 @@ impl Holdings {
             self.by_content.insert(content, handle);
             return Ok(handle);
         };
-        let (known, stated) = (self.bytes(handle)?, bytes);
+        let (known, stated) = (self.content_length(handle)?, bytes);
         if known != stated {
             let bytes = known;
             return Err(HoldError::Length {
@@ -224,7 +224,7 @@ impl Holdings {
                 stated,
             });
         }
-        if !self.holds(handle, place) {
+        if !self.has_copy(handle, place) {
             self.make_room(place, bytes)?;
             self.add_copy(handle, place);
         }
@@ -238,13 +238,13 @@ impl Holdings {
 
     /// Returns the handle of some content, if it is held.
     #[must_use]
-    pub fn find(&self, content: &ContentId) -> Option<Handle> {
+    pub fn find_handle(&self, content: &ContentId) -> Option<Handle> {
         self.by_content.get(content).copied()
     }
 
     /// Returns whether a place has a copy.
     #[must_use]
-    pub fn holds(&self, handle: Handle, place: Place) -> bool {
+    pub fn has_copy(&self, handle: Handle, place: Place) -> bool {
         let item = self.items.get(&handle);
         item.is_some_and(|item| item.copies.contains_key(&place))
     }
@@ -253,16 +253,16 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::Unknown`].
-    pub fn places(&self, handle: Handle) -> Result<Vec<Place>, HoldError> {
-        Ok(self.item(handle)?.copies.keys().copied().collect())
+    pub fn copy_places(&self, handle: Handle) -> Result<Vec<Place>, HoldError> {
+        Ok(self.get_item(handle)?.copies.keys().copied().collect())
     }
 
     /// Returns the length of some content in bytes.
     ///
     /// # Errors
     /// [`HoldError::Unknown`].
-    pub fn bytes(&self, handle: Handle) -> Result<u64, HoldError> {
-        Ok(self.item(handle)?.bytes)
+    pub fn content_length(&self, handle: Handle) -> Result<u64, HoldError> {
+        Ok(self.get_item(handle)?.bytes)
     }
 
     /// Brings a copy to `place` by the fastest route from any place that has one.
@@ -271,11 +271,11 @@ impl Holdings {
     /// [`HoldError::NoPath`] if no such place has a path to it, [`HoldError::NoRoom`],
     /// [`HoldError::Unknown`], or [`HoldError::Moving`] until the necessary transfers have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
-        if self.holds(handle, place) {
-            self.touch(handle, place);
+        if self.has_copy(handle, place) {
+            self.mark_used(handle, place);
             return Ok(());
         }
-        let bytes = self.bytes(handle)?;
+        let bytes = self.content_length(handle)?;
         loop {
             if self.is_coming(handle, place) {
                 return Err(HoldError::Moving { place });
@@ -284,22 +284,22 @@ impl Holdings {
             let own = |hop: &Hop| self.is_own(hop.from) || self.is_own(hop.to);
             let hop = match route.hops.first() {
                 Some(hop) if route.hops.iter().any(own) => *hop,
-                _ => return self.copy(handle, from, place, route.time),
+                _ => return self.copy_content(handle, from, place, route.time),
             };
             if own(&hop) {
                 if self.is_coming(handle, hop.to) {
                     return Err(HoldError::Moving { place: hop.to });
                 }
                 self.room_beside(handle, from, hop.to)?;
-                return Err(self.begin(handle, hop, bytes));
+                return Err(self.begin_transit(handle, hop, bytes));
             }
             // The route goes over a memory from which the next hop starts.
-            self.copy(handle, from, hop.to, route.time)?;
+            self.copy_content(handle, from, hop.to, route.time)?;
         }
     }
 
     /// Adds a step that copies content.
-    fn copy(
+    fn copy_content(
         &mut self,
         handle: Handle,
         from: Place,
@@ -308,7 +308,7 @@ impl Holdings {
     ) -> Result<(), HoldError> {
         self.room_beside(handle, from, to)?;
         self.add_copy(handle, to);
-        let bytes = self.bytes(handle)?;
+        let bytes = self.content_length(handle)?;
         self.steps.push(Step::Copy {
             handle,
             from,
@@ -321,30 +321,30 @@ impl Holdings {
 
     /// Makes space for a copy of content at `from`, without evicting that source.
     fn room_beside(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), HoldError> {
-        let bytes = self.bytes(handle)?;
+        let bytes = self.content_length(handle)?;
         self.copy_mut(handle, from)?.pins += 1;
         let room = self.make_room(to, bytes);
         self.copy_mut(handle, from)?.pins -= 1;
         room
     }
 
-    /// Keeps a copy in place until you have called [`Holdings::unpin`] as often.
+    /// Keeps a copy in place until you have called [`Holdings::unpin_copy`] as often.
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
-    pub fn pin(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn pin_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         self.copy_mut(handle, place)?.pins += 1;
         Ok(())
     }
 
-    /// Reverts one [`Holdings::pin`].
+    /// Reverts one [`Holdings::pin_copy`].
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
     ///
     /// # Panics
     /// If the copy is not pinned.
-    pub fn unpin(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn unpin_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         let copy = self.copy_mut(handle, place)?;
         assert!(copy.pins > 0, "only what is pinned is unpinned");
         copy.pins -= 1;
@@ -355,7 +355,7 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::Pinned`] if this is the last reference and a copy is in use.
-    pub fn release(&mut self, handle: Handle) -> Result<(), HoldError> {
+    pub fn release_reference(&mut self, handle: Handle) -> Result<(), HoldError> {
         let item = self.items.get_mut(&handle);
         let item = item.filter(|item| item.references > 0);
         let item = item.ok_or(HoldError::Unknown { handle })?;
@@ -373,13 +373,13 @@ impl Holdings {
         content.map(|content| self.by_content.remove(&content));
         // If the content is in transfer, it goes when the transfer has ended.
         if !self.is_on_its_way(handle) {
-            self.forget(handle);
+            self.forget_content(handle);
         }
-        self.check();
+        self.check_invariants();
         Ok(())
     }
 
-    fn forget(&mut self, handle: Handle) {
+    fn forget_content(&mut self, handle: Handle) {
         let copies = self.items[&handle].copies.keys();
         let places: Vec<Place> = copies.copied().collect();
         places
@@ -389,11 +389,11 @@ impl Holdings {
     }
 
     /// Records the loss of a copy, for example because its device failed, its file is damaged or
-    /// its peer left.
+    /// its peer left. The copy must not be the source of a transfer in progress.
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
-    pub fn lost(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn on_copy_lost(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         let copy = self.copy_mut(handle, place)?;
         copy.pins = 0;
         assert_eq!(copy.moving, 0, "what is being moved is read");
@@ -411,7 +411,7 @@ impl Holdings {
     /// Returns the place from which the content reaches `to` fastest, and the route. The route
     /// avoids places that could not hold the content, such as a lost device.
     fn source(&self, handle: Handle, to: Place) -> Result<(Place, Route), HoldError> {
-        let item = self.item(handle)?;
+        let item = self.get_item(handle)?;
         let takes = |place: Place| match self.pools.get(&place) {
             Some(pool) => pool.limit >= item.bytes,
             None => true,
@@ -442,14 +442,14 @@ impl Holdings {
         handle
     }
 
-    fn item(&self, handle: Handle) -> Result<&Holding, HoldError> {
+    fn get_item(&self, handle: Handle) -> Result<&Holding, HoldError> {
         let item = self.items.get(&handle);
         let held = item.filter(|item| item.references > 0);
         held.ok_or(HoldError::Unknown { handle })
     }
 
     fn copy_mut(&mut self, handle: Handle, place: Place) -> Result<&mut CopyState, HoldError> {
-        self.item(handle)?;
+        self.get_item(handle)?;
         self.copy_mut_of_any(handle, place)
     }
 

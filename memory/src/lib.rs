@@ -1,7 +1,7 @@
 //! Tensors, content ids, tensor files and the content-addressed store.
 //!
 //! Content that souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
-//! souk need not send, store or compute anything twice, and detects every change. [`holdings`]
+//! souk need not send, store or compute anything twice, and can detect every change. [`holdings`]
 //! records which places have a copy and finds the fastest route for a new one over [`paths`];
 //! [`space`] moves the bytes. This crate does not know devices, money or the network.
 //!
@@ -11,9 +11,9 @@
 //! let store = Store::in_memory(1 << 20);
 //! let tensor = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])?;
 //! let id = store.put_tensor(&tensor)?;
-//! assert_eq!(id, ContentId::of(&tensor.to_blob()));
+//! assert_eq!(id, ContentId::for_content(&tensor.to_blob()));
 //!
-//! let found = store.tensor(&id)?.ok_or("it was put there")?;
+//! let found = store.get_tensor(&id)?.ok_or("it was put there")?;
 //! assert_eq!(found.to_vec::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
 //! assert!(store.put_as(id, "another content".into()).is_err());
 //! # Ok::<(), Box<dyn std::error::Error>>(())

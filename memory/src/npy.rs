@@ -81,7 +81,8 @@ pub enum NpyError {
     },
 }
 
-/// Reads a file's bytes. Little-endian C-order elements share the memory of `file`.
+/// Reads a file's bytes. The tensor will share the memory of `file` if its elements are
+/// little-endian in C order.
 ///
 /// # Errors
 /// [`NpyError`], with the expected and actual sizes if they differ.
@@ -100,7 +101,7 @@ pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
         });
     }
     let elements = if header.big_endian {
-        swapped(&elements, header.swap_bytes)
+        swap_byte_order(&elements, header.swap_bytes)
     } else {
         elements
     };
@@ -115,9 +116,10 @@ pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
 /// Builds the file of a tensor.
 ///
 /// # Errors
-/// [`NpyError::Unwritable`] for types that NumPy lacks.
+/// [`NpyError::Unwritable`] for types that NumPy lacks; you can write some of them as
+/// `.safetensors`.
 pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
-    let header = header(tensor)?;
+    let header = header_bytes(tensor)?;
     let mut file = BytesMut::with_capacity(header.len() + tensor.bytes().len());
     file.extend_from_slice(&header);
     file.extend_from_slice(tensor.bytes());
@@ -128,12 +130,12 @@ pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
 ///
 /// # Errors
 /// [`NpyError::Unwritable`] for types that NumPy lacks.
-pub fn header(tensor: &Tensor) -> Result<Bytes, NpyError> {
-    Ok(Header::text(tensor)?.into())
+pub fn header_bytes(tensor: &Tensor) -> Result<Bytes, NpyError> {
+    Ok(Header::build_prefix(tensor)?.into())
 }
 
-/// Reverses the bytes of each number; `size` is the number's length in bytes.
-fn swapped(elements: &Bytes, size: usize) -> Bytes {
+/// Reverses the bytes of each number; `size` is the number's length in bytes and must not be zero.
+fn swap_byte_order(elements: &Bytes, size: usize) -> Bytes {
     let mut turned = elements.to_vec();
     turned.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     turned.into()
@@ -149,7 +151,7 @@ fn c_order(elements: &Bytes, shape: &Shape, size: usize) -> Bytes {
     }
     let mut ordered = Vec::with_capacity(elements.len());
     let mut index = vec![0usize; shape.rank()];
-    for _ in 0..shape.count() {
+    for _ in 0..shape.element_count() {
         let offset: usize = index
             .iter()
             .zip(&strides)
@@ -263,7 +265,7 @@ mod tests {
             dims in prop::collection::vec(0usize..5, 0..5),
             code in 0..25usize,
         ) {
-            let dtype = DType::all().nth(code).unwrap();
+            let dtype = DType::all_types().nth(code).unwrap();
             let shape = Shape::new(dims).unwrap();
             let bytes = vec![1u8; shape.byte_length(dtype)];
             let tensor = Tensor::new(dtype, shape, bytes.into()).unwrap();

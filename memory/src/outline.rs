@@ -54,16 +54,16 @@ pub enum OutlineError {
 impl Outline {
     /// Computes the outline of `bytes`, at the cost of their id alone.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_bytes(bytes: &[u8]) -> Self {
         let length = bytes.len() as u64;
         if bytes.len() <= FRAME_BYTES {
             let frames = Vec::new();
-            let id = ContentId::of(bytes);
+            let id = ContentId::for_content(bytes);
             return Self { id, length, frames };
         }
         let hash = |(index, frame)| hash_of(index, frame);
         let frames: Vec<FrameHash> = bytes.chunks(FRAME_BYTES).enumerate().map(hash).collect();
-        let id = root(&frames, length);
+        let id = hash_root(&frames, length);
         Self { id, length, frames }
     }
 
@@ -72,7 +72,7 @@ impl Outline {
     ///
     /// # Errors
     /// [`OutlineError`] if the hashes do not match.
-    pub fn stated(
+    pub fn from_hashes(
         id: ContentId,
         length: u64,
         frames: Vec<FrameHash>,
@@ -88,7 +88,7 @@ impl Outline {
             });
         }
         if expected > 0 {
-            let found = root(&frames, length);
+            let found = hash_root(&frames, length);
             if found != id {
                 return Err(OutlineError::Changed { id, found });
             }
@@ -123,13 +123,13 @@ impl Outline {
 
     /// Returns whether `bytes` are the frame with this number.
     #[must_use]
-    pub fn matches(&self, index: u64, bytes: &[u8]) -> bool {
+    pub fn is_frame_content(&self, index: u64, bytes: &[u8]) -> bool {
         if bytes.len() as u64 != self.frame_length(index) {
             return false;
         }
         match usize::try_from(index).map(|index| self.frames.get(index)) {
             Ok(Some(hash)) => hash_of(index as usize, bytes) == *hash,
-            _ => self.frames.is_empty() && index == 0 && ContentId::of(bytes) == self.id,
+            _ => self.frames.is_empty() && index == 0 && ContentId::for_content(bytes) == self.id,
         }
     }
 
@@ -162,30 +162,30 @@ fn hash_of(index: usize, frame: &[u8]) -> FrameHash {
 }
 
 /// Computes the id from the hashes of two or more frames.
-fn root(frames: &[FrameHash], length: u64) -> ContentId {
-    let (left, right) = halves(frames, length);
+fn hash_root(frames: &[FrameHash], length: u64) -> ContentId {
+    let (left, right) = hash_halves(frames, length);
     let hash = hazmat::merge_subtrees_root(&left, &right, Mode::Hash);
     ContentId::from_bytes(*hash.as_bytes())
 }
 
-fn branch(frames: &[FrameHash], length: u64) -> FrameHash {
+fn hash_branch(frames: &[FrameHash], length: u64) -> FrameHash {
     match frames {
         [only] => *only,
         _ => {
-            let (left, right) = halves(frames, length);
+            let (left, right) = hash_halves(frames, length);
             hazmat::merge_subtrees_non_root(&left, &right, Mode::Hash)
         }
     }
 }
 
 /// Computes the hashes of the two branches of a node; the left has a power of two of bytes and is
-/// the larger.
-fn halves(frames: &[FrameHash], length: u64) -> (FrameHash, FrameHash) {
+/// the larger. There must be at least two frames.
+fn hash_halves(frames: &[FrameHash], length: u64) -> (FrameHash, FrameHash) {
     assert!(frames.len() > 1, "one frame has no branches");
     let left = hazmat::left_subtree_len(length);
     let count = (left / FRAME_BYTES as u64) as usize;
     let (ours, theirs) = frames.split_at(count);
-    (branch(ours, left), branch(theirs, length - left))
+    (hash_branch(ours, left), hash_branch(theirs, length - left))
 }
 
 #[cfg(test)]
@@ -204,12 +204,12 @@ mod tests {
         #[test]
         fn frames_make_the_id_that_the_whole_has(frames in 0..9_usize, rest in 0..3_000_usize) {
             let bytes = content(frames * FRAME_BYTES + rest, 3);
-            let outline = Outline::of(&bytes);
-            prop_assert_eq!(outline.id(), ContentId::of(&bytes));
+            let outline = Outline::from_bytes(&bytes);
+            prop_assert_eq!(outline.id(), ContentId::for_content(&bytes));
             let frames = outline.frames().to_vec();
-            let stated = Outline::stated(outline.id(), outline.length(), frames).unwrap();
+            let stated = Outline::from_hashes(outline.id(), outline.length(), frames).unwrap();
             for (index, frame) in bytes.chunks(FRAME_BYTES).enumerate() {
-                prop_assert!(stated.matches(index as u64, frame));
+                prop_assert!(stated.is_frame_content(index as u64, frame));
             }
         }
 
@@ -218,11 +218,11 @@ mod tests {
             place in 0..5 * FRAME_BYTES - 7, bit in 0..8_u32,
         ) {
             let mut bytes = content(5 * FRAME_BYTES - 7, 9);
-            let outline = Outline::of(&bytes);
+            let outline = Outline::from_bytes(&bytes);
             bytes[place] ^= 1 << bit;
             for (index, frame) in bytes.chunks(FRAME_BYTES).enumerate() {
                 let right = index != place / FRAME_BYTES;
-                prop_assert_eq!(outline.matches(index as u64, frame), right);
+                prop_assert_eq!(outline.is_frame_content(index as u64, frame), right);
             }
         }
     }
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn hashes_of_something_else_are_refused() {
         let bytes = content(3 * FRAME_BYTES, 1);
-        let outline = Outline::of(&bytes);
+        let outline = Outline::from_bytes(&bytes);
         let (id, length, mut frames) = (outline.id(), outline.length(), outline.frames().to_vec());
-        let fewer = Outline::stated(id, length, frames[..2].to_vec());
+        let fewer = Outline::from_hashes(id, length, frames[..2].to_vec());
         assert!(matches!(
             fewer,
             Err(OutlineError::Count {
@@ -241,14 +241,17 @@ mod tests {
                 ..
             })
         ));
-        let longer = Outline::stated(id, length + 1, frames.clone());
+        let longer = Outline::from_hashes(id, length + 1, frames.clone());
         assert!(matches!(
             longer,
             Err(OutlineError::Count { expected: 4, .. })
         ));
         frames.swap(0, 1);
-        let swapped = Outline::stated(id, length, frames);
+        let swapped = Outline::from_hashes(id, length, frames);
         assert!(matches!(swapped, Err(OutlineError::Changed { .. })));
-        assert!(!outline.matches(3, &[]), "nothing is behind the end");
+        assert!(
+            !outline.is_frame_content(3, &[]),
+            "nothing is behind the end"
+        );
     }
 }

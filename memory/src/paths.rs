@@ -127,9 +127,9 @@ impl PathBytes {
         *count += bytes;
     }
 
-    /// Returns the bytes counted since `before`.
+    /// Returns the bytes counted since `before`, which must be an earlier value of the same counts.
     #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
+    pub fn bytes_since(&self, before: &Self) -> Self {
         Self {
             nvlink: self.nvlink - before.nvlink,
             pcie: self.pcie - before.pcie,
@@ -143,7 +143,7 @@ impl PathBytes {
 impl Path {
     /// Returns the time that `bytes` take over the path; zero if both ends are one memory.
     #[must_use]
-    pub fn time(&self, bytes: u64) -> Duration {
+    pub fn transfer_time(&self, bytes: u64) -> Duration {
         if matches!(self.kind, PathKind::Unified | PathKind::Shared) {
             return Duration::ZERO;
         }
@@ -154,11 +154,12 @@ impl Path {
 }
 
 impl Paths {
-    /// Adds a path, or resets the figures of a path of that kind between these places.
+    /// Adds a path, or resets the figures of a path of that kind between these places, which must
+    /// differ.
     ///
     /// # Panics
     /// If the bandwidth is not a positive number.
-    pub fn declare(&mut self, from: Place, to: Place, path: Path) {
+    pub fn declare_path(&mut self, from: Place, to: Place, path: Path) {
         assert!(path.bytes_per_second > 0.0, "a path carries something");
         assert!(from != to, "a place needs no path to itself");
         let between = self.known.entry(from).or_default().entry(to).or_default();
@@ -172,27 +173,32 @@ impl Paths {
 
     /// Adds a path in both directions.
     pub fn declare_both(&mut self, one: Place, other: Place, path: Path) {
-        self.declare(one, other, path);
-        self.declare(other, one, path);
+        self.declare_path(one, other, path);
+        self.declare_path(other, one, path);
     }
 
     /// Records the time that a transfer over a declared path took. An outlier counts only as the
     /// third in a row: the thread that moved the bytes may have been delayed, and a path that looks
     /// slow would not be used again.
-    pub fn observe(&mut self, hop: Hop, bytes: u64, took: Duration) {
+    pub fn observe_transfer(&mut self, hop: Hop, bytes: u64, took: Duration) {
         let between = self.known.get_mut(&hop.from);
         let between = between.and_then(|onward| onward.get_mut(&hop.to));
         let mut all = between.into_iter().flatten();
         let Some(known) = all.find(|known| known.path.kind == hop.kind) else {
             return;
         };
-        if took > known.path.time(bytes).saturating_mul(FAR) && known.doubted + 1 < BELIEVED {
+        if took > known.path.transfer_time(bytes).saturating_mul(FAR)
+            && known.doubted + 1 < BELIEVED
+        {
             known.doubted += 1;
             return;
         }
         known.doubted = 0;
         known.fit.add(bytes as f64, took.as_secs_f64());
-        if let Some((latency, rate)) = known.fit.figures(known.path.latency.as_secs_f64()) {
+        if let Some((latency, rate)) = known
+            .fit
+            .latency_and_bandwidth(known.path.latency.as_secs_f64())
+        {
             known.path.latency = Duration::from_secs_f64(latency);
             known.path.bytes_per_second = rate;
             assert!(
@@ -204,19 +210,19 @@ impl Paths {
 
     /// Returns the single path that carries `bytes` fastest.
     #[must_use]
-    pub fn direct(&self, from: Place, to: Place, bytes: u64) -> Option<Path> {
+    pub fn direct_path(&self, from: Place, to: Place, bytes: u64) -> Option<Path> {
         let between = self.known.get(&from)?.get(&to)?;
         let paths = between.iter().map(|known| known.path);
-        paths.min_by_key(|path| path.time(bytes))
+        paths.min_by_key(|path| path.transfer_time(bytes))
     }
 
     /// Returns the fastest route for `bytes`, or `None` if no path leads there.
     #[must_use]
-    pub fn route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
+    pub fn fastest_route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
         self.route_through(&|_| true, [from, to], bytes)
     }
 
-    /// Like [`Paths::route`], but only over places for which `takes` returns true.
+    /// Like [`Paths::fastest_route`], but only over places for which `takes` returns true.
     #[must_use]
     pub fn route_through(
         &self,
@@ -236,11 +242,11 @@ impl Paths {
             }
             settled.insert(here);
             for &next in self.known.get(&here).into_iter().flat_map(BTreeMap::keys) {
-                let path = self.direct(here, next, bytes);
+                let path = self.direct_path(here, next, bytes);
                 let Some(path) = path.filter(|_| next == to || takes(next)) else {
                     continue;
                 };
-                let arrival = time.saturating_add(path.time(bytes));
+                let arrival = time.saturating_add(path.transfer_time(bytes));
                 let hop = Hop {
                     from: here,
                     to: next,
@@ -283,10 +289,10 @@ mod tests {
     #[test]
     fn size_decides_between_latency_and_bandwidth() {
         let mut paths = Paths::default();
-        paths.declare(GPU, OTHER, path(PathKind::NvLink, 20, 300e9));
-        paths.declare(GPU, OTHER, path(PCIE, 5, 25e9));
-        assert_eq!(paths.direct(GPU, OTHER, 1_000).unwrap().kind, PCIE);
-        let large = paths.direct(GPU, OTHER, 1 << 30).unwrap();
+        paths.declare_path(GPU, OTHER, path(PathKind::NvLink, 20, 300e9));
+        paths.declare_path(GPU, OTHER, path(PCIE, 5, 25e9));
+        assert_eq!(paths.direct_path(GPU, OTHER, 1_000).unwrap().kind, PCIE);
+        let large = paths.direct_path(GPU, OTHER, 1 << 30).unwrap();
         assert_eq!(large.kind, PathKind::NvLink);
     }
 
@@ -295,17 +301,20 @@ mod tests {
         let mut paths = Paths::default();
         paths.declare_both(GPU, Place::Host, path(PCIE, 5, 25e9));
         paths.declare_both(OTHER, Place::Host, path(PCIE, 5, 25e9));
-        let route = paths.route(GPU, OTHER, 25_000_000).unwrap();
+        let route = paths.fastest_route(GPU, OTHER, 25_000_000).unwrap();
         assert_eq!(route.hops.len(), 2);
         assert_eq!(route.time, Duration::from_micros(2 * (5 + 1_000)));
-        assert_eq!(paths.route(GPU, Place::Disk, 1), None);
+        assert_eq!(paths.fastest_route(GPU, Place::Disk, 1), None);
     }
 
     #[test]
     fn one_memory_moves_nothing() {
-        assert_eq!(path(PathKind::Shared, 9, 1.0).time(1 << 40), Duration::ZERO);
         assert_eq!(
-            path(PathKind::Unified, 9, 1.0).time(1 << 40),
+            path(PathKind::Shared, 9, 1.0).transfer_time(1 << 40),
+            Duration::ZERO
+        );
+        assert_eq!(
+            path(PathKind::Unified, 9, 1.0).transfer_time(1 << 40),
             Duration::ZERO
         );
     }
@@ -313,7 +322,7 @@ mod tests {
     #[test]
     fn measured_transfers_replace_declared_figures() {
         let mut paths = Paths::default();
-        paths.declare(GPU, Place::Host, path(PCIE, 5, 64e9));
+        paths.declare_path(GPU, Place::Host, path(PCIE, 5, 64e9));
         let hop = Hop {
             from: GPU,
             to: Place::Host,
@@ -323,9 +332,9 @@ mod tests {
             let bytes = 1_000_000 * (1 + round % 5);
             // 12 GB/s after 30 us.
             let nanoseconds = 30_000 + bytes / 12;
-            paths.observe(hop, bytes, Duration::from_nanos(nanoseconds));
+            paths.observe_transfer(hop, bytes, Duration::from_nanos(nanoseconds));
         }
-        let learned = paths.direct(GPU, Place::Host, 1).unwrap();
+        let learned = paths.direct_path(GPU, Place::Host, 1).unwrap();
         assert!(
             (learned.bytes_per_second / 12e9 - 1.0).abs() < 0.01,
             "{learned:?}"
@@ -347,8 +356,8 @@ mod tests {
             kind: PathKind::NvLink,
         };
         let mut hops = |took: u64| {
-            paths.observe(hop, 4096, Duration::from_micros(took));
-            paths.route(GPU, OTHER, 4096).unwrap().hops.len()
+            paths.observe_transfer(hop, 4096, Duration::from_micros(took));
+            paths.fastest_route(GPU, OTHER, 4096).unwrap().hops.len()
         };
         assert_eq!(
             [hops(900), hops(900), hops(6), hops(900), hops(900)],

@@ -22,7 +22,7 @@ pub enum Place {
     Host,
     /// A folder of this machine.
     Disk,
-    /// Another peer, which serves content by its id.
+    /// Another peer, which can serve content by its id.
     Peer(PeerIndex),
 }
 
@@ -36,7 +36,7 @@ impl Place {
     /// Returns the place to which the last copy moves if this one is full: none below the disk, and
     /// none below a peer, whose content this process does not move.
     #[must_use]
-    pub fn below(self) -> Option<Self> {
+    pub fn eviction_target(self) -> Option<Self> {
         match self {
             Self::Device(_) => Some(Self::Host),
             Self::Host => Some(Self::Disk),

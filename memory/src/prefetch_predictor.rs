@@ -91,7 +91,7 @@ impl PrefetchPredictor {
     }
 
     /// Returns whether [`PrefetchPredictor::on_work`] could have produced this value, because a
-    /// file can hold anything.
+    /// file can hold anything. You must ask this before you use a value from a file.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn id(n: u16) -> ContentId {
-        ContentId::of(&n.to_le_bytes())
+        ContentId::for_content(&n.to_le_bytes())
     }
 
     fn weights(work: u16) -> [ContentId; 2] {

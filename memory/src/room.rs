@@ -44,9 +44,9 @@ impl SparePages {
     }
 
     /// Takes the shortest pages into which content of this length fits.
-    fn take(&self, length: u64) -> Option<MmapMut> {
+    fn take_fitting(&self, length: u64) -> Option<MmapMut> {
         let longest = length.saturating_mul(SPARE_TIMES_MAX);
-        let mut left = self.left();
+        let mut left = self.lock_spares();
         let fits = |spare: &Spare| (length..=longest).contains(&bytes_of(&spare.pages));
         let fitting = left.iter().enumerate().filter(|(_, spare)| fits(spare));
         let (place, _) = fitting.min_by_key(|(_, spare)| spare.pages.len())?;
@@ -54,11 +54,11 @@ impl SparePages {
     }
 
     /// Keeps pages; drops the oldest if all together exceed the limit.
-    fn leave(&self, pages: MmapMut) {
+    fn return_pages(&self, pages: MmapMut) {
         if bytes_of(&pages) > self.bytes_max {
             return;
         }
-        let mut left = self.left();
+        let mut left = self.lock_spares();
         left.push(Spare { pages, idle: false });
         let mut over = left.iter().map(|spare| bytes_of(&spare.pages)).sum::<u64>();
         let mut gone = 0;
@@ -73,8 +73,8 @@ impl SparePages {
     }
 
     /// Returns the pages to the system that no content has used since the previous call.
-    pub(crate) fn age(&self) {
-        let mut left = self.left();
+    pub(crate) fn drop_idle(&self) {
+        let mut left = self.lock_spares();
         let (idle, kept) = left
             .drain(..)
             .partition::<Vec<Spare>, _>(|spare| spare.idle);
@@ -88,12 +88,12 @@ impl SparePages {
     }
 
     /// Returns the bytes that it keeps.
-    pub(crate) fn bytes(&self) -> u64 {
-        let left = self.left();
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let left = self.lock_spares();
         left.iter().map(|spare| bytes_of(&spare.pages)).sum()
     }
 
-    fn left(&self) -> MutexGuard<'_, Vec<Spare>> {
+    fn lock_spares(&self) -> MutexGuard<'_, Vec<Spare>> {
         // Each change is complete before anything can panic, so a poisoned lock is sound.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,7 +103,8 @@ fn bytes_of(pages: &MmapMut) -> u64 {
     pages.len() as u64
 }
 
-/// Pages in use, with undefined content at first. Dropping them makes them spare.
+/// Pages in use. Their content is undefined at first, so users must write bytes before they read
+/// them. Dropping them makes them spare.
 #[derive(Debug)]
 pub(crate) struct Pages {
     // `None` only during the drop.
@@ -113,7 +114,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     fn new(length: u64, spare: &Arc<SparePages>) -> Option<Self> {
-        let pages = spare.take(length).or_else(|| mapped(length))?;
+        let pages = spare.take_fitting(length).or_else(|| map_pages(length))?;
         Some(Self {
             pages: Some(pages),
             spare: Arc::downgrade(spare),
@@ -134,12 +135,12 @@ impl AsRef<[u8]> for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let (Some(pages), Some(spare)) = (self.pages.take(), self.spare.upgrade()) {
-            spare.leave(pages);
+            spare.return_pages(pages);
         }
     }
 }
 
-fn mapped(length: u64) -> Option<MmapMut> {
+fn map_pages(length: u64) -> Option<MmapMut> {
     let length = usize::try_from(length).ok()?;
     let pages = MmapOptions::new().len(length).map_anon().ok()?;
     #[cfg(target_os = "linux")]
@@ -178,7 +179,7 @@ impl Room {
     }
 
     /// Returns the received bytes.
-    pub(crate) fn filled(&self) -> &[u8] {
+    pub(crate) fn filled_bytes(&self) -> &[u8] {
         match self {
             Self::Heap(bytes) => bytes,
             Self::Pages { pages, filled, .. } => &pages.as_ref()[..*filled],
@@ -194,8 +195,8 @@ impl Room {
             held.extend_from_slice(bytes);
             return;
         }
-        self.rest()[..bytes.len()].copy_from_slice(bytes);
-        self.advance(bytes.len());
+        self.unfilled_mut()[..bytes.len()].copy_from_slice(bytes);
+        self.advance_filled(bytes.len());
     }
 
     /// Drops the bytes beyond the first `length`.
@@ -206,15 +207,15 @@ impl Room {
         }
     }
 
-    /// Copies the received bytes to memory for another length.
-    pub(crate) fn resized(&self, length: u64, spare: &Arc<SparePages>) -> Self {
+    /// Copies the received bytes to memory for another length, into which they must fit.
+    pub(crate) fn copy_with_length(&self, length: u64, spare: &Arc<SparePages>) -> Self {
         let mut room = Self::new(length, spare);
-        room.extend(self.filled());
+        room.extend(self.filled_bytes());
         room
     }
 
     /// Returns the memory after the received bytes; empty on the heap, which grows instead.
-    pub(crate) fn rest(&mut self) -> &mut [u8] {
+    pub(crate) fn unfilled_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Heap(_) => &mut [],
             Self::Pages {
@@ -225,13 +226,13 @@ impl Room {
         }
     }
 
-    /// Counts `bytes` more as received, which the caller has written to the rest.
+    /// Counts `bytes` more as received, which the caller must have written to the rest.
     ///
     /// # Panics
     /// If the rest is shorter.
-    pub(crate) fn advance(&mut self, bytes: usize) {
+    pub(crate) fn advance_filled(&mut self, bytes: usize) {
         assert!(
-            bytes <= self.rest().len(),
+            bytes <= self.unfilled_mut().len(),
             "no more is written than there is room for"
         );
         if let Self::Pages { filled, .. } = self {
@@ -258,9 +259,9 @@ mod tests {
 
     fn content(length: u64, spare: &Arc<SparePages>) -> Bytes {
         let mut room = Room::new(length, spare);
-        let bytes = room.rest().len();
-        room.rest().fill(1);
-        room.advance(bytes);
+        let bytes = room.unfilled_mut().len();
+        room.unfilled_mut().fill(1);
+        room.advance_filled(bytes);
         room.into_bytes()
     }
 
@@ -273,8 +274,8 @@ mod tests {
             room.truncate(4);
             room.truncate(9);
             room.extend(b"g");
-            assert_eq!(room.filled(), b"abcdg");
-            let room = room.resized(length * 2, &spare);
+            assert_eq!(room.filled_bytes(), b"abcdg");
+            let room = room.copy_with_length(length * 2, &spare);
             assert_eq!(&room.into_bytes()[..], b"abcdg");
         }
     }
@@ -283,11 +284,11 @@ mod tests {
     fn long_content_is_written_where_it_stays() {
         let mut room = Room::new(PAGES_BYTES_MIN, &spare(1));
         room.extend(b"ab");
-        assert_eq!(room.rest().len() as u64, PAGES_BYTES_MIN - 2);
-        room.rest()[..2].copy_from_slice(b"cd");
-        room.advance(2);
+        assert_eq!(room.unfilled_mut().len() as u64, PAGES_BYTES_MIN - 2);
+        room.unfilled_mut()[..2].copy_from_slice(b"cd");
+        room.advance_filled(2);
         assert_eq!(&room.into_bytes()[..], b"abcd");
-        assert!(Room::new(3, &spare(1)).rest().is_empty());
+        assert!(Room::new(3, &spare(1)).unfilled_mut().is_empty());
     }
 
     #[test]
@@ -296,12 +297,12 @@ mod tests {
         let first = content(2 * PAGES_BYTES_MIN, &spare);
         let (at, part) = (first.as_ptr(), first.slice(..5));
         drop(first);
-        assert_eq!(spare.bytes(), 0, "a part of it is still wanted");
+        assert_eq!(spare.spare_bytes(), 0, "a part of it is still wanted");
         drop(part);
-        assert_eq!(spare.bytes(), 2 * PAGES_BYTES_MIN);
+        assert_eq!(spare.spare_bytes(), 2 * PAGES_BYTES_MIN);
         // What was there before is not seen: nothing has come yet.
         let room = Room::new(PAGES_BYTES_MIN, &spare);
-        assert!(room.filled().is_empty());
+        assert!(room.filled_bytes().is_empty());
         let again = content(PAGES_BYTES_MIN + 1, &spare);
         assert_ne!(again.as_ptr(), at, "they are another's now");
         drop(room);
@@ -318,20 +319,20 @@ mod tests {
         let other = content(2 * PAGES_BYTES_MIN, &spare);
         let long = content(5 * PAGES_BYTES_MIN, &spare);
         drop(long);
-        assert_eq!(spare.bytes(), 0, "alone it is over the limit");
+        assert_eq!(spare.spare_bytes(), 0, "alone it is over the limit");
         drop((short, middle));
         drop(other);
-        assert_eq!(spare.bytes(), 4 * PAGES_BYTES_MIN, "the oldest went");
+        assert_eq!(spare.spare_bytes(), 4 * PAGES_BYTES_MIN, "the oldest went");
         // Far too long for it.
-        assert!(spare.take(PAGES_BYTES_MIN / 2).is_none());
-        spare.age();
+        assert!(spare.take_fitting(PAGES_BYTES_MIN / 2).is_none());
+        spare.drop_idle();
         let wanted = content(2 * PAGES_BYTES_MIN, &spare);
-        spare.age();
-        assert_eq!(spare.bytes(), 0);
+        spare.drop_idle();
+        assert_eq!(spare.spare_bytes(), 0);
         drop(wanted);
-        assert_eq!(spare.bytes(), 2 * PAGES_BYTES_MIN);
-        spare.age();
-        assert_eq!(spare.bytes(), 2 * PAGES_BYTES_MIN);
+        assert_eq!(spare.spare_bytes(), 2 * PAGES_BYTES_MIN);
+        spare.drop_idle();
+        assert_eq!(spare.spare_bytes(), 2 * PAGES_BYTES_MIN);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `.safetensors` files: several named tensors in one file, shared rather than copied.
 //!
 //! The format's own crate reads and writes the header and enforces the format's rules; this module
-//! turns its views into tensors that share the file's bytes.
+//! turns its views into tensors that share the file's bytes. The whole file stays in memory until
+//! its last tensor is dropped, so you should copy a small tensor that outlives the others.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -132,13 +133,13 @@ pub fn read(file: &Bytes) -> Result<BTreeMap<String, Tensor>, SafetensorsError> 
 pub fn write(tensors: &BTreeMap<String, Tensor>) -> Result<Bytes, SafetensorsError> {
     let mut views = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
-        views.push((name.as_str(), writable(name, tensor)?));
+        views.push((name.as_str(), to_writable(name, tensor)?));
     }
     let file = safetensors::serialize(views, None).map_err(SafetensorsError::Write)?;
     Ok(file.into())
 }
 
-fn writable<'a>(name: &str, tensor: &'a Tensor) -> Result<WritableTensor<'a>, SafetensorsError> {
+fn to_writable<'a>(name: &str, tensor: &'a Tensor) -> Result<WritableTensor<'a>, SafetensorsError> {
     let dtype = tensor.dtype();
     let row = TYPES.iter().find(|row| row.1 == dtype);
     match row {
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn every_type_that_the_format_has_survives_and_the_others_are_refused() {
-        for dtype in DType::all() {
+        for dtype in DType::all_types() {
             let shape = Shape::new([2, 3]).unwrap();
             let bytes = vec![1; shape.byte_length(dtype)];
             let tensor = Tensor::new(dtype, shape, bytes.into()).unwrap();

@@ -107,7 +107,7 @@ impl Shape {
 
     /// Returns the number of elements.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub fn element_count(&self) -> usize {
         self.count
     }
 
@@ -163,8 +163,8 @@ mod tests {
 
     #[test]
     fn scalars_have_one_element_and_empties_none() {
-        assert_eq!(Shape::scalar().count(), 1);
-        assert_eq!(Shape::new([3, 0]).unwrap().count(), 0);
+        assert_eq!(Shape::scalar().element_count(), 1);
+        assert_eq!(Shape::new([3, 0]).unwrap().element_count(), 0);
         assert_eq!(Shape::new([2, 3]).unwrap().to_string(), "[2, 3]");
     }
 }

@@ -7,8 +7,9 @@
 //! A device can have its own memory, whose copies have a type that only the owner knows. The owner
 //! carries out transfers to and from it, and to and from disk, while other threads use the space.
 //! The space refuses a change that needs such a transfer with [`HoldError::Moving`].
-//! [`Space::take_move`] then returns the transfer, unless another thread has it; once it has
-//! [ended](Space::ended), request the change again.
+//! [`Space::take_move`] then returns the transfer, unless another thread has it: you must carry it
+//! out and report its end. Once it has [ended](Space::on_transfer_ended), you can request the
+//! change again.
 
 mod foreign;
 mod spill;
@@ -126,7 +127,8 @@ impl<D: Clone> Space<D> {
         })
     }
 
-    /// Adds a device's memory and its path to the host, or changes its limit.
+    /// Adds a device's memory and its path to the host, or changes its limit. `device` must be a
+    /// [`Place::Device`].
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] if pinned copies exceed the new limit; the space evicts others
@@ -141,7 +143,7 @@ impl<D: Clone> Space<D> {
         let paths = self.holdings.paths_mut();
         paths.declare_both(device, Place::Host, to_host);
         let limited = self.holdings.set_limit(device, bytes_max);
-        self.settle(limited)
+        self.run_steps(limited)
     }
 
     /// Returns the bookkeeping: pools, places, paths.
@@ -157,38 +159,41 @@ impl<D: Clone> Space<D> {
 
     /// Returns the totals moved so far.
     #[must_use]
-    pub fn moved(&self) -> MoveTotals {
+    pub fn move_totals(&self) -> MoveTotals {
         self.moved
     }
 
     /// Returns the use of a place.
     #[must_use]
-    pub fn pool(&self, place: Place) -> PoolUse {
-        self.holdings.pool(place)
+    pub fn pool_use(&self, place: Place) -> PoolUse {
+        self.holdings.pool_use(place)
     }
 
     /// Sets the limit of a place; a lower limit evicts copies beyond it.
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] if pinned copies exceed it, or [`HoldError::Moving`].
-    pub fn resize(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
+    pub fn set_limit(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
         let limited = self.holdings.set_limit(place, bytes_max);
-        self.settle(limited)
+        self.run_steps(limited)
     }
 
-    /// Adds bytes that are at `place` already, without a copy. Equal content is held once.
+    /// Adds bytes that are at `place` already, without a copy. `content` must be their id, because
+    /// the space does not hash them. Equal content is held once.
     ///
     /// # Errors
     /// [`HoldError`] if there is no space, or until transfers have ended.
-    pub fn adopt(
+    pub fn adopt_content(
         &mut self,
         content: ContentId,
         bytes: Bytes,
         place: Place,
     ) -> Result<Handle, SpaceError> {
         self.check_host(place)?;
-        let adopted = self.holdings.adopt(content, bytes.len() as u64, place);
-        let handle = self.settle(adopted)?;
+        let adopted = self
+            .holdings
+            .adopt_content(content, bytes.len() as u64, place);
+        let handle = self.run_steps(adopted)?;
         let copy = self.copies.entry((handle, place));
         copy.or_insert(Content::Host(bytes));
         Ok(handle)
@@ -211,7 +216,7 @@ impl<D: Clone> Space<D> {
     /// [`HoldError`] if there is no path or space, or until transfers have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Content<D>, SpaceError> {
         let ensured = self.holdings.ensure_on(handle, place);
-        self.settle(ensured)?;
+        self.run_steps(ensured)?;
         let content = self.copies.get(&(handle, place)).cloned();
         content.ok_or(SpaceError::Unwritten { handle, place })
     }
@@ -220,56 +225,56 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] if there is no copy.
-    pub fn pin(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
-        Ok(self.holdings.pin(handle, place)?)
+    pub fn pin_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+        Ok(self.holdings.pin_copy(handle, place)?)
     }
 
-    /// Reverts one [`Space::pin`].
+    /// Reverts one [`Space::pin_copy`].
     ///
     /// # Errors
     /// [`HoldError`] if there is no copy.
-    pub fn unpin(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
-        Ok(self.holdings.unpin(handle, place)?)
+    pub fn unpin_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+        Ok(self.holdings.unpin_copy(handle, place)?)
     }
 
     /// Drops one reference; with the last one, every copy goes.
     ///
     /// # Errors
     /// [`HoldError::Pinned`] if this is the last reference and a copy is in use.
-    pub fn release(&mut self, handle: Handle) -> Result<(), SpaceError> {
-        let released = self.holdings.release(handle);
-        self.settle(released)?;
-        self.check();
+    pub fn release_reference(&mut self, handle: Handle) -> Result<(), SpaceError> {
+        let released = self.holdings.release_reference(handle);
+        self.run_steps(released)?;
+        self.check_invariants();
         Ok(())
     }
 
     /// Forgets all copies at a place whose device failed. Returns the content that has no copy
     /// left. The place holds nothing again until it gets a limit.
-    pub fn lose(&mut self, place: Place) -> Vec<Handle> {
-        let orphans = self.holdings.lose(place);
-        let settled = self.settle(Ok(()));
+    pub fn forget_place(&mut self, place: Place) -> Vec<Handle> {
+        let orphans = self.holdings.forget_place(place);
+        let settled = self.run_steps(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
         orphans
     }
 
     /// Carries out all steps that a change left, even a refused one, then returns its result.
-    fn settle<T>(&mut self, result: Result<T, HoldError>) -> Result<T, SpaceError> {
+    fn run_steps<T>(&mut self, result: Result<T, HoldError>) -> Result<T, SpaceError> {
         for step in self.holdings.take_steps() {
             match step {
                 Step::Copy {
                     handle, from, to, ..
-                } => self.copy(handle, from, to),
+                } => self.copy_content(handle, from, to),
                 Step::Drop { handle, place, .. } => {
                     self.moved.dropped += 1;
                     self.copies.remove(&(handle, place));
                 }
             }
         }
-        self.begin()?;
+        self.begin_move()?;
         Ok(result?)
     }
 
-    fn copy(&mut self, handle: Handle, from: Place, to: Place) {
+    fn copy_content(&mut self, handle: Handle, from: Place, to: Place) {
         // Allocated space without content has nothing to copy.
         let Some(content) = self.copies.get(&(handle, from)).cloned() else {
             return;
@@ -278,7 +283,7 @@ impl<D: Clone> Space<D> {
             unreachable!("what lies on disk or in a device's own memory is moved by the owner");
         };
         let length = bytes.len() as u64;
-        let route = self.holdings.paths().route(from, to, length);
+        let route = self.holdings.paths().fastest_route(from, to, length);
         let one = |kind| matches!(kind, PathKind::Unified | PathKind::Shared);
         let hops = route.iter().flat_map(|route| &route.hops);
         let kinds: Vec<PathKind> = hops.map(|hop| hop.kind).collect();
@@ -299,7 +304,7 @@ impl<D: Clone> Space<D> {
         self.copies.insert((handle, to), Content::Host(bytes));
     }
 
-    fn check(&self) {
+    fn check_invariants(&self) {
         if self.holdings.is_empty() {
             assert!(self.copies.is_empty(), "what is not held keeps no bytes");
         }

@@ -4,7 +4,7 @@
 //! a whole file or none. The store hashes each file that it reads, so it finds and removes a
 //! damaged one. It flushes nothing to disk, because content can be fetched again and a torn file
 //! fails its hash. A folder at its limit removes the oldest files, and a node that still needs one
-//! fetches it again. Without a folder the store evicts nothing, because memory then has the only
+//! must fetch it again. Without a folder the store evicts nothing, because memory then has the only
 //! copy.
 
 mod folder;
@@ -139,8 +139,8 @@ pub struct StoredContent {
 }
 
 impl StoredContent {
-    fn of(bytes: Bytes) -> Self {
-        let outline = Arc::new(Outline::of(&bytes));
+    fn from_bytes(bytes: Bytes) -> Self {
+        let outline = Arc::new(Outline::from_bytes(&bytes));
         Self { bytes, outline }
     }
 }
@@ -185,9 +185,9 @@ impl Store {
     ///
     /// # Panics
     /// If `memory_bytes_max` is zero.
-    pub fn resize(&self, memory_bytes_max: u64) {
+    pub fn set_memory_limit(&self, memory_bytes_max: u64) {
         assert!(memory_bytes_max > 0, "a store without room holds nothing");
-        let mut memory = self.memory();
+        let mut memory = self.lock_memory();
         memory.bytes_max = memory_bytes_max;
         if self.folder.is_some() {
             memory.make_room(0);
@@ -196,14 +196,14 @@ impl Store {
 
     /// Creates an arrival for content to store here later; it does not count against the limit yet.
     #[must_use]
-    pub fn awaits(&self, outline: Outline) -> Arrival {
+    pub fn new_arrival(&self, outline: Outline) -> Arrival {
         Arrival::with_spare(outline, self.spare.clone())
     }
 
     /// Returns spare pages to the system that no content has used since the previous call. The
     /// owner of a store should call it periodically.
     pub fn age_spare_pages(&self) {
-        self.spare.age();
+        self.spare.drop_idle();
     }
 
     /// Stores bytes and returns their id. Bytes already held are not stored again.
@@ -211,7 +211,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::MemoryFull`] or [`StoreError::Folder`].
     pub fn put(&self, bytes: Bytes) -> Result<ContentId, StoreError> {
-        let held = StoredContent::of(bytes);
+        let held = StoredContent::from_bytes(bytes);
         let id = held.outline.id();
         self.insert(id, held)?;
         Ok(id)
@@ -222,7 +222,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Changed`] if it does not, otherwise as for [`Store::put`].
     pub fn put_as(&self, stated: ContentId, bytes: Bytes) -> Result<(), StoreError> {
-        let held = StoredContent::of(bytes);
+        let held = StoredContent::from_bytes(bytes);
         let found = held.outline.id();
         if found != stated {
             return Err(StoreError::Changed { stated, found });
@@ -241,12 +241,12 @@ impl Store {
         stated: Option<ContentId>,
         bytes: Bytes,
     ) -> Result<ContentId, StoreError> {
-        let content = StoredContent::of(bytes);
+        let content = StoredContent::from_bytes(bytes);
         let found = content.outline.id();
         if let Some(stated) = stated.filter(|stated| *stated != found) {
             return Err(StoreError::Changed { stated, found });
         }
-        let mut memory = self.memory();
+        let mut memory = self.lock_memory();
         if self.folder.is_some() {
             memory.make_room(content.bytes.len() as u64);
         }
@@ -277,20 +277,20 @@ impl Store {
     /// # Errors
     /// [`StoreError::Folder`] if a file is damaged (the store removes it) or cannot be read.
     pub fn get(&self, id: &ContentId) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.held(id)?.map(|held| held.bytes))
+        Ok(self.get_with_outline(id)?.map(|held| held.bytes))
     }
 
     /// Returns the bytes of an id with the hashes of their frames, otherwise like [`Store::get`].
     ///
     /// # Errors
     /// As for [`Store::get`].
-    pub fn held(&self, id: &ContentId) -> Result<Option<StoredContent>, StoreError> {
+    pub fn get_with_outline(&self, id: &ContentId) -> Result<Option<StoredContent>, StoreError> {
         if let Some(held) = self.in_reach(id) {
             return Ok(Some(held));
         }
         let held = self.read_back(id)?;
         if held.is_some() {
-            self.memory().awaited_reads += 1;
+            self.lock_memory().awaited_reads += 1;
         }
         Ok(held)
     }
@@ -304,18 +304,18 @@ impl Store {
         };
         let outline = Arc::new(outline);
         let held = StoredContent { bytes, outline };
-        self.memory().keep_if_room(*id, held.clone());
+        self.lock_memory().keep_if_room(*id, held.clone());
         Ok(Some(held))
     }
 
     /// Brings content from the folder into memory in advance, in this order, up to half of the
     /// memory limit. Returns the bytes brought. Content in memory counts toward that half.
-    pub fn recall(&self, ids: &[ContentId]) -> u64 {
-        let (mut room, mut came) = (self.memory().bytes_max / 2, 0);
+    pub fn preload_content(&self, ids: &[ContentId]) -> u64 {
+        let (mut room, mut came) = (self.lock_memory().bytes_max / 2, 0);
         for id in ids {
             let here = self.in_reach(id).map(|held| held.bytes.len() as u64);
             let folder = self.folder.as_ref();
-            let Some(bytes) = here.or_else(|| folder?.length(id)) else {
+            let Some(bytes) = here.or_else(|| folder?.item_length(id)) else {
                 continue;
             };
             if bytes > room {
@@ -333,7 +333,7 @@ impl Store {
     /// Returns content in memory, without waiting for a disk.
     #[must_use]
     pub fn in_reach(&self, id: &ContentId) -> Option<StoredContent> {
-        self.memory().touch(id)
+        self.lock_memory().mark_used(id)
     }
 
     /// Returns whether writing or reading may have to wait for a disk.
@@ -346,7 +346,7 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::get`], and [`StoreError::Tensor`] if the content is not a tensor.
-    pub fn tensor(&self, id: &ContentId) -> Result<Option<Tensor>, StoreError> {
+    pub fn get_tensor(&self, id: &ContentId) -> Result<Option<Tensor>, StoreError> {
         let Some(blob) = self.get(id)? else {
             return Ok(None);
         };
@@ -359,7 +359,7 @@ impl Store {
     /// Returns whether the store holds content, in memory or in the folder.
     #[must_use]
     pub fn contains(&self, id: &ContentId) -> bool {
-        let held = self.memory().items.contains_key(id);
+        let held = self.lock_memory().items.contains_key(id);
         held || self
             .folder
             .as_ref()
@@ -371,9 +371,9 @@ impl Store {
     ///
     /// # Panics
     /// If the bytes differ.
-    pub fn rehouse(&self, id: &ContentId, bytes: Bytes) {
+    pub fn replace_memory(&self, id: &ContentId, bytes: Bytes) {
         let held = self
-            .memory()
+            .lock_memory()
             .items
             .get(id)
             .map(|item| item.held.bytes.clone());
@@ -382,14 +382,15 @@ impl Store {
         };
         // It compares without the lock: content never changes, so the comparison stays valid.
         assert!(held == bytes, "content is moved, not changed");
-        if let Some(item) = self.memory().items.get_mut(id) {
+        if let Some(item) = self.lock_memory().items.get_mut(id) {
             item.held.bytes = bytes;
         }
     }
 
     /// Keeps content, in memory and in the folder, until you have called [`Store::unpin`] as often.
+    /// Other processes that share the folder do not see the pin and can still remove the file.
     pub fn pin(&self, id: ContentId) {
-        *self.memory().pins.entry(id).or_insert(0) += 1;
+        *self.lock_memory().pins.entry(id).or_insert(0) += 1;
     }
 
     /// Reverts one [`Store::pin`].
@@ -397,7 +398,7 @@ impl Store {
     /// # Panics
     /// If the content is not pinned.
     pub fn unpin(&self, id: &ContentId) {
-        let mut memory = self.memory();
+        let mut memory = self.lock_memory();
         let count = memory
             .pins
             .get_mut(id)
@@ -415,11 +416,11 @@ impl Store {
     /// [`StoreError::Folder`] if the file cannot be removed.
     pub fn remove(&self, id: &ContentId) -> Result<bool, StoreError> {
         {
-            let mut memory = self.memory();
+            let mut memory = self.lock_memory();
             if memory.pins.contains_key(id) {
                 return Ok(false);
             }
-            memory.forget(id);
+            memory.remove_entry(id);
         }
         if let Some(folder) = &self.folder {
             folder.remove(id)?;
@@ -430,35 +431,35 @@ impl Store {
     /// Returns the use of the store's memory.
     #[must_use]
     pub fn usage(&self) -> StoreUse {
-        let memory = self.memory();
+        let memory = self.lock_memory();
         StoreUse {
             memory_bytes_max: memory.bytes_max,
             memory_bytes: memory.bytes,
             memory_items: memory.items.len(),
             pinned_items: memory.pins.len(),
-            spare_bytes: self.spare.bytes(),
+            spare_bytes: self.spare.spare_bytes(),
             awaited_reads: memory.awaited_reads,
         }
     }
 
     fn insert(&self, id: ContentId, content: StoredContent) -> Result<(), StoreError> {
         if let Some(folder) = &self.folder {
-            let pinned: BTreeSet<ContentId> = self.memory().pins.keys().copied().collect();
+            let pinned: BTreeSet<ContentId> = self.lock_memory().pins.keys().copied().collect();
             folder.write(&id, &content.bytes, |held| pinned.contains(held))?;
-            self.memory().keep_if_room(id, content);
+            self.lock_memory().keep_if_room(id, content);
             return Ok(());
         }
-        self.memory().take_in(id, content)
+        self.lock_memory().take_in(id, content)
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn lock_memory(&self) -> MutexGuard<'_, Memory> {
         // Every change below is complete before anything can panic, so a poisoned lock is sound.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Memory {
-    fn touch(&mut self, id: &ContentId) -> Option<StoredContent> {
+    fn mark_used(&mut self, id: &ContentId) -> Option<StoredContent> {
         self.uses += 1;
         let item = self.items.get_mut(id)?;
         self.by_use.remove(&item.used);
@@ -481,7 +482,7 @@ impl Memory {
                 wanted,
             });
         }
-        self.keep(id, content);
+        self.insert_entry(id, content);
         Ok(())
     }
 
@@ -492,7 +493,7 @@ impl Memory {
             return;
         }
         if self.make_room(wanted) {
-            self.keep(id, held);
+            self.insert_entry(id, held);
         }
     }
 
@@ -504,12 +505,12 @@ impl Memory {
             let Some(evicted) = unpinned.copied() else {
                 return false;
             };
-            self.forget(&evicted);
+            self.remove_entry(&evicted);
         }
         true
     }
 
-    fn keep(&mut self, id: ContentId, held: StoredContent) {
+    fn insert_entry(&mut self, id: ContentId, held: StoredContent) {
         self.uses += 1;
         self.bytes += held.bytes.len() as u64;
         self.by_use.insert(self.uses, id);
@@ -523,7 +524,7 @@ impl Memory {
         );
     }
 
-    fn forget(&mut self, id: &ContentId) {
+    fn remove_entry(&mut self, id: &ContentId) {
         let Some(item) = self.items.remove(id) else {
             return;
         };

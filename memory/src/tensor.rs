@@ -2,8 +2,8 @@
 //!
 //! The bytes are shared, so a clone of a tensor copies nothing. A tensor's *blob* is a small header
 //! and those bytes, and the blob's hash is the tensor's content id: two tensors with equal bytes
-//! but different shapes are different content. The header's length is a multiple of 64, so the
-//! elements of a blob in aligned memory are aligned and need no copy.
+//! but different shapes are different content. The header's length is a multiple of 64, so
+//! [`Tensor::elements`] can borrow the elements of a blob in aligned memory.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ pub enum TensorError {
 }
 
 impl Tensor {
-    /// Creates a tensor over `bytes`, little-endian in C order.
+    /// Creates a tensor over `bytes`, which must be little-endian in C order.
     ///
     /// # Errors
     /// [`TensorError::Length`] if they do not fill the shape, [`TensorError::Bool`] if they are not
@@ -163,11 +163,11 @@ impl Tensor {
         &self.bytes
     }
 
-    /// Returns the same elements in another shape of the same count.
+    /// Returns the same elements in another shape, which must have the same count.
     ///
     /// # Errors
     /// [`TensorError::Shape`] or [`TensorError::Length`].
-    pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
+    pub fn to_shape(&self, dims: impl Into<Vec<usize>>) -> Result<Self, TensorError> {
         Self::new(self.dtype, Shape::new(dims)?, self.bytes.clone())
     }
 
@@ -208,9 +208,9 @@ impl Tensor {
     /// [`TensorError::DType`], expecting [`DType::F64`], for any other type.
     pub fn to_f64s(&self) -> Result<Vec<f64>, TensorError> {
         match self.dtype {
-            DType::F16 => self.widened(|value: F16| f64::from(value.to_f32())),
-            DType::Bf16 => self.widened(|value: Bf16| f64::from(value.to_f32())),
-            DType::F32 => self.widened(|value: f32| f64::from(value)),
+            DType::F16 => self.widen_elements(|value: F16| f64::from(value.to_f32())),
+            DType::Bf16 => self.widen_elements(|value: Bf16| f64::from(value.to_f32())),
+            DType::F32 => self.widen_elements(|value: f32| f64::from(value)),
             _ => self.to_vec(),
         }
     }
@@ -297,7 +297,10 @@ impl Tensor {
         })
     }
 
-    fn widened<T: Element>(&self, widen: impl Fn(T) -> f64) -> Result<Vec<f64>, TensorError> {
+    fn widen_elements<T: Element>(
+        &self,
+        widen: impl Fn(T) -> f64,
+    ) -> Result<Vec<f64>, TensorError> {
         Ok(self
             .elements::<T>()?
             .iter()
@@ -392,7 +395,7 @@ mod tests {
             let tensor = Tensor::from_vec(dims, values).unwrap();
             let blob = tensor.to_blob();
             prop_assert_eq!(blob.len(), tensor.blob_length());
-            prop_assert_eq!(ContentId::of(&blob), tensor.id());
+            prop_assert_eq!(ContentId::for_content(&blob), tensor.id());
             prop_assert_eq!(Tensor::from_blob(&blob).unwrap(), tensor);
         }
 

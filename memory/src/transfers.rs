@@ -3,8 +3,8 @@
 //! A path carries one batch at a time, so that an urgent transfer waits for at most one batch. A
 //! transfer requested twice happens once, with the higher urgency of the two requests. A thread
 //! that waits for content can move it itself without a place in the queue: waiting transfers on its
-//! path let it go first. This is only bookkeeping: the owner takes batches, moves them, and reports
-//! when they are done.
+//! path let it go first. This is only bookkeeping: the owner must take batches, move them, and
+//! report when they are done.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -126,8 +126,8 @@ impl Transfers {
     /// Requests a transfer.
     ///
     /// # Errors
-    /// [`PathFull`].
-    pub fn want(
+    /// [`PathFull`]: you should wait for some of the path's transfers.
+    pub fn request_transfer(
         &mut self,
         wanted: WantedContent,
         from: Place,
@@ -158,7 +158,7 @@ impl Transfers {
 
     /// Takes the most urgent transfer that a free path can move now and, if it is small, further
     /// small ones.
-    pub fn take(&mut self) -> Option<Batch> {
+    pub fn take_batch(&mut self) -> Option<Batch> {
         let first = |(path, queue): (&(Place, Place), &PathQueue)| {
             let free = self.is_free(*path, queue);
             let (rank, _) = queue.waiting.first_key_value().filter(|_| free)?;
@@ -213,8 +213,8 @@ impl Transfers {
     }
 
     /// Records that a thread moves this content over one hop itself because it waits for it. Until
-    /// [`Self::end_awaited`], no batch begins on a path over that hop. Removes waiting transfers of
-    /// the same content to the same place.
+    /// [`Self::end_awaited`], which the thread must call even after a failure, no batch will begin
+    /// on a path over that hop. Removes waiting transfers of the same content to the same place.
     pub fn begin_awaited(
         &mut self,
         content: impl IntoIterator<Item = Handle>,
@@ -225,7 +225,7 @@ impl Transfers {
         for handle in content {
             self.counts.begun.add(Urgency::Awaited, 1);
             for (_, queue) in self.queues.iter_mut().filter(|(path, _)| path.1 == to) {
-                self.counts.overtaken += u64::from(queue.forget(handle));
+                self.counts.overtaken += u64::from(queue.remove_transfer(handle));
             }
         }
         self.drop_idle();
@@ -242,7 +242,7 @@ impl Transfers {
     }
 
     /// Records that a batch was moved or abandoned, so its path is free.
-    pub fn done(&mut self, batch: &Batch) {
+    pub fn on_batch_done(&mut self, batch: &Batch) {
         let path = (batch.from, batch.to);
         let queue = self.queues.get_mut(&path).expect("its path took it");
         assert_eq!(
@@ -257,9 +257,9 @@ impl Transfers {
     }
 
     /// Removes all waiting transfers of content that is no longer needed.
-    pub fn forget(&mut self, handle: Handle) {
+    pub fn forget_content(&mut self, handle: Handle) {
         for queue in self.queues.values_mut() {
-            queue.forget(handle);
+            queue.remove_transfer(handle);
         }
         self.drop_idle();
     }
@@ -290,7 +290,7 @@ impl PathQueue {
     }
 
     /// Removes a transfer from the queue. Returns whether it waited.
-    fn forget(&mut self, handle: Handle) -> bool {
+    fn remove_transfer(&mut self, handle: Handle) -> bool {
         let rank = self.rank.remove(&handle);
         rank.is_some_and(|rank| self.waiting.remove(&rank).is_some())
     }
@@ -312,13 +312,13 @@ mod tests {
 
     fn want(transfers: &mut Transfers, handle: Handle, bytes: u64, urgency: Urgency) {
         let wanted = WantedContent { handle, bytes };
-        let asked = transfers.want(wanted, Place::Disk, Place::Host, urgency);
+        let asked = transfers.request_transfer(wanted, Place::Disk, Place::Host, urgency);
         asked.unwrap();
     }
 
     fn taken(transfers: &mut Transfers) -> Vec<Handle> {
-        let batch = transfers.take().unwrap();
-        transfers.done(&batch);
+        let batch = transfers.take_batch().unwrap();
+        transfers.on_batch_done(&batch);
         batch.items.iter().map(|wanted| wanted.handle).collect()
     }
 
@@ -331,7 +331,7 @@ mod tests {
         want(&mut transfers, all[3], 1 << 20, Urgency::Planned);
         let order: Vec<Handle> = (0..4).flat_map(|_| taken(&mut transfers)).collect();
         assert_eq!(order, [all[2], all[1], all[3], all[0]]);
-        assert_eq!(transfers.take(), None);
+        assert_eq!(transfers.take_batch(), None);
     }
 
     #[test]
@@ -365,23 +365,23 @@ mod tests {
         };
         let (disk, host, device) = (Place::Disk, Place::Host, Place::device(0));
         transfers
-            .want(large(all[0]), disk, host, Urgency::Awaited)
+            .request_transfer(large(all[0]), disk, host, Urgency::Awaited)
             .unwrap();
         transfers
-            .want(large(all[1]), disk, host, Urgency::Awaited)
+            .request_transfer(large(all[1]), disk, host, Urgency::Awaited)
             .unwrap();
         transfers
-            .want(large(all[2]), host, device, Urgency::Guessed)
+            .request_transfer(large(all[2]), host, device, Urgency::Guessed)
             .unwrap();
-        let first = transfers.take().unwrap();
+        let first = transfers.take_batch().unwrap();
         assert_eq!((first.from, first.to), (disk, host));
-        let second = transfers.take().unwrap();
+        let second = transfers.take_batch().unwrap();
         assert_eq!((second.from, second.to), (host, device));
         assert!(!transfers.is_ready(), "the disk is busy");
-        assert_eq!(transfers.take(), None);
-        transfers.done(&first);
+        assert_eq!(transfers.take_batch(), None);
+        transfers.on_batch_done(&first);
         assert!(transfers.is_ready());
-        assert_eq!(transfers.take().unwrap().items, [large(all[1])]);
+        assert_eq!(transfers.take_batch().unwrap().items, [large(all[1])]);
     }
 
     #[test]
@@ -390,12 +390,12 @@ mod tests {
         want(&mut transfers, all[0], 1 << 20, Urgency::Planned);
         want(&mut transfers, all[1], 1 << 20, Urgency::Guessed);
         want(&mut transfers, all[1], 1 << 20, Urgency::Awaited);
-        let first = transfers.take().unwrap();
+        let first = transfers.take_batch().unwrap();
         assert_eq!(first.items[0].handle, all[1]);
         want(&mut transfers, all[1], 1 << 20, Urgency::Awaited);
-        transfers.done(&first);
+        transfers.on_batch_done(&first);
         assert_eq!(taken(&mut transfers), [all[0]]);
-        assert_eq!(transfers.take(), None);
+        assert_eq!(transfers.take_batch(), None);
         assert_eq!(transfers.counts().repeated, 2);
     }
 
@@ -403,8 +403,8 @@ mod tests {
     fn what_nobody_wants_any_more_is_not_moved() {
         let (mut transfers, all) = (Transfers::default(), handles(1));
         want(&mut transfers, all[0], 1, Urgency::Planned);
-        transfers.forget(all[0]);
-        assert_eq!(transfers.take(), None);
+        transfers.forget_content(all[0]);
+        assert_eq!(transfers.take_batch(), None);
     }
 
     #[test]
@@ -414,20 +414,22 @@ mod tests {
         let ways = [(host, one), (one, other), (host, other), (one, host)];
         for (&handle, (from, to)) in all.iter().zip(ways) {
             let wanted = WantedContent { handle, bytes: 1 };
-            transfers.want(wanted, from, to, Urgency::Planned).unwrap();
+            transfers
+                .request_transfer(wanted, from, to, Urgency::Planned)
+                .unwrap();
         }
         transfers.begin_awaited([], host, other);
         transfers.begin_awaited([], host, other);
         let mut free = Vec::new();
-        while let Some(batch) = transfers.take() {
+        while let Some(batch) = transfers.take_batch() {
             free.push((batch.from, batch.to));
         }
         assert_eq!(free, [ways[0], ways[3]], "no other ends there");
         transfers.end_awaited(host, other);
         assert!(!transfers.is_ready(), "another one is still going there");
         transfers.end_awaited(host, other);
-        assert_eq!(transfers.take().unwrap().from, one);
-        assert_eq!(transfers.take().unwrap().from, host);
+        assert_eq!(transfers.take_batch().unwrap().from, one);
+        assert_eq!(transfers.take_batch().unwrap().from, host);
         assert_eq!(transfers.counts().begun.planned, 4);
     }
 
@@ -453,7 +455,7 @@ mod tests {
         let (mut transfers, all) = (Transfers::default(), handles(WAITING_MAX + 1));
         let mut asked = all.iter().map(|&handle| {
             let wanted = WantedContent { handle, bytes: 1 };
-            transfers.want(wanted, Place::Disk, Place::Host, Urgency::Planned)
+            transfers.request_transfer(wanted, Place::Disk, Place::Host, Urgency::Planned)
         });
         assert!(asked.by_ref().take(WAITING_MAX).all(|asked| asked.is_ok()));
         assert!(asked.next().unwrap().is_err());

@@ -61,11 +61,11 @@ impl Verifier {
         }
     }
 
-    /// Takes the next frame in order.
+    /// Takes the next frame. Frames must come in order and can have any length.
     ///
     /// # Errors
     /// [`VerifyError::TooLong`] if it exceeds the announced length.
-    pub fn feed(&mut self, frame: &[u8]) -> Result<(), VerifyError> {
+    pub fn feed_frame(&mut self, frame: &[u8]) -> Result<(), VerifyError> {
         let received = self.received.saturating_add(frame.len() as u64);
         if received > self.length {
             let length = self.length;
@@ -82,7 +82,7 @@ impl Verifier {
 
     /// Returns the bytes taken so far, at which an interrupted stream resumes.
     #[must_use]
-    pub fn received(&self) -> u64 {
+    pub fn received_bytes(&self) -> u64 {
         self.received
     }
 
@@ -92,7 +92,7 @@ impl Verifier {
         self.received == self.length
     }
 
-    /// Ends the check.
+    /// Ends the check. You must not use the bytes as this content unless it succeeds.
     ///
     /// # Errors
     /// [`VerifyError::TooShort`] or [`VerifyError::Changed`].
@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_refused_at_the_frame_that_brings_it() {
-        let mut verifier = Verifier::new(ContentId::of(b"abc"), 3);
-        verifier.feed(b"ab").unwrap();
+        let mut verifier = Verifier::new(ContentId::for_content(b"abc"), 3);
+        verifier.feed_frame(b"ab").unwrap();
         assert!(matches!(
-            verifier.feed(b"cd"),
+            verifier.feed_frame(b"cd"),
             Err(VerifyError::TooLong {
                 length: 3,
                 received: 4,
@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn a_cut_stream_is_too_short() {
-        let mut verifier = Verifier::new(ContentId::of(b"abc"), 3);
-        verifier.feed(b"ab").unwrap();
+        let mut verifier = Verifier::new(ContentId::for_content(b"abc"), 3);
+        verifier.feed_frame(b"ab").unwrap();
         assert!(matches!(
             verifier.finish(),
             Err(VerifyError::TooShort { received: 2, .. })
@@ -159,10 +159,10 @@ mod tests {
         ) {
             let check = |bytes: &[u8], id| {
                 let mut verifier = Verifier::new(id, bytes.len() as u64);
-                bytes.chunks(frame).try_for_each(|frame| verifier.feed(frame))?;
+                bytes.chunks(frame).try_for_each(|frame| verifier.feed_frame(frame))?;
                 verifier.finish()
             };
-            let id = ContentId::of(&bytes);
+            let id = ContentId::for_content(&bytes);
             prop_assert_eq!(check(&bytes, id), Ok(()));
             let mut changed = bytes;
             let place = place.index(changed.len());

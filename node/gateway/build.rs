@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=web");
     let web = Path::new("web");
     let mut files = Vec::new();
-    find(web, &mut files)?;
+    find_files(web, &mut files)?;
     files.sort();
     let mut table = "[\n".to_owned();
     for file in files {
@@ -46,11 +46,11 @@ fn main() -> io::Result<()> {
     fs::write(Path::new(&out).join("web.rs"), table)
 }
 
-fn find(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+fn find_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         match path.is_dir() {
-            true => find(&path, files)?,
+            true => find_files(&path, files)?,
             false => files.push(path),
         }
     }

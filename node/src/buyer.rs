@@ -48,14 +48,14 @@ use tokio::time::Instant;
 
 use crate::buyer::job::{EmulatedDevices, Job, Limits, RequestInputs};
 use crate::client::broker::{Broker, BrokerError};
-use crate::client::reach::{ReachError, reach};
+use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::Trader;
 use crate::clock::{unix_ms, unix_us};
 use crate::content::transfers::{Tensors, TransferConfig};
 use crate::folder::config::Traffic;
 use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
-use crate::network::{self, Network};
+use crate::network::{Network, NetworkConfig};
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
@@ -125,7 +125,7 @@ pub enum JoinError {
 pub struct Requests {
     /// How many requests will come; the plan and the length of leases depend on it.
     pub count: u32,
-    /// How many requests may run at a time; at most [`WINDOW_MAX`].
+    /// How many requests can run at a time; at most [`WINDOW_MAX`].
     pub window: u32,
     /// The inputs of each request. You must drop the sender after the last one.
     pub inputs: mpsc::Receiver<RequestInputs>,
@@ -146,8 +146,7 @@ pub struct Answer {
 pub struct Submission {
     /// The requests to answer.
     pub requests: Requests,
-    /// Receives the answers. If you drop an answer before you [keep](Answer::keep) it, the job
-    /// ends.
+    /// Receives the answers. You must [confirm](Answer::confirm_stored) each, or the job ends.
     pub answers: mpsc::Sender<Answer>,
     /// Receives the events of the job, for display.
     pub progress: mpsc::Sender<JobEvent>,
@@ -187,7 +186,7 @@ impl Answer {
     }
 
     /// Confirms that you stored the answer: the job will not compute it again.
-    pub fn keep(self) -> BTreeMap<String, Tensor> {
+    pub fn confirm_stored(self) -> BTreeMap<String, Tensor> {
         // If the job has ended, nothing waits for this.
         let _ = self.kept.send(());
         self.outputs
@@ -235,7 +234,7 @@ impl Buyer {
         config: Config,
     ) -> Result<Buyer, JoinError> {
         // Providers fetch from the buyer over the connections it opens; it need not be reachable.
-        let (network, broker) = reach(&key, market, network::NetworkConfig::default()).await?;
+        let (network, broker) = connect_market(&key, market, NetworkConfig::default()).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
         let Config {
@@ -252,7 +251,7 @@ impl Buyer {
             tensors: tensors.map_err(JoinError::Direct)?,
             jobs: Arc::default(),
             queue,
-            past: Arc::new(PastTimes::open(times)),
+            past: Arc::new(PastTimes::load_or_default(times)),
             is_testnet: market.testnet,
         })
     }
@@ -261,15 +260,15 @@ impl Buyer {
     ///
     /// # Errors
     /// [`BrokerError`]: no validator answers.
-    pub async fn spending(&self, job: JobId) -> Result<Spending, BrokerError> {
+    pub async fn job_spending(&self, job: JobId) -> Result<Spending, BrokerError> {
         let ids: Vec<JobId> = (0..ATTEMPTS_SEEN).map(|n| attempt_id(job, n)).collect();
-        let leases = self.broker().job_leases(self.account(), &ids).await?;
-        Ok(Spending::of(&leases))
+        let leases = self.broker().job_leases(self.account(), &ids);
+        Ok(Spending::from_leases(&leases.await?))
     }
 
     /// Returns how many bytes of content this buyer has sent to providers.
     pub fn sent_bytes(&self) -> u64 {
-        self.tensors.moved().0
+        self.tensors.bytes_moved().0
     }
 
     /// Returns whether a job with this setting may use emulated devices in this market.
@@ -306,17 +305,17 @@ impl Buyer {
     ///
     /// # Errors
     /// The reason why the last book gave no plan.
-    pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
+    pub async fn quote_job(&self, job: &Job) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + job.limits.wait;
-        let turn = self.turn(&job.limits);
+        let turn = self.new_turn(&job.limits);
         let mut comes_back = None;
-        let turns = self.past.turns(&ContentId::of(&job.model));
-        let graph = quote::checked(job)?.with_turns(turns);
+        let turns = self.past.turns_ratio(&ContentId::for_content(&job.model));
+        let graph = quote::import_checked_graph(job)?.with_turns(turns);
         loop {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
                 Err(error) if error.may_pass() && Instant::now() < deadline => {
                     // Suitable devices that others leased a moment ago will come back.
-                    let known = error.passes()
+                    let known = error.is_transient()
                         || match comes_back {
                             None => self.has_leased_devices().await,
                             Some(known) => known,
@@ -334,14 +333,14 @@ impl Buyer {
 
     /// Returns whether a class was traded and has no ask: such an ask comes back after its lease.
     async fn has_leased_devices(&self) -> bool {
-        let classes = self.broker().classes().await.unwrap_or_default();
+        let classes = self.broker().fetch_classes().await.unwrap_or_default();
         classes
             .iter()
             .any(|it| it.last.is_some() && it.ask.is_none())
     }
 
     /// Returns the place of a job with these limits among the buyer's jobs.
-    fn turn(&self, limits: &Limits) -> Arc<Turn> {
+    fn new_turn(&self, limits: &Limits) -> Arc<Turn> {
         Arc::new(Turn::new(self.queue.as_deref(), limits.priority))
     }
 
@@ -349,16 +348,16 @@ impl Buyer {
     ///
     /// # Errors
     /// When the model does not form one subgraph.
-    pub fn subject(&self, job: &Job, quote: &Quote) -> Result<ContentId, QuoteError> {
-        Ok(subject(&quote.graph, &job.inputs)?)
+    pub fn job_subject(&self, job: &Job, quote: &Quote) -> Result<ContentId, QuoteError> {
+        Ok(hash_subject(&quote.graph, &job.inputs)?)
     }
 
     /// Begins the journal of a new job below `folder`.
     ///
     /// # Errors
     /// When the file system refuses to write it.
-    pub fn journal(&self, folder: &Path) -> Result<Journal, JournalError> {
-        Journal::create(folder, self.draw())
+    pub fn create_journal(&self, folder: &Path) -> Result<Journal, JournalError> {
+        Journal::create(folder, self.draw_job_id())
     }
 
     /// Runs a quoted job of one request without a journal.
@@ -390,10 +389,10 @@ impl Buyer {
         let mut outputs = BTreeMap::new();
         let keeping = async {
             while let Some(answer) = answered.recv().await {
-                outputs = answer.keep();
+                outputs = answer.confirm_stored();
             }
         };
-        let running = self.submit(job, quote, None, submission);
+        let running = self.submit_job(job, quote, None, submission);
         let (ended, ()) = tokio::join!(running, keeping);
         let finished = ended?;
         Ok(JobResult {
@@ -409,7 +408,7 @@ impl Buyer {
     ///
     /// # Errors
     /// The reason for an early end, and the cost so far. Answers that came before remain valid.
-    pub async fn submit(
+    pub async fn submit_job(
         &self,
         job: &Job,
         quote: Quote,
@@ -417,18 +416,18 @@ impl Buyer {
         submission: Submission,
     ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (id, command) = match &journal {
-            None => (self.draw(), String::new()),
+            None => (self.draw_job_id(), String::new()),
             Some((journal, command)) => (journal.job(), command.to_string()),
         };
         let requests = &submission.requests;
         let mut planner = Planner::new(self, job, quote.graph.clone());
-        let spec = self.spec(job, &quote.graph, (id, requests.count), command, requests);
+        let spec = self.job_spec(job, &quote.graph, id, requests.count, command, requests);
         let spec = spec.map_err(|error| UnfinishedJob::at_once(id, no_graph(&error)))?;
-        let plan = planner.take(quote);
+        let plan = planner.adopt_quote(quote);
         let begin = |now| JobCore::begin(spec, Some(plan), now);
-        let writer = journal.map(|(journal, _)| journal.start());
+        let writer = journal.map(|(journal, _)| journal.start_writer());
         let shell = Shell::new(self, begin, planner, id, (submission, writer));
-        told(shell.run().await)
+        to_job_result(shell.run().await)
     }
 
     /// Resumes a job whose buyer died or stopped, from its journal and the requests without an
@@ -436,17 +435,17 @@ impl Buyer {
     ///
     /// # Errors
     /// The reason for an early end, and the cost so far.
-    pub async fn resume(
+    pub async fn resume_job(
         &self,
         job: &Job,
         journal: Journal,
         (given, all): (&BTreeSet<ContentId>, u32),
         submission: Submission,
     ) -> Result<JobResult, Box<UnfinishedJob>> {
-        let (id, past) = (journal.job(), journal.past());
+        let (id, past) = (journal.job(), journal.fold_past());
         let failed = |reason| UnfinishedJob::at_once(id, reason);
-        let graph = quote::import(job).map_err(|error| failed(no_graph(&error)))?;
-        let spec = self.spec(job, &graph, (id, all), String::new(), &submission.requests);
+        let graph = quote::import_graph(job).map_err(|error| failed(no_graph(&error)))?;
+        let spec = self.job_spec(job, &graph, id, all, String::new(), &submission.requests);
         let mut spec = spec.map_err(|error| failed(no_graph(&error)))?;
         spec.given.extend(given);
         if past.began != Some((id, spec.subject)) {
@@ -455,30 +454,30 @@ impl Buyer {
             return Err(failed(Reason::Journal(error.to_string())));
         }
         let broken = |error: &dyn std::fmt::Display| failed(Reason::Journal(error.to_string()));
-        for value in journal.values().map_err(|error| broken(&error))? {
+        for value in journal.read_values().map_err(|error| broken(&error))? {
             let put = self.tensors.store().put_tensor(&value);
             put.map_err(|error| failed(Reason::Memory(error.to_string())))?;
         }
         let planner = Planner::new(self, job, graph);
         let begin = |now| JobCore::resume(spec, past, now);
-        let writer = Some(journal.start());
+        let writer = Some(journal.start_writer());
         let shell = Shell::new(self, begin, planner, id, (submission, writer));
-        told(shell.run().await)
+        to_job_result(shell.run().await)
     }
 
-    /// Returns what the core knows of a job of `all` requests, those answered in earlier lives
-    /// included.
-    fn spec(
+    /// Returns what the core knows of a job of `all` requests, with those of earlier lives.
+    fn job_spec(
         &self,
         job: &Job,
         graph: &Graph,
-        (id, all): (JobId, u32),
+        id: JobId,
+        all: u32,
         command: String,
         requests: &Requests,
     ) -> Result<JobSpec, CutError> {
         let none = BTreeMap::new();
         let about = if all == 1 { &job.inputs } else { &none };
-        let states = graph.states();
+        let states = graph.state_values();
         let is_kept = |id: &_| job.limits.sequences > 0 && states.contains(id);
         let made = |id: &&_| graph.value(**id).producer().is_some() && !is_kept(*id);
         let outputs = graph.outputs().iter().filter(made);
@@ -486,14 +485,14 @@ impl Buyer {
             job: id,
             account: self.account(),
             market: self.trader.market(),
-            subject: subject(graph, about)?,
+            subject: hash_subject(graph, about)?,
             command,
             outputs: outputs.map(|id| graph.value(*id).name.clone()).collect(),
             requests: requests.count,
             sequences: job.limits.sequences,
             window: requests.window,
             given: job.inputs.values().map(Tensor::id).collect(),
-            limits: job.limits.told(),
+            limits: job.limits.to_core_limits(),
         })
     }
 
@@ -501,40 +500,41 @@ impl Buyer {
     ///
     /// # Errors
     /// When no validator answers.
-    pub async fn leases(&self) -> Result<Vec<Lease>, BrokerError> {
-        self.broker().job_leases(self.account(), &self.jobs()).await
+    pub async fn fetch_leases(&self) -> Result<Vec<Lease>, BrokerError> {
+        let jobs = self.job_ids();
+        self.broker().job_leases(self.account(), &jobs).await
     }
 
     /// Learns from a provider's report how fast its inputs came over each link.
-    fn heard(&self, provider: AccountKey, moved: &[PeerTraffic]) {
+    fn record_link_samples(&self, provider: AccountKey, moved: &[PeerTraffic]) {
         for PeerTraffic { from, link, .. } in moved {
             if let Some(sample) = link {
-                self.tensors.links().observe(*from, provider, *sample);
+                self.tensors.links().record_sample(*from, provider, *sample);
             }
         }
     }
 
     /// Returns the estimates of links that a plan uses.
-    fn ways(&self) -> LinkEstimates {
-        LinkEstimates::new(self.account(), self.tensors.links().all(), unix_ms())
+    fn link_estimates(&self) -> LinkEstimates {
+        LinkEstimates::new(self.account(), self.tensors.links().list_links(), unix_ms())
     }
 
-    fn jobs(&self) -> Vec<JobId> {
+    fn job_ids(&self) -> Vec<JobId> {
         self.jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    /// Remembers an id before the job buys leases under it.
-    fn opened(&self, job: JobId) {
+    /// Remembers an id; the caller must do so before the job buys leases under it.
+    fn remember_job(&self, job: JobId) {
         self.jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(job);
     }
 
-    fn draw(&self) -> JobId {
+    fn draw_job_id(&self) -> JobId {
         draw_job(self.account())
     }
 }
@@ -550,18 +550,18 @@ pub fn draw_job(account: AccountKey) -> JobId {
     words.extend_from_slice(&unix_us().to_le_bytes());
     words.extend_from_slice(&std::process::id().to_le_bytes());
     words.extend_from_slice(&drawn.to_le_bytes());
-    JobId(*ContentId::of(&words).as_bytes())
+    JobId(*ContentId::for_content(&words).as_bytes())
 }
 
 /// Returns the id of the model, the shapes of its inputs and the inputs. A job of many requests
 /// passes no inputs, because each request has its own id.
-fn subject(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<ContentId, CutError> {
-    let mut words = cut::whole(graph)?.id.as_bytes().to_vec();
+fn hash_subject(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<ContentId, CutError> {
+    let mut words = cut::whole_graph(graph)?.id.as_bytes().to_vec();
     for (name, tensor) in inputs {
         words.extend_from_slice(name.as_bytes());
         words.extend_from_slice(tensor.id().as_bytes());
     }
-    Ok(ContentId::of(&words))
+    Ok(ContentId::for_content(&words))
 }
 
 /// Returns the id of a request: the hash of its inputs and their names.
@@ -580,7 +580,7 @@ fn no_graph(error: &dyn std::fmt::Display) -> Reason {
 }
 
 /// Converts the outcome of a job into the caller's result.
-fn told((outcome, done): (Outcome, JobResult)) -> Result<JobResult, Box<UnfinishedJob>> {
+fn to_job_result((outcome, done): (Outcome, JobResult)) -> Result<JobResult, Box<UnfinishedJob>> {
     let Outcome {
         how,
         before,

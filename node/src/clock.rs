@@ -32,7 +32,7 @@ pub fn unix_us() -> u64 {
 
 /// Formats a moment, in milliseconds since 1970, as RFC 3339 in UTC.
 #[must_use]
-pub fn rfc3339(ms: u64) -> String {
+pub fn format_rfc3339(ms: u64) -> String {
     let nanos = i128::from(ms) * 1_000_000;
     let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
     let text = known.and_then(|known| known.format(&Rfc3339).ok());
@@ -43,14 +43,14 @@ pub fn rfc3339(ms: u64) -> String {
 /// Returns by how much a test sets this node's clock wrong.
 fn clock_ahead_us() -> i64 {
     static AHEAD_US: OnceLock<Option<Arc<AtomicI64>>> = OnceLock::new();
-    let ahead_us = AHEAD_US.get_or_init(|| std::env::var_os(CLOCK_VARIABLE).map(followed));
+    let ahead_us = AHEAD_US.get_or_init(|| std::env::var_os(CLOCK_VARIABLE).map(follow_clock_file));
     ahead_us
         .as_ref()
         .map_or(0, |ahead_us| ahead_us.load(Ordering::Relaxed))
 }
 
 /// Starts a thread that follows a clock file, and returns its value.
-fn followed(file: OsString) -> Arc<AtomicI64> {
+fn follow_clock_file(file: OsString) -> Arc<AtomicI64> {
     let read = move || {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         let ahead_ms: i64 = text.trim().parse().unwrap_or(0);
@@ -81,14 +81,14 @@ pub struct LogClock {
 
 impl LogClock {
     /// Returns the log's time now.
-    pub fn time(&self) -> Millis {
+    pub fn log_time(&self) -> Millis {
         let ahead_ms = self.ahead_ms.load(Ordering::Relaxed);
         Millis(unix_ms().saturating_add_signed(ahead_ms))
     }
 
     /// Sets the log's clock: it showed `log` when this machine's showed `own`. Warns if this
-    /// machine's clock becomes wrong by much.
-    pub(crate) fn set(&self, log: Millis, own: Millis) {
+    /// machine's clock becomes wrong by much, because its owner should then set it right.
+    pub(crate) fn set_time(&self, log: Millis, own: Millis) {
         let ahead_ms = i128::from(log.0) - i128::from(own.0);
         let ahead_ms = i64::try_from(ahead_ms).unwrap_or(0);
         let before_ms = self.ahead_ms.swap(ahead_ms, Ordering::Relaxed);
@@ -121,29 +121,30 @@ impl CoreClock {
     /// Returns the current moment.
     pub fn now(&self) -> Now {
         Now {
-            tick: self.tick(),
-            log: self.log.time(),
+            tick: self.current_tick(),
+            log: self.log.log_time(),
         }
     }
 
     /// Returns how long it is until the log's clock shows `moment`.
     pub(crate) fn until_log(&self, moment: Millis) -> Duration {
-        Duration::from_millis(moment.since(self.log.time()).0)
+        Duration::from_millis(moment.saturating_since(self.log.log_time()).0)
     }
 
-    /// Waits until a moment. Returns at once if it has passed, and never if there is none.
-    pub async fn wait(&self, moment: Option<Micros>) {
+    /// Waits until a moment. Returns at once if it has passed; without a moment, it will never
+    /// return.
+    pub async fn wait_until(&self, moment: Option<Micros>) {
         match moment {
-            Some(moment) => tokio::time::sleep(self.until(moment)).await,
+            Some(moment) => tokio::time::sleep(self.duration_until(moment)).await,
             None => std::future::pending().await,
         }
     }
 
-    fn until(&self, moment: Micros) -> Duration {
-        Duration::from_micros(moment.since(self.tick()).0)
+    fn duration_until(&self, moment: Micros) -> Duration {
+        Duration::from_micros(moment.since(self.current_tick()).0)
     }
 
-    fn tick(&self) -> Micros {
+    fn current_tick(&self) -> Micros {
         Micros(u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 }
@@ -154,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_moment_is_written_in_utc() {
-        assert_eq!(rfc3339(1_700_000_000_250), "2023-11-14T22:13:20.25Z");
-        assert_eq!(rfc3339(u64::MAX), "9999-12-31T23:59:59Z");
+        assert_eq!(format_rfc3339(1_700_000_000_250), "2023-11-14T22:13:20.25Z");
+        assert_eq!(format_rfc3339(u64::MAX), "9999-12-31T23:59:59Z");
     }
 
     #[test]
@@ -163,14 +164,14 @@ mod tests {
         let log = LogClock::default();
         let (provider, buyer) = (CoreClock::new(log.clone()), CoreClock::new(log.clone()));
         let own = Millis(unix_ms());
-        log.set(Millis(own.0 + 3_600_000), own);
+        log.set_time(Millis(own.0 + 3_600_000), own);
         for clock in [provider, buyer] {
             assert!(clock.now().log.0 >= own.0 + 3_600_000);
-            assert_eq!(clock.until(Micros(0)), Duration::ZERO);
+            assert_eq!(clock.duration_until(Micros(0)), Duration::ZERO);
             // A lease ends when the log says so, an hour before this machine's clock does.
             assert_eq!(clock.until_log(Millis(own.0 + 3_600_000)), Duration::ZERO);
         }
-        log.set(Millis(own.0 - 3_600_000), own);
-        assert!(log.time() < own);
+        log.set_time(Millis(own.0 - 3_600_000), own);
+        assert!(log.log_time() < own);
     }
 }

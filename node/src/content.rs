@@ -1,6 +1,6 @@
-//! Content between peers. A peer requests it by its id and checks it by the id; the holder serves
-//! it to the parties of its job, over a direct TLS channel if one opens, within the owner's rate
-//! limits. A buyer asks the fastest holder first.
+//! Content between peers. A peer requests it by its id and must check it by the id; the holder will
+//! serve it only to the parties of its job, over a direct TLS channel if one opens, within the
+//! owner's rate limits. A buyer asks the fastest holder first.
 
 pub mod access;
 pub mod along;

@@ -28,9 +28,9 @@ use souk_market::{
 };
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::Subgraph;
-use souk_registry::check::{CheckError, check};
+use souk_registry::check::{CheckError, check_device};
 use souk_registry::measure;
-use souk_scheduler::graph::extents;
+use souk_scheduler::graph::value_extents;
 pub use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
@@ -45,7 +45,7 @@ use library::opened_beside;
 pub use library::{
     LibraryReport, choose_library, has_cpu, has_runtime, library_path, reach_library,
 };
-use library::{beside, runtime, runtime_key};
+use library::{cpu_with_library, open_runtime, runtime_key};
 
 /// The figures of a link that a provider states until it has measured one: a gigabit, half a
 /// millisecond.
@@ -137,7 +137,7 @@ pub enum DeviceError {
 ///
 /// # Errors
 /// When a device does not open, or gives wrong results.
-pub fn open(
+pub fn open_devices(
     choice: &DeviceChoice,
     cores: Option<u32>,
 ) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
@@ -145,7 +145,7 @@ pub fn open(
         DeviceChoice::Group(choices) => {
             let devices = choices
                 .iter()
-                .map(|choice| open(choice, cores))
+                .map(|choice| open_devices(choice, cores))
                 .collect::<Result<Vec<_>, _>>()?
                 .concat();
             match devices.len() {
@@ -156,21 +156,22 @@ pub fn open(
         one => {
             let device = open_one(one, cores, None)?;
             if has_driver(one) {
-                check(&*device)?;
+                check_device(&*device)?;
             }
             Ok(vec![device])
         }
     }
 }
 
-/// Opens devices without a driver in this process, with the profiles of an earlier measurement.
+/// Opens devices without a driver in this process, with the profiles of an earlier measurement,
+/// which must be in the order of the devices.
 pub fn open_measured(
     choice: &DeviceChoice,
     cores: Option<u32>,
     known: &[Profile],
 ) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
     let mut each = Vec::new();
-    flatten(choice, &mut each);
+    flatten_choice(choice, &mut each);
     let opened = |(choice, known): (&DeviceChoice, &Profile)| open_one(choice, cores, Some(known));
     each.into_iter().zip(known).map(opened).collect()
 }
@@ -185,40 +186,42 @@ fn open_one(
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             let measured = || {
-                let description = discover::cpu();
-                measure::profile(&description, &measure::cpu(&description, threads))
+                let description = discover::describe_cpu();
+                measure::cpu_profile(&description, &measure::measure_cpu(&description, threads))
             };
             let profile = known.cloned().unwrap_or_else(measured);
-            Ok(beside(Cpu::new(profile, threads), threads))
+            Ok(cpu_with_library(Cpu::new(profile, threads), threads))
         }
-        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, None),
+        DeviceChoice::Gpu { name, memory_mib } => open_gpu(name, *memory_mib, None),
         DeviceChoice::Cuda {
             ordinal,
             memory_mib,
-        } => cuda(*ordinal, *memory_mib, None),
-        DeviceChoice::Onnxruntime { provider } => runtime(provider, threads_of(0, cores), None),
+        } => open_cuda(*ordinal, *memory_mib, None),
+        DeviceChoice::Onnxruntime { provider } => {
+            open_runtime(provider, threads_of(0, cores), None)
+        }
         DeviceChoice::Emulated { profile, manner } => {
-            let found = catalogue::find(profile).ok_or_else(|| DeviceError::Unknown {
+            let found = catalogue::find_processor(profile).ok_or_else(|| DeviceError::Unknown {
                 name: profile.clone(),
-                known: catalogue::all()
+                known: catalogue::all_processors()
                     .iter()
                     .map(|known| known.name.clone())
                     .collect(),
             })?;
             // The CPU gives the results and the profile the time, so the CPU needs no measurement.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
-            let emulated = EmulatedDevice::new(found.clone(), cpu, manner.config())?;
+            let emulated = EmulatedDevice::new(found.clone(), cpu, manner.emulation_config())?;
             // A sandbox runs most models once: finding their sizes must not cost a second run.
             let infer = |subgraph: &Subgraph, inputs: &BTreeMap<String, Tensor>| {
-                extents(subgraph.model.clone(), inputs)
+                value_extents(subgraph.model.clone(), inputs)
             };
-            Ok(Arc::new(emulated.inferring(Arc::new(infer))))
+            Ok(Arc::new(emulated.with_infer(Arc::new(infer))))
         }
     }
 }
 
-/// Opens devices with the profiles of an earlier measurement, in the same order; measures them only
-/// if `known` is none.
+/// Opens devices with the profiles of an earlier measurement, which must be in the same order;
+/// measures them only if `known` is none.
 #[cfg(target_os = "linux")]
 pub fn open_known(
     choice: &DeviceChoice,
@@ -226,52 +229,54 @@ pub fn open_known(
     known: Option<&[Profile]>,
 ) -> Result<Vec<Arc<dyn Processor>>, DeviceError> {
     let Some(known) = known else {
-        return open(choice, cores);
+        return open_devices(choice, cores);
     };
     let opened = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             Ok(opened_beside(Cpu::new(known.clone(), threads), threads))
         }
-        DeviceChoice::Gpu { name, memory_mib } => gpu(name, *memory_mib, Some(known)),
+        DeviceChoice::Gpu { name, memory_mib } => open_gpu(name, *memory_mib, Some(known)),
         DeviceChoice::Cuda {
             ordinal,
             memory_mib,
-        } => cuda(*ordinal, *memory_mib, Some(known)),
+        } => open_cuda(*ordinal, *memory_mib, Some(known)),
         DeviceChoice::Onnxruntime { provider } => {
-            runtime(provider, threads_of(0, cores), Some(known))
+            open_runtime(provider, threads_of(0, cores), Some(known))
         }
         other => open_one(other, cores, Some(known)),
     };
     let mut each = Vec::new();
-    flatten(choice, &mut each);
+    flatten_choice(choice, &mut each);
     each.into_iter().zip(known).map(opened).collect()
 }
 
-fn flatten<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
+fn flatten_choice<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
     match choice {
-        DeviceChoice::Group(choices) => choices.iter().for_each(|choice| flatten(choice, each)),
+        DeviceChoice::Group(choices) => choices
+            .iter()
+            .for_each(|choice| flatten_choice(choice, each)),
         one => each.push(one),
     }
 }
 
 /// Returns the profiles of devices, in their order.
-pub fn profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
+pub fn device_profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
     let profiles = devices.iter().map(|device| device.profile().clone());
     profiles.collect()
 }
 
 /// Returns the share of the measured peak that mixed work gets: the lowest of the CPUs, or 1 for
 /// emulated devices and those with a driver.
-pub(crate) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
+pub(crate) fn peak_share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
     let mut each = Vec::new();
-    flatten(choice, &mut each);
+    flatten_choice(choice, &mut each);
     let of = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
             let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
             // If the CPU cannot run the test, a purchase will find out; this says nothing about its
             // speed.
-            measure::share(&cpu).unwrap_or(1.0)
+            measure::measure_mixed_share(&cpu).unwrap_or(1.0)
         }
         _ => 1.0,
     };
@@ -290,9 +295,10 @@ pub fn has_driver(choice: &DeviceChoice) -> bool {
     }
 }
 
-/// Combines devices into the one that is sold: adds up what they compute, hold and transfer. The
-/// result is emulated if one of them is, and has the kind of the fastest.
-pub fn together(all: &[Profile]) -> Profile {
+/// Combines devices, of which there must be at least one, into the one that is sold: adds up what
+/// they compute, hold and transfer. The result is emulated if one of them is, and has the kind of
+/// the fastest.
+pub fn combine_profiles(all: &[Profile]) -> Profile {
     let speed = |profile: &Profile| {
         let rate = profile.operations_per_second(DType::F32);
         rate.unwrap_or(0.0)
@@ -320,7 +326,7 @@ pub fn together(all: &[Profile]) -> Profile {
         .sum();
     for (&dtype, throughput) in &mut sum.throughput {
         let rates = profiles().filter_map(|profile| profile.throughput.get(&dtype));
-        throughput.operations_per_second = rates.map(|rate| rate.dense()).sum();
+        throughput.operations_per_second = rates.map(|rate| rate.dense_rate()).sum();
         throughput.sparse = false;
     }
     sum.launch = profiles()
@@ -333,24 +339,27 @@ pub fn together(all: &[Profile]) -> Profile {
 /// Opens the first GPU whose name contains `name`, and measures it unless it is known. Uses a
 /// software GPU only if it is named.
 #[cfg(feature = "wgpu")]
-fn gpu(
+fn open_gpu(
     name: &str,
     memory_mib: Option<NonZeroU32>,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_gpu::Gpu;
-    measurable(memory_mib, known)?;
-    let adapter = adapter(name)?;
+    check_measurable(memory_mib, known)?;
+    let adapter = find_adapter(name)?;
     let config = part_of(memory_mib);
     Ok(Arc::new(match known {
-        Some(known) => Gpu::unmeasured(&adapter, config)?.described(known.clone()),
-        None => souk_registry::gpus::open(&adapter, config)?,
+        Some(known) => Gpu::open_unmeasured(&adapter, config)?.with_profile(known.clone()),
+        None => souk_registry::gpus::open_gpu(&adapter, config)?,
     }))
 }
 
 /// Checks that a GPU is known, or has enough memory for a measurement.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-fn measurable(memory_mib: Option<NonZeroU32>, known: Option<&Profile>) -> Result<(), DeviceError> {
+fn check_measurable(
+    memory_mib: Option<NonZeroU32>,
+    known: Option<&Profile>,
+) -> Result<(), DeviceError> {
     match memory_mib.filter(|mib| mib.get() < GPU_MEMORY_MIB_MIN) {
         Some(mib) if known.is_none() => Err(DeviceError::TooLittle { mib }),
         _ => Ok(()),
@@ -376,17 +385,17 @@ fn part_key(key: &str, memory_mib: Option<NonZeroU32>) -> String {
 
 #[cfg(feature = "wgpu")]
 fn gpu_key(name: &str) -> Result<String, DeviceError> {
-    Ok(adapter(name)?.key())
+    Ok(find_adapter(name)?.key())
 }
 
 #[cfg(not(feature = "wgpu"))]
 fn gpu_key(name: &str) -> Result<String, DeviceError> {
-    gpu(name, None, None).map(|device| device.profile().model.clone())
+    open_gpu(name, None, None).map(|device| device.profile().model.clone())
 }
 
 #[cfg(feature = "wgpu")]
-fn adapter(name: &str) -> Result<souk_gpu::Adapter, DeviceError> {
-    let mut adapters = souk_gpu::adapters();
+fn find_adapter(name: &str) -> Result<souk_gpu::Adapter, DeviceError> {
+    let mut adapters = souk_gpu::list_adapters();
     let fits = |adapter: &souk_gpu::Adapter| {
         adapter.name().contains(name) && (!name.is_empty() || !adapter.is_software())
     };
@@ -401,21 +410,21 @@ fn adapter(name: &str) -> Result<souk_gpu::Adapter, DeviceError> {
 
 /// Opens an NVIDIA GPU, and measures it unless it is known.
 #[cfg(feature = "cuda")]
-fn cuda(
+fn open_cuda(
     ordinal: u32,
     memory_mib: Option<NonZeroU32>,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
-    measurable(memory_mib, known)?;
+    check_measurable(memory_mib, known)?;
     let (ordinal, config) = (ordinal as usize, part_of(memory_mib));
     Ok(Arc::new(match known {
-        Some(known) => souk_gpu::card::open(ordinal, config)?.described(known.clone()),
+        Some(known) => souk_gpu::card::open_card(ordinal, config)?.with_profile(known.clone()),
         None => souk_registry::gpus::open_card(ordinal, config)?,
     }))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(
+fn open_cuda(
     _ordinal: u32,
     _memory_mib: Option<NonZeroU32>,
     _known: Option<&Profile>,
@@ -425,7 +434,7 @@ fn cuda(
 
 /// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
-fn gpu(
+fn open_gpu(
     name: &str,
     _memory_mib: Option<NonZeroU32>,
     _known: Option<&Profile>,
@@ -458,7 +467,7 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
         #[cfg(feature = "wgpu")]
         DeviceChoice::Gpu { name, memory_mib } => {
             let config = part_of(*memory_mib);
-            let gpu = souk_gpu::Gpu::unmeasured(&adapter(name)?, config)?;
+            let gpu = souk_gpu::Gpu::open_unmeasured(&find_adapter(name)?, config)?;
             Ok(Arc::new(gpu))
         }
         #[cfg(feature = "cuda")]
@@ -467,38 +476,39 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
             memory_mib,
         } => {
             let (ordinal, config) = (*ordinal as usize, part_of(*memory_mib));
-            let card = souk_gpu::card::open(ordinal, config)?;
+            let card = souk_gpu::card::open_card(ordinal, config)?;
             Ok(Arc::new(card))
         }
-        one => Ok(open(one, None)?.remove(0)),
+        one => Ok(open_devices(one, None)?.remove(0)),
     }
 }
 
-/// Returns the identity of a device and its driver. If it changes, the device needs a new
-/// measurement.
-pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
+/// Returns the identity of a device and its driver. If it changes, the device must be measured
+/// again.
+pub fn identify_device(choice: &DeviceChoice) -> Result<String, DeviceError> {
     match choice {
         DeviceChoice::Cpu { threads } => Ok(format!(
             "{}, {} used",
-            discover::cpu().key(),
+            discover::describe_cpu().key(),
             threads_of(*threads, None)
         )),
         DeviceChoice::Gpu { name, memory_mib } => Ok(part_key(&gpu_key(name)?, *memory_mib)),
         DeviceChoice::Cuda {
             ordinal,
             memory_mib,
-        } => cuda(*ordinal, *memory_mib, None).map(|device| {
+        } => open_cuda(*ordinal, *memory_mib, None).map(|device| {
             let key = format!("cuda:{ordinal} {}", device.profile().model);
             part_key(&key, *memory_mib)
         }),
         DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
         DeviceChoice::Emulated { profile, manner } => {
-            let told = manner.entries().into_iter();
+            let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} {value}"));
             Ok(format!("{profile} (emulated){}", told.collect::<String>()))
         }
         DeviceChoice::Group(choices) => {
-            let each: Result<Vec<String>, DeviceError> = choices.iter().map(identify).collect();
+            let each: Result<Vec<String>, DeviceError> =
+                choices.iter().map(identify_device).collect();
             Ok(each?.join(" + "))
         }
     }
@@ -506,13 +516,17 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
 
 /// Returns what an ask states about the devices of a choice, combined into one, within the
 /// provider's limits: the resources that each lease has while all leases run.
-pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimits) -> Resources {
-    let each = |figure: u64| limits.each(figure);
+pub fn stated_resources(
+    choice: &DeviceChoice,
+    profile: &Profile,
+    limits: &ProviderLimits,
+) -> Resources {
+    let each = |figure: u64| limits.lease_share(figure);
     let leases = u64::from(limits.leases.max(1));
     let mut throughput = Throughput::default();
     for (dtype, stated) in DTYPES {
         let rate = profile.operations_per_second(dtype).unwrap_or(0.0);
-        throughput = throughput.with(stated, each(whole(rate / 1e6)));
+        throughput = throughput.with(stated, each(round_down(rate / 1e6)));
     }
     Resources {
         kind: kind_code(&profile.kind),
@@ -520,18 +534,20 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
         model: name(&profile.model),
         // A device whose memory is unknown is refused before it is sold.
         memory_bytes: each(limits.memory_sold(profile).unwrap_or(0)),
-        memory_bandwidth: each(whole(profile.memory.bytes_per_second)),
+        memory_bandwidth: each(round_down(profile.memory.bytes_per_second)),
         throughput,
-        launch_overhead_ns: whole(profile.launch.as_secs_f64() * 1e9).saturating_mul(leases),
+        launch_overhead_ns: round_down(profile.launch.as_secs_f64() * 1e9).saturating_mul(leases),
         slowness: Slowness::default(),
         link_latency_us: u64::try_from(LINK_LATENCY.as_micros()).unwrap_or(u64::MAX),
         link_bandwidth: each(LINK_BYTES_PER_SECOND),
         power_mw: profile
             .power
-            .map_or(0, |power| each(whole(power.busy_watts * 1e3))),
+            .map_or(0, |power| each(round_down(power.busy_watts * 1e3))),
         region: Region(0),
-        features: Features(kernels::offered(choice, limits).0 | backends::stated(choice).0),
-        operators: operators::offered(choice, limits),
+        features: Features(
+            kernels::offered_features(choice, limits).0 | backends::stated_features(choice).0,
+        ),
+        operators: operators::offered_operators(choice, limits),
         refused: RefusedNodes::default(),
         emulated: profile.emulated,
     }
@@ -539,9 +555,9 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
 
 /// Returns what an ask of this provider states: its devices combined into one, their region, and
 /// whether they run sessions.
-pub fn sold(file: &ProviderFile, whole: &Profile) -> Resources {
-    let stated = resources(&file.device, whole, &file.limits);
-    let sessions = backends::sessions(&file.device, file.isolation);
+pub fn provider_resources(file: &ProviderFile, whole: &Profile) -> Resources {
+    let stated = stated_resources(&file.device, whole, &file.limits);
+    let sessions = backends::session_features(&file.device, file.isolation);
     Resources {
         region: file.region.0,
         features: Features(stated.features.0 | sessions.0),
@@ -559,7 +575,7 @@ fn kind_code(kind: &Kind) -> KindCode {
 }
 
 /// Rounds a figure down to a whole number; clamps negative and huge ones, and maps NaN to 0.
-fn whole(figure: f64) -> u64 {
+fn round_down(figure: f64) -> u64 {
     figure as u64
 }
 
@@ -589,15 +605,15 @@ mod tests {
 
     #[test]
     fn a_catalogued_device_is_stated_as_emulated() {
-        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
-        let devices = open(&choice, None).unwrap();
-        let stated = resources(
+        let choice = DeviceChoice::new_emulated("nvidia-h100-sxm");
+        let devices = open_devices(&choice, None).unwrap();
+        let stated = stated_resources(
             &choice,
-            &together(&profiles(&devices)),
+            &combine_profiles(&device_profiles(&devices)),
             &ProviderLimits::default(),
         );
         assert!(stated.emulated && stated.class().emulated);
-        assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000);
+        assert_eq!(stated.throughput.for_dtype(Dtype::F32), 67_000_000);
         assert_eq!(stated.kind_name.as_str(), "gpu");
     }
 
@@ -608,7 +624,7 @@ mod tests {
             name: "any".to_owned(),
             memory_mib: NonZeroU32::new(24),
         };
-        let refused = open(&part, None).err().expect("it is refused");
+        let refused = open_devices(&part, None).err().expect("it is refused");
         assert!(
             matches!(refused, DeviceError::TooLittle { .. }),
             "{refused}"
@@ -619,7 +635,7 @@ mod tests {
     #[test]
     fn of_a_gpu_no_more_memory_is_stated_than_may_be_used() {
         const BYTES: u64 = 8 << 20;
-        let known = [catalogue::find("apple-m1-gpu").unwrap().clone()];
+        let known = [catalogue::find_processor("apple-m1-gpu").unwrap().clone()];
         let part = DeviceChoice::Gpu {
             name: "llvmpipe".to_owned(),
             memory_mib: NonZeroU32::new(8),
@@ -629,18 +645,21 @@ mod tests {
             Err(DeviceError::NoGpu { .. }) => return eprintln!("SKIPPED: there is no llvmpipe"),
             Err(error) => panic!("{error}"),
         };
-        let profile = together(&profiles(&devices));
+        let profile = combine_profiles(&device_profiles(&devices));
         assert_eq!(
             (profile.memory.bytes, devices[0].memory_free_bytes()),
             (BYTES, BYTES)
         );
-        let stated = resources(&part, &profile, &ProviderLimits::default());
+        let stated = stated_resources(&part, &profile, &ProviderLimits::default());
         assert_eq!(stated.memory_bytes, BYTES);
         let whole = DeviceChoice::Gpu {
             name: "llvmpipe".to_owned(),
             memory_mib: None,
         };
-        let (key, of_all) = (identify(&part).unwrap(), identify(&whole).unwrap());
+        let (key, of_all) = (
+            identify_device(&part).unwrap(),
+            identify_device(&whole).unwrap(),
+        );
         assert_eq!(
             key,
             format!("{of_all}, 8 MiB of it"),
@@ -651,7 +670,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn what_is_known_of_a_device_is_not_measured_again() {
-        let mut known = catalogue::find("apple-m1-gpu").unwrap().clone();
+        let mut known = catalogue::find_processor("apple-m1-gpu").unwrap().clone();
         known.emulated = false;
         let known = [known];
         let gpu = DeviceChoice::Gpu {
@@ -660,7 +679,7 @@ mod tests {
         };
         for choice in [DeviceChoice::Cpu { threads: 1 }, gpu] {
             match open_known(&choice, None, Some(&known)) {
-                Ok(devices) => assert_eq!(profiles(&devices), known, "{choice:?}"),
+                Ok(devices) => assert_eq!(device_profiles(&devices), known, "{choice:?}"),
                 Err(DeviceError::NoGpu { .. }) => eprintln!("SKIPPED: there is no llvmpipe"),
                 Err(error) => panic!("{choice:?}: {error}"),
             }
@@ -677,9 +696,9 @@ mod tests {
         };
         let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
         let inputs = BTreeMap::from([("images".to_owned(), images)]);
-        let sizes = extents(subgraph.model.clone(), &inputs).unwrap();
+        let sizes = value_extents(subgraph.model.clone(), &inputs).unwrap();
         let inferred = Cpu::work_from(&subgraph, &sizes).unwrap();
-        let cpu = Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::MIN);
+        let cpu = Cpu::new(catalogue::all_processors()[0].clone(), NonZeroUsize::MIN);
         assert_eq!(inferred, Some(cpu.work_of(&subgraph, &inputs).unwrap()));
         let nothing = Cpu::work_from(&subgraph, &BTreeMap::new()).unwrap();
         assert_eq!(nothing, None, "what is not known is not guessed");
@@ -687,14 +706,14 @@ mod tests {
 
     #[test]
     fn no_more_is_offered_or_used_than_the_limits_allow() {
-        let choice = DeviceChoice::emulated("nvidia-h100-sxm");
+        let choice = DeviceChoice::new_emulated("nvidia-h100-sxm");
         let limits = ProviderLimits {
             memory_mib: Some(512),
             ..ProviderLimits::default()
         };
-        let profile = together(&profiles(&open(&choice, Some(1)).unwrap()));
+        let profile = combine_profiles(&device_profiles(&open_devices(&choice, Some(1)).unwrap()));
         assert_eq!(
-            resources(&choice, &profile, &limits).memory_bytes,
+            stated_resources(&choice, &profile, &limits).memory_bytes,
             512 << 20
         );
         assert_eq!(threads_of(0, Some(1)).get(), 1);
@@ -703,38 +722,41 @@ mod tests {
             ..limits.clone()
         };
         let (whole, half) = (
-            resources(&choice, &profile, &limits),
-            resources(&choice, &profile, &halves),
+            stated_resources(&choice, &profile, &limits),
+            stated_resources(&choice, &profile, &halves),
         );
         assert_eq!(half.memory_bytes, 256 << 20);
         assert_eq!(half.memory_bandwidth, whole.memory_bandwidth / 2);
         assert_eq!(half.launch_overhead_ns, whole.launch_overhead_ns * 2);
-        let rate = |stated: &Resources| stated.throughput.of(Dtype::F32);
+        let rate = |stated: &Resources| stated.throughput.for_dtype(Dtype::F32);
         assert_eq!(rate(&half), rate(&whole) / 2);
         assert_eq!(threads_of(1, Some(0)).get(), 1, "0 is no limit");
     }
 
     #[test]
     fn a_team_is_stated_as_the_sum_of_its_devices() {
-        let one = |profile: &str| DeviceChoice::emulated(profile);
+        let one = |profile: &str| DeviceChoice::new_emulated(profile);
         let group = DeviceChoice::Group(vec![one("nvidia-h100-sxm"), one("amd-epyc-9654")]);
-        let stated = resources(
+        let stated = stated_resources(
             &group,
-            &together(&profiles(&open(&group, None).unwrap())),
+            &combine_profiles(&device_profiles(&open_devices(&group, None).unwrap())),
             &ProviderLimits::default(),
         );
         assert_eq!(stated.kind_name.as_str(), "gpu");
-        assert_eq!(stated.throughput.of(Dtype::F32), 67_000_000 + 10_800_000);
+        assert_eq!(
+            stated.throughput.for_dtype(Dtype::F32),
+            67_000_000 + 10_800_000
+        );
         assert!(matches!(
-            open(&DeviceChoice::Group(Vec::new()), None).err(),
+            open_devices(&DeviceChoice::Group(Vec::new()), None).err(),
             Some(DeviceError::Nobody)
         ));
     }
 
     #[test]
     fn an_unknown_profile_is_refused_with_those_there_are() {
-        let choice = DeviceChoice::emulated("abacus");
-        let refused = open(&choice, None).err().unwrap().to_string();
+        let choice = DeviceChoice::new_emulated("abacus");
+        let refused = open_devices(&choice, None).err().unwrap().to_string();
         assert!(
             refused.contains("abacus") && refused.contains("nvidia-h100-sxm"),
             "{refused}"

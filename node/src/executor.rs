@@ -25,7 +25,7 @@ use crate::device::DeviceError;
 use crate::device::costs::DeviceCosts;
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::{GraphWork, shapes_of};
-use crate::device::group::{Between, crew};
+use crate::device::group::{Between, build_runner};
 use crate::device::linked::{self, Unusable};
 use crate::device::measurement::{self, DeviceMeasurement};
 use crate::device::refused_node;
@@ -63,7 +63,7 @@ pub(crate) enum Executor {
     Sandboxed(SandboxPool),
 }
 
-/// The place where one lease runs. It accepts several requests at once.
+/// The place where one lease runs. It can run several requests at once.
 pub(crate) struct LeaseExecutor {
     place: LeaseProcess,
     run_mode: RunMode,
@@ -119,23 +119,23 @@ impl OpenedDevices {
         program: PathBuf,
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
-        let seen = DeviceCosts::open(home);
+        let seen = DeviceCosts::load_or_default(home);
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation != Isolation::None;
-        let library = linked::settle(home, file, &program).await?;
+        let library = linked::settle_library(home, file, &program).await?;
         // If leases are isolated, the node's own process loads no foreign code.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
         // A driver that crashes must not stop the node: then only sandboxes open it.
         let (devices, share) = if apart && driven {
             (Vec::new(), None)
         } else {
-            opened(home.to_owned(), choice, cores).await?
+            open_or_measure(home.to_owned(), choice, cores).await?
         };
         if !apart {
-            return OpenedDevices::here(home, file, (devices, share, seen), store);
+            return OpenedDevices::open_in_process(home, file, devices, share, seen, store);
         }
-        let known = (!driven).then(|| device::profiles(&devices));
+        let known = (!driven).then(|| device::device_profiles(&devices));
         drop(devices);
         let threads = threads_each(device::threads_of(0, cores).get(), file);
         let mut recipe = Recipe {
@@ -150,13 +150,13 @@ impl OpenedDevices {
             memory_bytes: 0,
             outputs_bytes: file.limits.outputs_bytes(),
             #[cfg(target_os = "linux")]
-            groups: Arc::new(crate::sandbox::ControlGroups::open()),
+            groups: Arc::new(crate::sandbox::ControlGroups::open_tree()),
         };
         recipe.memory_bytes = match &recipe.profiles {
-            Some(profiles) => memory_for_jobs(&device::together(profiles), file),
+            Some(profiles) => memory_for_jobs(&device::combine_profiles(profiles), file),
             None => file
                 .limits
-                .each(never_more_than_there_is(file.limits.memory_bytes())),
+                .lease_share(never_more_than_there_is(file.limits.memory_bytes())),
         };
         let first = Sandbox::start(&recipe).await?;
         let profiles = first.profiles()?;
@@ -167,12 +167,12 @@ impl OpenedDevices {
         }
         if let Some(gap) = first
             .policy()
-            .gap()
+            .missing_wall()
             .filter(|_| file.isolation == Isolation::Process)
         {
             return Err(SandboxFault::Wall(gap.clone()).into());
         }
-        keep(home, file.isolation, first.policy().clone());
+        store_policy(home, file.isolation, first.policy().clone());
         Ok(OpenedDevices {
             label: first.label().to_owned(),
             executor: Executor::Sandboxed(SandboxPool::new(recipe, first)),
@@ -185,17 +185,17 @@ impl OpenedDevices {
 
 /// Opens devices, from their last measurement if it is still valid. Also returns the share of their
 /// peak that mixed work gets, if a measurement exists.
-async fn opened(
+async fn open_or_measure(
     home: PathBuf,
     choice: DeviceChoice,
     cores: Option<u32>,
 ) -> Result<(Vec<Arc<dyn Processor>>, Option<f64>), DeviceError> {
     let opening = move || {
         if !measurement::is_kept(&choice) {
-            return Ok((device::open(&choice, cores)?, None));
+            return Ok((device::open_devices(&choice, cores)?, None));
         }
         let now_seconds = unix_us() / 1_000_000;
-        let known = DeviceMeasurement::known(&home, &choice, cores, now_seconds)?;
+        let known = DeviceMeasurement::read_or_measure(&home, &choice, cores, now_seconds)?;
         let devices = device::open_measured(&choice, cores, &known.profiles)?;
         Ok((devices, Some(known.share)))
     };
@@ -205,20 +205,28 @@ async fn opened(
 
 impl OpenedDevices {
     /// Opens the executor in this process.
-    fn here(
+    fn open_in_process(
         home: &Path,
         file: &ProviderFile,
-        (devices, share, seen): (Vec<Arc<dyn Processor>>, Option<f64>, Arc<DeviceCosts>),
+        devices: Vec<Arc<dyn Processor>>,
+        share: Option<f64>,
+        seen: Arc<DeviceCosts>,
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
         tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
-        let profiles = device::profiles(&devices);
+        let profiles = device::device_profiles(&devices);
         let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
-        let between = (Between::Folder(home), file.prefer);
-        let runner = crew(between, &file.name, devices, store, clock)?;
-        runner.recall(&seen.costs());
+        let runner = build_runner(
+            Between::Folder(home),
+            file.prefer,
+            &file.name,
+            devices,
+            store,
+            clock,
+        )?;
+        runner.load_history(&seen.current_costs());
         let label = runner.label().to_owned();
-        keep(home, file.isolation, SandboxPolicy::default());
+        store_policy(home, file.isolation, SandboxPolicy::default());
         Ok(OpenedDevices {
             executor: Executor::Here(Arc::new(runner)),
             label,
@@ -238,15 +246,15 @@ impl IsolationFile {
     }
 }
 
-/// Returns the memory that each job may use: its part of the offer, and never more than the machine
+/// Returns the memory that each job can use: its part of the offer, and never more than the machine
 /// has.
 fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
     let all = never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()));
-    file.limits.each(all)
+    file.limits.lease_share(all)
 }
 
 /// Returns the threads of each lease's process. Leases share the cores according to their prices,
-/// and each may use the idle ones. If the owner reserves cores, each lease gets an equal part of
+/// and each can use the idle ones. If the owner reserves cores, each lease gets an equal part of
 /// the rest.
 fn threads_each(threads: usize, file: &ProviderFile) -> usize {
     match file.limits.cores {
@@ -259,7 +267,7 @@ fn never_more_than_there_is(bytes: u64) -> u64 {
     bytes.min(system::memory_bytes().unwrap_or(u64::MAX))
 }
 
-fn keep(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
+fn store_policy(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
     let kept = IsolationFile { isolation, policy };
     let text = serde_json::to_string_pretty(&kept).expect("it has only named fields");
     if let Err(error) = fs::write(home.join(ISOLATION_FILE), text + "\n") {
@@ -269,9 +277,9 @@ fn keep(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
 
 impl Executor {
     /// Stops keeping spare processes for future leases.
-    pub(crate) fn retire(&self) {
+    pub(crate) fn retire_spares(&self) {
         if let Executor::Sandboxed(pool) = self {
-            pool.retire();
+            pool.retire_spares();
         }
     }
 
@@ -279,23 +287,23 @@ impl Executor {
     pub(crate) fn sandbox_counts(&self) -> Option<SandboxCounts> {
         match self {
             Executor::Here(_) => None,
-            Executor::Sandboxed(pool) => Some(pool.counts()),
+            Executor::Sandboxed(pool) => Some(pool.sandbox_counts()),
         }
     }
 
     /// Limits the bytes of tensors between the devices of this process: `limit` maps the bytes that
     /// they hold now to the most that they may hold. A lease's own process can use all the memory
     /// that the lease bought.
-    pub(crate) fn fit(&self, limit: impl Fn(u64) -> u64) {
+    pub(crate) fn fit_memory_limit(&self, limit: impl Fn(u64) -> u64) {
         let Executor::Here(runner) = self else { return };
-        let Some((_, host)) = runner.memory() else {
+        let Some((_, host)) = runner.memory_stats() else {
             return;
         };
         let limit = limit(host.used);
         if limit == host.limit {
             return;
         }
-        if let Err(error) = runner.resize(limit) {
+        if let Err(error) = runner.set_host_limit(limit) {
             tracing::debug!(%error, "devices hold more than they should for now");
         }
     }
@@ -305,7 +313,8 @@ impl Executor {
     /// once the sandbox runs.
     pub(crate) async fn for_lease(
         &self,
-        (price, left): (Price, impl FnOnce() -> Duration),
+        price: Price,
+        left: impl FnOnce() -> Duration,
         own: u64,
     ) -> Result<LeaseExecutor, Failure> {
         let pool = match self {
@@ -317,8 +326,8 @@ impl Executor {
             }
             Executor::Sandboxed(pool) => pool,
         };
-        let sandbox = pool.take().await.map_err(run_failed)?;
-        if let Err(error) = sandbox.weigh(price.0 as f64 / own.max(1) as f64) {
+        let sandbox = pool.take_sandbox().await.map_err(run_failed)?;
+        if let Err(error) = sandbox.set_weight(price.0 as f64 / own.max(1) as f64) {
             tracing::warn!(%error, "leases share the cores alike, whatever they pay");
         }
         let threads = device::threads_of(0, None).get();
@@ -352,7 +361,7 @@ pub(crate) struct NotPrepared {
 
 /// Describes why a device in this process refuses a model.
 fn not_prepared(error: &TaskError, store: &Store, model: ContentId) -> NotPrepared {
-    let digest = |node: &str| refused_node::digest(store.get(&model).ok()??, node);
+    let digest = |node: &str| refused_node::node_digest(store.get(&model).ok()??, node);
     NotPrepared {
         failure: Failure::Compile(error.to_string()),
         node: error.refused_node().and_then(digest),
@@ -384,15 +393,15 @@ impl LeaseExecutor {
 
     /// Waits until the lease's own process ends by itself, and returns the failure. Returns none if
     /// the lease has no such process, or ends first.
-    pub(crate) async fn lost(place: Weak<LeaseExecutor>) -> Option<Failure> {
+    pub(crate) async fn wait_for_loss(place: Weak<LeaseExecutor>) -> Option<Failure> {
         let ending = match &place.upgrade()?.place {
             LeaseProcess::Here(..) => return None,
-            LeaseProcess::Sandboxed(sandbox, _) => sandbox.ending(),
+            LeaseProcess::Sandboxed(sandbox, _) => sandbox.wait_for_end(),
         };
         ending.await;
         match &place.upgrade()?.place {
             LeaseProcess::Here(..) => None,
-            LeaseProcess::Sandboxed(sandbox, _) => Some(run_failed(sandbox.fault().await)),
+            LeaseProcess::Sandboxed(sandbox, _) => Some(run_failed(sandbox.end_fault().await)),
         }
     }
 
@@ -403,7 +412,7 @@ impl LeaseExecutor {
     }
 
     /// Returns how many runs keep the devices busy: one, except for a stream on several devices.
-    pub(crate) fn ahead(&self) -> usize {
+    pub(crate) fn runs_ahead(&self) -> usize {
         let of_stream = match &self.place {
             LeaseProcess::Here(runner, _) => runner.stream_ahead(),
             LeaseProcess::Sandboxed(sandbox, _) => sandbox.stream_ahead(),
@@ -415,7 +424,7 @@ impl LeaseExecutor {
     }
 
     /// Reads the operators of a subgraph in the place where the lease runs.
-    pub(crate) async fn inspect(
+    pub(crate) async fn inspect_model(
         &self,
         store: &Arc<Store>,
         model: ContentId,
@@ -426,14 +435,16 @@ impl LeaseExecutor {
                 let store = store.clone();
                 let looking = tokio::task::spawn_blocking(move || {
                     let model = store.get(&model).ok().flatten();
-                    GraphOperators::of(model.unwrap_or_default())
+                    GraphOperators::from_model(model.unwrap_or_default())
                 });
                 let found = looking.await;
                 let found = found.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
                 found.map_err(|error| Failure::Limit(error.to_string()))
             }
             LeaseProcess::Sandboxed(sandbox, pool) => {
-                let found = sandbox.inspect(store, pool.shared(), model, fault).await;
+                let found = sandbox
+                    .inspect_model(store, pool.shared_contents(), model, fault)
+                    .await;
                 found.map_err(|fault| match fault {
                     SandboxFault::Refused(reason) => Failure::Limit(reason),
                     fault => run_failed(fault),
@@ -443,7 +454,7 @@ impl LeaseExecutor {
     }
 
     /// Compiles a subgraph, unless it is ready.
-    pub(crate) async fn prepare(
+    pub(crate) async fn prepare_model(
         &self,
         store: &Arc<Store>,
         model: ContentId,
@@ -452,7 +463,7 @@ impl LeaseExecutor {
         match &self.place {
             LeaseProcess::Here(runner, _) => {
                 let (runner, given, store) = (runner.clone(), weights.to_vec(), store.clone());
-                // The store also has other buyers' weights, so only these are allowed.
+                // The store also has other buyers' weights, so the model must use only these.
                 let preparing = move || {
                     let named = runner.weights_of(model);
                     let named = named.map_err(|error| not_prepared(&error, &store, model))?;
@@ -460,7 +471,7 @@ impl LeaseExecutor {
                     let mut others = named.filter(|(_, id)| !given.contains(id));
                     let prepared = match others.next() {
                         Some((name, id)) => Err(TaskError::WeightMissing { name, id }),
-                        None => runner.prepare(model),
+                        None => runner.prepare_model(model),
                     };
                     prepared.map_err(|error| not_prepared(&error, &store, model))
                 };
@@ -468,7 +479,9 @@ impl LeaseExecutor {
                 prepared.map_err(|panicked| Failure::Compile(panicked.to_string()))?
             }
             LeaseProcess::Sandboxed(sandbox, pool) => {
-                let prepared = sandbox.prepare(store, pool.shared(), model, weights).await;
+                let prepared = sandbox
+                    .prepare_model(store, pool.shared_contents(), model, weights)
+                    .await;
                 prepared.map_err(|fault| match fault {
                     SandboxFault::Refused(reason) => Failure::Compile(reason).into(),
                     SandboxFault::RefusedNode(node, reason) => NotPrepared {
@@ -482,8 +495,8 @@ impl LeaseExecutor {
     }
 
     /// Runs a task. Also returns the work of its subgraph, if the task asks for it and it is known.
-    /// If the caller drops the future, the run ends: the sandbox ends with its lease, while a
-    /// device in this process finishes only its current operation.
+    /// You can drop the future to end the run: the sandbox ends with its lease, while a device in
+    /// this process will finish only its current operation.
     pub(crate) async fn run(
         &self,
         store: &Arc<Store>,
@@ -494,7 +507,7 @@ impl LeaseExecutor {
                 let weighing = run.is_weighed.then(|| {
                     let (store, model) = (store.clone(), run.task.model);
                     let shapes = shapes_of(&run.task.inputs);
-                    let weigh = move || GraphWork::of(store.get(&model).ok()??, &shapes);
+                    let weigh = move || GraphWork::from_model(store.get(&model).ok()??, &shapes);
                     tokio::task::spawn_blocking(weigh)
                 });
                 let TaskRun {

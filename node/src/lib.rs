@@ -23,7 +23,7 @@
 //! # async fn buy() -> Result<(), Box<dyn std::error::Error>> {
 //! let folder = Path::new("souk-testnet");
 //! let key = NodeKey::load(&folder.join("buyer/key"))?;
-//! let buyer = Buyer::join(key, &MarketFile::find(folder)?).await?;
+//! let buyer = Buyer::join(key, &MarketFile::read_nearest(folder)?).await?;
 //!
 //! let images = npy::read(&std::fs::read("images.npy")?.into())?;
 //! let job = Job {
@@ -32,7 +32,7 @@
 //!     inputs: BTreeMap::from([("images".to_owned(), images)]),
 //!     limits: Limits::default(),
 //! };
-//! let quote = buyer.quote(&job).await?;
+//! let quote = buyer.quote_job(&job).await?;
 //! let (progress, _) = tokio::sync::mpsc::channel(64);
 //! let done = buyer.run(&job, quote, progress).await?;
 //! println!("{:?}, by {} receipts", done.outputs["logits"], done.receipts.len());

@@ -1,8 +1,8 @@
 //! The metrics of a node, in the text format of Prometheus, for any server that offers them.
 //!
 //! A page is rendered on request, from state that the node keeps anyway; only a few sums exist for
-//! its sake. It holds figures alone: no account, address or content id. A reader learns how busy a
-//! node is, but not with whom.
+//! its sake. It holds figures alone: no account, address or content id. A reader can learn how busy
+//! a node is, but not with whom.
 
 mod machine;
 pub(crate) mod peers;
@@ -45,15 +45,16 @@ impl Page {
     #[must_use]
     pub fn of_machine() -> Page {
         let mut page = Page::default();
-        machine::tell(&mut page);
+        machine::add_metrics(&mut page);
         page
     }
 
     /// Returns the figures of a name, with a sentence of help.
     ///
     /// # Panics
-    /// If the name is not valid: letters, digits and underscores, and the unit last.
-    pub fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
+    /// If the name is not valid: it must begin with a letter and consist of letters, digits and
+    /// underscores. The unit should come last.
+    pub fn add_family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
         assert!(is_name(name), "{name} is no name of a metric");
         let mut family = MetricFamily::default();
         family.set_name(name.to_owned());
@@ -68,17 +69,19 @@ impl Page {
     }
 
     /// Adds one figure without labels that goes up and down.
-    pub fn gauge(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
-        self.family(Kind::Gauge, name, help).put(&[], value);
+    pub fn add_gauge(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
+        self.add_family(Kind::Gauge, name, help)
+            .add_figure(&[], value);
     }
 
     /// Adds one figure without labels that only grows.
-    pub fn counter(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
-        self.family(Kind::Counter, name, help).put(&[], value);
+    pub fn add_counter(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
+        self.add_family(Kind::Counter, name, help)
+            .add_figure(&[], value);
     }
 
     /// Adds the figures of a collector, for example a histogram.
-    pub fn counted(&mut self, counted: &impl Collector) {
+    pub fn add_collector(&mut self, counted: &impl Collector) {
         self.families.extend(counted.collect());
     }
 
@@ -97,7 +100,7 @@ impl Page {
 
 impl Family<'_> {
     /// Adds one figure, with labels that distinguish it from the others of its name.
-    pub fn put(&mut self, labels: &[(&str, &str)], value: impl Into<Figure>) -> &mut Self {
+    pub fn add_figure(&mut self, labels: &[(&str, &str)], value: impl Into<Figure>) -> &mut Self {
         let pair = |(name, value): &(&str, &str)| {
             debug_assert!(is_name(name), "{name} is no name of a label");
             let mut pair = LabelPair::default();
@@ -154,7 +157,7 @@ impl From<bool> for Figure {
 
 /// Converts microseconds to seconds.
 #[must_use]
-pub fn seconds(micros: u64) -> f64 {
+pub fn to_seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
 }
 
@@ -171,10 +174,10 @@ mod tests {
     #[test]
     fn a_page_is_in_the_text_format_of_prometheus() {
         let mut page = Page::default();
-        page.gauge("souk_peers", "Who is connected.", 3_usize);
-        page.family(Kind::Counter, "souk_joules_total", "By\nmeter \\ model.")
-            .put(&[("device", "a \"b\"\\\n"), ("source", "meter")], 1.5)
-            .put(&[("device", "c"), ("source", "model")], f64::NAN);
+        page.add_gauge("souk_peers", "Who is connected.", 3_usize);
+        page.add_family(Kind::Counter, "souk_joules_total", "By\nmeter \\ model.")
+            .add_figure(&[("device", "a \"b\"\\\n"), ("source", "meter")], 1.5)
+            .add_figure(&[("device", "c"), ("source", "model")], f64::NAN);
         let expected = "# HELP souk_peers Who is connected.\n\
                         # TYPE souk_peers gauge\n\
                         souk_peers 3\n\
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn large_figures_are_told_whole() {
         let mut page = Page::default();
-        page.counter("souk_bytes_total", "Bytes.", 1_u64 << 52);
+        page.add_counter("souk_bytes_total", "Bytes.", 1_u64 << 52);
         assert!(
             page.into_text()
                 .ends_with("souk_bytes_total 4503599627370496\n")

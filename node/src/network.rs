@@ -1,7 +1,7 @@
 //! The node's part of the network: one libp2p swarm, owned by one task.
 //!
-//! All protocols of souk are streams. A caller opens one by peer and protocol name; the swarm task
-//! knows the connected peers and dials the others. No other part of libp2p is visible outside.
+//! All protocols of souk are streams. A caller can open one by peer and protocol name; the swarm
+//! task knows the connected peers and dials the others. No other part of libp2p is visible outside.
 
 mod acquaintances;
 mod address_limits;
@@ -151,12 +151,12 @@ impl Network {
     /// Starts the swarm and returns once it listens.
     pub async fn start(key: &NodeKey, config: NetworkConfig) -> Result<Network, StartError> {
         if let Some(address) = &config.listen {
-            claim(address)?;
+            check_port_free(address)?;
         }
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let mut task = SwarmTask::new(key, &config, inbox)?;
         if let Some(address) = config.listen {
-            task.listen(address).await?;
+            task.listen_on(address).await?;
         }
         let streams = task.streams();
         tokio::spawn(task.run());
@@ -174,32 +174,34 @@ impl Network {
     }
 
     /// Returns the addresses this node listens on.
-    pub async fn addresses(&self) -> Vec<Multiaddr> {
-        self.ask(Command::Addresses).await.unwrap_or_default()
+    pub async fn own_addresses(&self) -> Vec<Multiaddr> {
+        self.send_command(Command::Addresses)
+            .await
+            .unwrap_or_default()
     }
 
     /// Returns the peers that are connected now.
-    pub async fn connected(&self) -> Vec<PeerId> {
-        let routes = self.ask(Command::Routes).await.unwrap_or_default();
+    pub async fn connected_peers(&self) -> Vec<PeerId> {
+        let routes = self.send_command(Command::Routes).await.unwrap_or_default();
         routes.into_iter().map(|(peer, _)| peer).collect()
     }
 
     /// Returns the accounts that are connected now, with the route of each connection.
-    pub async fn routes(&self) -> BTreeMap<AccountKey, Route> {
-        let routes = self.ask(Command::Routes).await.unwrap_or_default();
+    pub async fn account_routes(&self) -> BTreeMap<AccountKey, Route> {
+        let routes = self.send_command(Command::Routes).await.unwrap_or_default();
         let account = |(peer, route)| Some((AccountKey(account_of(&peer)?), route));
         routes.into_iter().filter_map(account).collect()
     }
 
     /// Returns the address from which a peer is connected, or at which this node dialled it; none
     /// if it is not connected, or only through a relay.
-    pub async fn whereabouts(&self, peer: PeerId) -> Option<IpAddr> {
+    pub async fn peer_ip(&self, peer: PeerId) -> Option<IpAddr> {
         let ask = |reply| Command::Whereabouts { peer, reply };
-        self.ask(ask).await.ok().flatten()
+        self.send_command(ask).await.ok().flatten()
     }
 
     /// Publishes this node's profile. A node that takes no part in discovery publishes nothing.
-    pub async fn publish(&self, profile: &SignedProfile) {
+    pub async fn publish_profile(&self, profile: &SignedProfile) {
         match postcard::to_allocvec(profile) {
             // The send fails only if the network has stopped.
             Ok(bytes) => drop(self.commands.send(Command::Publish(bytes)).await),
@@ -208,13 +210,15 @@ impl Network {
     }
 
     /// Returns the valid profiles of providers that this node has received.
-    pub async fn profiles(&self) -> Vec<Profile> {
-        self.ask(Command::Profiles).await.unwrap_or_default()
+    pub async fn provider_profiles(&self) -> Vec<Profile> {
+        self.send_command(Command::Profiles)
+            .await
+            .unwrap_or_default()
     }
 
     /// Remembers the addresses of a peer.
-    pub async fn learn(&self, contact: &Contact) -> Result<(), OpenError> {
-        let (peer, addresses) = (contact.peer()?, contact.addresses.clone());
+    pub async fn add_contact(&self, contact: &Contact) -> Result<(), OpenError> {
+        let (peer, addresses) = (contact.peer_id()?, contact.addresses.clone());
         let learn = Command::Learn { peer, addresses };
         self.commands
             .send(learn)
@@ -223,29 +227,35 @@ impl Network {
     }
 
     /// Opens a stream to `peer`; dials its known addresses if there is no connection.
-    pub async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
+    pub async fn open_stream(
+        &self,
+        peer: PeerId,
+        protocol: StreamProtocol,
+    ) -> Result<Stream, OpenError> {
         self.open_over(peer, protocol, 0).await
     }
 
     /// Takes a stream to `peer` that was kept for its next request; the peer may have closed it
     /// since.
     pub(crate) fn take_kept(&self, peer: PeerId, protocol: &StreamProtocol) -> Option<Stream> {
-        self.kept.take(&(peer, protocol.clone()), Instant::now())
+        self.kept
+            .take_stream(&(peer, protocol.clone()), Instant::now())
     }
 
-    /// Keeps an idle stream for its next request.
-    pub(crate) fn keep(&self, peer: PeerId, protocol: StreamProtocol, stream: Stream) {
-        self.kept.keep((peer, protocol), stream, Instant::now());
+    /// Keeps an idle stream for its next request; the caller must have read every answer on it.
+    pub(crate) fn keep_stream(&self, peer: PeerId, protocol: StreamProtocol, stream: Stream) {
+        self.kept
+            .keep_stream((peer, protocol), stream, Instant::now());
     }
 
     /// Drops the kept streams to a peer because one of them broke.
     pub(crate) fn forget_kept(&self, peer: PeerId, protocol: StreamProtocol) {
-        self.kept.forget(&(peer, protocol));
+        self.kept.forget_streams(&(peer, protocol));
     }
 
     /// Returns the number of connections to a peer: processes that share a key are one peer.
-    pub fn connections(&self, peer: PeerId) -> usize {
-        self.streams.connections(peer)
+    pub fn connection_count(&self, peer: PeerId) -> usize {
+        self.streams.connection_count(peer)
     }
 
     /// Opens a stream over one of several connections, of which the youngest is number 0.
@@ -256,10 +266,13 @@ impl Network {
         number: usize,
     ) -> Result<Stream, OpenError> {
         let opening = async {
-            self.ask(|reply| Command::Connect { peer, reply })
+            self.send_command(|reply| Command::Connect { peer, reply })
                 .await?
                 .map_err(|cause| OpenError::Unreachable { peer, cause })?;
-            let opened = self.streams.open(peer, protocol.clone(), number).await;
+            let opened = self
+                .streams
+                .open_stream(peer, protocol.clone(), number)
+                .await;
             opened.map_err(|error| match error {
                 StreamError::Unspoken => OpenError::Protocol { peer, protocol },
                 StreamError::Broken(cause) => OpenError::Broken { peer, cause },
@@ -269,10 +282,10 @@ impl Network {
         timed.unwrap_or(Err(OpenError::Timeout { peer }))
     }
 
-    /// Returns the streams that peers open here for `protocol`. Each protocol has one acceptor in a
-    /// node.
-    fn accept(&self, protocol: StreamProtocol) -> mpsc::Receiver<IncomingStream> {
-        let accepted = self.streams.accept(protocol);
+    /// Returns the streams that peers open here for `protocol`. Each protocol must have only one
+    /// acceptor in a node.
+    fn accept_streams(&self, protocol: StreamProtocol) -> mpsc::Receiver<IncomingStream> {
+        let accepted = self.streams.accept_streams(protocol);
         accepted.expect("each protocol of a node is accepted in one place")
     }
 
@@ -280,22 +293,26 @@ impl Network {
     /// gets at most [`STREAMS_PER_PEER_MAX`] at a time, idle ones included, and fewer if places are
     /// short; streams beyond that are closed. Misconduct that a handler returns counts against the
     /// peer.
-    pub fn serve<F, Served>(&self, protocol: StreamProtocol, streams_max: usize, mut serve: F)
-    where
+    pub fn serve_protocol<F, Served>(
+        &self,
+        protocol: StreamProtocol,
+        streams_max: usize,
+        mut serve: F,
+    ) where
         F: FnMut(PeerId, Stream) -> Served + Send + 'static,
         Served: Future<Output: Into<Conduct>> + Send + 'static,
     {
-        let mut incoming = self.accept(protocol.clone());
+        let mut incoming = self.accept_streams(protocol.clone());
         let quotas = StreamQuotas::new(streams_max);
         let commands = self.commands.clone();
         tokio::spawn(async move {
             while let Some((peer, stream)) = incoming.recv().await {
-                let share = match quotas.take(peer, Instant::now()) {
+                let share = match quotas.take_place(peer, Instant::now()) {
                     Ok(share) => share,
                     Err(over) => {
                         tracing::debug!(%peer, %protocol, ?over, "a stream is closed");
                         if over == QuotaExceeded::Rate {
-                            report(&commands, peer, Misconduct::Flood);
+                            send_fault_report(&commands, peer, Misconduct::Flood);
                         }
                         continue;
                     }
@@ -304,7 +321,7 @@ impl Network {
                 let commands = commands.clone();
                 tokio::spawn(async move {
                     if let Conduct::Wrong(fault) = served.await.into() {
-                        report(&commands, peer, fault);
+                        send_fault_report(&commands, peer, fault);
                     }
                     drop(share);
                 });
@@ -313,11 +330,11 @@ impl Network {
     }
 
     /// Counts a fault of a peer; a peer with too many is disconnected and banned for a while.
-    pub fn report(&self, peer: PeerId, fault: Misconduct) {
-        report(&self.commands, peer, fault);
+    pub fn report_fault(&self, peer: PeerId, fault: Misconduct) {
+        send_fault_report(&self.commands, peer, fault);
     }
 
-    async fn ask<T>(
+    async fn send_command<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, OpenError> {
@@ -331,7 +348,7 @@ impl Network {
 }
 
 /// Reports a fault to the swarm. While the swarm is busy, a lost report does no harm.
-fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Misconduct) {
+fn send_fault_report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Misconduct) {
     let _ = commands.try_send(Command::Misconduct { peer, fault });
 }
 
@@ -339,7 +356,7 @@ fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Misconduct) {
 ///
 /// libp2p listens with `SO_REUSEPORT`, so a second node on the same port would start silently and
 /// receive half of the first one's connections.
-fn claim(address: &Multiaddr) -> Result<(), StartError> {
+fn check_port_free(address: &Multiaddr) -> Result<(), StartError> {
     // An address through a relay has the relay's socket.
     let own = Some(address).filter(|address| !routes::is_relayed(address));
     let Some(socket) = own.and_then(socket_of) else {
@@ -382,8 +399,8 @@ pub(crate) mod tests {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let mut task = SwarmTask::new(&key, &NetworkConfig::default(), inbox).unwrap();
         for address in addresses {
-            claim(address).unwrap();
-            task.listen(address.clone()).await.unwrap();
+            check_port_free(address).unwrap();
+            task.listen_on(address.clone()).await.unwrap();
         }
         let (peer, streams) = (key.peer_id(), task.streams());
         tokio::spawn(task.run());
@@ -393,8 +410,8 @@ pub(crate) mod tests {
             streams,
             kept: Arc::default(),
         };
-        let addresses = network.addresses().await;
-        let account = key.public();
+        let addresses = network.own_addresses().await;
+        let account = key.public_key();
         (key, network, Contact { account, addresses })
     }
 
@@ -412,9 +429,9 @@ pub(crate) mod tests {
         )
         .await
         .unwrap();
-        let addresses = network.addresses().await;
+        let addresses = network.own_addresses().await;
         let contact = Contact {
-            account: key.public(),
+            account: key.public_key(),
             addresses,
         };
         (key, network, contact)
@@ -429,13 +446,16 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_stream_carries_frames_both_ways() {
         let (_, server, contact) = listening().await;
-        server.serve(ECHO, 1, |_, mut stream| async move {
+        server.serve_protocol(ECHO, 1, |_, mut stream| async move {
             let word: String = wire::receive(&mut stream).await.unwrap();
             wire::send(&mut stream, &word).await.unwrap();
         });
         let client = silent().await;
-        client.learn(&contact).await.unwrap();
-        let mut stream = client.open(contact.peer().unwrap(), ECHO).await.unwrap();
+        client.add_contact(&contact).await.unwrap();
+        let mut stream = client
+            .open_stream(contact.peer_id().unwrap(), ECHO)
+            .await
+            .unwrap();
         wire::send(&mut stream, &"salaam").await.unwrap();
         assert_eq!(
             wire::receive::<String>(&mut stream).await.unwrap(),
@@ -447,13 +467,13 @@ pub(crate) mod tests {
     async fn streams_that_come_while_their_acceptor_is_away_are_all_there() {
         const COUNT: u32 = 50;
         let (_, server, contact) = listening().await;
-        let mut incoming = server.accept(ECHO);
+        let mut incoming = server.accept_streams(ECHO);
         let client = silent().await;
-        client.learn(&contact).await.unwrap();
-        let peer = contact.peer().unwrap();
+        client.add_contact(&contact).await.unwrap();
+        let peer = contact.peer_id().unwrap();
         let mut opened = Vec::new();
         for number in 0..COUNT {
-            let mut stream = client.open(peer, ECHO).await.unwrap();
+            let mut stream = client.open_stream(peer, ECHO).await.unwrap();
             wire::send(&mut stream, &number).await.unwrap();
             opened.push(stream);
         }
@@ -467,9 +487,9 @@ pub(crate) mod tests {
     async fn an_unknown_protocol_is_refused_by_name() {
         let (_, _server, contact) = listening().await;
         let client = silent().await;
-        client.learn(&contact).await.unwrap();
+        client.add_contact(&contact).await.unwrap();
         let refused = client
-            .open(contact.peer().unwrap(), ECHO)
+            .open_stream(contact.peer_id().unwrap(), ECHO)
             .await
             .unwrap_err();
         assert!(matches!(refused, OpenError::Protocol { .. }), "{refused}");
@@ -478,8 +498,8 @@ pub(crate) mod tests {
     /// A node that says it speaks another version of souk, until this is dropped.
     async fn of_version(version: &str) -> (tokio::task::JoinHandle<()>, Contact) {
         let key = NodeKey::generate();
-        let (account, version) = (key.public(), version.to_owned());
-        let mut swarm = SwarmBuilder::with_existing_identity(key.libp2p())
+        let (account, version) = (key.public_key(), version.to_owned());
+        let mut swarm = SwarmBuilder::with_existing_identity(key.to_libp2p())
             .with_tokio()
             .with_tcp(
                 tcp::Config::default(),
@@ -512,12 +532,16 @@ pub(crate) mod tests {
     async fn a_peer_of_another_version_is_refused_with_both_versions() {
         let (other, contact) = of_version("/souk/2").await;
         let client = silent().await;
-        client.learn(&contact).await.unwrap();
-        let peer = contact.peer().unwrap();
+        client.add_contact(&contact).await.unwrap();
+        let peer = contact.peer_id().unwrap();
         let says = "it speaks /souk/2 and this node /souk/1: one of the two must be updated";
         until(async || {
             // Before it has said what it speaks, it only does not speak this.
-            let refused = client.open(peer, ECHO).await.unwrap_err().to_string();
+            let refused = client
+                .open_stream(peer, ECHO)
+                .await
+                .unwrap_err()
+                .to_string();
             refused.contains(says).then_some(())
         })
         .await;
@@ -528,7 +552,7 @@ pub(crate) mod tests {
     async fn a_peer_without_address_is_unreachable() {
         let client = silent().await;
         let nobody = NodeKey::generate().peer_id();
-        let refused = client.open(nobody, ECHO).await.unwrap_err();
+        let refused = client.open_stream(nobody, ECHO).await.unwrap_err();
         assert!(
             matches!(refused, OpenError::Unreachable { .. }),
             "{refused}"
@@ -538,7 +562,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_port_in_use_is_named() {
         let (_, server, _) = listening().await;
-        let taken = server.addresses().await.remove(0);
+        let taken = server.own_addresses().await.remove(0);
         let again = Network::start(
             &NodeKey::generate(),
             NetworkConfig {
@@ -560,10 +584,10 @@ pub(crate) mod tests {
         };
         let network = Network::start(&key, config).await.unwrap();
         for contact in knows {
-            network.learn(contact).await.unwrap();
+            network.add_contact(contact).await.unwrap();
         }
-        let addresses = network.addresses().await;
-        let account = key.public();
+        let addresses = network.own_addresses().await;
+        let account = key.public_key();
         (key, network, Contact { account, addresses })
     }
 
@@ -586,14 +610,14 @@ pub(crate) mod tests {
         let (_, middle, meeting) = staying(folder.path(), &[]).await;
         let (_, server, contact) = staying(folder.path(), &[&meeting]).await;
         let (_, client, _) = staying(folder.path(), &[&meeting]).await;
-        server.serve(ECHO, 1, |_, mut stream| async move {
+        server.serve_protocol(ECHO, 1, |_, mut stream| async move {
             let word: String = wire::receive(&mut stream).await.unwrap();
             wire::send(&mut stream, &word).await.unwrap();
         });
-        until(async || (middle.connected().await.len() == 2).then_some(())).await;
+        until(async || (middle.connected_peers().await.len() == 2).then_some(())).await;
         // Nobody told the client where the server is.
-        let peer = contact.peer().unwrap();
-        let mut stream = until(async || client.open(peer, ECHO).await.ok()).await;
+        let peer = contact.peer_id().unwrap();
+        let mut stream = until(async || client.open_stream(peer, ECHO).await.ok()).await;
         wire::send(&mut stream, &"salaam").await.unwrap();
         let echoed: String = wire::receive(&mut stream).await.unwrap();
         assert_eq!(echoed, "salaam");
@@ -607,7 +631,7 @@ pub(crate) mod tests {
         let (_, far, _) = staying(folder.path(), &[&meeting]).await;
         let now = crate::clock::unix_ms();
         let profile = Profile {
-            account: AccountKey(key.public()),
+            account: AccountKey(key.public_key()),
             addresses: contact.addresses.clone(),
             resources: souk_market::Resources::default(),
             issued_ms: now,
@@ -617,26 +641,29 @@ pub(crate) mod tests {
             // Said again until the mesh has formed, with a later time each.
             let mut again = profile.clone();
             again.issued_ms = crate::clock::unix_ms();
-            provider.publish(&again.sign(&key).unwrap()).await;
-            far.profiles().await.pop()
+            provider.publish_profile(&again.sign(&key).unwrap()).await;
+            far.provider_profiles().await.pop()
         });
         let heard = heard.await;
-        assert_eq!((heard.account, heard.contact()), (profile.account, contact));
+        assert_eq!(
+            (heard.account, heard.to_contact()),
+            (profile.account, contact)
+        );
     }
 
     #[tokio::test]
     async fn one_peer_cannot_take_all_streams() {
         let (_, server, contact) = listening().await;
-        server.serve(ECHO, 1_000, |_, mut stream| async move {
+        server.serve_protocol(ECHO, 1_000, |_, mut stream| async move {
             let _ = wire::receive::<String>(&mut stream).await;
             let _ = wire::send(&mut stream, &"served").await;
         });
         let client = silent().await;
-        client.learn(&contact).await.unwrap();
-        let peer = contact.peer().unwrap();
+        client.add_contact(&contact).await.unwrap();
+        let peer = contact.peer_id().unwrap();
         let mut idle = Vec::new();
         for _ in 0..STREAMS_PER_PEER_MAX {
-            let mut stream = client.open(peer, ECHO).await.unwrap();
+            let mut stream = client.open_stream(peer, ECHO).await.unwrap();
             // A protocol is agreed on lazily: the first byte settles it.
             futures::AsyncWriteExt::write_all(&mut stream, &[0, 0])
                 .await
@@ -644,13 +671,13 @@ pub(crate) mod tests {
             futures::AsyncWriteExt::flush(&mut stream).await.unwrap();
             idle.push(stream);
         }
-        let mut over = client.open(peer, ECHO).await.unwrap();
+        let mut over = client.open_stream(peer, ECHO).await.unwrap();
         let sent = wire::send(&mut over, &"me too").await;
         let answer = wire::receive::<String>(&mut over).await;
         assert!(sent.is_err() || answer.is_err(), "it is closed");
         idle.pop();
         let served = until(async || {
-            let mut stream = client.open(peer, ECHO).await.ok()?;
+            let mut stream = client.open_stream(peer, ECHO).await.ok()?;
             wire::send(&mut stream, &"now me").await.ok()?;
             wire::receive::<String>(&mut stream).await.ok()
         });
@@ -660,17 +687,17 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn who_sends_garbage_is_kept_out_and_others_are_served() {
         let (_, server, contact) = listening().await;
-        server.serve(ECHO, 16, |_, mut stream| async move {
+        server.serve_protocol(ECHO, 16, |_, mut stream| async move {
             let word: String = wire::receive(&mut stream).await?;
             wire::send(&mut stream, &word).await
         });
-        let peer = contact.peer().unwrap();
+        let peer = contact.peer_id().unwrap();
         let (hostile, honest) = (silent().await, silent().await);
         for network in [&hostile, &honest] {
-            network.learn(&contact).await.unwrap();
+            network.add_contact(&contact).await.unwrap();
         }
         let refused = until(async || {
-            let mut stream = match hostile.open(peer, ECHO).await {
+            let mut stream = match hostile.open_stream(peer, ECHO).await {
                 Ok(stream) => stream,
                 Err(refused) => return Some(refused),
             };
@@ -681,11 +708,11 @@ pub(crate) mod tests {
         });
         let refused = refused.await;
         assert!(!matches!(refused, OpenError::Protocol { .. }), "{refused}");
-        let mut stream = honest.open(peer, ECHO).await.unwrap();
+        let mut stream = honest.open_stream(peer, ECHO).await.unwrap();
         wire::send(&mut stream, &"salaam").await.unwrap();
         let echoed: String = wire::receive(&mut stream).await.unwrap();
         assert_eq!(echoed, "salaam");
-        assert_eq!(server.connected().await, [honest.peer()]);
+        assert_eq!(server.connected_peers().await, [honest.peer()]);
     }
 
     /// What every node that stays speaks below the protocols of souk.
@@ -707,7 +734,7 @@ pub(crate) mod tests {
         damage: &mut crate::protocols::fuzzed::DamageSource,
     ) -> usize {
         let (client, mut sent) = (silent().await, 0);
-        client.learn(contact).await.unwrap();
+        client.add_contact(contact).await.unwrap();
         for protocol in BELOW {
             for _ in 0..6 {
                 // A length, then fields of protobuf's kind, which most of these speak.
@@ -715,9 +742,9 @@ pub(crate) mod tests {
                     40, 8, 4, 18, 34, 10, 32, 7, 7, 7, 7, 26, 2, 1, 1, 34, 0, 40, 1,
                 ];
                 let bytes = damage.of(&sample);
-                let peer = contact.peer().unwrap();
+                let peer = contact.peer_id().unwrap();
                 let protocol = StreamProtocol::new(protocol);
-                let mut stream = match client.open(peer, protocol).await {
+                let mut stream = match client.open_stream(peer, protocol).await {
                     Ok(stream) => stream,
                     Err(OpenError::Protocol { .. }) => break,
                     Err(_) => return sent,
@@ -734,7 +761,7 @@ pub(crate) mod tests {
     async fn damaged_frames_below_souks_protocols_do_no_harm() {
         let folder = tempfile::tempdir().unwrap();
         let (_, server, contact) = staying(folder.path(), &[]).await;
-        server.serve(ECHO, 16, |_, mut stream| async move {
+        server.serve_protocol(ECHO, 16, |_, mut stream| async move {
             let word: String = wire::receive(&mut stream).await?;
             wire::send(&mut stream, &word).await
         });
@@ -752,9 +779,9 @@ pub(crate) mod tests {
             let _ = tokio::io::AsyncWriteExt::write_all(&mut connection, &bytes).await;
         }
         let honest = silent().await;
-        honest.learn(&contact).await.unwrap();
-        let peer = contact.peer().unwrap();
-        let mut stream = until(async || honest.open(peer, ECHO).await.ok()).await;
+        honest.add_contact(&contact).await.unwrap();
+        let peer = contact.peer_id().unwrap();
+        let mut stream = until(async || honest.open_stream(peer, ECHO).await.ok()).await;
         wire::send(&mut stream, &"salaam").await.unwrap();
         let echoed: String = wire::receive(&mut stream).await.unwrap();
         assert_eq!(echoed, "salaam");

@@ -35,7 +35,7 @@ use souk_roles::provider::{Past, ProviderStatus};
 use souk_scheduler::execution::GroupError;
 use tokio::sync::{mpsc, watch};
 
-use crate::client::reach::{ReachError, reach};
+use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::{TradeError, Trader};
 use crate::clock::unix_ms;
 use crate::content::access::SHOWN_FILE;
@@ -43,7 +43,7 @@ use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
 use crate::device::linked::Unusable;
-use crate::device::{self, DeviceError, sold, together};
+use crate::device::{self, DeviceError, combine_profiles, provider_resources};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::ProviderFile;
 use crate::folder::fact_writer::WriterEnded;
@@ -65,12 +65,12 @@ use prefetch_predictor::Outlook;
 use refusals::Refusals;
 use shell::{Incoming, Shell, Signal};
 
-pub use books::runs;
+pub use books::is_running;
 pub use conditions::{Conditions, minute_now};
 pub use journal::{Before, Closing, Entry, History, JOURNAL_FORMAT};
 pub use live::{LiveDevice, LiveFigures};
 pub use power::HoldError;
-pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
+pub use sheet::{SheetError, SignedSheet, read_or_measure as sheet_of, read_stored as sheet_kept};
 pub use statistics::Statistics;
 
 /// Streams of the lease protocol served at a time: one for each running lease, and offers between.
@@ -82,7 +82,7 @@ const STREAMS_MAX: usize = 256;
 const OFFERS_AT_ONCE: u32 = 4_096;
 const OFFERS_PER_SECOND: u32 = 8_192;
 
-/// The provider closes a stream if its first message does not arrive within this time.
+/// A peer must send the first message of a stream within this time, or the provider closes it.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bytes of content kept on disk.
@@ -207,12 +207,12 @@ struct Beginning {
 
 impl Beginning {
     /// Opens the journal of a folder, and the channels for peers' messages and lease sums.
-    fn open(
+    fn open_folder(
         home: &Path,
     ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), FactLogError> {
-        let journal = journal::Journal::open(home)?;
-        let past = journal.history().past();
-        let (journal, sums) = journal.start();
+        let journal = journal::Journal::open_folder(home)?;
+        let past = journal.history().fold_past();
+        let (journal, sums) = journal.start_writer();
         let (inbox, heard) = mpsc::channel(shell::INBOX);
         let beginning = Beginning {
             heard,
@@ -268,7 +268,7 @@ pub struct Provider {
 
 /// Returns the best performance that was measured for its devices, combined as they are sold.
 fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profile]) -> Resources {
-    sold(provider, &together(profiles))
+    provider_resources(provider, &combine_profiles(profiles))
 }
 
 /// Returns the largest single content that the provider fetches: as much as one job can hold. No
@@ -292,7 +292,8 @@ fn transfers_of(provider: &ProviderFile, home: &Path) -> TransferConfig {
 }
 
 impl Provider {
-    /// Opens the device, joins the market and serves. [`Provider::run`] places the ask.
+    /// Opens the device, joins the market and serves. You must call [`Provider::run`] to place the
+    /// ask.
     pub async fn start(config: Config) -> Result<Arc<Provider>, ProviderError> {
         let Config {
             home,
@@ -303,12 +304,12 @@ impl Provider {
             program,
         } = config;
         let market = market.with_known(&home);
-        let lock = books::lock(&home)?;
-        let (beginning, inbox, sums) = Beginning::open(&home)?;
+        let lock = books::lock_folder(&home)?;
+        let (beginning, inbox, sums) = Beginning::open_folder(&home)?;
         // This comes before any measurement, because the device must be measured with the power
         // limits it is sold with.
         let wanted = &provider.limits.power_watts;
-        let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
+        let power = power::HeldLimits::set_limits(&home, wanted, souk_host::power::find_domain)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
         let mut profiles = opened.profiles.iter();
@@ -318,10 +319,10 @@ impl Provider {
             peers_file: Some(home.join(network::PEERS_FILE)),
             options: network,
         };
-        let (network, broker) = reach(&key, &market, config).await?;
+        let (network, broker) = connect_market(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
         let peak = peak_of(&provider, &opened.profiles);
-        let refusals = Refusals::kept(&home, &provider.device);
+        let refusals = Refusals::read_folder(&home, &provider.device);
         let pace = measured_pace(&provider, &opened, peak.model.as_str()).await;
         if provider.fault.is_some() && !peak.emulated {
             return Err(ProviderError::Fault);
@@ -330,11 +331,11 @@ impl Provider {
         let config = transfers_of(&provider, &home);
         let tensors = Tensors::start(network.clone(), trader.key(), store, config).await;
         let tensors = tensors.map_err(ProviderError::Direct)?;
-        let name = registered(&trader, &provider).await?;
+        let name = register_account(&trader, &provider).await?;
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             disk: disk_room::DiskRoom::new(&home),
-            outlook: Outlook::start(&home, tensors.store()),
+            outlook: Outlook::open_and_recall(&home, tensors.store()),
             refusals,
             live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
@@ -358,17 +359,17 @@ impl Provider {
             _lock: lock,
             fault,
             power: Mutex::new(power),
-            energy: meter::Energy::find(),
+            energy: meter::Energy::find_meter(),
         });
-        provider.serve();
+        provider.serve_leases();
         Ok(provider)
     }
 
     /// Returns a function that renders the provider's metrics for as long as the provider exists.
     #[must_use]
-    pub fn figures(self: &Arc<Self>) -> PageMaker {
+    pub fn page_maker(self: &Arc<Self>) -> PageMaker {
         let told = Arc::downgrade(self);
-        Arc::new(move || Box::pin(gauges::page(told.clone())))
+        Arc::new(move || Box::pin(gauges::metrics_page(told.clone())))
     }
 
     /// Keeps the ask in the book until `stop` ends. Then it withdraws the ask and returns leases
@@ -392,7 +393,7 @@ impl Provider {
         self.status.send_replace(Some(status));
         let signalling = async {
             let hurry = stop.await;
-            self.executor.retire();
+            self.executor.retire_spares();
             // A shell that has ended needs no signal.
             let _ = say.send(Signal::Stop).await;
             hurry.await;
@@ -402,9 +403,9 @@ impl Provider {
         let ended = tokio::select! {
             ended = shell.run(signals) => ended,
             () = signalling => unreachable!("whoever stops it waits for it"),
-            () = self.announce() => unreachable!("announcing never ends"),
-            () = room::keep(self) => unreachable!("memory is looked at until it is stopped"),
-            () = live::keep(self) => unreachable!("devices are asked until it is stopped"),
+            () = self.announce_repeatedly() => unreachable!("announcing never ends"),
+            () = room::adjust_forever(self) => unreachable!("it adjusts memory until the end"),
+            () = live::sample_forever(self) => unreachable!("it samples devices until the end"),
         };
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
@@ -422,62 +423,62 @@ impl Provider {
     }
 
     /// Returns the shell's status, once it runs.
-    fn status(&self) -> Option<ProviderStatus> {
+    fn shell_status(&self) -> Option<ProviderStatus> {
         let status = self.status.borrow();
         status.as_ref().map(|status| status.borrow().clone())
     }
 
     /// Returns the sums of its leases.
-    fn sums(&self) -> Sums {
+    fn lease_sums(&self) -> Sums {
         *self.sums.borrow()
     }
 
     /// Announces the provider's address to the market and its profile to the network, repeatedly.
-    async fn announce(&self) {
+    async fn announce_repeatedly(&self) {
         for round in 0_u32.. {
             if profile_is_due(round) {
-                self.publish().await;
+                self.publish_profile().await;
             }
-            match self.trader.broker().refresh().await {
-                Ok(members) => self.remember(&members),
+            match self.trader.broker().refresh_validators().await {
+                Ok(members) => self.remember_validators(&members),
                 Err(error) => tracing::debug!(%error, "the validators are not known anew"),
             }
             self.tensors.links().save(unix_ms());
             self.tensors.access().save();
             self.outlook.save();
             self.seen.save();
-            let heard = self.trader.broker().announce().await;
+            let heard = self.trader.broker().announce_addresses().await;
             tracing::debug!(heard, "announced to validators");
             tokio::time::sleep(ANNOUNCE_PERIOD).await;
         }
     }
 
-    fn remember(&self, members: &Members) {
-        if let Err(error) = MarketFile::remember(&self.home, members.addresses()) {
+    fn remember_validators(&self, members: &Members) {
+        if let Err(error) = MarketFile::store_known(&self.home, members.addresses()) {
             tracing::warn!(%error, "the validators are not known at the next start");
         }
     }
 
     /// Publishes the provider's profile to the network.
-    async fn publish(&self) {
+    async fn publish_profile(&self) {
         let now = unix_ms();
         let profile = Profile {
             account: self.trader.account(),
-            addresses: self.network.addresses().await,
-            resources: self.resources(),
+            addresses: self.network.own_addresses().await,
+            resources: self.advertised_resources(),
             issued_ms: now,
             expires_ms: now + profile::LIFE_MS,
         };
         match profile.sign(self.trader.key()) {
-            Ok(signed) => self.network.publish(&signed).await,
+            Ok(signed) => self.network.publish_profile(&signed).await,
             Err(fault) => tracing::warn!(%fault, "the profile was not signed"),
         }
     }
 
-    fn serve(self: &Arc<Self>) {
+    fn serve_leases(self: &Arc<Self>) {
         let provider = self.clone();
         self.network
-            .serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+            .serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
                 let provider = provider.clone();
                 provider.on_stream(peer, stream)
             });
@@ -485,9 +486,9 @@ impl Provider {
 }
 
 /// Opens the provider's account unless it is open, and returns the account's name.
-async fn registered(trader: &Trader, provider: &ProviderFile) -> Result<Name, ProviderError> {
+async fn register_account(trader: &Trader, provider: &ProviderFile) -> Result<Name, ProviderError> {
     let name = name_of(provider)?;
-    trader.register(name.clone()).await?;
+    trader.register_account(name.clone()).await?;
     Ok(name)
 }
 
@@ -511,11 +512,11 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
 async fn measured_pace(provider: &ProviderFile, opened: &OpenedDevices, model: &str) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
     let (known, share) = (opened.profiles.clone(), opened.share);
-    let sharing = move || share.unwrap_or_else(|| device::share(&choice, cores, &known));
+    let sharing = move || share.unwrap_or_else(|| device::peak_share(&choice, cores, &known));
     let share = tokio::task::spawn_blocking(sharing).await;
     Pace::new(share.expect("measuring does not panic"))
-        .of(&opened.profiles, provider.prefer)
-        .begin_with(opened.seen.stated(model))
+        .with_devices(&opened.profiles, provider.prefer)
+        .begin_with(opened.seen.stated_speed(model))
 }
 
 #[cfg(test)]
@@ -541,9 +542,9 @@ pub(crate) mod tests {
 
     /// An emulated device as it is sold.
     pub(crate) fn resources() -> Resources {
-        let choice = crate::folder::config::DeviceChoice::emulated("nvidia-h100-sxm");
-        let devices = device::open(&choice, None).unwrap();
-        let whole = together(&device::profiles(&devices));
-        device::resources(&choice, &whole, &ProviderLimits::default())
+        let choice = crate::folder::config::DeviceChoice::new_emulated("nvidia-h100-sxm");
+        let devices = device::open_devices(&choice, None).unwrap();
+        let whole = combine_profiles(&device::device_profiles(&devices));
+        device::stated_resources(&choice, &whole, &ProviderLimits::default())
     }
 }

@@ -7,7 +7,7 @@
 //! with its lease. However it ends, the node continues and can report the cause.
 //!
 //! The rules are Linux's. Other systems have no sandboxes: there [`Sandbox::start`] fails, and a
-//! provider runs jobs in its own process or not at all.
+//! provider must run jobs in its own process or not at all.
 
 #[cfg(not(target_os = "linux"))]
 mod absent;
@@ -51,7 +51,7 @@ pub use process::{Sandbox, pool::SandboxPool};
 /// The first argument of a process that is a sandbox.
 pub const COMMAND: &str = "__sandbox";
 
-/// The provider treats a sandbox that is silent for this time as stopped.
+/// A busy sandbox must send a sign of life within this time, or the provider treats it as stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// How a run relates to others of its lease.

@@ -2,8 +2,8 @@
 //! log on disk.
 //!
 //! Every input is a case of one closed `Input` and arrives over one bounded channel. A core
-//! ([`souk_roles::validator::core`]) decides the effects, and the task carries them out in the
-//! core's order. Callers hold a [`Validator`], which only sends inputs and awaits answers. The
+//! ([`souk_roles::validator::core`]) decides the effects, and the task must carry them out in the
+//! core's order. Callers hold a [`Validator`], which can only send inputs and await answers. The
 //! exchange answers a closed list of queries, either after a ReadIndex round (linearizable) or at
 //! once (stale, with the age of the state).
 
@@ -51,7 +51,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use admission::{Admission, AdmissionFull};
-pub use auditing::{ValidatorAudit, ValidatorAuditError, audit};
+pub use auditing::{ValidatorAudit, ValidatorAuditError, audit_folder};
 pub use backup_file::BackupFault;
 pub use members::MembersError;
 pub use saving::{
@@ -93,7 +93,7 @@ pub struct ValidatorConfig {
     pub tick: Duration,
     /// Limits of the files on disk.
     pub store: StoreConfig,
-    /// How long [`Validator::propose`] and [`Validator::query`] wait.
+    /// How long [`Validator::propose`] and [`Validator::query_machine`] wait.
     pub patience: Duration,
 }
 
@@ -246,7 +246,7 @@ impl ValidatorEnd {
     ///
     /// # Errors
     /// The failure that stopped it, unless [`Validator::stop`] did.
-    pub async fn wait(self) -> Result<(), ValidatorFailure> {
+    pub async fn wait_for_end(self) -> Result<(), ValidatorFailure> {
         self.end.await.unwrap_or(Err(ValidatorFailure::Panicked))
     }
 }
@@ -264,7 +264,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     ) -> Result<(Self, ValidatorEnd), ValidatorError> {
         let (inputs, inbox) = mpsc::channel(INPUTS_MAX);
         let (notices, _) = broadcast::channel(NOTICES_MAX);
-        let task = ValidatorTask::open(config, machine, inbox, notices.clone(), outbound)?;
+        let task = ValidatorTask::open_task(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
         // The send fails only if no caller waits for the end.
         tokio::spawn(async move { end.send(task.run().await) });
@@ -286,7 +286,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         &self,
         commands: Vec<Bytes>,
     ) -> Result<Vec<Result<Proposal<M::Command>, CommandFault>>, ProposeError> {
-        let verified = self.admission.verify(commands).await;
+        let verified = self.admission.verify_commands(commands).await;
         let verified = verified.map_err(|AdmissionFull| ProposeError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
         })?;
@@ -330,7 +330,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         let result = |answer: Answer| answer.result.map_err(ProposeError::from);
         match tokio::time::timeout(self.patience, answer).await {
             Ok(Ok(Ok(answers))) => Ok(answers.into_iter().map(result).collect()),
-            Ok(Ok(Err(refusal))) => Ok(vec![Err(refused(refusal)); count]),
+            Ok(Ok(Err(refusal))) => Ok(vec![Err(to_propose_error(refusal)); count]),
             Ok(Err(_)) => Err(ProposeError::Stopped),
             Err(_) => Err(ProposeError::Timeout(self.patience)),
         }
@@ -340,13 +340,13 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     ///
     /// # Errors
     /// If the query was not answered.
-    pub async fn query(
+    pub async fn query_machine(
         &self,
         consistency: Consistency,
         question: M::Question,
     ) -> Result<(M::Reply, ReadMoment), QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Input::Query {
+        self.send_input(Input::Query {
             consistency,
             question,
             reply,
@@ -364,17 +364,17 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// If the validator is not running, or too busy to answer.
     pub async fn status(&self) -> Result<Status, QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Input::Status { reply })?;
+        self.send_input(Input::Status { reply })?;
         answer.await.map_err(|_| QueryError::Stopped)
     }
 
     /// Returns the number of inputs that wait for the task.
     #[must_use]
-    pub fn queued(&self) -> usize {
+    pub fn queue_length(&self) -> usize {
         self.inputs.max_capacity() - self.inputs.capacity()
     }
 
-    fn ask(&self, input: Input<M>) -> Result<(), QueryError> {
+    fn send_input(&self, input: Input<M>) -> Result<(), QueryError> {
         self.inputs.try_send(input).map_err(|error| match error {
             TrySendError::Full(_) => QueryError::Busy {
                 retry_after_ms: RETRY_AFTER_MS,
@@ -391,7 +391,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
 
     /// Reports that the network cannot reach a peer: the replica then sends only enough to notice
     /// its return.
-    pub fn unreachable(&self, peer: ReplicaId) {
+    pub fn report_unreachable(&self, peer: ReplicaId) {
         // If the task is too busy, the next report reaches it.
         let _busy = self.inputs.try_send(Input::Unreachable { peer });
     }
@@ -399,7 +399,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Returns a receiver of every entry that is applied from now on. A watcher that falls behind
     /// learns how many it missed and must read the state again.
     #[must_use]
-    pub fn watch(&self) -> broadcast::Receiver<Notice> {
+    pub fn watch_entries(&self) -> broadcast::Receiver<Notice> {
         self.notices.subscribe()
     }
 
@@ -411,7 +411,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
 }
 
 /// Converts a refusal by the replica's own queue.
-fn refused(refused: ProposalRefusal) -> ProposeError {
+fn to_propose_error(refused: ProposalRefusal) -> ProposeError {
     match refused {
         ProposalRefusal::Busy(_) => ProposeError::Busy {
             retry_after_ms: RETRY_AFTER_MS,
@@ -435,9 +435,9 @@ fn begin<M: StateMachine<Command: Send>>(
     let recovered = match (recovered, &config.beginning) {
         (Some(recovered), _) => recovered,
         (None, LogBeginning::Found(members)) => store
-            .bootstrap(Replica::genesis(members, &machine))
+            .bootstrap(Replica::genesis_snapshot(members, &machine))
             .map_err(|cause| ValidatorError::Write { folder, cause })?,
-        (None, LogBeginning::Join) => store.join(),
+        (None, LogBeginning::Join) => store.empty_recovery(),
         (None, LogBeginning::Refuse) => return Err(ValidatorError::Empty(folder)),
     };
     if let Some((file, offset)) = &recovered.cut {
@@ -455,7 +455,7 @@ fn begin<M: StateMachine<Command: Send>>(
             index = %received.index,
             "a snapshot was on its way here; only the rest of it is asked for"
         );
-        replica.resume(received);
+        replica.resume_transfer(received);
     }
     Ok((store, replica))
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use souk_memory::ContentId;
-use souk_onnx::{decode, encode};
-use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes};
+use souk_onnx::{decode_model, encode_model};
+use souk_scheduler::graph::cut::{cut_graph, inline_weights, weight_bytes};
 use souk_scheduler::graph::{Bindings, Graph};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,20 +15,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [path, out, parts, seed, symbols @ ..] = arguments.as_slice() else {
         return Err("cut_model model.onnx out/ parts seed [name=extent ...]".into());
     };
-    let mut bindings = Bindings::assume(1);
+    let mut bindings = Bindings::with_assumed_extent(1);
     for symbol in symbols {
         let (name, extent) = symbol.split_once('=').ok_or("symbols look like batch=8")?;
-        bindings = bindings.symbol(name, extent.parse()?);
+        bindings = bindings.with_symbol(name, extent.parse()?);
     }
     let graph = Graph::import(std::fs::read(path)?.into(), &bindings)?;
     let assignment = random_assignment(&graph, parts.parse()?, seed.parse()?);
     let store: BTreeMap<ContentId, Bytes> = weight_bytes(&graph).collect();
     std::fs::create_dir_all(out)?;
-    for part in cut(&graph, &assignment)? {
-        let mut model = decode(part.model)?;
+    for part in cut_graph(&graph, &assignment)? {
+        let mut model = decode_model(part.model)?;
         inline_weights(&mut model, |id| store.get(id).cloned())?;
         let file = Path::new(out).join(format!("{}.onnx", part.part));
-        std::fs::write(&file, encode(&model))?;
+        std::fs::write(&file, encode_model(&model))?;
         println!("{}", file.display());
     }
     Ok(())
@@ -44,7 +44,7 @@ fn random_assignment(graph: &Graph, parts: usize, mut seed: u64) -> Vec<usize> {
         (seed >> 33) as usize % below
     };
     let producers = |node: usize| {
-        let reads = graph.nodes()[node].reads();
+        let reads = graph.nodes()[node].input_values();
         reads
             .filter_map(|id| graph.value(id).producer())
             .map(|id| id.0)

@@ -2,8 +2,8 @@
 //!
 //! A [`Runner`] runs a [`Task`] and returns its outputs, a [`report`] and a [`timeline`]. A
 //! [`WorkerPool`](worker_pool::WorkerPool) has a thread for each device; [`dispatch`] decides which
-//! task each device runs next, and knows no thread and no clock. A `group` plans a subgraph over
-//! several devices and runs the plan's fragments.
+//! task each device runs next, and knows no thread and no clock, so its caller must pass the time.
+//! A `group` plans a subgraph over several devices and runs the plan's fragments.
 
 mod cancel;
 pub mod dispatch;

@@ -33,11 +33,11 @@ use souk_onnx::{DataType, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoP
 pub use bind::{Bindings, InputType};
 use cost::Cost;
 pub use error::ImportError;
-pub use extents::extents;
+pub use extents::value_extents;
 pub(crate) use external::CONTENT_SCHEME;
 pub use external::FilePart;
 pub use inline::FunctionError;
-pub use order::topological;
+pub use order::topological_order;
 use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
 pub use wish::Wish;
@@ -140,7 +140,7 @@ impl Weight {
 
     /// Returns the constant as a tensor, or `None` if its values are not available.
     #[must_use]
-    pub fn tensor(&self) -> Option<Tensor> {
+    pub fn to_tensor(&self) -> Option<Tensor> {
         let dtype = DType::from_onnx_code(self.proto.data_type()).ok()?;
         let dims = self.proto.dims.iter().map(|&dim| usize::try_from(dim));
         let dims: Vec<usize> = dims.collect::<Result<_, _>>().ok()?;
@@ -191,7 +191,7 @@ impl Graph {
 
     /// Returns the version of the standard operator set.
     #[must_use]
-    pub fn opset(&self) -> Option<i64> {
+    pub fn standard_opset(&self) -> Option<i64> {
         let mut sets = self.opsets.iter();
         let standard = sets.find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
         Some(standard.version())
@@ -221,7 +221,7 @@ impl Graph {
         &self.outputs
     }
 
-    /// Returns the node with an id.
+    /// Returns the node with an id, which must be one of this graph.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
@@ -263,7 +263,7 @@ impl Graph {
         let activation_bytes_peak = self.activation_bytes().into_iter().max().unwrap_or(0);
         Summary {
             name: self.name.clone(),
-            opset: self.opset(),
+            opset: self.standard_opset(),
             nodes: self.nodes.len(),
             dropped_nodes: self.dropped_nodes,
             values: made().count(),
@@ -288,10 +288,10 @@ impl Graph {
     #[must_use]
     pub fn activation_bytes(&self) -> Vec<u64> {
         let step = |node: &Node| StepValues {
-            reads: node.reads().collect(),
+            reads: node.input_values().collect(),
             makes: node.outputs.iter().copied().flatten().collect(),
         };
-        let states = self.states();
+        let states = self.state_values();
         let inputs = || self.inputs.iter().copied();
         let held = inputs().filter(|input| !states.contains(input));
         let kept = held.chain(self.outputs.iter().copied());
@@ -310,7 +310,7 @@ impl Node {
     /// Returns the operator, with its domain in front unless it is the standard one, for example
     /// `com.microsoft.Gelu`.
     #[must_use]
-    pub fn operator(&self) -> String {
+    pub fn operator_name(&self) -> String {
         match self.proto.operator_domain() {
             "" => self.proto.op_type().to_owned(),
             domain => format!("{domain}.{}", self.proto.op_type()),
@@ -319,13 +319,13 @@ impl Node {
 
     /// Returns every value that it reads, including captures. A value that it reads twice appears
     /// twice.
-    pub fn reads(&self) -> impl Iterator<Item = ValueId> {
+    pub fn input_values(&self) -> impl Iterator<Item = ValueId> {
         let inputs = self.inputs.iter().copied().flatten();
         inputs.chain(self.captures.iter().copied())
     }
 
     /// Returns every value that it produces.
-    pub fn makes(&self) -> impl Iterator<Item = ValueId> {
+    pub fn output_values(&self) -> impl Iterator<Item = ValueId> {
         self.outputs.iter().copied().flatten()
     }
 }

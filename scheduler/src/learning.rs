@@ -1,4 +1,4 @@
-//! The measured costs of devices, which improve the next plan.
+//! The measured costs of devices, which can improve the next plan.
 //!
 //! [`Speeds`] corrects the estimates of whole kinds of work during a run; [`CostHistory`] records
 //! the time of each class of operators from run to run, and `estimates` predicts a graph's
@@ -11,4 +11,4 @@ mod history;
 mod speeds;
 
 pub use history::{CostHistory, Measurement, slowness_of};
-pub use speeds::{KINDS, Speeds, kind};
+pub use speeds::{KINDS, Speeds, kind_of_class};

@@ -14,11 +14,11 @@
 //! use souk_memory::DType;
 //! use souk_scheduler::graph::{Bindings, Graph};
 //! use souk_scheduler::planning::{
-//!     Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan,
+//!     Link, Links, Offer, Operators, PlanOptions, Slowness, Throughput, plan_graph,
 //! };
 //!
 //! let model = std::fs::read("../testnet/models/digits/digits.onnx")?;
-//! let inputs = Bindings::new().input("images", DType::F32, &[360, 1, 8, 8]);
+//! let inputs = Bindings::new().with_input("images", DType::F32, &[360, 1, 8, 8]);
 //! let graph = Graph::import(model.into(), &inputs)?;
 //!
 //! let offer = |label: &str, flops_per_second, cost_per_second| Offer {
@@ -35,12 +35,12 @@
 //! let offers = [offer("quick", 1e12, 2.0), offer("cheap", 2e10, 0.1)];
 //! let link = Link { latency_seconds: 1e-4, bytes_per_second: 1e9 };
 //! let options = PlanOptions { min_devices: 2, ..PlanOptions::default() };
-//! let plan = plan(&graph, &offers, &Links::uniform(2, link), &options)?;
+//! let plan = plan_graph(&graph, &offers, &Links::uniform(2, link), &options)?;
 //!
-//! let parts = plan.cut(&graph)?;
+//! let parts = plan.cut_graph(&graph)?;
 //! assert_eq!(parts.len(), plan.parts.len());
 //! assert!(plan.parts.iter().any(|part| part.label == "cheap"));
-//! assert!(souk_onnx::decode(parts[0].model.clone())?.graph.is_some());
+//! assert!(souk_onnx::decode_model(parts[0].model.clone())?.graph.is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -2,9 +2,9 @@
 //!
 //! A [`Problem`](problem::Problem) consists of tasks, devices and links in whole numbers, and a
 //! [`planner`](mod@planner) turns it into a [`Schedule`](schedule::Schedule). A graph over
-//! [`Offer`]s becomes such a problem ([`tasks`]), and [`plan()`] gathers its schedule into parts
-//! that one device of a market runs as a whole. Several devices can share one operator ([`split`]).
-//! All of it follows one [`Objective`].
+//! [`Offer`]s becomes such a problem ([`tasks`]), and [`plan_graph()`] gathers its schedule into
+//! parts that one device of a market runs as a whole. Several devices can share one operator
+//! ([`split`]). All of it follows one [`Objective`].
 
 pub(crate) mod objective;
 pub(crate) mod offer;
@@ -20,6 +20,6 @@ pub use objective::{Figures, Objective, ObjectiveUnknown, Score};
 pub use offer::{Link, Links, Offer, Operators, Slowness, Throughput, cost_seconds, node_seconds};
 pub use plan::{
     Activations, Alternative, Plan, PlanError, PlanOptions, PlannedPart, Reason, Single, Transfer,
-    Utilisation, Weights, Why, pareto, plan,
+    Utilisation, Weights, Why, pareto_plans, plan_graph,
 };
 pub use time::{NEVER, SECOND, TIME_MAX, Time, time_of};

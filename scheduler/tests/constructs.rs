@@ -9,7 +9,8 @@ use souk_cpu::Cpu;
 use souk_memory::Tensor;
 use souk_onnx::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    SparseTensorProto, TypeProto, ValueInfoProto, encode, subgraph, tensor_to_proto, type_proto,
+    SparseTensorProto, TypeProto, ValueInfoProto, encode_model, subgraph, tensor_to_proto,
+    type_proto,
 };
 use souk_scheduler::graph::{Bindings, Graph, ImportError, cut};
 use souk_vocabulary::catalogue;
@@ -20,7 +21,7 @@ const INT64: i32 = 7;
 const BOOL: i32 = 9;
 
 fn declared(name: &str, code: i32) -> ValueInfoProto {
-    ValueInfoProto::tensor(name, code, None)
+    ValueInfoProto::new_tensor(name, code, None)
 }
 
 fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
@@ -77,17 +78,18 @@ fn x() -> Tensor {
 
 fn imported(model: &ModelProto, inputs: &[(&str, Tensor)]) -> Result<Graph, ImportError> {
     let bindings = inputs.iter().fold(Bindings::new(), |bindings, (name, it)| {
-        bindings.input(*name, it.dtype(), it.dims())
+        bindings.with_input(*name, it.dtype(), it.dims())
     });
-    Graph::import(encode(model), &bindings)
+    Graph::import(encode_model(model), &bindings)
 }
 
 /// What a model gives.
 fn run(model: &ModelProto, inputs: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     let graph = imported(model, inputs).expect("the model of a test runs");
     let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
-    let parts = cut::cut(&graph, &vec![0; graph.nodes().len()]).expect("the model of a test runs");
-    let profile = catalogue::find("amd-epyc-9654")
+    let parts =
+        cut::cut_graph(&graph, &vec![0; graph.nodes().len()]).expect("the model of a test runs");
+    let profile = catalogue::find_processor("amd-epyc-9654")
         .expect("the model of a test runs")
         .clone();
     let cpu = Cpu::new(profile, NonZeroUsize::MIN);
@@ -125,8 +127,8 @@ fn half(version: i64) -> FunctionProto {
         input: vec!["x".to_owned()],
         output: vec!["y".to_owned()],
         node: vec![
-            NodeProto::of("Constant", &[], "c").with("value_float", 0.5f32),
-            NodeProto::of("Mul", &["x", "c"], "y"),
+            NodeProto::for_operator("Constant", &[], "c").with("value_float", 0.5f32),
+            NodeProto::for_operator("Mul", &["x", "c"], "y"),
         ],
         opset_import: vec![opset("", version)],
         ..FunctionProto::default()
@@ -136,7 +138,7 @@ fn half(version: i64) -> FunctionProto {
 fn call(input: &str, output: &str) -> NodeProto {
     NodeProto {
         domain: Some("my".to_owned()),
-        ..NodeProto::of("Half", &[input], output)
+        ..NodeProto::for_operator("Half", &[input], output)
     }
 }
 
@@ -160,12 +162,12 @@ fn functions_run_in_branches_in_loops_and_of_other_versions() {
 
     let then = graph(vec![call("x", "a")], &[], &[("a", FLOAT)]);
     let otherwise = graph(
-        vec![NodeProto::of("Neg", &["x"], "b")],
+        vec![NodeProto::for_operator("Neg", &["x"], "b")],
         &[],
         &[("b", FLOAT)],
     );
     let bodies = vec![("then_branch", then), ("else_branch", otherwise)];
-    let choice = with_bodies(NodeProto::of("If", &["p"], "y"), bodies);
+    let choice = with_bodies(NodeProto::for_operator("If", &["p"], "y"), bodies);
     let inputs = [("x", FLOAT), ("p", BOOL)];
     let mut whole = model(18, graph(vec![choice], &inputs, &[("y", FLOAT)]));
     whole.functions = vec![half(18)];
@@ -176,10 +178,13 @@ fn functions_run_in_branches_in_loops_and_of_other_versions() {
         0.0,
     );
 
-    let nodes = vec![call("v", "v2"), NodeProto::of("Identity", &["c"], "c2")];
+    let nodes = vec![
+        call("v", "v2"),
+        NodeProto::for_operator("Identity", &["c"], "c2"),
+    ];
     let inputs = [("i", INT64), ("c", BOOL), ("v", FLOAT)];
     let body = graph(nodes, &inputs, &[("c2", BOOL), ("v2", FLOAT)]);
-    let repeated = NodeProto::of("Loop", &["m", "", "x"], "y");
+    let repeated = NodeProto::for_operator("Loop", &["m", "", "x"], "y");
     let repeated = with_bodies(repeated, vec![("body", body)]);
     let inputs = [("x", FLOAT), ("m", INT64)];
     let mut whole = model(18, graph(vec![repeated], &inputs, &[("y", FLOAT)]));
@@ -196,12 +201,12 @@ fn functions_run_in_branches_in_loops_and_of_other_versions() {
 fn lists_of_a_known_length_are_no_lists_to_whoever_runs_them() {
     let sizes = Tensor::from_vec([2], vec![1i64, 1]).unwrap();
     let nodes = vec![
-        NodeProto::of("SplitToSequence", &["x", "s"], "q").with("axis", 0i64),
-        NodeProto::of("SequenceAt", &["q", "k"], "y"),
-        NodeProto::of("SequenceErase", &["q"], "first"),
-        NodeProto::of("SequenceInsert", &["first", "y"], "both"),
-        NodeProto::of("SequenceLength", &["both"], "n"),
-        NodeProto::of("ConcatFromSequence", &["both"], "z").with("axis", 0i64),
+        NodeProto::for_operator("SplitToSequence", &["x", "s"], "q").with("axis", 0i64),
+        NodeProto::for_operator("SequenceAt", &["q", "k"], "y"),
+        NodeProto::for_operator("SequenceErase", &["q"], "first"),
+        NodeProto::for_operator("SequenceInsert", &["first", "y"], "both"),
+        NodeProto::for_operator("SequenceLength", &["both"], "n"),
+        NodeProto::for_operator("ConcatFromSequence", &["both"], "z").with("axis", 0i64),
     ];
     let outputs = [("y", FLOAT), ("n", INT64), ("z", FLOAT)];
     let mut whole = graph(nodes, &[("x", FLOAT)], &outputs);
@@ -221,7 +226,7 @@ fn lists_of_a_known_length_are_no_lists_to_whoever_runs_them() {
         is_near(&found["z"], &x().to_vec::<f32>().unwrap(), 0.0);
         // Its length is a constant, which no device makes.
         let length = graph.value(graph.find_value("n").unwrap()).weight();
-        let length = length.and_then(|it| it.tensor()).unwrap();
+        let length = length.and_then(|it| it.to_tensor()).unwrap();
         assert_eq!(length.to_vec::<i64>().unwrap(), [2]);
     }
 }
@@ -243,16 +248,19 @@ fn listed(name: &str) -> ValueInfoProto {
 /// A model that puts `x` into a list as often as `m` says; `rest` reads that list, `qf`.
 fn growing(rest: Vec<NodeProto>, output: ValueInfoProto) -> ModelProto {
     let nodes = vec![
-        NodeProto::of("SequenceInsert", &["q", "x"], "q2"),
-        NodeProto::of("Identity", &["c"], "c2"),
+        NodeProto::for_operator("SequenceInsert", &["q", "x"], "q2"),
+        NodeProto::for_operator("Identity", &["c"], "c2"),
     ];
     let mut body = graph(nodes, &[("i", INT64), ("c", BOOL)], &[("c2", BOOL)]);
     body.input.push(listed("q"));
     body.output.push(listed("q2"));
-    let repeated = NodeProto::of("Loop", &["m", "", "q0"], "qf");
+    let repeated = NodeProto::for_operator("Loop", &["m", "", "q0"], "qf");
     let repeated = with_bodies(repeated, vec![("body", body)]);
     let nodes = [
-        vec![NodeProto::of("SequenceEmpty", &[], "q0"), repeated],
+        vec![
+            NodeProto::for_operator("SequenceEmpty", &[], "q0"),
+            repeated,
+        ],
         rest,
     ]
     .concat();
@@ -263,7 +271,7 @@ fn growing(rest: Vec<NodeProto>, output: ValueInfoProto) -> ModelProto {
 
 #[test]
 fn a_loop_carries_a_list() {
-    let joined = NodeProto::of("ConcatFromSequence", &["qf"], "y").with("axis", 0i64);
+    let joined = NodeProto::for_operator("ConcatFromSequence", &["qf"], "y").with("axis", 0i64);
     let whole = growing(vec![joined], declared("y", FLOAT));
     let found = run(&whole, &[("x", x()), ("m", Tensor::scalar(3i64))]);
     assert_eq!(found["y"].dims(), [6, 3]);
@@ -274,13 +282,13 @@ fn a_loop_carries_a_list() {
 #[test]
 fn a_body_runs_for_each_tensor_of_a_list() {
     let doubled = graph(
-        vec![NodeProto::of("Add", &["one", "one"], "two")],
+        vec![NodeProto::for_operator("Add", &["one", "one"], "two")],
         &[("one", FLOAT)],
         &[("two", FLOAT)],
     );
-    let map = NodeProto::of("SequenceMap", &["qf"], "all");
+    let map = NodeProto::for_operator("SequenceMap", &["qf"], "all");
     let map = with_bodies(map, vec![("body", doubled)]);
-    let joined = NodeProto::of("ConcatFromSequence", &["all"], "y").with("axis", 0i64);
+    let joined = NodeProto::for_operator("ConcatFromSequence", &["all"], "y").with("axis", 0i64);
     let whole = growing(vec![map, joined], declared("y", FLOAT));
     let found = run(&whole, &[("x", x()), ("m", Tensor::scalar(2i64))]);
     let doubled: Vec<f32> = x()
@@ -295,8 +303,8 @@ fn a_body_runs_for_each_tensor_of_a_list() {
 #[test]
 fn an_output_that_is_a_list_is_an_output_for_each_of_its_tensors() {
     let nodes = vec![
-        NodeProto::of("Neg", &["x"], "n"),
-        NodeProto::of("SequenceConstruct", &["x", "n"], "probabilities"),
+        NodeProto::for_operator("Neg", &["x"], "n"),
+        NodeProto::for_operator("SequenceConstruct", &["x", "n"], "probabilities"),
     ];
     let mut whole = graph(nodes, &[("x", FLOAT)], &[]);
     whole.output.push(listed("probabilities"));
@@ -326,13 +334,13 @@ fn sparse_constants_are_what_they_stand_for() {
             dims: vec![2, 3],
         };
         let expected = [1.0, 5.0, 3.0, 4.0, 5.0, -7.0];
-        let add = NodeProto::of("Add", &["x", "w"], "y");
+        let add = NodeProto::for_operator("Add", &["x", "w"], "y");
         let mut whole = graph(vec![add.clone()], &[("x", FLOAT)], &[("y", FLOAT)]);
         whole.sparse_initializer = vec![sparse.clone()];
         let found = run(&model(18, whole), &[("x", x())]);
         is_near(&found["y"], &expected, 0.0);
 
-        let mut constant = NodeProto::of("Constant", &[], "w");
+        let mut constant = NodeProto::for_operator("Constant", &[], "w");
         constant.attribute.push(AttributeProto {
             name: Some("sparse_value".to_owned()),
             sparse_tensor: Some(Box::new(sparse)),
@@ -405,7 +413,7 @@ fn a_long_memory_of_quantised_weights_is_within_a_step_of_onnx_runtime() {
     let inputs = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"];
     let node = NodeProto {
         domain: Some("com.microsoft".to_owned()),
-        ..NodeProto::of("DynamicQuantizeLSTM", &inputs, "y")
+        ..NodeProto::for_operator("DynamicQuantizeLSTM", &inputs, "y")
     };
     let mut whole = graph(
         vec![node.with("hidden_size", 3i64)],

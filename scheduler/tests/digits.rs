@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
-use souk_onnx::decode;
-use souk_scheduler::graph::cut::{cut, inline_weights, weight_bytes, whole};
+use souk_onnx::decode_model;
+use souk_scheduler::graph::cut::{cut_graph, inline_weights, weight_bytes, whole_graph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
-    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Slowness, Throughput, pareto,
-    plan,
+    Link, Links, Objective, Offer, Operators, PlanError, PlanOptions, Slowness, Throughput,
+    pareto_plans, plan_graph,
 };
 
 fn model() -> Bytes {
@@ -25,11 +25,11 @@ fn input_name(graph: &Graph) -> String {
 }
 
 fn digits() -> Graph {
-    let looked_at = Graph::import(model(), &Bindings::assume(4)).expect("it is valid");
+    let looked_at = Graph::import(model(), &Bindings::with_assumed_extent(4)).expect("it is valid");
     let input = looked_at.value(looked_at.inputs()[0]);
     let dims = input.dims().expect("its shape is known");
     let dims: Vec<usize> = dims.iter().map(|&dim| dim as usize).collect();
-    let bindings = Bindings::new().input(input.name.clone(), DType::F32, &dims);
+    let bindings = Bindings::new().with_input(input.name.clone(), DType::F32, &dims);
     Graph::import(model(), &bindings).expect("it is valid")
 }
 
@@ -78,7 +78,7 @@ fn equal_cuts_have_equal_ids_and_other_cuts_others() {
     };
     let (first, again): (Vec<usize>, Vec<usize>) = (half(9), half(9));
     let ids = |assignment: &[usize]| -> Vec<ContentId> {
-        cut(&graph, assignment)
+        cut_graph(&graph, assignment)
             .unwrap()
             .iter()
             .map(|part| part.id)
@@ -93,7 +93,7 @@ fn parts_with_their_weights_back_are_models_again() {
     let graph = digits();
     let store: BTreeMap<ContentId, Bytes> = weight_bytes(&graph).collect();
     let nodes = graph.nodes().len();
-    let parts = cut(
+    let parts = cut_graph(
         &graph,
         &(0..nodes).map(|node| node * 3 / nodes).collect::<Vec<_>>(),
     )
@@ -101,10 +101,10 @@ fn parts_with_their_weights_back_are_models_again() {
     assert_eq!(parts.len(), 3);
     let mut found = 0;
     for part in parts {
-        let mut model = decode(part.model).unwrap();
+        let mut model = decode_model(part.model).unwrap();
         inline_weights(&mut model, |id| store.get(id).cloned()).unwrap();
-        let again = souk_onnx::encode(&model);
-        let inner = Graph::import(again, &Bindings::assume(1)).unwrap();
+        let again = souk_onnx::encode_model(&model);
+        let inner = Graph::import(again, &Bindings::with_assumed_extent(1)).unwrap();
         found += inner.nodes().len();
         assert_eq!(inner.summary().unknown_values, 0);
     }
@@ -115,7 +115,7 @@ fn parts_with_their_weights_back_are_models_again() {
 fn a_circle_of_parts_is_refused_with_its_value() {
     let graph = digits();
     let alternate: Vec<usize> = (0..graph.nodes().len()).map(|node| node % 2).collect();
-    let error = cut(&graph, &alternate).unwrap_err();
+    let error = cut_graph(&graph, &alternate).unwrap_err();
     assert!(error.to_string().contains("need each other"), "{error}");
 }
 
@@ -131,8 +131,8 @@ fn two_devices_each_hold_real_work() {
         min_devices: 2,
         ..PlanOptions::default()
     };
-    let plan = plan(&graph, &offers, &links(3), &options).unwrap();
-    assert!(plan.offers().len() >= 2);
+    let plan = plan_graph(&graph, &offers, &links(3), &options).unwrap();
+    assert!(plan.used_offers().len() >= 2);
     let total: u64 = plan.parts.iter().map(|part| part.flops).sum();
     for part in &plan.parts {
         assert!(
@@ -142,10 +142,10 @@ fn two_devices_each_hold_real_work() {
             part.flops
         );
     }
-    assert_eq!(plan.cut(&graph).unwrap().len(), plan.parts.len());
+    assert_eq!(plan.cut_graph(&graph).unwrap().len(), plan.parts.len());
     assert_eq!(
         Ok(&plan),
-        souk_scheduler::planning::plan(&graph, &offers, &links(3), &options).as_ref()
+        plan_graph(&graph, &offers, &links(3), &options).as_ref()
     );
 }
 
@@ -165,9 +165,9 @@ fn as_many_devices_as_are_asked_for_work_however_unlike_they_are() {
             objective: Objective::Balanced,
             ..PlanOptions::default()
         };
-        let plan = plan(&graph, &offers, &links(offers.len()), &options);
+        let plan = plan_graph(&graph, &offers, &links(offers.len()), &options);
         let plan = plan.unwrap_or_else(|error| panic!("{speeds:?}: {error}"));
-        assert_eq!(plan.offers().len(), offers.len(), "{speeds:?}");
+        assert_eq!(plan.used_offers().len(), offers.len(), "{speeds:?}");
     }
 }
 
@@ -179,12 +179,12 @@ fn the_cheapest_plan_is_named_when_the_budget_is_below_it() {
         objective: Objective::Cheapest,
         ..PlanOptions::default()
     };
-    let cheapest = plan(&graph, &offers, &links(2), &free).unwrap().cost;
+    let cheapest = plan_graph(&graph, &offers, &links(2), &free).unwrap().cost;
     let poor = PlanOptions {
         budget: Some(cheapest / 2.0),
         ..PlanOptions::default()
     };
-    let error = plan(&graph, &offers, &links(2), &poor).unwrap_err();
+    let error = plan_graph(&graph, &offers, &links(2), &poor).unwrap_err();
     assert_eq!(
         error,
         PlanError::Budget {
@@ -197,8 +197,11 @@ fn the_cheapest_plan_is_named_when_the_budget_is_below_it() {
 #[test]
 fn operators_that_one_device_lacks_go_to_the_other() {
     let graph = digits();
-    let all: std::collections::BTreeSet<String> =
-        graph.nodes().iter().map(|node| node.operator()).collect();
+    let all: std::collections::BTreeSet<String> = graph
+        .nodes()
+        .iter()
+        .map(|node| node.operator_name())
+        .collect();
     let without = |name: &str| {
         let names = all.iter().filter(|operator| *operator != name).cloned();
         Operators::Only(names.collect())
@@ -206,10 +209,10 @@ fn operators_that_one_device_lacks_go_to_the_other() {
     let mut offers = [offer("a", 1e10, 1.0), offer("b", 1e9, 1.0)];
     offers[0].operators = without("Gemm");
     offers[1].operators = without("Concat");
-    let found = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap();
-    assert_eq!(found.offers(), vec![0, 1]);
+    let found = plan_graph(&graph, &offers, &links(2), &PlanOptions::default()).unwrap();
+    assert_eq!(found.used_offers(), vec![0, 1]);
     offers[1].operators = without("Gemm");
-    let error = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
+    let error = plan_graph(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
     assert!(
         matches!(&error, PlanError::Unsupported { operator, .. } if operator == "Gemm"),
         "{error}"
@@ -220,7 +223,7 @@ fn operators_that_one_device_lacks_go_to_the_other() {
 fn wrong_inputs_are_named_with_what_was_expected() {
     let name = input_name(&digits());
     let import = |bindings: Bindings| Graph::import(model(), &bindings).unwrap_err();
-    let unknown = import(Bindings::new().input("nobody", DType::F32, &[1]));
+    let unknown = import(Bindings::new().with_input("nobody", DType::F32, &[1]));
     assert!(
         matches!(unknown, ImportError::UnknownInput { .. }),
         "{unknown}"
@@ -230,16 +233,16 @@ fn wrong_inputs_are_named_with_what_was_expected() {
         matches!(missing, ImportError::MissingInput { .. }),
         "{missing}"
     );
-    let dtype = import(Bindings::new().input(name.clone(), DType::F64, &[1, 1, 8, 8]));
+    let dtype = import(Bindings::new().with_input(name.clone(), DType::F64, &[1, 1, 8, 8]));
     assert!(matches!(dtype, ImportError::InputType { .. }), "{dtype}");
-    let shape = import(Bindings::new().input(name, DType::F32, &[1, 1, 8]));
+    let shape = import(Bindings::new().with_input(name, DType::F32, &[1, 1, 8]));
     assert!(matches!(shape, ImportError::InputShape { .. }), "{shape}");
 }
 
 #[test]
 fn the_whole_model_as_one_part_has_the_models_inputs_and_outputs() {
     let graph = digits();
-    let part = whole(&graph).unwrap();
+    let part = whole_graph(&graph).unwrap();
     assert_eq!(part.inputs.len(), graph.inputs().len());
     assert_eq!(part.outputs.len(), graph.outputs().len());
     assert!(part.after.is_empty());
@@ -253,7 +256,7 @@ fn no_plan_of_the_front_is_beaten_by_another() {
         offer("mid", 4e9, 3.0),
         offer("slow", 1e9, 0.2),
     ];
-    let front = pareto(&graph, &offers, &links(3), &PlanOptions::default()).unwrap();
+    let front = pareto_plans(&graph, &offers, &links(3), &PlanOptions::default()).unwrap();
     assert!(front.len() >= 2, "{} plans", front.len());
     for pair in front.windows(2) {
         assert!(pair[0].makespan_seconds < pair[1].makespan_seconds);

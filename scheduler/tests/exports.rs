@@ -10,7 +10,7 @@ use souk_cpu::Cpu;
 use souk_memory::{DType, Tensor};
 use souk_onnx::{
     AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    ValueInfoProto, encode, subgraph, tensor_to_proto,
+    ValueInfoProto, encode_model, subgraph, tensor_to_proto,
 };
 use souk_scheduler::graph::{Bindings, Graph, cut};
 use souk_vocabulary::catalogue;
@@ -90,26 +90,26 @@ fn attribute(text: &str) -> AttributeProto {
         .expect("a file of cases is well formed");
     let list = || value.split(',');
     match kind {
-        "i" => AttributeProto::of(
+        "i" => AttributeProto::from_value(
             name,
             value
                 .parse::<i64>()
                 .expect("a file of cases is well formed"),
         ),
-        "f" => AttributeProto::of(
+        "f" => AttributeProto::from_value(
             name,
             value
                 .parse::<f32>()
                 .expect("a file of cases is well formed"),
         ),
-        "s" => AttributeProto::of(name, value),
-        "is" => AttributeProto::of(
+        "s" => AttributeProto::from_value(name, value),
+        "is" => AttributeProto::from_value(
             name,
             list()
                 .map(|it| it.parse().expect("a file of cases is well formed"))
                 .collect::<Vec<i64>>(),
         ),
-        "fs" => AttributeProto::of(
+        "fs" => AttributeProto::from_value(
             name,
             list()
                 .map(|it| it.parse().expect("a file of cases is well formed"))
@@ -117,7 +117,7 @@ fn attribute(text: &str) -> AttributeProto {
         ),
         _ => {
             let texts = list().map(|it| it.to_owned().into());
-            AttributeProto::of(name, texts.collect::<Vec<bytes::Bytes>>())
+            AttributeProto::from_value(name, texts.collect::<Vec<bytes::Bytes>>())
         }
     }
 }
@@ -133,7 +133,7 @@ fn case(text: &str) -> Case {
     let mut node = NodeProto {
         domain: Some(domain.to_owned()),
         attribute: words.map(attribute).collect(),
-        ..NodeProto::of(operator, &[], "")
+        ..NodeProto::for_operator(operator, &[], "")
     };
     node.output.clear();
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
@@ -160,8 +160,8 @@ fn case(text: &str) -> Case {
 impl Case {
     fn model(&self) -> ModelProto {
         let declared = |it: &Value, rank: usize| {
-            let dims = vec![Dimension::fixed(-1); rank];
-            ValueInfoProto::tensor(it.name.as_str(), it.tensor.dtype().onnx_code(), Some(dims))
+            let dims = vec![Dimension::new_fixed(-1); rank];
+            ValueInfoProto::new_tensor(it.name.as_str(), it.tensor.dtype().onnx_code(), Some(dims))
         };
         let given = self.inputs.iter().filter(|it| !it.is_weight);
         let weights = self.inputs.iter().filter(|it| it.is_weight);
@@ -194,20 +194,20 @@ impl Case {
     fn run(&self, parts: usize) -> BTreeMap<String, Tensor> {
         let given = || self.inputs.iter().filter(|it| !it.is_weight);
         let bindings = given().fold(Bindings::new(), |bindings, it| {
-            bindings.input(it.name.as_str(), it.tensor.dtype(), it.tensor.dims())
+            bindings.with_input(it.name.as_str(), it.tensor.dtype(), it.tensor.dims())
         });
-        let graph = Graph::import(encode(&self.model()), &bindings)
+        let graph = Graph::import(encode_model(&self.model()), &bindings)
             .expect("a file of cases is well formed");
         let count = graph.nodes().len();
         let assignment: Vec<usize> = (0..count).map(|node| node * parts / count).collect();
         let weights: BTreeMap<_, _> = cut::weight_bytes(&graph).collect();
-        let profile = catalogue::find("amd-epyc-9654")
+        let profile = catalogue::find_processor("amd-epyc-9654")
             .expect("a file of cases is well formed")
             .clone();
         let cpu = Cpu::new(profile, NonZeroUsize::MIN);
         let held = given().map(|it| (it.name.clone(), it.tensor.clone()));
         let mut values: BTreeMap<String, Tensor> = held.collect();
-        for part in cut::cut(&graph, &assignment).expect("a file of cases is well formed") {
+        for part in cut::cut_graph(&graph, &assignment).expect("a file of cases is well formed") {
             let program = cpu.compile(&subgraph::Subgraph {
                 model: part.model,
                 weights: weights.clone(),

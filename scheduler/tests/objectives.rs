@@ -1,7 +1,7 @@
 //! Objectives beside the makespan, deadlines and tight memory: what searches reach and refuse.
 
 use proptest::prelude::*;
-use souk_scheduler::planning::planner::{PLANNERS, planner, prove, steps};
+use souk_scheduler::planning::planner::{PLANNERS, find_planner, prove_optimal, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 use souk_scheduler::planning::schedule::Schedule;
 use souk_scheduler::planning::{Objective, Time};
@@ -10,7 +10,7 @@ use souk_scheduler::planning::{Objective, Time};
 const SEARCHES: [&str; 4] = ["auto", "portfolio", "anneal", "exact"];
 
 fn plan(name: &str, problem: &Problem, limit: u64) -> Result<Schedule, ProblemError> {
-    let schedule = planner(name).expect("the planner exists")(problem, &mut steps(limit))?;
+    let schedule = find_planner(name).expect("the planner exists")(problem, &mut step_pace(limit))?;
     assert_eq!(schedule.validate(problem), Ok(()), "{name}");
     Ok(schedule)
 }
@@ -90,7 +90,7 @@ proptest! {
         let deadline = plan("heft", &problem, 0).unwrap().makespan;
         for (objective, deadline) in objectives(deadline) {
             let problem = problem.with_objective(objective, deadline);
-            let proof = prove(&problem, &mut steps(50_000)).unwrap();
+            let proof = prove_optimal(&problem, &mut step_pace(50_000)).unwrap();
             if !proof.proved {
                 continue;
             }
@@ -105,7 +105,7 @@ proptest! {
     #[test]
     fn a_deadline_is_kept_or_named(parts in any_parts(10)) {
         let problem = Problem::new(parts).unwrap();
-        let shortest = prove(&problem, &mut steps(100_000)).unwrap();
+        let shortest = prove_optimal(&problem, &mut step_pace(100_000)).unwrap();
         let reachable = shortest.schedule.makespan;
         if shortest.proved && reachable > 0 {
             let late = problem.with_objective(Objective::Cheapest, Some(reachable - 1));
@@ -117,7 +117,7 @@ proptest! {
                 prop_assert!(deadline == reachable - 1 && found >= reachable);
             }
             let kept = problem.with_objective(Objective::Cheapest, Some(reachable));
-            let found = prove(&kept, &mut steps(200_000));
+            let found = prove_optimal(&kept, &mut step_pace(200_000));
             prop_assert!(found.is_ok_and(|found| found.schedule.makespan <= reachable));
         }
     }

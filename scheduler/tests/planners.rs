@@ -1,7 +1,7 @@
 //! Every planner on random problems, on the papers' examples and on what is no problem at all.
 
 use proptest::prelude::*;
-use souk_scheduler::planning::planner::{PLANNERS, planner, prove, steps};
+use souk_scheduler::planning::planner::{PLANNERS, find_planner, prove_optimal, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 use souk_scheduler::planning::{NEVER, Time};
 
@@ -24,8 +24,8 @@ fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)]) -> Problem {
 }
 
 fn makespan(name: &str, problem: &Problem, limit: u64) -> Time {
-    let plan = planner(name).expect("the planner exists");
-    let schedule = plan(problem, &mut steps(limit)).expect("there is a plan");
+    let plan = find_planner(name).expect("the planner exists");
+    let schedule = plan(problem, &mut step_pace(limit)).expect("there is a plan");
     assert_eq!(schedule.validate(problem), Ok(()));
     schedule.makespan
 }
@@ -120,7 +120,7 @@ fn peft_gives_its_papers_lengths() {
 #[test]
 fn the_papers_examples_are_proved() {
     for (example, length) in [(heft_example(), 73), (peft_example(), 113)] {
-        let found = prove(&example, &mut steps(5_000_000)).unwrap();
+        let found = prove_optimal(&example, &mut step_pace(5_000_000)).unwrap();
         assert!(found.proved, "{} branches", found.branches);
         assert_eq!(
             (found.schedule.makespan, found.lower_bound),
@@ -183,9 +183,9 @@ proptest! {
     #[test]
     fn every_plan_is_valid_and_repeats(problem in any_problem(24)) {
         for (name, plan) in PLANNERS {
-            let schedule = plan(&problem, &mut steps(3_000)).unwrap();
+            let schedule = plan(&problem, &mut step_pace(3_000)).unwrap();
             prop_assert_eq!(schedule.validate(&problem), Ok(()), "{}", name);
-            let again = plan(&problem, &mut steps(3_000)).unwrap();
+            let again = plan(&problem, &mut step_pace(3_000)).unwrap();
             prop_assert_eq!(schedule, again, "{} differs from run to run", name);
         }
     }
@@ -202,7 +202,7 @@ proptest! {
 
     #[test]
     fn nothing_beats_what_is_proved(problem in any_problem(7)) {
-        let found = prove(&problem, &mut steps(30_000)).unwrap();
+        let found = prove_optimal(&problem, &mut step_pace(30_000)).unwrap();
         prop_assert!(found.lower_bound <= found.schedule.makespan);
         if found.proved {
             let searched = makespan("anneal", &problem, 3_000);

@@ -2,12 +2,13 @@
 
 use souk_memory::DType;
 use souk_onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    encode_model,
 };
 use souk_scheduler::graph::{Bindings, Graph, NodeId};
 use souk_scheduler::planning::{
     Link, Links, Objective, Offer, Operators, Plan, PlanError, PlanOptions, Slowness, Throughput,
-    plan,
+    plan_graph,
 };
 
 fn node(op: &str, input: Vec<String>, output: String) -> NodeProto {
@@ -22,7 +23,7 @@ fn node(op: &str, input: Vec<String>, output: String) -> NodeProto {
 
 /// A graph from `x` to `y`.
 fn imported(nodes: Vec<NodeProto>, weights: Vec<TensorProto>) -> Graph {
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     let model = ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -39,8 +40,8 @@ fn imported(nodes: Vec<NodeProto>, weights: Vec<TensorProto>) -> Graph {
         }),
         ..ModelProto::default()
     };
-    let bindings = Bindings::new().input("x", DType::F32, &[256, 256]);
-    Graph::import(encode(&model), &bindings).expect("it is valid")
+    let bindings = Bindings::new().with_input("x", DType::F32, &[256, 256]);
+    Graph::import(encode_model(&model), &bindings).expect("it is valid")
 }
 
 /// `branches` chains of `depth` products that all read one input, and the sum of their ends.
@@ -86,9 +87,9 @@ fn links(offers: usize) -> Links {
 }
 
 fn planned(graph: &Graph, offers: &[Offer], options: &PlanOptions) -> Plan {
-    let plan = plan(graph, offers, &links(offers.len()), options).expect("there is a plan");
+    let plan = plan_graph(graph, offers, &links(offers.len()), options).expect("there is a plan");
     // Every plan can be cut, and no part waits in a circle.
-    let parts = plan.cut(graph).expect("the parts can be models");
+    let parts = plan.cut_graph(graph).expect("the parts can be models");
     assert_eq!(parts.len(), plan.parts.len());
     plan
 }
@@ -120,12 +121,16 @@ fn one_sequence_goes_round_and_several_keep_devices_busy() {
     };
     let once = planned(&graph, &offers, &PlanOptions::default());
     let one = planned(&graph, &offers, &steps(1));
-    assert_eq!(one.offers().len(), 1, "a second device is one more hop");
+    assert_eq!(
+        one.used_offers().len(),
+        1,
+        "a second device is one more hop"
+    );
     let rounds = one.makespan_seconds / once.makespan_seconds;
     assert!((rounds - 100.0).abs() < 1e-6, "{rounds} rounds");
     for sequences in [0, 4] {
         let several = planned(&graph, &offers, &steps(sequences));
-        assert_eq!(several.offers().len(), 2, "{sequences} sequences");
+        assert_eq!(several.used_offers().len(), 2, "{sequences} sequences");
         assert!(several.makespan_seconds < 0.6 * one.makespan_seconds);
     }
     // A round takes as long as there is one under way at a time, however many devices take part.
@@ -198,7 +203,7 @@ fn the_critical_path_leads_to_the_end() {
     let offers = [offer("a", 1e10, 1.0), offer("b", 1e10, 1.0)];
     let plan = planned(&branches(4, 3), &offers, &PlanOptions::default());
     let last = &plan.parts[*plan.critical_path.last().expect("there is a part")];
-    let back = links(2).buyer[0].seconds(256 * 256 * 4);
+    let back = links(2).buyer[0].transfer_seconds(256 * 256 * 4);
     assert!((last.finish_seconds + back - plan.makespan_seconds).abs() < 1e-9);
     for pair in plan.critical_path.windows(2) {
         assert!(plan.parts[pair[0]].finish_seconds <= plan.parts[pair[1]].start_seconds);
@@ -214,7 +219,7 @@ fn the_next_best_device_costs_what_it_is_said_to() {
     };
     let graph = branches(2, 2);
     let best = planned(&graph, &offers, &options);
-    assert_eq!(best.offers(), [1]);
+    assert_eq!(best.used_offers(), [1]);
     let other = best.parts[0]
         .why
         .alternative
@@ -239,7 +244,7 @@ fn limits_on_devices_hold_with_many_on_offer() {
             ..PlanOptions::default()
         };
         let plan = planned(&branches(8, 3), &offers, &options);
-        let used = plan.offers().len();
+        let used = plan.used_offers().len();
         assert!((min_devices..=max_devices).contains(&used), "{used}");
     }
 }
@@ -260,7 +265,7 @@ fn the_cheap_device_gets_what_a_deadline_allows() {
         &with(Some(cheapest.makespan_seconds * 0.6)),
     );
     let fastest = planned(&graph, &offers, &PlanOptions::default());
-    assert_eq!(cheapest.offers(), [1]);
+    assert_eq!(cheapest.used_offers(), [1]);
     assert!(hurried.makespan_seconds <= cheapest.makespan_seconds * 0.6);
     assert!(cheapest.cost < hurried.cost && hurried.cost <= fastest.cost);
 }
@@ -273,7 +278,7 @@ fn a_job_beyond_every_memory_is_refused_with_what_it_needs() {
         ..offer(label, 1e10, 1.0)
     };
     let offers = [small("a"), small("b")];
-    let refused = plan(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
+    let refused = plan_graph(&graph, &offers, &links(2), &PlanOptions::default()).unwrap_err();
     let PlanError::Memory { needed, largest } = refused else {
         panic!("{refused}");
     };

@@ -11,7 +11,8 @@ use souk_cpu::Cpu;
 use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    encode_model,
 };
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
@@ -31,7 +32,7 @@ fn model() -> ModelProto {
         output: vec![output.to_owned()],
         ..NodeProto::default()
     };
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     let weight = TensorProto {
         name: Some("w".to_owned()),
         dims: vec![1],
@@ -58,7 +59,7 @@ fn model() -> ModelProto {
 }
 
 fn member(index: usize) -> GroupDevice {
-    let profile = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
+    let profile = souk_vocabulary::catalogue::find_processor("amd-epyc-9654").unwrap();
     let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
     let config = EmulatedConfig {
         pace: Pace::Virtual,
@@ -81,17 +82,18 @@ fn resident_bytes() -> u64 {
 #[test]
 fn ten_thousand_runs_of_a_group_leave_nothing_behind() {
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&model())).unwrap();
+    let model = store.put(encode_model(&model())).unwrap();
     let ticks = AtomicU64::new(1);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(1, Ordering::Relaxed)));
     let config = GroupConfig {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let runner = Runner::group("group", vec![member(0), member(1)], store, clock, config).unwrap();
+    let runner =
+        Runner::new_group("group", vec![member(0), member(1)], store, clock, config).unwrap();
     let mut before = 0;
     for run in 0..RUNS {
         let x = Tensor::from_vec([128, 128], vec![run as f32; 128 * 128]).unwrap();
@@ -107,7 +109,7 @@ fn ten_thousand_runs_of_a_group_leave_nothing_behind() {
             run as f32 + 1.0
         );
         assert_eq!(
-            runner.memory().unwrap().1.used,
+            runner.memory_stats().unwrap().1.used,
             0,
             "every tensor was given back"
         );

@@ -5,13 +5,13 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use souk_onnx::budget::NODES_MAX;
 use souk_onnx::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
-use souk_onnx::{Dimension, OperatorSetIdProto, TensorProto, ValueInfoProto, encode};
+use souk_onnx::{Dimension, OperatorSetIdProto, TensorProto, ValueInfoProto, encode_model};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 
 const DIGITS: &[u8] = include_bytes!("../../testnet/models/digits/digits.onnx");
 
 fn import(model: &ModelProto) -> Result<Graph, ImportError> {
-    Graph::import(encode(model), &Bindings::assume(2))
+    Graph::import(encode_model(model), &Bindings::with_assumed_extent(2))
 }
 
 fn model(graph: GraphProto, functions: Vec<FunctionProto>) -> ModelProto {
@@ -28,7 +28,7 @@ fn model(graph: GraphProto, functions: Vec<FunctionProto>) -> ModelProto {
 }
 
 fn floats(name: &str) -> ValueInfoProto {
-    ValueInfoProto::tensor(name, 1, Some(vec![Dimension::fixed(2)]))
+    ValueInfoProto::new_tensor(name, 1, Some(vec![Dimension::new_fixed(2)]))
 }
 
 fn with_body(operator: &str, inputs: &[&str], output: &str, body: GraphProto) -> NodeProto {
@@ -39,7 +39,7 @@ fn with_body(operator: &str, inputs: &[&str], output: &str, body: GraphProto) ->
     };
     NodeProto {
         attribute: vec![attribute],
-        ..NodeProto::of(operator, inputs, output)
+        ..NodeProto::for_operator(operator, inputs, output)
     }
 }
 
@@ -48,7 +48,7 @@ fn with_body(operator: &str, inputs: &[&str], output: &str, body: GraphProto) ->
 fn loops(depth: usize) -> GraphProto {
     let names: Vec<String> = (0..8).map(|place| format!("v{depth}_{place}")).collect();
     let inner = (depth > 0).then(|| loops(depth - 1));
-    let condition = NodeProto::of("Identity", &["go"], "on");
+    let condition = NodeProto::for_operator("Identity", &["go"], "on");
     let mut nodes = vec![condition];
     if let Some(inner) = inner {
         let inputs = ["", "", "x", "x", "x", "x", "x", "x", "x", "x"];
@@ -58,9 +58,9 @@ fn loops(depth: usize) -> GraphProto {
         let made = format!("w{depth}_{place}");
         let read = names[(place + 7) % 8].clone();
         let next = if place == 0 {
-            NodeProto::of("Size", &[&read], &made)
+            NodeProto::for_operator("Size", &[&read], &made)
         } else {
-            NodeProto::of("Identity", &[&read], &made)
+            NodeProto::for_operator("Identity", &[&read], &made)
         };
         nodes.push(next);
         floats(&made)
@@ -83,7 +83,7 @@ fn functions_that_double_and_loops_that_multiply_are_refused_by_name() {
         let next = format!("f{}", level + 1);
         let call = |input: &str, output: &str| NodeProto {
             domain: Some("mine".to_owned()),
-            ..NodeProto::of(&next, &[input], output)
+            ..NodeProto::for_operator(&next, &[input], output)
         };
         FunctionProto {
             name: Some(format!("f{level}")),
@@ -91,7 +91,7 @@ fn functions_that_double_and_loops_that_multiply_are_refused_by_name() {
             input: vec!["a".to_owned()],
             output: vec!["c".to_owned()],
             node: match level {
-                30 => vec![NodeProto::of("Relu", &["a"], "c")],
+                30 => vec![NodeProto::for_operator("Relu", &["a"], "c")],
                 _ => vec![call("a", "b"), call("b", "c")],
             },
             ..FunctionProto::default()
@@ -99,7 +99,7 @@ fn functions_that_double_and_loops_that_multiply_are_refused_by_name() {
     };
     let call = NodeProto {
         domain: Some("mine".to_owned()),
-        ..NodeProto::of("f0", &["x"], "y")
+        ..NodeProto::for_operator("f0", &["x"], "y")
     };
     let graph = GraphProto {
         node: vec![call],
@@ -109,7 +109,7 @@ fn functions_that_double_and_loops_that_multiply_are_refused_by_name() {
     };
     let bomb = model(graph, (0..31).map(function).collect());
     assert!(
-        encode(&bomb).len() < 2500,
+        encode_model(&bomb).len() < 2500,
         "as small as the one that was sent"
     );
     let refused = import(&bomb).unwrap_err().to_string();
@@ -136,7 +136,7 @@ fn models_of_tens_of_thousands_of_nodes_inputs_and_constants_are_imported() {
     let names: Vec<String> = (0..=COUNT).map(|place| format!("v{place}")).collect();
     let nodes = names.windows(2).map(|pair| {
         let constant = format!("{}/w", pair[1]);
-        NodeProto::of("Add", &[&pair[0], &constant], &pair[1])
+        NodeProto::for_operator("Add", &[&pair[0], &constant], &pair[1])
     });
     let constants = names[1..].iter().map(|name| TensorProto {
         dims: vec![2],
@@ -178,8 +178,8 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         let bytes = Bytes::from(bytes);
-        let _ = Graph::meanings(bytes.clone());
-        if let Ok(graph) = Graph::import(bytes, &Bindings::assume(2)) {
+        let _ = Graph::read_meanings(bytes.clone());
+        if let Ok(graph) = Graph::import(bytes, &Bindings::with_assumed_extent(2)) {
             let _ = graph.summary();
         }
     }

@@ -11,7 +11,7 @@ fn digits() -> Graph {
         "/../testnet/models/digits/digits.onnx"
     );
     let bytes = Bytes::from(std::fs::read(path).expect("the model is in the repository"));
-    Graph::import(bytes, &Bindings::assume(1)).expect("it is valid")
+    Graph::import(bytes, &Bindings::with_assumed_extent(1)).expect("it is valid")
 }
 
 fn offers() -> [Offer; 2] {

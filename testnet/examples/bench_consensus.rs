@@ -1,11 +1,13 @@
 //! The benchmark of replication without the `souk` binary:
 //! `bench_consensus run CLIENTS SIZE SECONDS none|each|batch64 DIR`, or
-//! `bench_consensus failover KILLS DIR`, or `bench_consensus restart COMMANDS DIR`. It starts itself
-//! again as `node` for each replica.
+//! `bench_consensus failover KILLS DIR`, or `bench_consensus restart COMMANDS DIR`. It starts
+//! itself again as `node` for each replica.
 
 use std::path::PathBuf;
 
-use souk_testnet::bench::{Bench, NodeArguments, Signing, run, run_failover, run_restart, serve};
+use souk_testnet::bench::{
+    Bench, NodeArguments, Signing, run, run_failover, run_restart, serve_replica,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 folder,
                 signed,
             };
-            Ok(runtime.block_on(serve(node))?)
+            Ok(runtime.block_on(serve_replica(node))?)
         }
         ["run", clients, size, seconds, signed, folder] => {
             let mut bench = bench(folder)?;

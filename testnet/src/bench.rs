@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use driver::{BenchError, run};
 pub use failover::{Failover, run_failover};
-pub use replica::{NodeArguments, NodeError, serve};
+pub use replica::{NodeArguments, NodeError, serve_replica};
 pub use restart::{RestartTimes, run_restart};
 
 /// How commands are signed.
@@ -35,14 +35,14 @@ pub enum Signing {
 impl Signing {
     /// Returns the number of commands under one signature, and in one request.
     #[must_use]
-    pub fn commands(self) -> u64 {
+    pub fn commands_per_request(self) -> u64 {
         match self {
             Self::None | Self::Each => 1,
             Self::Batch64 => 64,
         }
     }
 
-    /// Parses the value of a command-line argument.
+    /// Parses the value of a command-line argument, which must be `none`, `each` or `batch64`.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         match name {
@@ -67,9 +67,10 @@ pub struct Bench {
     pub seconds: u64,
     /// How commands are signed.
     pub signed: Signing,
-    /// Folder of the replicas' logs; the benchmark measures its disk.
+    /// Folder of the replicas' logs. It should be on the disk that you want to measure.
     pub folder: PathBuf,
-    /// The program that runs a node, and the arguments that precede a node's own.
+    /// The program that runs a node, and the arguments that precede a node's own. It must accept
+    /// `--id`, `--ports`, `--signed` and `--dir`, as [`serve_replica`] needs them.
     pub program: (PathBuf, Vec<String>),
 }
 

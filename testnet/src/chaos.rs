@@ -38,7 +38,7 @@ pub use hosts::HostsError;
 pub use load::{Jobs, LoadError};
 pub use schedule::{Fault, PlannedFault};
 
-/// Number of validators; one may be away at a time.
+/// Number of validators; one can be away at a time.
 const VALIDATORS: u32 = 3;
 
 /// Emulated providers, because the test concerns the market and not the machine's arithmetic.
@@ -60,7 +60,8 @@ pub struct ChaosConfig {
     pub length: Duration,
     /// Number of faults per hour.
     pub per_hour: u32,
-    /// Whether each node has a network namespace of its own, whose link can be cut; requires root.
+    /// Whether each node has a network namespace of its own, whose link can be cut. The process
+    /// must then run as root.
     pub namespaces: bool,
     /// Number of buyers that submit jobs concurrently.
     pub buyers: usize,
@@ -69,7 +70,7 @@ pub struct ChaosConfig {
 /// Results of a chaos test.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChaosReport {
-    /// The seed of the run: repeat it to draw the same again.
+    /// The seed of the run. A run with the same configuration will draw the same again.
     pub seed: u64,
     /// How long faults continued, in seconds.
     pub seconds: u64,
@@ -138,21 +139,21 @@ pub async fn run(
     } else {
         None
     };
-    let _ports = layout::create(folder, &shape(hosts.as_ref()))?;
-    let names = layout::nodes(folder);
+    let _ports = layout::create_testnet(folder, &layout_config(hosts.as_ref()))?;
+    let names = layout::node_names(folder);
     // Declared here so that it is dropped after the nodes that write there.
     let disks = match &hosts {
-        Some(_) => Some(Disks::mount(folder, &names)?),
+        Some(_) => Some(Disks::mount_disks(folder, &names)?),
         None => None,
     };
     let clocks = Clocks::new(folder);
     let before = |name: &str| {
         let place = names.iter().position(|known| known == name);
         let host = match (&hosts, place) {
-            (Some(hosts), Some(place)) => hosts.command(place),
+            (Some(hosts), Some(place)) => hosts.host_command(place),
             _ => Vec::new(),
         };
-        [host, clocks.command(name)].concat()
+        [host, clocks.clock_command(name)].concat()
     };
     let mut cluster = Cluster::spawn_behind(binary, folder, before)?;
     let mut market = Market {
@@ -165,17 +166,17 @@ pub async fn run(
         cluster: &mut cluster,
     };
     let report = tokio::select! {
-        report = market.play(folder, config) => report,
+        report = market.play_schedule(folder, config) => report,
         () = stop => Err(ChaosError::Interrupted),
     };
-    cluster.stop().await;
+    cluster.stop_all().await;
     report
 }
 
-fn shape(hosts: Option<&Hosts>) -> layout::Config {
+fn layout_config(hosts: Option<&Hosts>) -> layout::Config {
     layout::Config {
         hosts: hosts.map(Hosts::addresses).unwrap_or_default(),
-        ..layout::Config::emulated(VALIDATORS, &PROFILES)
+        ..layout::Config::for_emulated_devices(VALIDATORS, &PROFILES)
     }
 }
 
@@ -192,28 +193,29 @@ struct Market<'a> {
 }
 
 impl Market<'_> {
-    async fn play(
+    async fn play_schedule(
         &mut self,
         folder: &Path,
         config: &ChaosConfig,
     ) -> Result<ChaosReport, ChaosError> {
-        self.cluster.ready().await?;
-        let buyer = join(folder).await?;
-        let load = load::Load::begin(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
+        self.cluster.wait_ready().await?;
+        let buyer = join_as_buyer(folder).await?;
+        let load =
+            load::Load::begin_jobs(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
         let mut checks = checks::Checks::begin(&buyer).await;
-        let faults = schedule::draw(config, &self.names);
+        let faults = schedule::draw_schedule(config, &self.names);
         let begin = Instant::now();
         for planned in &faults {
             tokio::time::sleep_until(begin + Duration::from_secs(planned.at_seconds)).await;
             tracing::info!(?planned, "a fault");
-            self.apply(&planned.fault).await?;
+            self.apply_fault(&planned.fault).await?;
             tokio::time::sleep(Duration::from_secs(planned.fault.seconds())).await;
-            self.heal(&planned.fault).await?;
-            checks.look(&buyer, planned).await;
+            self.heal_fault(&planned.fault).await?;
+            checks.await_invariants(&buyer, planned).await;
         }
 
         tokio::time::sleep_until(begin + config.length).await;
-        let jobs = load.end().await;
+        let jobs = load.finish_jobs().await;
         checks.look_at_end(&buyer, &jobs).await;
         Ok(ChaosReport {
             seed: config.seed,
@@ -226,7 +228,7 @@ impl Market<'_> {
     }
 }
 
-pub(crate) async fn join(folder: &Path) -> Result<Buyer, ChaosError> {
+pub(crate) async fn join_as_buyer(folder: &Path) -> Result<Buyer, ChaosError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let key: PathBuf = folder.join("buyer").join(KEY_FILE);
     Ok(Buyer::join(NodeKey::load(&key)?, &market).await?)

@@ -43,7 +43,7 @@ pub enum ControlError {
 
 impl Cluster {
     #[cfg(test)]
-    pub(crate) fn of(running: BTreeMap<String, Node>) -> Cluster {
+    pub(crate) fn from_running(running: BTreeMap<String, Node>) -> Cluster {
         Cluster {
             running,
             stopped: BTreeMap::new(),
@@ -51,10 +51,11 @@ impl Cluster {
     }
 
     /// Starts every node laid out in `folder` at once, because validators wait for each other and
-    /// providers wait for validators. The nodes serve once [`Cluster::ready`] has returned.
+    /// providers wait for validators. The nodes will serve once [`Cluster::wait_ready`] has
+    /// returned.
     ///
     /// # Errors
-    /// If a node does not start; the others are then killed.
+    /// If a node does not start; the others will then be killed.
     pub fn spawn(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
         Cluster::spawn_behind(binary, folder, |_| Vec::new())
     }
@@ -69,9 +70,9 @@ impl Cluster {
         folder: &Path,
         before: impl Fn(&str) -> Vec<String>,
     ) -> Result<Cluster, StartError> {
-        let recipes = layout::nodes(folder).into_iter().map(|name| {
+        let recipes = layout::node_names(folder).into_iter().map(|name| {
             let before = before(&name);
-            recipe(binary, folder, name).behind(before)
+            node_recipe(binary, folder, name).wrap_in_command(before)
         });
         let spawn = |recipe: Recipe| Ok((recipe.name.clone(), Node::spawn(recipe)?));
         let running = recipes.map(spawn).collect::<Result<_, StartError>>()?;
@@ -84,9 +85,10 @@ impl Cluster {
     /// Waits until every node serves.
     ///
     /// # Errors
-    /// The first failure, at once, because other nodes may wait for that one. The others continue.
-    pub async fn ready(&mut self) -> Result<(), StartError> {
-        let all = self.running.values_mut().map(Node::ready);
+    /// The first failure, at once, because other nodes can wait for that one. The others continue,
+    /// and you must still stop them.
+    pub async fn wait_ready(&mut self) -> Result<(), StartError> {
+        let all = self.running.values_mut().map(Node::wait_ready);
         futures::future::try_join_all(all).await.map(drop)
     }
 
@@ -96,24 +98,24 @@ impl Cluster {
     /// If the node does not start.
     pub async fn add(&mut self, recipe: Recipe) -> Result<(), StartError> {
         let mut node = Node::spawn(recipe)?;
-        node.ready().await?;
+        node.wait_ready().await?;
         self.running.insert(node.recipe().name.clone(), node);
         Ok(())
     }
 
     /// Returns the names of the running nodes, with their process ids.
-    pub fn running(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
+    pub fn running_nodes(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
         self.running
             .iter()
             .map(|(name, node)| (name.as_str(), node.process_id()))
     }
 
     /// Kills a node at once, as a power cut would.
-    pub async fn kill(&mut self, name: &str) -> Result<(), ControlError> {
+    pub async fn kill_node(&mut self, name: &str) -> Result<(), ControlError> {
         let node = self
             .running
             .remove(name)
-            .ok_or_else(|| self.unknown(name))?;
+            .ok_or_else(|| self.unknown_node(name))?;
         let recipe = node.kill().await;
         self.stopped.insert(name.to_owned(), recipe);
         Ok(())
@@ -123,14 +125,14 @@ impl Cluster {
     ///
     /// # Errors
     /// If no node has this name, or it does not start.
-    pub async fn restart(&mut self, name: &str) -> Result<(), ControlError> {
+    pub async fn restart_node(&mut self, name: &str) -> Result<(), ControlError> {
         let recipe = self
             .stopped
             .get(name)
             .cloned()
-            .ok_or_else(|| self.unknown(name))?;
+            .ok_or_else(|| self.unknown_node(name))?;
         let mut node = Node::spawn(recipe)?;
-        node.ready().await?;
+        node.wait_ready().await?;
         self.stopped.remove(name);
         self.running.insert(name.to_owned(), node);
         Ok(())
@@ -140,18 +142,21 @@ impl Cluster {
     ///
     /// # Errors
     /// If no such node runs, or the system refuses.
-    pub fn signal(&self, name: &str, signal: Signal) -> Result<(), ControlError> {
-        let node = self.running.get(name).ok_or_else(|| self.unknown(name))?;
-        let process = node.process_id().ok_or_else(|| self.unknown(name))?;
-        signal::send(process, signal).map_err(|cause| ControlError::Signal {
+    pub fn signal_node(&self, name: &str, signal: Signal) -> Result<(), ControlError> {
+        let node = self
+            .running
+            .get(name)
+            .ok_or_else(|| self.unknown_node(name))?;
+        let process = node.process_id().ok_or_else(|| self.unknown_node(name))?;
+        signal::send_signal(process, signal).map_err(|cause| ControlError::Signal {
             name: name.to_owned(),
             cause,
         })
     }
 
     /// Returns the names of the nodes that ended by themselves since the last call.
-    pub fn reap(&mut self) -> Vec<String> {
-        let ended = |(name, node): (&String, &mut Node)| node.ended().map(|_| name.clone());
+    pub fn reap_nodes(&mut self) -> Vec<String> {
+        let ended = |(name, node): (&String, &mut Node)| node.exit_status().map(|_| name.clone());
         let names: Vec<String> = self.running.iter_mut().filter_map(ended).collect();
         for name in &names {
             let node = self
@@ -164,12 +169,12 @@ impl Cluster {
     }
 
     /// Returns the names of the nodes that were killed or have ended.
-    pub fn away(&self) -> Vec<String> {
+    pub fn stopped_nodes(&self) -> Vec<String> {
         self.stopped.keys().cloned().collect()
     }
 
     /// Stops every node: validators last, so that the others can withdraw their asks.
-    pub async fn stop(self) {
+    pub async fn stop_all(self) {
         let (validators, others): (Vec<_>, Vec<_>) = self
             .running
             .into_values()
@@ -182,7 +187,7 @@ impl Cluster {
         }
     }
 
-    fn unknown(&self, name: &str) -> ControlError {
+    fn unknown_node(&self, name: &str) -> ControlError {
         let known: Vec<_> = self
             .running
             .keys()
@@ -196,7 +201,7 @@ impl Cluster {
     }
 }
 
-fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
+fn node_recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
     let home = folder.join(&name);
     let role = if name.starts_with("validator") {
         "validator"

@@ -37,7 +37,7 @@ const DIALS: usize = 8;
 /// timeout.
 const DIALLING: usize = 50;
 
-/// How long profiles published in the counted time may still arrive: as long as a message may wait
+/// How long profiles published in the counted time can still arrive: as long as a message can wait
 /// for a busy connection.
 const SETTLING: Duration = Duration::from_secs(10);
 
@@ -49,11 +49,11 @@ const FIRST_ADDRESS: u64 = 1_000_000;
 pub struct GossipConfig {
     /// Determines which nodes dial which, and when each publishes.
     pub seed: u64,
-    /// Number of nodes; each is a provider.
+    /// Number of nodes, each a provider; it must exceed the peers that each dials.
     pub nodes: usize,
     /// How often each node publishes its profile.
     pub period: Duration,
-    /// How long the mesh may form before the count.
+    /// How long the mesh can form before the count.
     pub warm: Duration,
     /// How long the count lasts.
     pub length: Duration,
@@ -62,7 +62,7 @@ pub struct GossipConfig {
 /// Results of a gossip measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct GossipReport {
-    /// The seed of the run: repeat it to draw the same again.
+    /// The seed of the run. A run with the same configuration will draw the same again.
     pub seed: u64,
     /// Number of nodes.
     pub nodes: usize,
@@ -141,17 +141,17 @@ pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
     for group in (0..config.nodes).collect::<Vec<_>>().chunks(DIALLING) {
         for place in group {
             let period_ms = u64::try_from(config.period.as_millis()).unwrap_or(u64::MAX);
-            let first = Duration::from_millis(random.below(period_ms.max(1)));
+            let first = Duration::from_millis(random.draw_below(period_ms.max(1)));
             let key = NodeKey::generate();
             let mut node = GossipNode {
-                swarm: swarm(&key, counters[*place].clone()),
+                swarm: build_swarm(&key, counters[*place].clone()),
                 key,
                 totals: totals.clone(),
                 phase: phases.clone(),
                 first,
                 period: config.period,
             };
-            node.begin(*place, &mut random);
+            node.listen_and_dial(*place, &mut random);
             running.spawn(node.run());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -172,10 +172,10 @@ pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
     tokio::time::sleep(SETTLING).await;
     let _ = phase.send(Phase::Over);
     running.join_all().await;
-    Ok(report(config, &totals, seconds, &before, &after))
+    Ok(make_report(config, &totals, seconds, &before, &after))
 }
 
-fn report(
+fn make_report(
     config: &GossipConfig,
     totals: &Totals,
     seconds: f64,
@@ -198,7 +198,7 @@ fn report(
         nodes: config.nodes,
         period_seconds: config.period.as_secs(),
         seconds,
-        profile_bytes: profile(&NodeKey::generate()).len(),
+        profile_bytes: profile_bytes(&NodeKey::generate()).len(),
         said,
         heard: if said == 0 {
             0.0
@@ -213,8 +213,8 @@ fn report(
     }
 }
 
-fn swarm(key: &NodeKey, counter: Arc<ByteCounter>) -> Swarm<gossipsub::Behaviour> {
-    let pair = key.libp2p();
+fn build_swarm(key: &NodeKey, counter: Arc<ByteCounter>) -> Swarm<gossipsub::Behaviour> {
+    let pair = key.to_libp2p();
     let noise = noise::Config::new(&pair).expect("the key is of the kind that noise takes");
     let transport = MemoryTransport::default()
         .map(move |socket, _| CountingTransport::new(socket, counter))
@@ -226,18 +226,18 @@ fn swarm(key: &NodeKey, counter: Arc<ByteCounter>) -> Swarm<gossipsub::Behaviour
         .with_idle_connection_timeout(Duration::from_secs(3_600));
     Swarm::new(
         transport,
-        gossip::behaviour(),
+        gossip::new_behaviour(),
         pair.public().to_peer_id(),
         config,
     )
 }
 
 /// Returns the profile of a provider with two addresses.
-fn profile(key: &NodeKey) -> Vec<u8> {
+fn profile_bytes(key: &NodeKey) -> Vec<u8> {
     let now = unix_ms();
     let address = |text: &str| text.parse().expect("it is an address");
     let profile = Profile {
-        account: AccountKey(key.public()),
+        account: AccountKey(key.public_key()),
         addresses: vec![
             address("/ip4/192.168.100.100/tcp/40001"),
             address("/ip4/203.0.113.100/tcp/40001"),
@@ -254,18 +254,18 @@ fn postcard_bytes(signed: &SignedProfile) -> Vec<u8> {
     postcard::to_allocvec(signed).expect("a signed profile encodes")
 }
 
-fn address(place: usize) -> Multiaddr {
+fn node_address(place: usize) -> Multiaddr {
     let number = FIRST_ADDRESS + place as u64;
     libp2p::multiaddr::Protocol::Memory(number).into()
 }
 
 impl GossipNode {
     /// Listens, and dials nodes that already listen.
-    fn begin(&mut self, place: usize, random: &mut Random) {
-        let listens = self.swarm.listen_on(address(place));
+    fn listen_and_dial(&mut self, place: usize, random: &mut Random) {
+        let listens = self.swarm.listen_on(node_address(place));
         listens.expect("no two nodes have one address");
         for _ in 0..DIALS.min(place) {
-            let other = address(random.place(place));
+            let other = node_address(random.draw_index(place));
             // If the draw repeats a node, it is dialled once.
             let _ = self.swarm.dial(other);
         }
@@ -283,7 +283,7 @@ impl GossipNode {
             tokio::select! {
                 () = speaks => {
                     next = Some(Instant::now() + self.period);
-                    self.speak();
+                    self.publish_profile();
                 }
                 changed = self.phase.changed() => {
                     let phase = *self.phase.borrow_and_update();
@@ -297,7 +297,7 @@ impl GossipNode {
         }
     }
 
-    fn counts(&self) -> bool {
+    fn is_counting(&self) -> bool {
         *self.phase.borrow() == Phase::CountingTransport
     }
 
@@ -312,10 +312,10 @@ impl GossipNode {
         counts && counted.contains(&profile.issued_ms)
     }
 
-    fn speak(&mut self) {
-        let bytes = profile(&self.key);
-        match gossip::publish(self.swarm.behaviour_mut(), bytes) {
-            Ok(()) if self.counts() => drop(self.totals.said.fetch_add(1, Ordering::Relaxed)),
+    fn publish_profile(&mut self) {
+        let bytes = profile_bytes(&self.key);
+        match gossip::publish_message(self.swarm.behaviour_mut(), bytes) {
+            Ok(()) if self.is_counting() => drop(self.totals.said.fetch_add(1, Ordering::Relaxed)),
             Ok(()) => {}
             Err(error) => tracing::debug!(%error, "nobody hears it"),
         }

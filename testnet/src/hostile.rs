@@ -48,8 +48,8 @@ const PROFILES: [(&str, u64); 7] = [
 /// How long the load runs alone, before and after the attacks.
 const ALONE: Duration = Duration::from_secs(30);
 
-/// Maximum growth of a node's memory during the attacks, in mebibytes: its full share of streams,
-/// each with an incomplete frame.
+/// A node's memory must not grow by more than this during the attacks, in mebibytes: its full share
+/// of streams, each with an incomplete frame.
 const GROWTH_MIB_MAX: u64 = 512;
 
 /// Configuration of the test.
@@ -66,7 +66,7 @@ pub struct HostileConfig {
 /// Results of the test.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostileReport {
-    /// The seed of the run: repeat it to draw the same again.
+    /// The seed of the run. A run with the same configuration will draw the same again.
     pub seed: u64,
     /// The load before the attacks.
     pub before: Run,
@@ -104,7 +104,10 @@ pub async fn run(
     folder: &Path,
     config: &HostileConfig,
 ) -> Result<HostileReport, ChaosError> {
-    let _ports = layout::create(folder, &layout::Config::emulated(VALIDATORS, &PROFILES))?;
+    let _ports = layout::create_testnet(
+        folder,
+        &layout::Config::for_emulated_devices(VALIDATORS, &PROFILES),
+    )?;
     let idle = folder
         .join(layout::provider_name(PROFILES.len() as u32))
         .join(PROVIDER_FILE);
@@ -112,25 +115,25 @@ pub async fn run(
     file.fault = Some(Fault::Stall);
     config::write(&idle, &file)?;
     let mut cluster = Cluster::spawn(binary, folder)?;
-    let report = play(folder, &mut cluster, config).await;
-    cluster.stop().await;
+    let report = play_attacks(folder, &mut cluster, config).await;
+    cluster.stop_all().await;
     report
 }
 
-async fn play(
+async fn play_attacks(
     folder: &Path,
     cluster: &mut Cluster,
     config: &HostileConfig,
 ) -> Result<HostileReport, ChaosError> {
-    cluster.ready().await?;
-    let buyer = chaos::join(folder).await?;
+    cluster.wait_ready().await?;
+    let buyer = chaos::join_as_buyer(folder).await?;
     let checks = Checks::begin(&buyer).await;
     // Each run has the same jobs, so that their rates are comparable.
     let run = async |length: Duration| -> Result<Run, ChaosError> {
-        let load = Load::begin(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
+        let load = Load::begin_jobs(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
         let begin = tokio::time::Instant::now();
         tokio::time::sleep(length).await;
-        let jobs = load.end().await;
+        let jobs = load.finish_jobs().await;
         let seconds = begin.elapsed().as_secs_f64();
         let per_second = jobs.finished as f64 / seconds;
         Ok(Run {
@@ -139,19 +142,19 @@ async fn play(
             jobs,
         })
     };
-    let nodes = usage::nodes(cluster.running());
-    let (before, took_before) = usage::during(&nodes, run(ALONE)).await;
-    let targets = Arc::new(targets(folder)?);
+    let nodes = usage::watch_nodes(cluster.running_nodes());
+    let (before, took_before) = usage::measure_during(&nodes, run(ALONE)).await;
+    let targets = Arc::new(list_targets(folder)?);
     let mut attackers = JoinSet::new();
     for attack in Attack::ALL {
         let (targets, buyer) = (targets.clone(), buyer.clone());
         attackers.spawn(attack.go_on(targets, buyer, config.seed, config.length));
     }
-    let (under, took_under) = usage::during(&nodes, run(config.length)).await;
+    let (under, took_under) = usage::measure_during(&nodes, run(config.length)).await;
     let mut attacks = attackers.join_all().await;
     attacks.sort_by_key(|done| done.attack);
     let kept_out = kept_out(folder);
-    let (after, took_after) = usage::during(&nodes, run(ALONE)).await;
+    let (after, took_after) = usage::measure_during(&nodes, run(ALONE)).await;
     let (before, under, after) = (before?, under?, after?);
     let nodes = usage::together(nodes, [took_before, took_under, took_after]);
     let violations = judge(cluster, checks, &buyer, [&before, &under, &after], &nodes).await;
@@ -175,7 +178,7 @@ async fn judge(
     nodes: &[Usage],
 ) -> Vec<String> {
     let mut violations: Vec<String> = cluster
-        .reap()
+        .reap_nodes()
         .iter()
         .map(|node| format!("{node} ended by itself"))
         .collect();
@@ -197,7 +200,7 @@ async fn judge(
 }
 
 /// Returns every node's address, as an attacker would know it.
-fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
+fn list_targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let of = |name: String| {
         let home = folder.join(&name);
@@ -207,7 +210,7 @@ fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
             false => config::read::<ProviderFile>(&home.join(PROVIDER_FILE))?.listen,
         };
         let contact = Contact {
-            account: NodeKey::load(&home.join(KEY_FILE))?.public(),
+            account: NodeKey::load(&home.join(KEY_FILE))?.public_key(),
             addresses: vec![listen],
         };
         Ok(Target {
@@ -216,12 +219,12 @@ fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
             market: market.genesis.market_id(),
         })
     };
-    layout::nodes(folder).into_iter().map(of).collect()
+    layout::node_names(folder).into_iter().map(of).collect()
 }
 
 /// Returns the number of peers that nodes report as blocked.
 fn kept_out(folder: &Path) -> usize {
-    let views = layout::nodes(folder).into_iter();
+    let views = layout::node_names(folder).into_iter();
     let views = views
         .filter_map(|name| souk_node::network::swarm::view::View::read(&folder.join(name)).ok());
     views.map(|view| view.blocked.len()).sum()

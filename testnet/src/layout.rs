@@ -43,14 +43,14 @@ const HOST_PORT: u16 = 4001;
 /// Configuration of a testnet.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number of validators, 1 to 7.
+    /// Number of validators; it must be from 1 to 7.
     pub validators: u32,
     /// The providers, one device each.
     pub providers: Vec<ProviderChoice>,
     /// Where providers run jobs.
     pub isolation: Isolation,
-    /// The addresses of the nodes, validators first, if each has a host of its own. If empty, all
-    /// nodes use loopback.
+    /// The addresses of the nodes, validators first, if each has a host of its own. There must be
+    /// one for each node; if there are none, all nodes use loopback.
     pub hosts: Vec<Ipv4Addr>,
 }
 
@@ -100,7 +100,7 @@ impl Default for Config {
     /// Returns three validators and four different devices, one of them this machine's CPU.
     fn default() -> Config {
         let emulated = |profile: &str, price| ProviderChoice {
-            device: DeviceChoice::emulated(profile),
+            device: DeviceChoice::new_emulated(profile),
             price,
         };
         Config {
@@ -114,7 +114,7 @@ impl Default for Config {
                 emulated("amd-epyc-9654", 250_000),
                 emulated("apple-m3-max-gpu", 120_000),
             ],
-            isolation: Isolation::here(),
+            isolation: Isolation::strongest_supported(),
             hosts: Vec::new(),
         }
     }
@@ -124,9 +124,9 @@ impl Config {
     /// Returns validators and emulated devices at these prices, for tests of the market rather than
     /// of a machine's arithmetic.
     #[must_use]
-    pub fn emulated(validators: u32, devices: &[(&str, u64)]) -> Config {
+    pub fn for_emulated_devices(validators: u32, devices: &[(&str, u64)]) -> Config {
         let provider = |(profile, price): &(&str, u64)| ProviderChoice {
-            device: DeviceChoice::emulated(profile),
+            device: DeviceChoice::new_emulated(profile),
             price: *price,
         };
         Config {
@@ -149,7 +149,7 @@ pub fn provider_name(number: u32) -> String {
 
 /// Returns the names of the nodes laid out in `folder`, validators first, without those that the
 /// market removed.
-pub fn nodes(folder: &Path) -> Vec<String> {
+pub fn node_names(folder: &Path) -> Vec<String> {
     let named = |file: &'static str, name: fn(u32) -> String| {
         (1..)
             .map(name)
@@ -161,17 +161,17 @@ pub fn nodes(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Lays out a testnet in `folder`, which must have none yet. Keep the returned ports until the
-/// nodes run.
-pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
+/// Lays out a testnet in `folder`, which must have none yet. You must keep the returned ports until
+/// the nodes run, because other processes can take them once they are dropped.
+pub fn create_testnet(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     if !(1..=7).contains(&config.validators) {
         return Err(LayoutError::Validators(config.validators));
     }
-    make(folder)?;
+    create_folder(folder)?;
     let buyer = NodeKey::load_or_create(&folder.join("buyer").join(KEY_FILE))?;
     let operator = NodeKey::load_or_create(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
-    let ports = ports(config)?;
-    let mut sockets = sockets(config, &ports).into_iter();
+    let ports = reserve_ports(config)?;
+    let mut sockets = node_sockets(config, &ports).into_iter();
     let mut listen = || {
         let (host, port) = sockets.next().expect("one for each node");
         format!("/ip4/{host}/tcp/{port}")
@@ -185,8 +185,8 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     for (number, choice) in (1..).zip(&config.providers) {
         create_provider(folder, number, choice, listen(), config.isolation)?;
     }
-    let mut genesis = Genesis::new(name("souk testnet"), account(&operator));
-    genesis.accounts = vec![(account(&buyer), name("buyer"), Credits(BUYER_CREDITS))];
+    let mut genesis = Genesis::new(name("souk testnet"), account_key(&operator));
+    genesis.accounts = vec![(account_key(&buyer), name("buyer"), Credits(BUYER_CREDITS))];
     genesis.rules = Rules {
         settle_grace: SETTLE_GRACE,
         note_deadline: NOTE_DEADLINE,
@@ -202,17 +202,17 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
 }
 
 /// Reserves a loopback port for each node without a host of its own.
-fn ports(config: &Config) -> Result<Ports, LayoutError> {
+fn reserve_ports(config: &Config) -> Result<Ports, LayoutError> {
     let nodes = config.validators as usize + config.providers.len();
     match config.hosts.len() {
-        0 => Ports::take(nodes).map_err(LayoutError::Port),
+        0 => Ports::reserve_free(nodes).map_err(LayoutError::Port),
         hosts if hosts == nodes => Ok(Ports::default()),
         hosts => Err(LayoutError::Hosts { hosts, nodes }),
     }
 }
 
 /// Returns the socket of each node.
-fn sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
+fn node_sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
     let own = config.hosts.iter().map(|host| (*host, HOST_PORT));
     let loopback = ports.numbers().iter();
     own.chain(loopback.map(|port| (Ipv4Addr::LOCALHOST, *port)))
@@ -221,11 +221,11 @@ fn sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
 
 fn create_validator(folder: &Path, number: u32, listen: Multiaddr) -> Result<Founder, LayoutError> {
     let home = folder.join(validator_name(number));
-    make(&home)?;
+    create_folder(&home)?;
     let key = NodeKey::load_or_create(&home.join(KEY_FILE))?;
     let raft_id = u64::from(number);
     let contact = Contact {
-        account: key.public(),
+        account: key.public_key(),
         addresses: vec![listen.clone()],
     };
     let file = ValidatorFile {
@@ -237,7 +237,7 @@ fn create_validator(folder: &Path, number: u32, listen: Multiaddr) -> Result<Fou
     let address = contact
         .to_text()
         .expect("a new key and an address make a contact");
-    let account = account(&key);
+    let account = account_key(&key);
     Ok(Founder {
         raft_id,
         account,
@@ -253,7 +253,7 @@ fn create_provider(
     isolation: Isolation,
 ) -> Result<(), LayoutError> {
     let home = folder.join(provider_name(number));
-    make(&home)?;
+    create_folder(&home)?;
     NodeKey::load_or_create(&home.join(KEY_FILE))?;
     let file = ProviderFile {
         format: FORMAT,
@@ -278,11 +278,11 @@ fn name(text: &str) -> Name {
     Name::try_from(text).expect("the names of a testnet are short")
 }
 
-fn account(key: &NodeKey) -> AccountKey {
-    AccountKey(key.public())
+fn account_key(key: &NodeKey) -> AccountKey {
+    AccountKey(key.public_key())
 }
 
-fn make(folder: &Path) -> Result<(), LayoutError> {
+fn create_folder(folder: &Path) -> Result<(), LayoutError> {
     std::fs::create_dir_all(folder).map_err(|source| LayoutError::Folder {
         path: folder.to_owned(),
         source,

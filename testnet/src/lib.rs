@@ -1,4 +1,5 @@
-//! A whole market on one machine: real processes, faults on demand, bundled models.
+//! A whole market on one machine: real processes, faults on demand, bundled models. You can draw
+//! the faults of a test again from its seed.
 
 #![forbid(unsafe_code)]
 

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 /// A classifier of 8x8 images of digits, with images outside its training set.
 ///
-/// Input `images` float32 `[batch, 1, 8, 8]` with values 0 to 16, output `logits` float32
-/// `[batch, 10]`; scikit-learn's digits, see `models/digits/make.py`.
+/// Input `images` float32 `[batch, 1, 8, 8]` whose values should be from 0 to 16, output `logits`
+/// float32 `[batch, 10]`; scikit-learn's digits, see `models/digits/make.py`.
 pub mod digits {
     use super::Bytes;
 

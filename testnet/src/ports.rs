@@ -1,6 +1,6 @@
 //! Reserves loopback ports for nodes, so that no other process takes them before the nodes listen.
 //!
-//! The kernel may give a port that it chose to the next outgoing connection while no process
+//! The kernel can give a port that it chose to the next outgoing connection while no process
 //! listens there. So this module chooses ports below that range, in blocks: the process that
 //! listens at the first port of a block owns the others.
 
@@ -14,8 +14,8 @@ const BLOCK: u16 = 32;
 const FIRST: u16 = 10_240;
 const END: u16 = 32_768;
 
-/// Free ports, reserved among the users of this module while this value lives. Keep it until the
-/// nodes listen.
+/// Free ports, reserved among the users of this module while this value lives. You must keep it
+/// until the nodes listen.
 #[derive(Debug, Default)]
 #[must_use = "the ports are free for others once this is dropped"]
 pub struct Ports {
@@ -28,7 +28,7 @@ impl Ports {
     ///
     /// # Errors
     /// `AddrInUse` if there are not enough free ports.
-    pub fn take(count: usize) -> io::Result<Self> {
+    pub fn reserve_free(count: usize) -> io::Result<Self> {
         let mut ports = Self::default();
         let blocks = (END - FIRST) / BLOCK;
         // Any start works; a random one avoids the ports of other testnets.
@@ -39,10 +39,10 @@ impl Ports {
                 break;
             }
             let first = FIRST + block * BLOCK;
-            let Ok(held) = bind(first) else {
+            let Ok(held) = bind_port(first) else {
                 continue;
             };
-            let free = (first + 1..first + BLOCK).filter(|port| bind(*port).is_ok());
+            let free = (first + 1..first + BLOCK).filter(|port| bind_port(*port).is_ok());
             ports.numbers.extend(free.take(count - ports.numbers.len()));
             ports._blocks.push(held);
         }
@@ -58,7 +58,7 @@ impl Ports {
     }
 }
 
-fn bind(port: u16) -> io::Result<TcpListener> {
+fn bind_port(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))
 }
 
@@ -72,7 +72,9 @@ mod tests {
     fn ports_taken_at_once_differ_and_are_free() {
         // More than a block has, by four at once.
         let taken: Vec<Ports> = std::thread::scope(|scope| {
-            let takers: Vec<_> = (0..4).map(|_| scope.spawn(|| Ports::take(40))).collect();
+            let takers: Vec<_> = (0..4)
+                .map(|_| scope.spawn(|| Ports::reserve_free(40)))
+                .collect();
             let taken = takers.into_iter().map(|taker| taker.join().unwrap());
             taken.collect::<io::Result<_>>().unwrap()
         });
@@ -84,13 +86,13 @@ mod tests {
         assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 160, "{all:?}");
         for port in &all {
             assert!((FIRST..END).contains(port));
-            bind(*port).expect("nobody listens there");
+            bind_port(*port).expect("nobody listens there");
         }
     }
 
     #[test]
     fn more_ports_than_there_are_is_refused() {
-        let error = Ports::take(usize::from(END - FIRST)).unwrap_err();
+        let error = Ports::reserve_free(usize::from(END - FIRST)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 }

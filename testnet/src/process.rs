@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A node that is not ready after this time has failed to start; an ended one is noticed at once.
-/// Measuring a processor takes the longest, and longer on a busy machine.
+/// A node must be ready within this time; an ended one is noticed at once. Measuring a processor
+/// takes the longest, and longer on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a node may take to withdraw its asks and close its files before it is killed.
+/// A node must withdraw its asks and close its files within this time, otherwise it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The file next to a node's log with its process id, present while it serves: for `kill`.
@@ -98,7 +98,7 @@ pub enum StartError {
 impl Recipe {
     /// Returns the same node behind another command that receives the node's own.
     #[must_use]
-    pub fn behind(mut self, before: Vec<String>) -> Recipe {
+    pub fn wrap_in_command(mut self, before: Vec<String>) -> Recipe {
         let mut words = before.into_iter();
         if let Some(program) = words.next() {
             let own = std::mem::replace(&mut self.binary, PathBuf::from(program));
@@ -110,12 +110,12 @@ impl Recipe {
 }
 
 impl Node {
-    /// Starts the process. It serves once [`Node::ready`] has returned.
+    /// Starts the process. It will serve once [`Node::wait_ready`] has returned.
     ///
     /// # Errors
     /// If the system does not start the process.
     pub fn spawn(recipe: Recipe) -> Result<Node, StartError> {
-        let mut child = spawn(&recipe)?;
+        let mut child = spawn_child(&recipe)?;
         let stdin = child.stdin.take();
         let stdout = child
             .stdout
@@ -134,7 +134,7 @@ impl Node {
     ///
     /// # Errors
     /// If the process ends or stays silent for too long.
-    pub async fn ready(&mut self) -> Result<(), StartError> {
+    pub async fn wait_ready(&mut self) -> Result<(), StartError> {
         let Some(mut lines) = self.said.take() else {
             return Ok(());
         };
@@ -183,7 +183,7 @@ impl Node {
     }
 
     /// Returns the exit status, if the process has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn exit_status(&mut self) -> Option<ExitStatus> {
         let ended = self.child.try_wait().ok().flatten();
         if ended.is_some() {
             self.forget_process_id();
@@ -220,7 +220,7 @@ impl Node {
         let Some(process) = self.process_id() else {
             return;
         };
-        // The node also serves without the file, for example on a full disk.
+        // The node can serve without the file, for example on a full disk.
         if let Err(error) = fs::write(self.process_id_path(), format!("{process}\n")) {
             tracing::debug!(%error, node = self.recipe.name, "its process id is not kept");
         }
@@ -238,13 +238,13 @@ impl Node {
 
 /// Returns the process id of a serving node, by the folder of its log. The process may no longer
 /// exist if its parent was killed.
-pub(crate) fn serving(home: &Path) -> Option<u32> {
+pub(crate) fn serving_process_id(home: &Path) -> Option<u32> {
     let text = fs::read_to_string(home.join(PID_FILE)).ok()?;
     text.trim().parse().ok()
 }
 
 /// Puts a process in a group of its own, which does not receive the terminal's Ctrl-C.
-pub fn apart(command: &mut Command) -> &mut Command {
+pub fn set_process_group(command: &mut Command) -> &mut Command {
     #[cfg(unix)]
     command.process_group(0);
     #[cfg(windows)]
@@ -252,14 +252,14 @@ pub fn apart(command: &mut Command) -> &mut Command {
     command
 }
 
-fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
+fn spawn_child(recipe: &Recipe) -> Result<Child, StartError> {
     let log = File::options().create(true).append(true).open(&recipe.log);
     let log = log.map_err(|source| StartError::Log {
         path: recipe.log.clone(),
         source,
     })?;
     // The terminal's Ctrl-C goes to the testnet, which stops its nodes.
-    apart(&mut Command::new(&recipe.binary))
+    set_process_group(&mut Command::new(&recipe.binary))
         .args(&recipe.arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -306,12 +306,16 @@ mod tests {
     async fn a_node_stops_when_its_standard_input_closes() {
         let folder = tempfile::tempdir().unwrap();
         let mut node = Node::spawn(shell(folder.path(), "echo ready; cat")).unwrap();
-        assert_eq!(serving(folder.path()), None, "it does not serve yet");
-        node.ready().await.unwrap();
-        assert_eq!(serving(folder.path()), node.process_id());
+        assert_eq!(
+            serving_process_id(folder.path()),
+            None,
+            "it does not serve yet"
+        );
+        node.wait_ready().await.unwrap();
+        assert_eq!(serving_process_id(folder.path()), node.process_id());
         let recipe = node.stop().await;
         assert_eq!(recipe.name, "node");
-        assert_eq!(serving(folder.path()), None);
+        assert_eq!(serving_process_id(folder.path()), None);
     }
 
     #[tokio::test]
@@ -319,7 +323,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let script = "echo error: the port is in use >&2; echo ' hint: another' >&2; exit 5";
         let mut node = Node::spawn(shell(folder.path(), script)).unwrap();
-        let failed = node.ready().await.unwrap_err();
+        let failed = node.wait_ready().await.unwrap_err();
         assert!(
             failed.to_string().contains("ready: the port is in use"),
             "{failed}"

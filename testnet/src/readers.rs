@@ -70,7 +70,8 @@ pub struct Round {
     pub commit: Spread,
     /// Questions answered.
     pub answers: u64,
-    /// Processor time of the busiest validator, as a fraction of a core.
+    /// Processor time of the busiest validator, as a fraction of a core. It will be zero on a
+    /// system without `/proc`.
     pub core: f64,
 }
 
@@ -123,91 +124,95 @@ pub async fn run(
         providers: Vec::new(),
         ..layout::Config::default()
     };
-    let _ports = layout::create(folder, &config)?;
+    let _ports = layout::create_testnet(folder, &config)?;
     let mut cluster = Cluster::spawn(binary, folder)?;
     let measured = async {
-        cluster.ready().await?;
-        let pids: Vec<u32> = cluster.running().filter_map(|(_, pid)| pid).collect();
-        measure(folder, shape, &pids).await
+        cluster.wait_ready().await?;
+        let pids: Vec<u32> = cluster.running_nodes().filter_map(|(_, pid)| pid).collect();
+        measure_rounds(folder, shape, &pids).await
     };
     let measured = measured.await;
-    cluster.stop().await;
+    cluster.stop_all().await;
     measured
 }
 
-async fn measure(
+async fn measure_rounds(
     folder: &Path,
     shape: ReadingShape,
     pids: &[u32],
 ) -> Result<Vec<Round>, ReadersError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
-    let operator = trader(&market, operator).await?;
+    let operator = connect_trader(&market, operator).await?;
     let (buyer, provider) = (
-        funded(&market, &operator, "buyer").await?,
-        funded(&market, &operator, "provider").await?,
+        fund_trader(&market, &operator, "buyer").await?,
+        fund_trader(&market, &operator, "provider").await?,
     );
-    fill(&buyer, &provider, shape.closed_leases).await?;
+    close_leases(&buyer, &provider, shape.closed_leases).await?;
     let mut rounds = Vec::new();
     for _ in 0..shape.rounds {
         for readers in [0, shape.readers] {
-            rounds.push(round(&market, (&buyer, &provider), readers, (shape.seconds, pids)).await?);
+            rounds.push(run_round(&market, &buyer, &provider, readers, shape.seconds, pids).await?);
         }
     }
     Ok(rounds)
 }
 
-async fn trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
+async fn connect_trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
     let network = Network::start(&key, network::NetworkConfig::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
     let trader = Trader::new(key, market.genesis.market_id(), broker);
     trader
-        .register(Name::try_from("reader").expect("it is short"))
+        .register_account(Name::try_from("reader").expect("it is short"))
         .await?;
     Ok(trader)
 }
 
-async fn funded(
+async fn fund_trader(
     market: &MarketFile,
     operator: &Trader,
     name: &str,
 ) -> Result<Trader, ReadersError> {
     tracing::debug!(name, "joins");
-    let trader = trader(market, NodeKey::generate()).await?;
-    operator.endow(trader.account(), PURSE).await?;
+    let trader = connect_trader(market, NodeKey::generate()).await?;
+    operator.endow_account(trader.account(), PURSE).await?;
     Ok(trader)
 }
 
 /// Opens leases and makes their provider give them up.
-async fn fill(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
-    let ask = ask();
+async fn close_leases(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
+    let ask = make_ask();
     let class = ask.resources.class();
     provider
         .submit_one(Command::PlaceAsk(Box::new(ask)))
         .await?;
     let mut closed = 0;
     while closed < count {
-        let bids = vec![Command::PlaceBid(Box::new(bid(class))); TOGETHER];
-        let leases = buyer.submit(bids).await?.into_iter().filter_map(opened);
+        let bids = vec![Command::PlaceBid(Box::new(make_bid(class))); TOGETHER];
+        let leases = buyer
+            .submit_commands(bids)
+            .await?
+            .into_iter()
+            .filter_map(first_lease);
         let give_up = leases.map(|lease| Command::GiveUp { lease });
         let give_up: Vec<Command> = give_up.collect();
         if give_up.is_empty() {
             return Err(ReadersError::Unfilled(closed));
         }
-        let done = provider.submit(give_up).await?;
+        let done = provider.submit_commands(give_up).await?;
         closed += done.iter().filter(|one| one.is_ok()).count() as u32;
     }
     Ok(())
 }
 
-fn opened<E>(done: Result<Acceptance, E>) -> Option<LeaseId> {
+fn first_lease<E>(done: Result<Acceptance, E>) -> Option<LeaseId> {
     match done {
         Ok(Acceptance::Placed { trades, .. }) => trades.first().map(|trade| trade.lease),
         _ => None,
     }
 }
 
-fn ask() -> Ask {
+fn make_ask() -> Ask {
     let units = Units(1 << 30);
     Ask {
         device: DeviceId(1),
@@ -225,7 +230,7 @@ fn ask() -> Ask {
     }
 }
 
-fn bid(class: Class) -> Bid {
+fn make_bid(class: Class) -> Bid {
     Bid {
         class,
         wants: Wants::default(),
@@ -241,11 +246,13 @@ fn bid(class: Class) -> Bid {
     }
 }
 
-async fn round(
+async fn run_round(
     market: &MarketFile,
-    (buyer, provider): (&Trader, &Trader),
+    buyer: &Trader,
+    provider: &Trader,
     readers: u32,
-    (seconds, pids): (u64, &[u32]),
+    seconds: u64,
+    pids: &[u32],
 ) -> Result<Round, ReadersError> {
     let answers = Arc::new(AtomicU64::new(0));
     let mut reading = JoinSet::new();
@@ -262,7 +269,7 @@ async fn round(
                 tokio::time::sleep(after).await;
                 loop {
                     let next = Instant::now() + PERIOD;
-                    if look(&broker, account).await.is_ok() {
+                    if fetch_dashboard(&broker, account).await.is_ok() {
                         answers.fetch_add(1, Ordering::Relaxed);
                     }
                     tokio::time::sleep_until(next).await;
@@ -274,7 +281,7 @@ async fn round(
     tokio::time::sleep(PERIOD).await;
     let (before, asked) = (processor_times(pids), answers.load(Ordering::Relaxed));
     let begin = Instant::now();
-    let times = commit(buyer, provider.account(), Duration::from_secs(seconds)).await?;
+    let times = time_transfers(buyer, provider.account(), Duration::from_secs(seconds)).await?;
     let passed = begin.elapsed().as_secs_f64();
     let spent = processor_times(pids).into_iter().zip(before);
     let spent = spent.map(|(after, before)| (after - before) / passed);
@@ -283,25 +290,25 @@ async fn round(
     Ok(Round {
         readers,
         commits: times.len(),
-        commit: Spread::of(times),
+        commit: Spread::from_times(times),
         answers,
         core: spent.fold(0.0, f64::max),
     })
 }
 
 /// Asks for a dashboard's contents.
-async fn look(broker: &Broker, account: AccountKey) -> Result<(), BrokerError> {
-    for summary in broker.classes().await? {
-        broker.quotes(summary.class).await?;
+async fn fetch_dashboard(broker: &Broker, account: AccountKey) -> Result<(), BrokerError> {
+    for summary in broker.fetch_classes().await? {
+        broker.fetch_quotes(summary.class).await?;
     }
-    broker.totals().await?;
-    broker.account(account).await?;
-    broker.leases(account).await?;
-    broker.orders(account).await?;
+    broker.fetch_totals().await?;
+    broker.fetch_account(account).await?;
+    broker.fetch_leases(account).await?;
+    broker.fetch_orders(account).await?;
     Ok(())
 }
 
-async fn commit(
+async fn time_transfers(
     from: &Trader,
     to: AccountKey,
     length: Duration,
@@ -324,7 +331,7 @@ async fn commit(
 fn processor_times(pids: &[u32]) -> Vec<f64> {
     let ticks = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in brackets may contain anything; user and system time are the 12th and 13th
+        // The name in brackets can contain anything; user and system time are the 12th and 13th
         // fields after it.
         let (_, behind) = stat.rsplit_once(") ")?;
         let mut fields = behind.split(' ').skip(11);

@@ -15,12 +15,13 @@ pub enum Signal {
     Continue,
 }
 
-/// Sends a signal to a process by its id.
+/// Sends a signal to a process by its id. The process should still run, because the system can give
+/// the id of an ended process to another.
 ///
 /// # Errors
 /// The system's error.
 #[cfg(unix)]
-pub(crate) fn send(process: u32, signal: Signal) -> io::Result<()> {
+pub(crate) fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     use rustix::process::{Pid, Signal as Number, kill_process};
 
     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
@@ -40,6 +41,6 @@ pub(crate) fn send(process: u32, signal: Signal) -> io::Result<()> {
 /// # Errors
 /// Always.
 #[cfg(not(unix))]
-pub(crate) fn send(_process: u32, _signal: Signal) -> io::Result<()> {
+pub(crate) fn send_signal(_process: u32, _signal: Signal) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

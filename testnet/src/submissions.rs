@@ -31,10 +31,10 @@ use crate::layout::{self, LayoutError, ProviderChoice};
 use crate::models::digits;
 use crate::process::StartError;
 
-/// How long a job may wait for a device before it counts as lost.
+/// A job must get a device within this time, otherwise it counts as lost.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// Initial credits of each buyer: far more than all its jobs cost.
+/// Initial credits of each buyer, which must be more than all its jobs cost.
 const PURSE: Credits = Credits(1_000_000_000);
 
 /// Price of a device-second in micro-credits.
@@ -46,7 +46,7 @@ const PROGRESS_MAX: usize = 64;
 /// The device of every provider.
 const DEVICE: &str = "nvidia-h100-sxm";
 
-/// How long the providers' asks may take to enter the book.
+/// The providers' asks must enter the book within this time.
 const FILLING: Duration = Duration::from_secs(60);
 
 /// Interval of the checks in that time.
@@ -65,7 +65,8 @@ pub struct Shape {
     pub validators: u32,
     /// Number of providers, each with one emulated device.
     pub providers: u32,
-    /// Number of buyers, each with an account and a connection of its own.
+    /// Number of buyers, each with an account and a connection of its own. There must be at least
+    /// one.
     pub buyers: u32,
     /// Total jobs of all buyers.
     pub jobs: u32,
@@ -172,7 +173,7 @@ pub async fn run(
     shape: Shape,
 ) -> Result<SubmissionReport, SubmissionsError> {
     let provider = ProviderChoice {
-        device: DeviceChoice::emulated(DEVICE),
+        device: DeviceChoice::new_emulated(DEVICE),
         price: PRICE,
     };
     let config = layout::Config {
@@ -181,21 +182,24 @@ pub async fn run(
         isolation: shape.isolation,
         ..layout::Config::default()
     };
-    let _ports = layout::create(folder, &config)?;
+    let _ports = layout::create_testnet(folder, &config)?;
     let mut cluster = Cluster::spawn(binary, folder)?;
     let measured = async {
-        cluster.ready().await?;
-        measure(folder, shape).await
+        cluster.wait_ready().await?;
+        measure_submissions(folder, shape).await
     };
     let measured = measured.await;
-    cluster.stop().await;
+    cluster.stop_all().await;
     measured
 }
 
-async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, SubmissionsError> {
+async fn measure_submissions(
+    folder: &Path,
+    shape: Shape,
+) -> Result<SubmissionReport, SubmissionsError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
-    let buyers = buyers(folder, &market, shape.buyers).await?;
-    filled(&buyers[0], shape.providers).await?;
+    let buyers = create_buyers(folder, &market, shape.buyers).await?;
+    await_book(&buyers[0], shape.providers).await?;
     let job = Job {
         model: digits::MODEL,
         folder: None,
@@ -208,20 +212,20 @@ async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, Submis
     };
     for buyer in &buyers {
         // A failure here will show in the measured jobs as well.
-        let _ = one(buyer, &job).await;
+        let _ = run_job(buyer, &job).await;
     }
     let left = Arc::new(AtomicU32::new(shape.jobs));
     let begin = Instant::now();
     let mut streams = JoinSet::new();
     for buyer in buyers {
-        streams.spawn(stream(buyer, job.clone(), left.clone()));
+        streams.spawn(run_stream(buyer, job.clone(), left.clone()));
     }
     let results: Vec<_> = streams.join_all().await.into_iter().flatten().collect();
     Ok(SubmissionReport::new(shape.jobs, begin.elapsed(), results))
 }
 
 /// Creates buyers with accounts and credits of their own.
-async fn buyers(
+async fn create_buyers(
     folder: &Path,
     market: &MarketFile,
     count: u32,
@@ -231,26 +235,26 @@ async fn buyers(
     let broker = Broker::new(network, &market.contacts()?).await?;
     let operator = Trader::new(operator, market.genesis.market_id(), broker);
     operator
-        .register(Name::try_from("operator").expect("it is short"))
+        .register_account(Name::try_from("operator").expect("it is short"))
         .await?;
     let mut buyers = Vec::new();
     for number in 0..count {
         let key = NodeKey::generate();
-        let account = AccountKey(key.public());
+        let account = AccountKey(key.public_key());
         let buyer = Buyer::join(key.clone(), market).await?;
         let trader = Trader::new(key, market.genesis.market_id(), buyer.broker().clone());
         let name = Name::try_from(format!("buyer {number}").as_str());
-        trader.register(name.expect("it is short")).await?;
-        operator.endow(account, PURSE).await?;
+        trader.register_account(name.expect("it is short")).await?;
+        operator.endow_account(account, PURSE).await?;
         buyers.push(buyer);
     }
     Ok(buyers)
 }
 
-async fn filled(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
+async fn await_book(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
     let begin = Instant::now();
     loop {
-        let found = buyer.broker().book().await?.len();
+        let found = buyer.broker().fetch_book().await?.len();
         if found >= wanted as usize {
             return Ok(());
         }
@@ -262,22 +266,25 @@ async fn filled(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
 }
 
 /// Runs one buyer's jobs one after another while any are left.
-async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<JobTimes, String>> {
+async fn run_stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<JobTimes, String>> {
     let mut results = Vec::new();
     let take = |left: u32| left.checked_sub(1);
     while left
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
         .is_ok()
     {
-        results.push(one(&buyer, &job).await);
+        results.push(run_job(&buyer, &job).await);
     }
     results
 }
 
 /// Runs one job and returns its times, or the reason of its failure.
-async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
+async fn run_job(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
     let begin = Instant::now();
-    let quote = buyer.quote(job).await.map_err(|error| error.to_string())?;
+    let quote = buyer
+        .quote_job(job)
+        .await
+        .map_err(|error| error.to_string())?;
     let mut timed = JobTimes::default();
     timed.steps[0] = begin.elapsed();
     let (progress, mut told) = mpsc::channel(PROGRESS_MAX);
@@ -329,10 +336,10 @@ impl SubmissionReport {
                 Err(reason) => *lost.entry(reason).or_default() += 1,
             }
         }
-        let over = |steps: usize| Spread::of(done.iter().map(|timed| timed.total(steps)));
+        let over = |steps: usize| Spread::from_times(done.iter().map(|timed| timed.total(steps)));
         let step = |(place, name): (usize, &&'static str)| {
             let times = done.iter().map(|timed| timed.steps[place]);
-            (*name, Spread::of(times))
+            (*name, Spread::from_times(times))
         };
         SubmissionReport {
             jobs,
@@ -349,7 +356,7 @@ impl SubmissionReport {
 }
 
 impl Spread {
-    pub(crate) fn of(times: impl IntoIterator<Item = Duration>) -> Spread {
+    pub(crate) fn from_times(times: impl IntoIterator<Item = Duration>) -> Spread {
         let mut times: Vec<Duration> = times.into_iter().collect();
         times.sort_unstable();
         let at = |share: f64| {
@@ -372,10 +379,10 @@ mod tests {
 
     #[test]
     fn a_spread_is_read_off_the_sorted_times() {
-        let spread = Spread::of((1..=100).rev().map(Duration::from_millis));
+        let spread = Spread::from_times((1..=100).rev().map(Duration::from_millis));
         assert_eq!((spread.p50_ms, spread.p90_ms), (50.0, 90.0));
         assert_eq!((spread.p99_ms, spread.max_ms), (99.0, 100.0));
-        assert_eq!(Spread::of([].into_iter()), Spread::default());
+        assert_eq!(Spread::from_times([].into_iter()), Spread::default());
     }
 
     #[test]

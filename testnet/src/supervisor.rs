@@ -31,7 +31,7 @@ const WATCH_PERIOD: Duration = Duration::from_millis(200);
 /// not run for longer than that.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
-/// How long a supervisor may take to stop its nodes.
+/// A supervisor must stop its nodes within this time.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A running testnet.
@@ -98,8 +98,8 @@ pub enum Incident {
 }
 
 impl Supervisor {
-    /// Lays the folder out, if it is new, and starts every node in it with `binary`. The nodes
-    /// serve once [`Supervisor::ready`] has returned.
+    /// Lays the folder out, if it is new, and starts every node in it with `binary`. The nodes will
+    /// serve once [`Supervisor::wait_ready`] has returned.
     ///
     /// # Errors
     /// If the folder cannot be used, or is in use.
@@ -108,10 +108,10 @@ impl Supervisor {
         folder: &Path,
         shape: &layout::Config,
     ) -> Result<Supervisor, SupervisorError> {
-        let lock = lock(folder)?;
+        let lock = lock_folder(folder)?;
         let ports = match MarketFile::read(&folder.join(MARKET_FILE)) {
             Ok(_) => Ports::default(),
-            Err(ConfigError::Missing { .. }) => layout::create(folder, shape)?,
+            Err(ConfigError::Missing { .. }) => layout::create_testnet(folder, shape)?,
             Err(error) => return Err(error.into()),
         };
         let path = folder.join(PID_FILE);
@@ -130,8 +130,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// The first failure. You must still stop the supervisor.
-    pub async fn ready(&mut self) -> Result<(), SupervisorError> {
-        Ok(self.cluster.ready().await?)
+    pub async fn wait_ready(&mut self) -> Result<(), SupervisorError> {
+        Ok(self.cluster.wait_ready().await?)
     }
 
     /// Starts another process after the nodes serve. The supervisor restarts it like a node and
@@ -170,9 +170,9 @@ impl Supervisor {
                 () = &mut stop => break,
                 () = tokio::time::sleep(WATCH_PERIOD) => {}
             }
-            for name in self.cluster.reap() {
+            for name in self.cluster.reap_nodes() {
                 tell(Incident::Ended(name.clone()));
-                wait(&mut pauses, &name);
+                delay_restart(&mut pauses, &name);
                 ended.insert(name);
             }
             let is_due = |name: &&String| {
@@ -183,7 +183,7 @@ impl Supervisor {
             for name in due {
                 let started = tokio::select! {
                     () = &mut stop => break 'watch,
-                    started = self.cluster.restart(&name) => started,
+                    started = self.cluster.restart_node(&name) => started,
                 };
                 tell(match started {
                     Ok(()) => {
@@ -191,26 +191,26 @@ impl Supervisor {
                         Incident::Restarted(name)
                     }
                     Err(error) => {
-                        // The reason of the failure may pass, for example a full disk.
-                        wait(&mut pauses, &name);
+                        // The reason of the failure can pass, for example a full disk.
+                        delay_restart(&mut pauses, &name);
                         Incident::NotRestarted(name, error.to_string())
                     }
                 });
             }
         }
-        self.stop().await;
+        self.stop_all().await;
     }
 
     /// Stops every node.
-    pub async fn stop(self) {
-        self.cluster.stop().await;
+    pub async fn stop_all(self) {
+        self.cluster.stop_all().await;
         // The lock shows whether a testnet runs; the file is a convenience.
         let _ = fs::remove_file(self.folder.join(PID_FILE));
     }
 }
 
 /// Makes a node wait before its restart: longer if it ended often lately.
-fn wait(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
+fn delay_restart(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
     let last = pauses.get(name).copied();
     let pause = match last.filter(|(at, _)| at.elapsed() < RESTART_PAUSE_MAX * 2) {
         Some((_, pause)) => (pause * 2).min(RESTART_PAUSE_MAX),
@@ -219,15 +219,16 @@ fn wait(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
     pauses.insert(name.to_owned(), (Instant::now(), pause));
 }
 
-/// Stops the testnet that runs in `folder`, from another process.
-pub fn down(folder: &Path) -> Result<(), SupervisorError> {
-    let pid = running(folder)?;
-    signal::send(pid, Signal::Terminate).map_err(|source| SupervisorError::File {
+/// Stops the testnet that runs in `folder`, from another process. Once this has returned, you can
+/// start another one there.
+pub fn stop_testnet(folder: &Path) -> Result<(), SupervisorError> {
+    let pid = running_pid(folder)?;
+    signal::send_signal(pid, Signal::Terminate).map_err(|source| SupervisorError::File {
         path: folder.join(PID_FILE),
         source,
     })?;
     let begin = Instant::now();
-    while lock(folder).is_err() {
+    while lock_folder(folder).is_err() {
         if begin.elapsed() > DOWN_TIMEOUT {
             return Err(SupervisorError::Stuck { pid });
         }
@@ -240,15 +241,15 @@ pub fn down(folder: &Path) -> Result<(), SupervisorError> {
 ///
 /// # Errors
 /// If no supervisor runs.
-pub fn running(folder: &Path) -> Result<u32, SupervisorError> {
-    let is_free = !folder.join(MARKET_FILE).exists() || lock(folder).is_ok();
-    let pid = if is_free { None } else { pid(folder) };
+pub fn running_pid(folder: &Path) -> Result<u32, SupervisorError> {
+    let is_free = !folder.join(MARKET_FILE).exists() || lock_folder(folder).is_ok();
+    let pid = if is_free { None } else { read_pid(folder) };
     pid.ok_or_else(|| SupervisorError::NotRunning {
         folder: folder.to_owned(),
     })
 }
 
-fn lock(folder: &Path) -> Result<File, SupervisorError> {
+fn lock_folder(folder: &Path) -> Result<File, SupervisorError> {
     let path = folder.join(LOCK_FILE);
     let failed = |source| SupervisorError::File {
         path: path.clone(),
@@ -260,13 +261,13 @@ fn lock(folder: &Path) -> Result<File, SupervisorError> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(SupervisorError::Running {
             folder: folder.to_owned(),
-            pid: pid(folder),
+            pid: read_pid(folder),
         }),
         Err(TryLockError::Error(source)) => Err(failed(source)),
     }
 }
 
-fn pid(folder: &Path) -> Option<u32> {
+fn read_pid(folder: &Path) -> Option<u32> {
     fs::read_to_string(folder.join(PID_FILE))
         .ok()?
         .trim()
@@ -285,19 +286,19 @@ mod tests {
     #[test]
     fn a_folder_is_locked_by_one_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
-        let held = lock(folder.path()).unwrap();
+        let held = lock_folder(folder.path()).unwrap();
         assert!(matches!(
-            lock(folder.path()),
+            lock_folder(folder.path()),
             Err(SupervisorError::Running { .. })
         ));
         drop(held);
-        lock(folder.path()).unwrap();
+        lock_folder(folder.path()).unwrap();
     }
 
     #[test]
     fn what_is_not_up_cannot_be_taken_down() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = down(folder.path()).unwrap_err();
+        let refused = stop_testnet(folder.path()).unwrap_err();
         assert!(matches!(refused, SupervisorError::NotRunning { .. }));
     }
 }

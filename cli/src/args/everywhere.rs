@@ -95,7 +95,7 @@ impl Everywhere {
     }
 
     /// Returns the log filter to use if SOUK_LOG sets none.
-    pub fn log(&self) -> &'static str {
+    pub fn log_filter(&self) -> &'static str {
         match (self.quiet, self.verbose) {
             (true, _) => "error,libp2p_kad=off",
             // That library warns when a market's first validator has no peers yet.
@@ -107,7 +107,7 @@ impl Everywhere {
 }
 
 /// Returns the command without colours if the arguments ask for that.
-pub fn coloured(command: clap::Command) -> clap::Command {
+pub fn apply_color_choice(command: clap::Command) -> clap::Command {
     match std::env::args_os().any(|argument| argument == NO_COLOR) {
         true => command.color(ColorChoice::Never),
         false => command,

@@ -356,7 +356,10 @@ fn with_path(command: Command, path: &str) -> Command {
     let known = EXAMPLES.iter().find(|(words, _)| *words == path);
     let command = match known {
         Some((_, examples)) => {
-            let examples: Vec<String> = examples.iter().map(|example| folded(example)).collect();
+            let examples: Vec<String> = examples
+                .iter()
+                .map(|example| fold_example(example))
+                .collect();
             command.after_help(format!("Examples:\n{}", examples.join("\n")))
         }
         None => command,
@@ -368,7 +371,7 @@ fn with_path(command: Command, path: &str) -> Command {
 }
 
 /// Folds an example into lines that fit a terminal and that a user can paste.
-fn folded(example: &str) -> String {
+fn fold_example(example: &str) -> String {
     let mut lines = vec![" ".to_owned()];
     for word in example.split(' ') {
         let last = lines.last_mut().expect("there is one");

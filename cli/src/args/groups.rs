@@ -51,7 +51,7 @@ pub fn with(command: Command) -> Command {
             .filter_map(|name| command.find_subcommand(name));
         for sub in known {
             let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-            text += &entry(sub.get_name(), &about);
+            text += &format_entry(sub.get_name(), &about);
         }
         text += "\n";
     }
@@ -60,7 +60,7 @@ pub fn with(command: Command) -> Command {
 }
 
 /// Formats a command and its description in lines that fit a terminal.
-fn entry(name: &str, about: &str) -> String {
+fn format_entry(name: &str, about: &str) -> String {
     const INDENT: usize = 15;
     let mut text = format!("  {name:<13}");
     let mut column = INDENT;

@@ -16,34 +16,34 @@ use super::examples::COLUMNS;
 const BLESS: &str = "SOUK_BLESS";
 
 /// Collects the long help of a command and of all its visible subcommands, each with its path.
-fn helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
+fn collect_helps(command: &mut Command, path: &str, found: &mut Vec<(String, String)>) {
     found.push((path.to_owned(), command.render_long_help().to_string()));
     let is_shown = |sub: &&mut Command| !sub.is_hide_set() && sub.get_name() != "help";
     for sub in command.get_subcommands_mut().filter(is_shown) {
         let path = format!("{path} {}", sub.get_name());
-        helps(sub, &path, found);
+        collect_helps(sub, &path, found);
     }
 }
 
 /// Returns all help texts at a width.
 fn at_width(columns: usize) -> Vec<(String, String)> {
-    let mut command = Args::documented().term_width(columns);
+    let mut command = Args::build_command().term_width(columns);
     command.build();
     let mut found = Vec::new();
-    helps(&mut command, "souk", &mut found);
+    collect_helps(&mut command, "souk", &mut found);
     found
 }
 
-fn folder() -> PathBuf {
+fn help_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help")
 }
 
 /// Returns the expected files: one for each first word.
-fn files() -> BTreeMap<PathBuf, String> {
+fn expected_files() -> BTreeMap<PathBuf, String> {
     let mut files = BTreeMap::<PathBuf, String>::new();
     for (path, help) in at_width(COLUMNS) {
         let first = path.split(' ').nth(1).unwrap_or("souk");
-        let file = files.entry(folder().join(format!("{first}.txt")));
+        let file = files.entry(help_folder().join(format!("{first}.txt")));
         let lines = help.lines().map(str::trim_end);
         let text: String = lines.map(|line| format!("{line}\n")).collect();
         file.or_default()
@@ -54,14 +54,14 @@ fn files() -> BTreeMap<PathBuf, String> {
 
 #[test]
 fn help_of_every_command_is_as_the_files_in_git_say() {
-    let files = files();
+    let files = expected_files();
     if std::env::var_os(BLESS).is_some() {
-        fs::create_dir_all(folder()).unwrap();
+        fs::create_dir_all(help_folder()).unwrap();
         for (path, text) in &files {
             fs::write(path, text).unwrap();
         }
     }
-    let known = fs::read_dir(folder()).unwrap();
+    let known = fs::read_dir(help_folder()).unwrap();
     let mut known: Vec<PathBuf> = known.map(|entry| entry.unwrap().path()).collect();
     known.sort();
     let wanted: Vec<&PathBuf> = files.keys().collect();

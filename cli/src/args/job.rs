@@ -173,7 +173,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Parses the name of the backend that devices use.
 fn backend() -> impl TypedValueParser<Value = Through> {
     let names = PossibleValuesParser::new(Through::ALL.map(Through::name));
-    names.try_map(|name| Through::named(&name).ok_or("it is none of them"))
+    names.try_map(|name| Through::from_name(&name).ok_or("it is none of them"))
 }
 
 /// Parses the buyer's objective: time, money, or energy by the power that providers state.

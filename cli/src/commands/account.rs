@@ -14,33 +14,37 @@ use souk_node::market::{
 use super::key::from_key;
 use crate::args::{Account, Movement, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{account_folder, from_config, look, unreachable_market};
+use crate::folder::{account_folder, connect_broker, from_config, unreachable_market};
 use crate::{paste, show};
 
 /// Runs a command on accounts.
 pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
     match command {
-        Account::New { name } => open(folder, output, name).await,
+        Account::New { name } => open_account(folder, output, name).await,
         Account::Show { account } => show_account(folder, output, account).await,
         Account::History { account, last, csv } => {
-            history(folder, output, account, (last, csv)).await
+            show_history(folder, output, account, last, csv).await
         }
-        Account::Deposit(movement) => ask(folder, output, Direction::Deposit, &movement).await,
-        Account::Withdraw(movement) => ask(folder, output, Direction::Withdrawal, &movement).await,
-        Account::Transfer { to, movement } => transfer(folder, output, to, &movement).await,
-        Account::Cancel { request } => cancel(folder, output, request).await,
+        Account::Deposit(movement) => {
+            request_movement(folder, output, Direction::Deposit, &movement).await
+        }
+        Account::Withdraw(movement) => {
+            request_movement(folder, output, Direction::Withdrawal, &movement).await
+        }
+        Account::Transfer { to, movement } => transfer_credits(folder, output, to, &movement).await,
+        Account::Cancel { request } => cancel_request(folder, output, request).await,
         Account::Stake { amount } => {
             let amount = Credits(amount);
-            stake(folder, output, Command::Stake { amount }).await
+            submit_stake(folder, output, Command::Stake { amount }).await
         }
         Account::Unstake { amount } => {
             let amount = Credits(amount);
-            stake(folder, output, Command::Unstake { amount }).await
+            submit_stake(folder, output, Command::Unstake { amount }).await
         }
     }
 }
 
-async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
+async fn open_account(folder: &Path, output: Output, name: Option<String>) -> Outcome {
     let account = opened_trader(folder, name).await?.account();
     let key_file = own_key_file(folder);
     let facts = json!({ "account": account, "dir": key_file.parent() });
@@ -48,17 +52,17 @@ async fn open(folder: &Path, output: Output, name: Option<String>) -> Outcome {
         "account {account} is open; its key is {}\n\
          ask for credits:  {}",
         key_file.display(),
-        paste::command("account deposit AMOUNT --reference TEXT"),
+        paste::market_command("account deposit AMOUNT --reference TEXT"),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
 /// Returns a trader for the account of `--dir`, and opens the account if necessary. A provider's
 /// folder has the provider's own account, under the provider's name.
 pub async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader, Failure> {
-    MarketFile::find(folder).map_err(from_config)?;
-    let provider = ProviderFile::find(folder).ok().map(|file| file.name);
+    MarketFile::read_nearest(folder).map_err(from_config)?;
+    let provider = ProviderFile::read_folder(folder).ok().map(|file| file.name);
     let key_file = match provider {
         Some(_) => own_key_file(folder),
         None => account_folder(folder).join(KEY_FILE),
@@ -66,8 +70,8 @@ pub async fn opened_trader(folder: &Path, name: Option<String>) -> Result<Trader
     let key = NodeKey::load_or_create(&key_file).map_err(from_key)?;
     let text = name.or(provider).or_else(|| std::env::var("USER").ok());
     let name = short_text("--name", &text.unwrap_or_else(|| "buyer".to_owned()))?;
-    let trader = trader(folder, key).await?;
-    trader.register(name).await.map_err(from_trade)?;
+    let trader = connect_trader(folder, key).await?;
+    trader.register_account(name).await.map_err(from_trade)?;
     Ok(trader)
 }
 
@@ -76,39 +80,49 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
         Some(account) => account,
         None => own_account(folder)?,
     };
-    let broker = look(folder).await?;
-    let held = broker.account(account).await.map_err(unreachable_market)?;
+    let broker = connect_broker(folder).await?;
+    let held = broker
+        .fetch_account(account)
+        .await
+        .map_err(unreachable_market)?;
     let held = held.ok_or_else(|| {
         let cause = format!("the market has no account {account}");
         Failure::new(Kind::State, cause, "`souk account new` opens that of --dir")
     })?;
     let requests = broker.money_requests(Some(account)).await;
     let requests = requests.map_err(unreachable_market)?;
-    let orders = broker.orders(account).await.map_err(unreachable_market)?;
-    let leases = broker.leases(account).await.map_err(unreachable_market)?;
+    let orders = broker
+        .fetch_orders(account)
+        .await
+        .map_err(unreachable_market)?;
+    let leases = broker
+        .fetch_leases(account)
+        .await
+        .map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "account": held, "requests": requests, "holds": show::held::to_json(&leases),
             "orders": show::trade::orders_json(&orders),
         })),
         Output::Text => {
             show::money::print_account(&held);
-            show::money::print_held(account, (&orders, &leases, &requests));
+            show::money::print_held(account, &orders, &leases, &requests);
             show::money::print_requests(&requests, false);
         }
     }
     Ok(())
 }
 
-async fn history(
+async fn show_history(
     folder: &Path,
     output: Output,
     account: Option<AccountKey>,
-    (last, csv): (usize, bool),
+    last: usize,
+    csv: bool,
 ) -> Outcome {
     let account = account.map_or_else(|| own_account(folder), Ok)?;
-    let broker = look(folder).await?;
-    let statement = broker.statement(account, last).await;
+    let broker = connect_broker(folder).await?;
+    let statement = broker.fetch_statement(account, last).await;
     let statement = statement.map_err(unreachable_market)?;
     match output {
         _ if csv => {
@@ -122,13 +136,18 @@ async fn history(
             // A reader that went away is no reason to fail.
             drop(written.and_then(|()| Ok(rows.flush()?)));
         }
-        Output::Json => show::json(&show::history::to_json(account, &statement)),
-        Output::Text => show::history::print(account, &statement),
+        Output::Json => show::print_json(&show::history::to_json(account, &statement)),
+        Output::Text => show::history::print_history(account, &statement),
     }
     Ok(())
 }
 
-async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Movement) -> Outcome {
+async fn request_movement(
+    folder: &Path,
+    output: Output,
+    direction: Direction,
+    movement: &Movement,
+) -> Outcome {
     let request = Command::Request {
         direction,
         amount: Credits(movement.amount),
@@ -143,7 +162,7 @@ async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Mov
         return Err(out_of_turn(&done));
     };
     let facts = json!({ "request": request, "micro_credits": movement.amount });
-    let amount = show::credits(movement.amount);
+    let amount = show::format_credits(movement.amount);
     let text = match direction {
         Direction::Deposit => {
             format!("request {request}: {amount} credits come once the operator confirms it")
@@ -151,14 +170,19 @@ async fn ask(folder: &Path, output: Output, direction: Direction, movement: &Mov
         Direction::Withdrawal => format!(
             "request {request}: {amount} credits are held until the operator confirms that they \
              were paid out\nto take it back:  {}",
-            paste::command(&format!("account cancel {request}")),
+            paste::market_command(&format!("account cancel {request}")),
         ),
     };
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
-async fn transfer(folder: &Path, output: Output, to: AccountKey, movement: &Movement) -> Outcome {
+async fn transfer_credits(
+    folder: &Path,
+    output: Output,
+    to: AccountKey,
+    movement: &Movement,
+) -> Outcome {
     let transfer = Command::Transfer {
         to,
         amount: Credits(movement.amount),
@@ -172,8 +196,11 @@ async fn transfer(folder: &Path, output: Output, to: AccountKey, movement: &Move
     let facts = json!({
         "to": to, "micro_credits": movement.amount, "available_micro_credits": available,
     });
-    let (given, left) = (show::credits(movement.amount), show::credits(available.0));
-    show::line(
+    let (given, left) = (
+        show::format_credits(movement.amount),
+        show::format_credits(available.0),
+    );
+    show::print_result(
         output,
         &facts,
         &format!("gave {given} to {to}; {left} are available"),
@@ -181,7 +208,7 @@ async fn transfer(folder: &Path, output: Output, to: AccountKey, movement: &Move
     Ok(())
 }
 
-async fn cancel(folder: &Path, output: Output, request: u64) -> Outcome {
+async fn cancel_request(folder: &Path, output: Output, request: u64) -> Outcome {
     let trader = own_trader(folder).await?;
     let refuse = Command::Refuse {
         request: RequestId(request),
@@ -189,14 +216,18 @@ async fn cancel(folder: &Path, output: Output, request: u64) -> Outcome {
     };
     trader.submit_one(refuse).await.map_err(from_trade)?;
     let facts = json!({ "request": request, "is": "cancelled" });
-    show::line(output, &facts, &format!("request {request} is taken back"));
+    show::print_result(output, &facts, &format!("request {request} is taken back"));
     Ok(())
 }
 
-async fn stake(folder: &Path, output: Output, command: Command) -> Outcome {
+async fn submit_stake(folder: &Path, output: Output, command: Command) -> Outcome {
     let trader = own_trader(folder).await?;
     let done = trader.submit_one(command).await.map_err(from_trade)?;
-    show::line(output, &json!(done), &show::trade::done(&done));
+    show::print_result(
+        output,
+        &json!(done),
+        &show::trade::describe_acceptance(&done),
+    );
     Ok(())
 }
 
@@ -219,22 +250,22 @@ fn own_key(folder: &Path) -> Result<NodeKey, Failure> {
 
 /// Returns the account of a folder.
 pub fn own_account(folder: &Path) -> Result<AccountKey, Failure> {
-    Ok(AccountKey(own_key(folder)?.public()))
+    Ok(AccountKey(own_key(folder)?.public_key()))
 }
 
 /// Returns a trader for the account of a folder.
 pub async fn own_trader(folder: &Path) -> Result<Trader, Failure> {
-    trader(folder, own_key(folder)?).await
+    connect_trader(folder, own_key(folder)?).await
 }
 
 /// Returns a trader with this key, in the market of `folder`.
-pub async fn trader(folder: &Path, key: NodeKey) -> Result<Trader, Failure> {
-    let market = MarketFile::find(folder).map_err(from_config)?;
-    let broker = look(folder).await?;
+pub async fn connect_trader(folder: &Path, key: NodeKey) -> Result<Trader, Failure> {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+    let broker = connect_broker(folder).await?;
     Ok(Trader::new(key, market.genesis.market_id(), broker))
 }
 
-/// Converts a text to a name that the market accepts.
+/// Converts a text to a name. It must be one short line, or the market would refuse it.
 pub fn short_text(what: &str, text: &str) -> Result<Name, Failure> {
     Name::try_from(text).map_err(|fault| {
         let cause = format!("{what} \"{text}\": {fault}");
@@ -249,12 +280,12 @@ pub fn from_trade(error: TradeError) -> Failure {
         TradeError::Uncertain(_) | TradeError::Endowment { .. } => {
             let hint = format!(
                 "after a minute this tells whether it happened; look there first: {}",
-                paste::command("account show")
+                paste::market_command("account show")
             );
             Failure::new(Kind::Network, error, hint)
         }
         TradeError::Refused(ref refusal) => {
-            let (hint, code) = (remedy(refusal), refusal.code());
+            let (hint, code) = (refusal_hint(refusal), refusal.code());
             Failure::new(Kind::State, error, hint).with([("refusal", code.into())])
         }
         TradeError::TooLarge { .. } | TradeError::Invalid(_) => {
@@ -264,8 +295,8 @@ pub fn from_trade(error: TradeError) -> Failure {
 }
 
 /// Returns the hint for a refusal: a command that shows more, or solves the problem.
-fn remedy(refusal: &Refusal) -> String {
-    let look = |what: &str, words: &str| format!("{what}: {}", paste::command(words));
+fn refusal_hint(refusal: &Refusal) -> String {
+    let look = |what: &str, words: &str| format!("{what}: {}", paste::market_command(words));
     match refusal {
         Refusal::AccountUnknown { .. } => look("open it", "account new"),
         Refusal::FundsShort { .. } | Refusal::StakeHeld { .. } | Refusal::StakeShort { .. } => {

@@ -1,4 +1,5 @@
-//! `souk audit`: replays a stopped validator's log from its beginning.
+//! `souk audit`: replays a validator's log from its beginning. The validator must be stopped,
+//! because a running one holds its folder.
 
 use std::path::Path;
 
@@ -13,8 +14,8 @@ use souk_node::folder::market_file::MarketFile;
 
 /// Replays a validator's log and reports whether the results match the stored ones.
 pub fn run(folder: &Path, output: Output) -> Outcome {
-    let market = MarketFile::find(folder).map_err(from_config)?;
-    let audit = node::audit(folder, &market).map_err(|error| match error {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+    let audit = node::audit_log(folder, &market).map_err(|error| match error {
         ValidatorAuditError::ViewsOpen(_) | ValidatorAuditError::Folder(_) => Failure::new(
             Kind::State,
             error,
@@ -48,6 +49,6 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
         replay.history,
         replay.state,
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }

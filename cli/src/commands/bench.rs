@@ -19,7 +19,7 @@ use souk_vocabulary::processor::Processor;
 
 use crate::args::{Bench, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Runs a measurement.
 pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
@@ -29,7 +29,7 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             backend,
             device,
         } => {
-            let device = super::device::open(*backend, device, 0)?;
+            let device = super::device::open_device(*backend, device, 0)?;
             run_conformance(output, folder, &*device)
         }
         Bench::Models(args) => models::run(output, args),
@@ -45,22 +45,22 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
             planner,
             budget_ms,
             out,
-        } => planning::plan(output, file, planner, *budget_ms, out),
-        Bench::Partition { file, out } => planning::partition(output, file, out),
+        } => planning::plan_instances(output, file, planner, *budget_ms, out),
+        Bench::Partition { file, out } => planning::partition_graphs(output, file, out),
         Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
-        Bench::Serve => tasks::serve(),
-        Bench::Split { machine, pairs } => machine::split(output, machine, pairs),
-        Bench::Mixes { machine, model } => machine::mixes(output, machine, model),
+        Bench::Serve => tasks::serve_device(),
+        Bench::Split { machine, pairs } => machine::measure_splits(output, machine, pairs),
+        Bench::Mixes { machine, model } => machine::measure_mixes(output, machine, model),
         Bench::Overhead {
             model,
             threads,
             rounds,
-        } => machine::overhead(output, model, *threads, *rounds).await,
+        } => machine::measure_overhead(output, model, *threads, *rounds).await,
         Bench::Tensors(args) => tensors::run(output, args).await,
-        Bench::TensorHolder(args) => tensors::hold(args).await,
+        Bench::TensorHolder(args) => tensors::hold_content(args).await,
         Bench::Submit(args) => submit::run(output, args).await,
         Bench::Consensus(args) => consensus::run(output, args).await,
-        Bench::Node(args) => consensus::node(folder, args).await,
+        Bench::Node(args) => consensus::run_replica(folder, args).await,
     }
 }
 
@@ -73,8 +73,8 @@ fn run_conformance(output: Output, folder: &Path, device: &dyn Processor) -> Out
         )
     })?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_conformance(&report),
     }
     if report.wrong.is_empty() {
         return Ok(());
@@ -87,8 +87,8 @@ fn run_conformance(output: Output, folder: &Path, device: &dyn Processor) -> Out
     ))
 }
 
-fn print(report: &Report) {
-    say(&format!(
+fn print_conformance(report: &Report) {
+    print_line(&format!(
         "{} pass ({} by rounding), {} drawn at random, {} unsupported, {} wrong",
         report.pass.len(),
         report.pass_by_rounding.len(),
@@ -97,6 +97,6 @@ fn print(report: &Report) {
         report.wrong.len(),
     ));
     for (name, found) in &report.wrong {
-        say(&format!("  wrong: {name}: {found}"));
+        print_line(&format!("  wrong: {name}: {found}"));
     }
 }

@@ -8,57 +8,57 @@ use souk_node::market::AccountKey;
 
 use crate::args::{Freshness, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{look, own_account};
+use crate::folder::{connect_broker, own_account};
 use crate::show;
 use crate::show::balance::Balances;
 
 /// Lists the asks.
-pub async fn book(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let asks = broker.book().await.map_err(no_answer)?;
-    match (output, broker.oldest()) {
-        (Output::Json, None) => show::json(&asks),
+pub async fn list_asks(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let asks = broker.fetch_book().await.map_err(no_answer)?;
+    match (output, broker.oldest_age()) {
+        (Output::Json, None) => show::print_json(&asks),
         (Output::Json, Some(age)) => {
-            show::json(&serde_json::json!({ "stale": age, "asks": asks }));
+            show::print_json(&serde_json::json!({ "stale": age, "asks": asks }));
         }
         (Output::Text, age) => {
-            show::age(age);
-            show::book::print(&asks);
+            show::print_age(age);
+            show::book::print_asks(&asks);
         }
     }
     Ok(())
 }
 
 /// Shows the buyer's account, the providers on offer, and the sums.
-pub async fn balance(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
+pub async fn show_balance(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let balances = Balances::read(&broker, own_account(folder)).await?;
     match output {
         Output::Json => {
             let mut value = balances.to_json();
-            if let (Some(age), Some(fields)) = (broker.oldest(), value.as_object_mut()) {
+            if let (Some(age), Some(fields)) = (broker.oldest_age(), value.as_object_mut()) {
                 fields.insert("stale".to_owned(), serde_json::json!(age));
             }
-            show::json(&value);
+            show::print_json(&value);
         }
         Output::Text => {
-            show::age(broker.oldest());
-            show::balance::print(&balances);
+            show::print_age(broker.oldest_age());
+            show::balance::print_balances(&balances);
         }
     }
     Ok(())
 }
 
-pub fn asked(broker: Broker, freshness: Freshness) -> Broker {
+pub fn apply_freshness(broker: Broker, freshness: Freshness) -> Broker {
     if freshness.stale {
-        broker.stale()
+        broker.with_stale_reads()
     } else {
         broker
     }
 }
 
-/// Converts a failure to answer: a complete answer needs a majority, a stale one needs one
-/// validator.
+/// Converts a failure to answer. A majority must be reachable for a complete answer, while a single
+/// validator can give a stale one.
 pub fn no_answer(error: BrokerError) -> Failure {
     Failure::new(
         Kind::Network,
@@ -70,34 +70,41 @@ pub fn no_answer(error: BrokerError) -> Failure {
 impl Balances {
     /// Reads the accounts of the providers in the book, of the buyer, and of the buyer's leases.
     pub async fn read(broker: &Broker, own: Option<AccountKey>) -> Result<Balances, Failure> {
-        let book = broker.book().await.map_err(no_answer)?;
+        let book = broker.fetch_book().await.map_err(no_answer)?;
         let mut keys: Vec<AccountKey> = book.iter().map(|listing| listing.provider).collect();
         if let Some(own) = own {
             keys.push(own);
-            let leases = broker.leases(own).await.map_err(no_answer)?;
+            let leases = broker.fetch_leases(own).await.map_err(no_answer)?;
             keys.extend(leases.iter().map(|lease| lease.provider));
         }
-        Balances::of(broker, keys).await
+        Balances::read_accounts(broker, keys).await
     }
 
     /// Reads these accounts and the totals.
-    pub async fn of(broker: &Broker, mut keys: Vec<AccountKey>) -> Result<Balances, Failure> {
+    pub async fn read_accounts(
+        broker: &Broker,
+        mut keys: Vec<AccountKey>,
+    ) -> Result<Balances, Failure> {
         keys.sort_unstable();
         keys.dedup();
         let mut accounts = Vec::new();
         for key in keys {
-            accounts.extend(broker.account(key).await.map_err(no_answer)?);
+            accounts.extend(broker.fetch_account(key).await.map_err(no_answer)?);
         }
         accounts.sort_by(|a, b| a.name.cmp(&b.name));
-        let totals = broker.totals().await.map_err(no_answer)?;
+        let totals = broker.fetch_totals().await.map_err(no_answer)?;
         Ok(Balances { accounts, totals })
     }
 
     /// Reads the same accounts after a job, and those that the job paid.
-    pub async fn after(&self, broker: &Broker, finished: &JobResult) -> Result<Balances, Failure> {
+    pub async fn read_after_job(
+        &self,
+        broker: &Broker,
+        finished: &JobResult,
+    ) -> Result<Balances, Failure> {
         let held = self.accounts.iter().map(|account| account.key);
         let paid = finished.receipts.iter();
         let paid = paid.map(|receipt| receipt.body.provider);
-        Balances::of(broker, held.chain(paid).collect()).await
+        Balances::read_accounts(broker, held.chain(paid).collect()).await
     }
 }

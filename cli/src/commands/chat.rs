@@ -15,26 +15,26 @@ use souk_llm::sampling::Sampling;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
-use super::generate::say;
+use super::generate::print_piece;
 use super::texts::{self, Place, PromptWeights, SessionSize, StopSign, Voice, Wish, WrittenText};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::show;
 use crate::stop;
 
-/// Lines that may wait: people type more slowly, and a pipe can wait.
+/// Lines that can wait: people type more slowly, and a pipe can wait.
 const LINES_MAX: usize = 16;
 
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
-    let sampling = texts::sampling(&args.sampling)?;
-    let (model, voice) = texts::open(&args.model, args.place.context)?;
+    let sampling = texts::sampling_from_args(&args.sampling)?;
+    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
     let system = args.system.iter();
-    let system = system.map(|text| texts::message("system", text));
+    let system = system.map(|text| texts::new_message("system", text));
     let messages: Vec<Message> = system.collect();
     // This refuses a model without a conversation template before the user types anything.
-    let first = [&messages[..], &[texts::message("user", "")]].concat();
-    voice.conversation(&first)?;
+    let first = [&messages[..], &[texts::new_message("user", "")]].concat();
+    voice.encode_conversation(&first)?;
     let stop = StopSign::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
@@ -42,29 +42,38 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
         sequences: 1,
         is_embedding: false,
     };
-    let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
+    let place = Place::open_place(
+        market.0,
+        market.1,
+        model.0,
+        model.1,
+        &args.place,
+        size,
+        stop.clone(),
+    )
+    .await?;
     let mut chat = Chat {
         output,
         voice: &voice,
         args,
         sampling: &sampling,
-        interrupts: interrupts(stop),
-        lines: lines(),
+        interrupts: watch_interrupts(stop),
+        lines: stdin_lines(),
         messages,
         turns: Vec::new(),
     };
     let handle = Handle::current();
     let talked = tokio::task::block_in_place(|| {
-        let mut sequence = place.sequence(&handle)?;
-        chat.talk(&mut sequence, &handle)
+        let mut sequence = place.open_sequence(&handle)?;
+        chat.run_turns(&mut sequence, &handle)
     });
     let turns = std::mem::take(&mut chat.turns);
-    let (receipts, failed) = place.close().await;
+    let (receipts, failed) = place.end_leases().await;
     if let Some(out) = &args.place.lease.out {
         super::job::write_each(out, &receipts)?;
     }
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "model": voice.card.name, "turns": turns, "market": !receipts.is_empty(),
             "receipts": receipts,
         })),
@@ -88,11 +97,11 @@ struct Chat<'a> {
 
 impl Chat<'_> {
     /// Takes turns until the input ends.
-    fn talk(&mut self, sequence: &mut Sequence<'_>, handle: &Handle) -> Outcome {
+    fn run_turns(&mut self, sequence: &mut Sequence<'_>, handle: &Handle) -> Outcome {
         let is_asked = self.output == Output::Text && std::io::stdin().is_terminal();
         if is_asked {
             let name = &self.voice.card.name;
-            show::tell(&format!(
+            show::print_notice(&format!(
                 "{name}; a line is a message, Ctrl-C or Ctrl-D ends"
             ));
         }
@@ -108,15 +117,15 @@ impl Chat<'_> {
             };
             match handle.block_on(next) {
                 Some(line) if line.trim().is_empty() => {}
-                Some(line) => self.turn(sequence, &line)?,
+                Some(line) => self.answer_line(sequence, &line)?,
                 None => return Ok(()),
             }
         }
     }
 
-    fn turn(&mut self, sequence: &mut Sequence<'_>, line: &str) -> Outcome {
-        self.messages.push(texts::message("user", line));
-        let prompt = self.voice.conversation(&self.messages)?;
+    fn answer_line(&mut self, sequence: &mut Sequence<'_>, line: &str) -> Outcome {
+        self.messages.push(texts::new_message("user", line));
+        let prompt = self.voice.encode_conversation(&self.messages)?;
         let answering = &self.interrupts.answering;
         answering.store(true, Ordering::SeqCst);
         let wish = Wish {
@@ -133,27 +142,27 @@ impl Chat<'_> {
         };
         let output = self.output;
         let written = texts::write(self.voice, sequence, &wish, |piece| {
-            say(output, piece.text);
+            print_piece(output, piece.text);
         });
         answering.store(false, Ordering::SeqCst);
-        self.told(written?);
+        self.report_turn(written?);
         Ok(())
     }
 
-    fn told(&mut self, written: WrittenText) {
+    fn report_turn(&mut self, written: WrittenText) {
         match self.output {
             Output::Json => self.turns.push(json!({
                 "text": written.text, "tokens": written.tokens,
                 "prompt_tokens": written.prompt, "kept_tokens": written.kept,
-                "ended_by": written.ending.words(),
+                "ended_by": written.ending.describe_ending(),
             })),
             Output::Text => {
-                show::say("");
-                show::tell(&format!("  {}", written.line()));
+                show::print_line("");
+                show::print_notice(&format!("  {}", written.summary_line()));
             }
         }
         self.messages
-            .push(texts::message("assistant", &written.text));
+            .push(texts::new_message("assistant", &written.text));
     }
 }
 
@@ -166,7 +175,7 @@ struct Interrupts {
     told: Arc<Notify>,
 }
 
-fn interrupts(stop: StopSign) -> Interrupts {
+fn watch_interrupts(stop: StopSign) -> Interrupts {
     let (answering, told) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
     let mut requests = stop::Requests::new();
     let is_typed = std::io::stdin().is_terminal();
@@ -175,8 +184,8 @@ fn interrupts(stop: StopSign) -> Interrupts {
         loop {
             requests.next().await;
             if !is_answering.swap(false, Ordering::SeqCst) {
-                // One of two may be waiting: a step without an answer, or the prompt.
-                stop.give();
+                // Either of two can be waiting: a step without an answer, or the prompt.
+                stop.raise_signal();
                 at_prompt.notify_waiters();
             } else if !is_typed {
                 // Without a terminal, the user cannot go on.
@@ -188,7 +197,7 @@ fn interrupts(stop: StopSign) -> Interrupts {
 }
 
 /// Returns the lines of standard input as they arrive.
-fn lines() -> mpsc::Receiver<String> {
+fn stdin_lines() -> mpsc::Receiver<String> {
     let (give, lines) = mpsc::channel(LINES_MAX);
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {

@@ -36,10 +36,10 @@ const VARIABLES: &[(&str, bool)] = &[
 ];
 
 /// Shows all settings.
-pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
-    let settings = settings(everywhere, folder)?;
+pub fn show_settings(everywhere: &Everywhere, folder: &Path) -> Outcome {
+    let settings = collect_settings(everywhere, folder)?;
     if everywhere.output() == Output::Json {
-        show::json(&json!({ "settings": settings }));
+        show::print_json(&json!({ "settings": settings }));
         return Ok(());
     }
     let mut table = Table::new(&["what", "value", "from"]);
@@ -48,7 +48,7 @@ pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
             Value::String(text) => text,
             other => other.to_string(),
         };
-        table.row([setting.name, value, setting.from]);
+        table.add_row([setting.name, value, setting.from]);
     }
     table.print();
     Ok(())
@@ -58,8 +58,8 @@ pub fn show(everywhere: &Everywhere, folder: &Path) -> Outcome {
 ///
 /// # Errors
 /// Fails if a file of the folder cannot be read.
-pub fn settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, Failure> {
-    let mut found = vec![dir(everywhere)];
+pub fn collect_settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, Failure> {
+    let mut found = vec![dir_setting(everywhere)];
     let mut say = |name: &str, value: Value, from: String| {
         let name = name.to_owned();
         found.push(Setting { name, value, from });
@@ -91,14 +91,14 @@ pub fn settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, 
             (_, 0) => "default",
             _ => "--verbose",
         };
-        say("log", json!(everywhere.log()), from.to_owned());
+        say("log", json!(everywhere.log_filter()), from.to_owned());
     }
-    found.extend(provider(folder)?);
-    found.extend(validator(folder));
+    found.extend(provider_settings(folder)?);
+    found.extend(validator_settings(folder));
     Ok(found)
 }
 
-fn dir(everywhere: &Everywhere) -> Setting {
+fn dir_setting(everywhere: &Everywhere) -> Setting {
     let is_variable = env::var_os("SOUK_DIR").is_some_and(|dir| Path::new(&dir) == everywhere.dir);
     let from = match is_variable {
         true => "SOUK_DIR",
@@ -113,12 +113,12 @@ fn dir(everywhere: &Everywhere) -> Setting {
 }
 
 /// Returns the settings of the folder's provider: those of its file, and the defaults.
-fn provider(folder: &Path) -> Result<Vec<Setting>, Failure> {
+fn provider_settings(folder: &Path) -> Result<Vec<Setting>, Failure> {
     let (toml, json) = (folder.join(PROVIDER_TOML), folder.join(PROVIDER_FILE));
     if !toml.exists() && !json.exists() {
         return Ok(Vec::new());
     }
-    let holds = ProviderFile::find(folder).map_err(from_config)?;
+    let holds = ProviderFile::read_folder(folder).map_err(from_config)?;
     let holds = serde_json::to_value(holds).unwrap_or_default();
     let (file, written) = match toml.exists() {
         true => {
@@ -134,18 +134,18 @@ fn provider(folder: &Path) -> Result<Vec<Setting>, Failure> {
         }
     };
     let mut found = Vec::new();
-    flatten("provider", &holds, Some(&written), file, &mut found);
+    flatten_settings("provider", &holds, Some(&written), file, &mut found);
     Ok(found)
 }
 
-fn validator(folder: &Path) -> Vec<Setting> {
+fn validator_settings(folder: &Path) -> Vec<Setting> {
     let path = folder.join(VALIDATOR_FILE);
     let text = fs::read(&path).unwrap_or_default();
     let Ok(holds) = serde_json::from_slice::<Value>(&text) else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    flatten(
+    flatten_settings(
         "validator",
         &holds,
         Some(&holds),
@@ -156,7 +156,7 @@ fn validator(folder: &Path) -> Vec<Setting> {
 }
 
 /// Collects each value of a tree with its path, and whether the file sets it.
-fn flatten(
+fn flatten_settings(
     name: &str,
     holds: &Value,
     written: Option<&Value>,
@@ -168,7 +168,7 @@ fn flatten(
         let fields: BTreeMap<&String, &Value> = fields.iter().collect();
         for (field, value) in fields {
             let written = written.and_then(|written| written.get(field));
-            flatten(&format!("{name}.{field}"), value, written, file, found);
+            flatten_settings(&format!("{name}.{field}"), value, written, file, found);
         }
         return;
     }
@@ -192,7 +192,7 @@ mod tests {
         let holds = json!({ "price": 5, "limits": { "leases": 2, "hours": [] } });
         let written = json!({ "price": 5, "limits": { "leases": 2 } });
         let mut found = Vec::new();
-        flatten("provider", &holds, Some(&written), "its file", &mut found);
+        flatten_settings("provider", &holds, Some(&written), "its file", &mut found);
         let found: Vec<(&str, &str)> = found
             .iter()
             .map(|setting| (setting.name.as_str(), setting.from.as_str()))

@@ -24,12 +24,12 @@ const DEPTH: usize = 3;
 const FILES_MAX: usize = 2_000;
 
 /// Writes the bundle.
-pub async fn bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outcome {
-    let settings = config::settings(everywhere, folder);
+pub async fn write_bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outcome {
+    let settings = config::collect_settings(everywhere, folder);
     let settings = settings.map_or_else(|why| json!({ "unreadable": why.cause }), |it| json!(it));
     let mut files = Vec::new();
-    list(folder, DEPTH, &mut files);
-    let jobs = Journal::list(&folder.join(JOBS_FOLDER));
+    list_files(folder, DEPTH, &mut files);
+    let jobs = Journal::list_records(&folder.join(JOBS_FOLDER));
     let report = json!({
         "souk": env!("CARGO_PKG_VERSION"),
         "system": {
@@ -38,10 +38,10 @@ pub async fn bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outco
             "kernel": fs::read_to_string("/proc/version").unwrap_or_default().trim(),
             "processors": std::thread::available_parallelism().map_or(0, usize::from),
         },
-        "findings": doctor::findings(folder).await,
+        "findings": doctor::run_checks(folder).await,
         "settings": settings,
         "files": files.iter().map(|(path, size)| json!([path, size])).collect::<Vec<_>>(),
-        "logs": logs(&files),
+        "logs": log_tails(&files),
         "jobs": jobs,
     });
     let text = serde_json::to_string_pretty(&report).unwrap_or_default();
@@ -54,12 +54,12 @@ pub async fn bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outco
          peers are in it",
         out.display()
     );
-    show::line(everywhere.output(), &json!({ "file": out }), &text);
+    show::print_result(everywhere.output(), &json!({ "file": out }), &text);
     Ok(())
 }
 
 /// Lists the files below a folder with their sizes, by name.
-fn list(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
+fn list_files(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
@@ -71,7 +71,7 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
             continue;
         };
         if about.is_dir() && depth > 1 {
-            list(&path, depth - 1, found);
+            list_files(&path, depth - 1, found);
         } else {
             found.push((path, about.len()));
         }
@@ -79,17 +79,18 @@ fn list(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, u64)>) {
 }
 
 /// Returns the ends of the logs among the files.
-fn logs(files: &[(PathBuf, u64)]) -> Vec<Value> {
+fn log_tails(files: &[(PathBuf, u64)]) -> Vec<Value> {
     let is_log = |path: &&PathBuf| {
         path.file_name()
             .is_some_and(|name| name == LOG || name == "testnet.log")
     };
     let paths = files.iter().map(|(path, _)| path).filter(is_log);
-    let told = paths.map(|path| json!({ "file": path, "end": end(path).unwrap_or_default() }));
+    let told =
+        paths.map(|path| json!({ "file": path, "end": read_tail(path).unwrap_or_default() }));
     told.collect()
 }
 
-fn end(path: &Path) -> std::io::Result<String> {
+fn read_tail(path: &Path) -> std::io::Result<String> {
     let mut file = File::open(path)?;
     let length = file.metadata()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;

@@ -16,9 +16,9 @@ use souk_testnet::supervisor::Supervisor;
 use super::{job, testnet};
 use crate::args::{DemoArgs, Output};
 use crate::failure::{Failure, INTERRUPTED, Kind};
-use crate::folder::{join, scratch};
+use crate::folder::{create_temp_folder, join_as_buyer};
 use crate::show::balance::Balances;
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 use crate::stop;
 
 /// Smallest share of correctly read images with which the demo succeeds.
@@ -26,34 +26,36 @@ const ACCURACY_MIN: f64 = 0.97;
 
 /// Runs the demo. If the user interrupts it, it cleans up and exits with the code of an interrupt.
 pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
-    let home = scratch("souk-demo-")?;
+    let home = create_temp_folder("souk-demo-")?;
     let text = output == Output::Text;
     if text {
-        say(&format!("starting a market in {}", home.path().display()));
+        print_line(&format!("starting a market in {}", home.path().display()));
     }
     let shape = layout::Config::default();
-    let mut supervisor = testnet::spawn(home.path(), &shape)?;
+    let mut supervisor = testnet::spawn_nodes(home.path(), &shape)?;
     let day = async {
-        testnet::ready(home.path(), &mut supervisor).await?;
+        testnet::wait_until_ready(home.path(), &mut supervisor).await?;
         #[cfg(feature = "generate")]
         if args.chat {
-            return conversation::day(home.path(), output).await;
+            return conversation::run_conversation(home.path(), output).await;
         }
         market_day(&mut supervisor, home.path(), output).await
     };
     let shown = tokio::select! {
         shown = day => Some(shown),
-        () = stop::asked() => None,
+        () = stop::wait_for_stop() => None,
     };
-    supervisor.stop().await;
+    supervisor.stop_all().await;
     drop(home);
     match shown {
         None => Ok(ExitCode::from(INTERRUPTED)),
         Some(shown) => {
             shown?;
             if text {
-                say("everything is taken down; next, a market that stays, and a model of yours:");
-                next(args).iter().for_each(|line| say(line));
+                print_line(
+                    "everything is taken down; next, a market that stays, and a model of yours:",
+                );
+                next(args).iter().for_each(|line| print_line(line));
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -76,7 +78,7 @@ async fn market_day(
     home: &std::path::Path,
     output: Output,
 ) -> Result<(), Failure> {
-    let buyer = join(home).await?;
+    let buyer = join_as_buyer(home).await?;
     if output == Output::Text {
         show_market(supervisor, &buyer).await?;
     }
@@ -84,37 +86,37 @@ async fn market_day(
     let images = read(digits::IMAGES, "images")?;
     let labels = read(digits::LABELS, "labels")?
         .to_vec::<i64>()
-        .map_err(broken)?;
+        .map_err(bundled_model_failure)?;
     let mut wanted = job_of(&images, 2);
-    let quote = buyer.quote(&wanted).await.map_err(job::from_quote)?;
+    let quote = buyer.quote_job(&wanted).await.map_err(job::from_quote)?;
     let plan = plan_json::to_json(&quote);
-    let names = show::names(&quote.listings);
+    let names = show::provider_names(&quote.listings);
     if output == Output::Text {
-        say(&format!(
+        print_line(&format!(
             "job: read {} images of digits none of which it was trained on",
             labels.len()
         ));
-        let text = show::plan::text(&quote, &wanted.limits);
-        text.iter().for_each(|line| say(line));
+        let text = show::plan::describe_plan(&quote, &wanted.limits);
+        text.iter().for_each(|line| print_line(line));
     }
     let finished = job::run(&buyer, &wanted, quote, output).await?;
     let out = home.join("out");
     let receipts = job::write_receipts(&out, &finished)?;
-    let right = right(&finished.outputs["logits"], &labels)?;
+    let right = count_correct(&finished.outputs["logits"], &labels)?;
     // The same job, whole on a real device, must give the same result.
     wanted.limits = Limits {
         providers_max: 1,
         emulated: EmulatedDevices::Refused,
         ..Limits::default()
     };
-    let whole = buyer.quote(&wanted).await.map_err(job::from_quote)?;
+    let whole = buyer.quote_job(&wanted).await.map_err(job::from_quote)?;
     let whole = job::run(&buyer, &wanted, whole, Output::Json).await?;
-    let apart = farthest(&finished.outputs["logits"], &whole.outputs["logits"])?;
+    let apart = max_difference(&finished.outputs["logits"], &whole.outputs["logits"])?;
     let keys = before.accounts.iter().map(|account| account.key).collect();
-    let after = Balances::of(buyer.broker(), keys).await?;
+    let after = Balances::read_accounts(buyer.broker(), keys).await?;
     let accuracy = right as f64 / labels.len() as f64;
     if output == Output::Text {
-        say(&format!(
+        print_line(&format!(
             "checked: {right} of {} digits read rightly ({:.2} %); run again, whole, on this \
              machine's CPU, the outputs differ by at most {apart:.1e}",
             labels.len(),
@@ -122,7 +124,7 @@ async fn market_day(
         ));
         show::job::print_receipts(&finished, &[], &names);
         show::job::print_receipts(&whole, &[], &names);
-        say("balances");
+        print_line("balances");
         show::balance::print_change(&before, &after);
         show::job::print_timeline(&finished);
     } else {
@@ -135,13 +137,19 @@ async fn market_day(
             ("before", before.to_json()),
             ("after", after.to_json()),
         ];
-        show::json(&show::with(job, facts));
+        show::print_json(&show::with(job, facts));
     }
-    judge(accuracy, apart, &before, &after)
+    check_results(accuracy, apart, &before, &after)
 }
 
-/// Fails if the results are not as expected.
-fn judge(accuracy: f64, apart: f64, before: &Balances, after: &Balances) -> Result<(), Failure> {
+/// Checks the results: enough images must be read correctly, both runs must agree, and the accounts
+/// must balance.
+fn check_results(
+    accuracy: f64,
+    apart: f64,
+    before: &Balances,
+    after: &Balances,
+) -> Result<(), Failure> {
     let wrong = |cause: String| Err(Failure::new(Kind::Verification, cause, ""));
     if accuracy < ACCURACY_MIN {
         return wrong(format!(
@@ -153,25 +161,25 @@ fn judge(accuracy: f64, apart: f64, before: &Balances, after: &Balances) -> Resu
         return wrong(format!("cut and whole runs differ by {apart}"));
     }
     let sum = |balances: &Balances| balances.totals.deposits;
-    if !after.totals.balanced() || sum(before) != sum(after) {
+    if !after.totals.is_balanced() || sum(before) != sum(after) {
         return wrong("the sums over all accounts do not agree".to_owned());
     }
     Ok(())
 }
 
 async fn show_market(supervisor: &mut Supervisor, buyer: &Buyer) -> Result<(), Failure> {
-    for (name, process) in supervisor.cluster().running() {
-        say(&format!(
+    for (name, process) in supervisor.cluster().running_nodes() {
+        print_line(&format!(
             "  {name} runs as process {}",
             process.unwrap_or(0)
         ));
     }
     let book = buyer
         .broker()
-        .book()
+        .fetch_book()
         .await
         .map_err(crate::folder::unreachable_market)?;
-    show::book::print(&book);
+    show::book::print_asks(&book);
     Ok(())
 }
 
@@ -188,11 +196,11 @@ fn job_of(images: &Tensor, providers: usize) -> Job {
 }
 
 fn read(file: bytes::Bytes, what: &str) -> Result<Tensor, Failure> {
-    npy::read(&file).map_err(|error| broken(format!("{what}: {error}")))
+    npy::read(&file).map_err(|error| bundled_model_failure(format!("{what}: {error}")))
 }
 
 /// Converts a fault of the bundled model.
-fn broken(error: impl ToString) -> Failure {
+fn bundled_model_failure(error: impl ToString) -> Failure {
     Failure::new(
         Kind::Unexpected,
         format!("the bundled model: {}", error.to_string()),
@@ -201,8 +209,8 @@ fn broken(error: impl ToString) -> Failure {
 }
 
 /// Returns the number of rows whose greatest value is at the label.
-fn right(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
-    let values = logits.to_vec::<f32>().map_err(broken)?;
+fn count_correct(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
+    let values = logits.to_vec::<f32>().map_err(bundled_model_failure)?;
     let classes = values.len() / labels.len().max(1);
     let reads = |(row, label): (&[f32], &i64)| {
         let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
@@ -217,13 +225,13 @@ fn right(logits: &Tensor, labels: &[i64]) -> Result<usize, Failure> {
 
 /// Returns the greatest difference between the elements of two tensors, or infinity if their shapes
 /// differ.
-fn farthest(a: &Tensor, b: &Tensor) -> Result<f64, Failure> {
+fn max_difference(a: &Tensor, b: &Tensor) -> Result<f64, Failure> {
     if a.dims() != b.dims() {
         return Ok(f64::INFINITY);
     }
     let (a, b) = (
-        a.to_vec::<f32>().map_err(broken)?,
-        b.to_vec::<f32>().map_err(broken)?,
+        a.to_vec::<f32>().map_err(bundled_model_failure)?,
+        b.to_vec::<f32>().map_err(bundled_model_failure)?,
     );
     let differences = a.iter().zip(&b).map(|(a, b)| f64::from((a - b).abs()));
     Ok(differences.fold(0.0, f64::max))

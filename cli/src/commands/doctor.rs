@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -48,7 +48,7 @@ impl Finding {
         }
     }
 
-    fn bad(
+    fn with_fix(
         severity: Severity,
         about: &'static str,
         found: impl Into<String>,
@@ -63,28 +63,28 @@ impl Finding {
     }
 
     fn warning(about: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding::bad(Severity::Warning, about, found, fix)
+        Finding::with_fix(Severity::Warning, about, found, fix)
     }
 
     fn problem(about: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Finding {
-        Finding::bad(Severity::Problem, about, found, fix)
+        Finding::with_fix(Severity::Problem, about, found, fix)
     }
 }
 
 /// Runs all checks.
-pub async fn findings(dir: &Path) -> Vec<Finding> {
-    let mut findings = machine::look(dir);
-    findings.extend(folder::look(dir));
-    findings.extend(market::look(dir).await);
+pub async fn run_checks(dir: &Path) -> Vec<Finding> {
+    let mut findings = machine::check_machine(dir);
+    findings.extend(folder::check_folder(dir));
+    findings.extend(market::check_market(dir).await);
     findings
 }
 
 /// Runs all checks and shows the findings; fails if a finding is a problem.
 pub async fn run(dir: &Path, output: Output) -> Outcome {
-    let findings = findings(dir).await;
+    let findings = run_checks(dir).await;
     match output {
-        Output::Json => show::json(&serde_json::json!({ "findings": findings })),
-        Output::Text => print(&findings),
+        Output::Json => show::print_json(&serde_json::json!({ "findings": findings })),
+        Output::Text => print_findings(&findings),
     }
     let problems = findings
         .iter()
@@ -92,7 +92,10 @@ pub async fn run(dir: &Path, output: Output) -> Outcome {
     match problems.count() {
         0 => Ok(()),
         many => {
-            let cause = format!("{} found", show::count(show::number(many), "problem"));
+            let cause = format!(
+                "{} found",
+                show::format_count(show::to_u64(many), "problem")
+            );
             Err(Failure::new(
                 Kind::State,
                 cause,
@@ -102,19 +105,19 @@ pub async fn run(dir: &Path, output: Output) -> Outcome {
     }
 }
 
-fn print(findings: &[Finding]) {
+fn print_findings(findings: &[Finding]) {
     for finding in findings {
         let word = match finding.severity {
             Severity::Good => "ok",
             Severity::Warning => "warning",
             Severity::Problem => "PROBLEM",
         };
-        say(&format!(
+        print_line(&format!(
             "{word:<8} {:<10} {}",
             finding.about, finding.found
         ));
         if let Some(fix) = &finding.fix {
-            say(&format!("{:19} fix: {fix}", ""));
+            print_line(&format!("{:19} fix: {fix}", ""));
         }
     }
 }

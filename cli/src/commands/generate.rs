@@ -10,7 +10,8 @@ use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 
 use super::texts::{
-    self, Place, PromptWeights, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText, refused,
+    self, Place, PromptWeights, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText,
+    model_failure,
 };
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
@@ -19,10 +20,10 @@ use crate::stop;
 
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
-    let sampling = texts::sampling(&args.sampling)?;
-    let (model, voice) = texts::open(&args.model, args.place.context)?;
-    let prompt = prompt(&voice, args)?;
-    let grammar = grammar(&voice, args)?;
+    let sampling = texts::sampling_from_args(&args.sampling)?;
+    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
+    let prompt = encode_prompt(&voice, args)?;
+    let grammar = build_grammar(&voice, args)?;
     let wish = Wish {
         prompt: &prompt,
         sampling: &sampling,
@@ -42,23 +43,31 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         is_embedding: false,
     };
     let model = (model, voice.room);
-    let opening = Place::open((folder, output), model, &args.place, size, stop.clone());
+    let opening = Place::open_place(
+        folder,
+        output,
+        model.0,
+        model.1,
+        &args.place,
+        size,
+        stop.clone(),
+    );
     let place = opening.await?;
-    // On this machine there is no lease to end, so a signal ends the process.
+    // On this machine there is no lease to end, so a signal can simply end the process.
     if !args.place.here {
         let mut asked = stop::Requests::new();
         tokio::spawn(async move {
             asked.next().await;
-            stop.give();
+            stop.raise_signal();
         });
     }
     let written = tokio::task::block_in_place(|| -> Result<WrittenText, Failure> {
-        let mut sequence = place.sequence(&Handle::current())?;
+        let mut sequence = place.open_sequence(&Handle::current())?;
         texts::write(&voice, &mut sequence, &wish, |piece| {
-            say(output, piece.text);
+            print_piece(output, piece.text);
         })
     });
-    let (receipts, failed) = place.close().await;
+    let (receipts, failed) = place.end_leases().await;
     if let Some(failure) = failed {
         return Err(failure);
     }
@@ -66,12 +75,12 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     if let Some(out) = &args.place.lease.out {
         super::job::write_each(out, &receipts)?;
     }
-    finish(output, (&voice, &place), &written, &receipts);
+    report_result(output, &voice, &place, &written, &receipts);
     Ok(())
 }
 
 /// Prints a piece of a text to standard output.
-pub fn say(output: Output, piece: &str) {
+pub fn print_piece(output: Output, piece: &str) {
     if output == Output::Text {
         let mut stdout = std::io::stdout();
         // If the reader closed standard output, the command still reports its figures. A file or a
@@ -86,18 +95,18 @@ pub fn say(output: Output, piece: &str) {
     }
 }
 
-fn prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
+fn encode_prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     if !args.chat {
-        return voice.text(&args.prompt);
+        return voice.encode_text(&args.prompt);
     }
     let system = args.system.iter();
-    let system = system.map(|text| texts::message("system", text));
-    let user = texts::message("user", &args.prompt);
-    voice.conversation(&system.chain([user]).collect::<Vec<_>>())
+    let system = system.map(|text| texts::new_message("system", text));
+    let user = texts::new_message("user", &args.prompt);
+    voice.encode_conversation(&system.chain([user]).collect::<Vec<_>>())
 }
 
 /// Returns the grammar that the arguments ask for.
-fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
+fn build_grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
     let (form, of) = match &args.json_schema {
         Some(path) => {
             let named =
@@ -112,42 +121,51 @@ fn grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failur
         None => return Ok(None),
     };
     let refused = |error| Failure::new(Kind::Input, format!("{of}: {error}"), "");
-    voice.grammar(&form, None).map(Some).map_err(refused)
+    voice.build_grammar(&form, None).map(Some).map_err(refused)
 }
 
 /// Reports the result and the payments.
-fn finish(
+fn report_result(
     output: Output,
-    (voice, place): (&Voice, &Place),
+    voice: &Voice,
+    place: &Place,
     written: &WrittenText,
     receipts: &[Receipt],
 ) {
     let name = &voice.card.name;
     if output == Output::Json {
-        show::json(&json!({
+        show::print_json(&json!({
             "model": name, "text": written.text, "tokens": written.tokens,
             "prompt_tokens": written.prompt,
             "seconds_to_first_token": written.first.as_secs_f64(),
-            "tokens_per_second": written.rate(),
+            "tokens_per_second": written.tokens_per_second(),
             "milliseconds_between_tokens": {
-                "p50": written.gap(50), "p99": written.gap(99), "most": written.gap(100),
+                "p50": written.gap_percentile(50), "p99": written.gap_percentile(99),
+                "most": written.gap_percentile(100),
             },
             "drafted": written.drafted.0, "accepted": written.drafted.1,
-            "ended_by": written.ending.words(),
+            "ended_by": written.ending.describe_ending(),
             "market": !receipts.is_empty(), "receipts": receipts,
         }));
         return;
     }
-    show::say("");
-    show::tell(&format!("{name} {}: {}", place.words(), written.line()));
+    show::print_line("");
+    show::print_notice(&format!(
+        "{name} {}: {}",
+        place.describe_place(),
+        written.summary_line()
+    ));
     texts::tell_paid(receipts);
 }
 
 /// Converts a language model to souk's format.
-pub fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
-    let model = LanguageModel::open(from).map_err(refused)?;
-    let (card, room) = (model.card.clone(), texts::room(&model, context));
-    model.write(to, room).map_err(refused)?;
+pub fn import_model(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
+    let model = LanguageModel::open(from).map_err(model_failure)?;
+    let (card, room) = (
+        model.card.clone(),
+        texts::reserved_positions(&model, context),
+    );
+    model.write(to, room).map_err(model_failure)?;
     let licence = card.licence.as_deref().unwrap_or("not stated");
     let facts = json!({
         "name": card.name, "folder": to, "positions": room, "licence": card.licence,
@@ -158,6 +176,6 @@ pub fn import(output: Output, from: &Path, to: &Path, context: Option<usize>) ->
         card.name,
         to.display()
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }

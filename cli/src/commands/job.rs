@@ -25,18 +25,18 @@ use tokio::sync::mpsc;
 use super::providers;
 use crate::args::{self, JobArgs, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, join, join_within};
+use crate::folder::{from_config, join_as_buyer, join_within};
 use crate::show::balance::Balances;
 use crate::show::times::{Times, Watch};
 use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 use asking::{Asking, Files, PlanView};
-pub use failures::{from_ended, from_import, from_quote, unreadable};
-use failures::{left, with_held};
+pub use failures::{from_ended, from_import, from_quote, journal_failure};
+use failures::{leases_left_failure, with_held};
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 use souk_node::buyer::told_event::ToldEvent;
 
-/// Progress events that may wait for printing.
+/// Progress events that can wait for printing.
 const PROGRESS_MAX: usize = 256;
 
 /// Micro-credits in a credit.
@@ -46,27 +46,27 @@ pub use souk_node::buyer::checked::PLANS_FOLDER;
 pub use souk_node::buyer::journal::JOBS_FOLDER;
 
 /// Shows a plan and its alternatives.
-pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
-    let legend = Legend::of(files::read(&args.model)?);
+pub async fn show_plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
+    let legend = Legend::from_model(files::read(&args.model)?);
     let mut inputs = files::read_inputs(&args.input, &legend)?;
     files::prepare_texts(&mut inputs, &legend)?;
     let mut job = read(args, inputs)?;
-    let buyer = join(folder).await?;
-    job.limits.excluded = excluded(&buyer, args).await?;
-    let quote = buyer.quote(&job).await.map_err(from_quote)?;
-    let alternatives = quote.alternatives(&job.limits).map_err(from_quote)?;
-    let subject = buyer.subject(&job, &quote).map_err(from_quote)?;
+    let buyer = join_as_buyer(folder).await?;
+    job.limits.excluded = resolve_excluded(&buyer, args).await?;
+    let quote = buyer.quote_job(&job).await.map_err(from_quote)?;
+    let alternatives = quote.find_alternatives(&job.limits).map_err(from_quote)?;
+    let subject = buyer.job_subject(&job, &quote).map_err(from_quote)?;
     let shown = ShownPlan::new(&quote, subject);
     shown
-        .remember(&folder.join(PLANS_FOLDER))
+        .save_plan(&folder.join(PLANS_FOLDER))
         .map_err(from_config)?;
     match output {
         Output::Json => {
-            show::json(&plan_json::with_choice(&quote, &job.limits, &alternatives));
+            show::print_json(&plan_json::with_choice(&quote, &job.limits, &alternatives));
         }
         Output::Text => {
-            let text = show::plan::text(&quote, &job.limits);
-            text.iter().for_each(|line| show::say(line));
+            let text = show::plan::describe_plan(&quote, &job.limits);
+            text.iter().for_each(|line| show::print_line(line));
             show::plan::print_choice(&quote, &alternatives);
         }
     }
@@ -74,39 +74,43 @@ pub async fn plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
 }
 
 /// Buys leases, runs each request, writes the answers, and pays.
-pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
+pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
     let files = Files::read(args)?;
     let asking = Asking::new(args, output, &files, BTreeMap::new());
-    let mut job = asking.job()?;
+    let mut job = asking.remaining_job()?;
     // This comes before any payment: souk must not buy outputs that it cannot store.
-    files::prepare(&args.out)?;
-    let buyer = join_within(folder, traffic(args)).await?;
-    job.limits.excluded = excluded(&buyer, &args.job).await?;
-    let (quote, own) = bidding::quoted(&buyer, &mut job, args).await?;
-    files.check(&quote)?;
+    files::prepare_folder(&args.out)?;
+    let buyer = join_within(folder, traffic_limits(args)).await?;
+    job.limits.excluded = resolve_excluded(&buyer, &args.job).await?;
+    let (quote, own) = bidding::quote_with_bid(&buyer, &mut job, args).await?;
+    files.check_indices(&quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
-    let (jobs, command) = remembered(folder, args);
-    let journal = buyer.journal(&jobs).map_err(unreadable)?;
+    let (jobs, command) = journal_command(folder, args);
+    let journal = buyer.create_journal(&jobs).map_err(journal_failure)?;
     let name = journal.name().to_owned();
     let mut shown = PlanView {
         plan: plan_json::to_json(&quote),
-        planned: Some(Times::planned(&quote)),
-        names: show::names(&quote.listings),
+        planned: Some(Times::from_quote(&quote)),
+        names: show::provider_names(&quote.listings),
         kept: JobFiles::new(&jobs, &name),
     };
-    let text = show::plan::text(&quote, &job.limits);
-    shown.keep(text.iter().cloned().chain(show::plan::unsuitable(&quote)));
-    let before = Balances::of(buyer.broker(), parties(&buyer, &quote)).await?;
+    let text = show::plan::describe_plan(&quote, &job.limits);
+    shown.store_plan(
+        text.iter()
+            .cloned()
+            .chain(show::plan::describe_unsuitable(&quote)),
+    );
+    let before = Balances::read_accounts(buyer.broker(), quote_parties(&buyer, &quote)).await?;
     if output == Output::Text {
-        text.iter().for_each(|line| show::tell(line));
-        show::tell(&format!("  job {name}{}", files.how_many()));
+        text.iter().for_each(|line| show::print_notice(line));
+        show::print_notice(&format!("  job {name}{}", files.how_many()));
     } else if show::is_by_line() {
-        show::json(&json!({ "job": name, "is": "planned", "plan": shown.plan }));
+        show::print_json(&json!({ "job": name, "is": "planned", "plan": shown.plan }));
     }
     if let Some(own) = own {
-        let about = (&job, journal.job(), &shown.kept);
-        let lease = bidding::bought(&buyer, about, &quote, own).await?;
-        // The lease may be from a provider that the plan did not include.
+        let (id, kept) = (journal.job(), &shown.kept);
+        let lease = bidding::buy_with_bid(&buyer, &job, id, kept, &quote, own).await?;
+        // The lease can be from a provider that the plan did not include.
         let names = providers::of_leases(buyer.broker(), &[lease]).await?;
         shown.names.extend(names);
     }
@@ -116,51 +120,55 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
             is_bought: own.is_some(),
             ..submission
         };
-        buyer.submit(&job, quote, journal, submission)
+        buyer.submit_job(&job, quote, journal, submission)
     };
     let came = asking.run(&buyer, &shown, running).await;
-    asking.deliver(&buyer, (&name, came), shown, before).await
+    asking
+        .deliver_results(&buyer, &name, came, shown, before)
+        .await
 }
 
-/// Resumes a job; does not repeat requests whose answers are in their files.
-pub async fn resume(
+/// Resumes a job. It will not repeat requests whose answers are in their files.
+pub async fn resume_job(
     folder: &Path,
     output: Output,
     (args, journal): (&SubmitArgs, Journal),
 ) -> Outcome {
     let files = Files::read(args)?;
-    files::prepare(&args.out)?;
-    let kept = files.kept(args, &journal);
+    files::prepare_folder(&args.out)?;
+    let kept = files.find_stored_answers(args, &journal);
     let asking = Asking::new(args, output, &files, kept);
-    let mut job = asking.job()?;
-    let buyer = join_within(folder, traffic(args)).await?;
-    job.limits.excluded = excluded(&buyer, &args.job).await?;
-    let before = Balances::of(buyer.broker(), vec![buyer.account()]).await?;
+    let mut job = asking.remaining_job()?;
+    let buyer = join_within(folder, traffic_limits(args)).await?;
+    job.limits.excluded = resolve_excluded(&buyer, &args.job).await?;
+    let before = Balances::read_accounts(buyer.broker(), vec![buyer.account()]).await?;
     let name = journal.name().to_owned();
     let shown = PlanView {
         plan: Value::Null,
         planned: None,
         names: journal
-            .record()
-            .map(|record| show::names(&record.providers))
+            .job_record()
+            .map(|record| show::provider_names(&record.providers))
             .unwrap_or_default(),
         kept: JobFiles::new(&folder.join(JOBS_FOLDER), &name),
     };
-    shown.kept.begin();
+    shown.kept.clear_cancel_request();
     if output == Output::Text {
-        show::tell(&format!(
+        show::print_notice(&format!(
             "resuming job {name}{}",
             asking.how_many_are_kept()
         ));
     }
-    let all = (files.given(), asking.all());
-    let running = |submission| buyer.resume(&job, journal, all, submission);
+    let all = (files.input_ids(), asking.total_requests());
+    let running = |submission| buyer.resume_job(&job, journal, all, submission);
     let came = asking.run(&buyer, &shown, running).await;
-    asking.deliver(&buyer, (&name, came), shown, before).await
+    asking
+        .deliver_results(&buyer, &name, came, shown, before)
+        .await
 }
 
 /// Returns the limits of a submission's network traffic.
-fn traffic(args: &SubmitArgs) -> Traffic {
+fn traffic_limits(args: &SubmitArgs) -> Traffic {
     Traffic {
         direct: if args.no_direct {
             DirectChoice::Off
@@ -173,10 +181,10 @@ fn traffic(args: &SubmitArgs) -> Traffic {
 }
 
 /// Returns the buyer and the providers of a quote.
-fn parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
+fn quote_parties(buyer: &Buyer, quote: &Quote) -> Vec<AccountKey> {
     let planned = quote
         .plan
-        .offers()
+        .used_offers()
         .into_iter()
         .chain(quote.seconds.iter().copied());
     let mut parties: Vec<_> = planned
@@ -205,8 +213,8 @@ fn hold_to_plan(
             "give a number from 0, such as 5",
         ));
     }
-    let shown = ShownPlan::new(quote, buyer.subject(job, quote).map_err(from_quote)?);
-    let checked = shown.check(&folder.join(PLANS_FOLDER), wanted, args.slippage);
+    let shown = ShownPlan::new(quote, buyer.job_subject(job, quote).map_err(from_quote)?);
+    let checked = shown.check_against_stored(&folder.join(PLANS_FOLDER), wanted, args.slippage);
     checked.map_err(|moved| {
         let hint = "look at `souk plan` again and give its hash, or allow more with --slippage";
         Failure::new(Kind::NoPlan, moved, hint).with([("reason", "plan_moved".into())])
@@ -220,59 +228,62 @@ pub async fn run(
     quote: Quote,
     output: Output,
 ) -> Result<JobResult, Failure> {
-    let names = show::names(&quote.listings);
+    let names = show::provider_names(&quote.listings);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let running = buyer.run(job, quote, progress);
-    let (ended, _) = tokio::join!(running, tell(buyer, told, &names, (output, None)));
+    let (ended, _) = tokio::join!(running, report_progress(buyer, told, &names, output, None));
     ended.map_err(|ended| from_ended(&ended, None))
 }
 
 /// Shows the progress of a job and measures its times.
-async fn tell(
+async fn report_progress(
     buyer: &Buyer,
     mut told: mpsc::Receiver<JobEvent>,
     names: &show::Names,
-    (output, kept): (Output, Option<&JobFiles>),
+    output: Output,
+    kept: Option<&JobFiles>,
 ) -> Times {
     let mut watch = Watch::start();
     // An earlier process may have begun the job.
-    let mut number = kept.map_or(0, |kept| kept.events().len());
+    let mut number = kept.map_or(0, |kept| kept.read_events().len());
     let mut sending = TransferLine::new(output == Output::Text, buyer.sent_bytes());
     let mut ticks = tokio::time::interval(transfer::PERIOD);
     loop {
         let event = tokio::select! {
             event = told.recv() => event,
             _ = ticks.tick() => {
-                sending.tell(buyer.sent_bytes());
+                sending.show_progress(buyer.sent_bytes());
                 continue;
             }
         };
         sending.clear();
         let Some(event) = event else { break };
         watch.on_event(&event, Instant::now());
-        let happened = TimedEvent::now(event);
+        let happened = TimedEvent::new_now(event);
         if let Some(kept) = kept {
             kept.add(&happened);
         }
         match output {
-            Output::Text => show::progress::print(&happened.event, names),
-            Output::Json if show::is_by_line() => show::json(&ToldEvent::new(number, &happened)),
+            Output::Text => show::progress::print_event(&happened.event, names),
+            Output::Json if show::is_by_line() => {
+                show::print_json(&ToldEvent::new(number, &happened))
+            }
             Output::Json => {}
         }
         number += 1;
     }
-    watch.measured(Instant::now())
+    watch.into_times(Instant::now())
 }
 
 /// Returns the folder of the journals, and the command in the form that they store.
-fn remembered(folder: &Path, args: &SubmitArgs) -> (PathBuf, Value) {
+fn journal_command(folder: &Path, args: &SubmitArgs) -> (PathBuf, Value) {
     let jobs = folder.join(JOBS_FOLDER);
-    let command = serde_json::to_value(absolute(args)).unwrap_or_default();
+    let command = serde_json::to_value(with_absolute_paths(args)).unwrap_or_default();
     (std::path::absolute(&jobs).unwrap_or(jobs), command)
 }
 
 /// Returns the same command with absolute paths.
-fn absolute(args: &SubmitArgs) -> SubmitArgs {
+fn with_absolute_paths(args: &SubmitArgs) -> SubmitArgs {
     let path = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
     let input = |given: &String| match given.split_once('=') {
         Some((name, file)) => format!("{name}={}", path(Path::new(file)).display()),
@@ -311,7 +322,7 @@ pub fn write_each(out: &Path, receipts: &[Receipt]) -> Result<Vec<PathBuf>, Fail
 }
 
 /// Returns the job of a submission.
-fn wanted(args: &SubmitArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure> {
+fn build_job(args: &SubmitArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure> {
     let mut job = read(&args.job, inputs)?;
     job.limits.priority = Some(match args.priority {
         args::Priority::Low => Priority::Low,
@@ -327,25 +338,25 @@ fn read(args: &JobArgs, inputs: BTreeMap<String, Tensor>) -> Result<Job, Failure
         model: files::read(&args.model)?,
         folder: Some(args.model.parent().map(Path::to_owned).unwrap_or_default()),
         inputs,
-        limits: limits(args)?,
+        limits: job_limits(args)?,
     })
 }
 
-fn limits(args: &JobArgs) -> Result<Limits, Failure> {
+fn job_limits(args: &JobArgs) -> Result<Limits, Failure> {
     let budget = args
         .budget
-        .map(|credits| micro("--budget", credits))
+        .map(|credits| to_micro_credits("--budget", credits))
         .transpose()?;
     let price_max = args
         .max_price
-        .map(|credits| micro("--max-price", credits))
+        .map(|credits| to_micro_credits("--max-price", credits))
         .transpose()?;
     Ok(Limits {
         budget: budget.map(Credits),
         price_max: price_max.map(Price),
         providers_min: args.min_providers,
         providers_max: args.max_providers,
-        // The caller fills this in, because it needs the market.
+        // The caller must fill this in, because that needs the market.
         excluded: Vec::new(),
         emulated: EmulatedDevices::by_flags(args.emulated, args.real)
             .map_err(|error| Failure::new(Kind::Input, error, ""))?,
@@ -354,15 +365,15 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
         objective: args.prefer,
         deadline: args
             .deadline
-            .map(|given| seconds("--deadline", given))
+            .map(|given| parse_seconds("--deadline", given))
             .transpose()?,
-        notice_min: Millis(seconds("--min-notice", args.min_notice)?.as_millis() as u64),
+        notice_min: Millis(parse_seconds("--min-notice", args.min_notice)?.as_millis() as u64),
         regions: wanted_regions(&args.region)?,
         reputation_min: Permille(args.min_reputation),
         copies: usize::from(args.verify),
         spot: args.spot,
-        time_max: seconds("--max-time", args.max_time)?,
-        wait: seconds("--wait", args.wait)?,
+        time_max: parse_seconds("--max-time", args.max_time)?,
+        wait: parse_seconds("--wait", args.wait)?,
         requests: 1,
         sequences: 0,
         priority: None,
@@ -373,7 +384,7 @@ fn limits(args: &JobArgs) -> Result<Limits, Failure> {
 pub fn wanted_regions(names: &[String]) -> Result<Regions, Failure> {
     let mut all = Regions(0);
     for name in names {
-        let found = regions::beginning(name).ok_or_else(|| {
+        let found = regions::find_regions(name).ok_or_else(|| {
             let cause = format!("there is no region \"{name}\"");
             let hint = format!("the regions are {}", regions::NAMES.join(", "));
             Failure::new(Kind::Input, cause, hint)
@@ -383,14 +394,14 @@ pub fn wanted_regions(names: &[String]) -> Result<Regions, Failure> {
     Ok(all)
 }
 
-fn seconds(option: &str, given: f64) -> Result<Duration, Failure> {
+fn parse_seconds(option: &str, given: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(given).map_err(|error| {
         let cause = format!("{option} {given} is no time: {error}");
         Failure::new(Kind::Input, cause, "give seconds from 0")
     })
 }
 
-pub fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
+pub fn to_micro_credits(option: &str, credits: f64) -> Result<u64, Failure> {
     let micro = credits * MICRO;
     if (0.0..=u64::MAX as f64).contains(&micro) {
         return Ok(micro as u64);
@@ -405,7 +416,7 @@ pub fn micro(option: &str, credits: f64) -> Result<u64, Failure> {
 
 /// Returns the excluded providers: the arguments name each by account, by name, or by the beginning
 /// of either.
-async fn excluded(buyer: &Buyer, args: &JobArgs) -> Result<Vec<AccountKey>, Failure> {
+async fn resolve_excluded(buyer: &Buyer, args: &JobArgs) -> Result<Vec<AccountKey>, Failure> {
     let named = &args.exclude;
     if named.len() > EXCLUDED_MAX {
         let cause = format!(
@@ -415,5 +426,5 @@ async fn excluded(buyer: &Buyer, args: &JobArgs) -> Result<Vec<AccountKey>, Fail
         let hint = "name fewer, or use --min-reputation";
         return Err(Failure::new(Kind::Input, cause, hint));
     }
-    providers::named(buyer.broker(), named).await
+    providers::resolve_providers(buyer.broker(), named).await
 }

@@ -14,7 +14,7 @@ use souk_node::clock::unix_ms;
 use super::job::{self, JOBS_FOLDER};
 use crate::args::{JobCommand, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{join, unreachable_market};
+use crate::folder::{join_as_buyer, unreachable_market};
 use crate::show;
 use souk_node::buyer::job_files::JobFiles;
 
@@ -22,42 +22,44 @@ use souk_node::buyer::job_files::JobFiles;
 pub async fn run(folder: &Path, output: Output, command: &JobCommand) -> Outcome {
     match command {
         JobCommand::List => {
-            let records = Journal::list(&folder.join(JOBS_FOLDER));
+            let records = Journal::list_records(&folder.join(JOBS_FOLDER));
             match output {
-                Output::Json => show::json(&records),
-                Output::Text => show::jobs::print(&records, unix_ms()),
+                Output::Json => show::print_json(&records),
+                Output::Text => show::jobs::print_jobs(&records, unix_ms()),
             }
             Ok(())
         }
-        JobCommand::Status { name } => status(folder, output, name).await,
-        JobCommand::Resume { name } => resume(folder, output, name).await,
-        JobCommand::Watch { name } => following::watch(folder, output, name).await,
-        JobCommand::Logs { name } => following::logs(folder, output, name),
+        JobCommand::Status { name } => show_status(folder, output, name).await,
+        JobCommand::Resume { name } => resume_job(folder, output, name).await,
+        JobCommand::Watch { name } => following::watch_job(folder, output, name).await,
+        JobCommand::Logs { name } => following::show_events(folder, output, name),
         JobCommand::Cancel { name, wait } => {
-            ending::cancel(folder, output, name, Duration::from_secs(*wait)).await
+            ending::cancel_job(folder, output, name, Duration::from_secs(*wait)).await
         }
-        JobCommand::Explain { name } => results::explain(folder, output, name),
-        JobCommand::Result { name, out, format } => results::result(
+        JobCommand::Explain { name } => results::explain_job(folder, output, name),
+        JobCommand::Result { name, out, format } => results::show_result(
             folder,
             output,
             name,
             out.as_deref().map(|out| (out, *format)),
         ),
-        JobCommand::Trace { name, out } => results::trace(folder, output, name, out.as_deref()),
+        JobCommand::Trace { name, out } => {
+            results::write_trace(folder, output, name, out.as_deref())
+        }
     }
 }
 
 /// Shows one job and its cost.
-async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
-    let record = Journal::read(&folder.join(JOBS_FOLDER), name).map_err(job::unreadable)?;
-    let buyer = join(folder).await?;
+async fn show_status(folder: &Path, output: Output, name: &str) -> Outcome {
+    let record = Journal::read(&folder.join(JOBS_FOLDER), name).map_err(job::journal_failure)?;
+    let buyer = join_as_buyer(folder).await?;
     let leases = buyer.broker();
     let leases = leases.job_leases(buyer.account(), &record.ids).await;
     let leases = leases.map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&show::jobs::to_json(&record, &leases)),
+        Output::Json => show::print_json(&show::jobs::to_json(&record, &leases)),
         Output::Text => {
-            let names = show::names(&record.providers);
+            let names = show::provider_names(&record.providers);
             show::jobs::print_one(&record, &leases, &names);
         }
     }
@@ -65,10 +67,10 @@ async fn status(folder: &Path, output: Output, name: &str) -> Outcome {
 }
 
 /// Resumes a job.
-async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
+async fn resume_job(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
-    let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
-    let args = command(&record)?;
+    let record = Journal::read(&jobs, name).map_err(job::journal_failure)?;
+    let args = decode_command(&record)?;
     if record.state == JobState::Done {
         let (name, out) = (&record.name, args.out.display());
         let cause = format!("job {name} is done; its outputs are in {out}");
@@ -78,26 +80,26 @@ async fn resume(folder: &Path, output: Output, name: &str) -> Outcome {
             "submit it again to run it again",
         ));
     }
-    let journal = Journal::open(&jobs, &record.name).map_err(job::unreadable)?;
-    job::resume(folder, output, (&args, journal)).await
+    let journal = Journal::open_by_name(&jobs, &record.name).map_err(job::journal_failure)?;
+    job::resume_job(folder, output, (&args, journal)).await
 }
 
 /// Finds a job by its name or the first digits of it; returns its record and its files.
-fn known(folder: &Path, name: &str) -> Result<(Record, JobFiles), Failure> {
+fn find_job(folder: &Path, name: &str) -> Result<(Record, JobFiles), Failure> {
     let jobs = folder.join(JOBS_FOLDER);
-    let record = Journal::read(&jobs, name).map_err(job::unreadable)?;
+    let record = Journal::read(&jobs, name).map_err(job::journal_failure)?;
     let files = JobFiles::new(&jobs, &record.name);
     Ok((record, files))
 }
 
 /// Returns the names of a job's providers.
-fn names(record: &Record, files: &JobFiles) -> show::Names {
-    let mut names = files.plan().unwrap_or_default().names;
-    names.extend(show::names(&record.providers));
+fn provider_names(record: &Record, files: &JobFiles) -> show::Names {
+    let mut names = files.read_plan().unwrap_or_default().names;
+    names.extend(show::provider_names(&record.providers));
     names
 }
 
-fn command(record: &Record) -> Result<SubmitArgs, Failure> {
+fn decode_command(record: &Record) -> Result<SubmitArgs, Failure> {
     serde_json::from_value(record.command.clone()).map_err(|error| {
         let cause = format!("job {} was submitted by another souk: {error}", record.name);
         Failure::new(Kind::State, cause, "submit it again")

@@ -9,7 +9,7 @@ use souk_node::market::AccountKey;
 
 use crate::args::{Key, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::create;
+use crate::folder::create_folder;
 use crate::show;
 
 /// Locks or unlocks the key in a node's folder, or creates an operator's key.
@@ -20,27 +20,27 @@ pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
     let path = folder.join(KEY_FILE);
     let key = NodeKey::load(&path).map_err(from_key)?;
     let (passphrase, state) = match command {
-        Key::Lock => (Some(Passphrase::choose().map_err(from_lock)?), "locked"),
+        Key::Lock => (Some(Passphrase::choose_new().map_err(from_lock)?), "locked"),
         Key::Unlock | Key::New => (None, "bare"),
     };
     key.replace(&path, passphrase.as_ref()).map_err(from_key)?;
     let said = format!("{} is {state}", path.display());
-    show::line(output, &json!({ "key": path, "is": state }), &said);
+    show::print_result(output, &json!({ "key": path, "is": state }), &said);
     Ok(())
 }
 
 /// Creates an operator's key if none exists.
 fn new(folder: &Path, output: Output) -> Outcome {
-    create(folder)?;
+    create_folder(folder)?;
     let path = folder.join(OPERATOR_FOLDER).join(KEY_FILE);
     let key = NodeKey::load_or_create(&path).map_err(from_key)?;
-    let account = AccountKey(key.public());
+    let account = AccountKey(key.public_key());
     let text = format!(
         "{account}\n  its key is {}: keep a copy elsewhere. Whoever founds the market gives\n    \
          souk market found --operator {account} --needed 2",
         path.display()
     );
-    show::line(output, &json!({ "account": account, "key": path }), &text);
+    show::print_result(output, &json!({ "account": account, "key": path }), &text);
     Ok(())
 }
 

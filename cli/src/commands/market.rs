@@ -14,47 +14,51 @@ use souk_node::protocols::market::{Governance, Members};
 
 use crate::args::{Market, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{create, from_config, from_network, look, unreachable_market};
+use crate::folder::{connect_broker, create_folder, from_config, from_network, unreachable_market};
 use crate::{rules, show};
 
 /// Runs a command on markets.
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
-        Market::Found(new) => founding::found(folder, output, &new),
-        Market::Join { line } => join(folder, output, &line).await,
-        Market::Show => show(folder, output).await,
+        Market::Found(new) => founding::create_market(folder, output, &new),
+        Market::Join { line } => join_market(folder, output, &line).await,
+        Market::Show => show_market(folder, output).await,
         Market::Rules => {
-            show::say(rules::text(&Default::default()).trim_end());
+            show::print_line(rules::format_rules(&Default::default()).trim_end());
             Ok(())
         }
-        Market::Classes(freshness) => views::classes(folder, freshness, output).await,
-        Market::Price(freshness) => views::price(folder, freshness, output).await,
-        Market::Depth { class, freshness } => views::depth(folder, &class, freshness, output).await,
+        Market::Classes(freshness) => views::show_classes(folder, freshness, output).await,
+        Market::Price(freshness) => views::show_prices(folder, freshness, output).await,
+        Market::Depth { class, freshness } => {
+            views::show_depth(folder, &class, freshness, output).await
+        }
         Market::Trades { class, freshness } => {
-            views::trades(folder, &class, freshness, output).await
+            views::show_trades(folder, &class, freshness, output).await
         }
         Market::Candles {
             class,
             step,
             freshness,
-        } => views::candles(folder, &class, step, freshness, output).await,
+        } => views::show_candles(folder, &class, step, freshness, output).await,
     }
 }
 
-async fn join(folder: &Path, output: Output, line: &str) -> Outcome {
+async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
     let invitation: Invitation = line.parse().map_err(|error| {
         let hint = "give the whole line that `souk market found` or `souk market show` printed";
         Failure::new(Kind::Input, error, hint)
     })?;
-    let present = kept(folder)?;
+    let present = read_market_file(folder)?;
     if let Some(market) = &present
         && market.genesis.market_id() != invitation.market
     {
         return Err(of_another(folder, &market.genesis));
     }
-    let (genesis, members) = joining::fetch(&invitation).await.map_err(from_joining)?;
-    create(folder)?;
-    MarketFile::remember(folder, members.addresses()).map_err(from_config)?;
+    let (genesis, members) = joining::fetch_market(&invitation)
+        .await
+        .map_err(from_joining)?;
+    create_folder(folder)?;
+    MarketFile::store_known(folder, members.addresses()).map_err(from_config)?;
     let market = MarketFile::new(genesis);
     market.write(folder).map_err(from_config)?;
     let name = &market.genesis.chain;
@@ -74,12 +78,12 @@ async fn join(folder: &Path, output: Output, line: &str) -> Outcome {
         },
         name.as_str(),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
 /// Returns the market of this folder, if it has one.
-fn kept(folder: &Path) -> Result<Option<MarketFile>, Failure> {
+fn read_market_file(folder: &Path) -> Result<Option<MarketFile>, Failure> {
     let path = folder.join(MARKET_FILE);
     match path.exists() {
         true => MarketFile::read(&path).map(Some).map_err(from_config),
@@ -101,13 +105,13 @@ fn of_another(folder: &Path, genesis: &Genesis) -> Failure {
     )
 }
 
-async fn show(folder: &Path, output: Output) -> Outcome {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+async fn show_market(folder: &Path, output: Output) -> Outcome {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let market = market.with_known(folder);
     let line = line_of(&market)?;
     let genesis = &market.genesis;
     // The facts of the folder are shown even if no validator answers.
-    let asked = asked(folder).await;
+    let asked = fetch_governance_and_members(folder).await;
     let facts = json!({
         "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
         "operators": genesis.operators, "operators_needed": genesis.operators_needed,
@@ -125,17 +129,17 @@ async fn show(folder: &Path, output: Output) -> Outcome {
         genesis.market_id(),
         genesis.operators_needed,
         operators.join("\n          "),
-        rules::text(rules).trim_end(),
+        rules::format_rules(rules).trim_end(),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     match (&asked, output) {
         (_, Output::Json) => {}
         (Ok((found, members)), Output::Text) => {
-            show::say("");
+            show::print_line("");
             show::governance::print_coming(found);
             show::governance::print_versions(members);
         }
-        (Err(failure), Output::Text) => show::tell(&format!(
+        (Err(failure), Output::Text) => show::print_notice(&format!(
             "note: it was founded with these rules; no validator says what they are now: {}",
             failure.cause
         )),
@@ -144,10 +148,13 @@ async fn show(folder: &Path, output: Output) -> Outcome {
 }
 
 /// Asks the market for its governance and its validators.
-async fn asked(folder: &Path) -> Result<(Governance, Members), Failure> {
-    let broker = look(folder).await?;
-    let found = broker.governance().await.map_err(unreachable_market)?;
-    let members = broker.members().await.map_err(unreachable_market)?;
+async fn fetch_governance_and_members(folder: &Path) -> Result<(Governance, Members), Failure> {
+    let broker = connect_broker(folder).await?;
+    let found = broker
+        .fetch_governance()
+        .await
+        .map_err(unreachable_market)?;
+    let members = broker.fetch_members().await.map_err(unreachable_market)?;
     Ok((found, members))
 }
 

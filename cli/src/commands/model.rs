@@ -14,15 +14,15 @@ use crate::{files, show};
 /// Runs a command on models.
 pub fn run(output: Output, command: &Model) -> Outcome {
     match command {
-        Model::Inspect { file, symbol } => inspect(output, file, symbol),
+        Model::Inspect { file, symbol } => inspect_model(output, file, symbol),
         #[cfg(feature = "generate")]
-        Model::Import { from, to, context } => generate::import(output, from, to, *context),
+        Model::Import { from, to, context } => generate::import_model(output, from, to, *context),
     }
 }
 
-fn inspect(output: Output, file: &Path, symbol: &[String]) -> Outcome {
+fn inspect_model(output: Output, file: &Path, symbol: &[String]) -> Outcome {
     let bytes = files::read(file)?;
-    let mut bindings = Bindings::assume(1);
+    let mut bindings = Bindings::with_assumed_extent(1);
     for text in symbol {
         let parsed = text
             .split_once('=')
@@ -31,15 +31,15 @@ fn inspect(output: Output, file: &Path, symbol: &[String]) -> Outcome {
             let cause = format!("\"{text}\" is not NAME=N");
             Failure::new(Kind::Input, cause, "write --symbol batch=8")
         })?;
-        bindings = bindings.symbol(name, extent);
+        bindings = bindings.with_symbol(name, extent);
     }
     let folder = file.parent().map(Path::to_owned).unwrap_or_default();
     let declared = Graph::declared_inputs(bytes.clone()).map_err(from_import)?;
     let mut find = |relative: &str| Some(folder.join(relative));
     let graph = Graph::import_with(bytes, &bindings, &mut find).map_err(from_import)?;
     match output {
-        Output::Json => show::json(&show::model::to_json(&graph, &declared)),
-        Output::Text => show::model::print(&graph, &declared),
+        Output::Json => show::print_json(&show::model::to_json(&graph, &declared)),
+        Output::Text => show::model::print_graph(&graph, &declared),
     }
     Ok(())
 }

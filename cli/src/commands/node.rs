@@ -26,72 +26,72 @@ pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave
                                 library that souk finds";
 
 /// Runs a validator until a signal stops it.
-pub async fn validator(folder: &Path, run: RunArgs) -> Outcome {
+pub async fn run_validator(folder: &Path, run: RunArgs) -> Outcome {
     let config = node::SeatConfig {
         home: folder.to_owned(),
         key: key(folder)?,
-        market: MarketFile::find(folder).map_err(from_config)?,
+        market: MarketFile::read_nearest(folder).map_err(from_config)?,
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
-        network: options(&run),
+        network: network_options(&run),
     };
-    let watched = MetricsDoor::at(&run).await?;
-    let stop = async { drop(until(run).await) };
+    let watched = MetricsDoor::bind_http(&run).await?;
+    let stop = async { drop(wait_for_stop(run).await) };
     tokio::pin!(stop);
     let seat = tokio::select! {
-        seat = Seat::start(config, waiting) => seat.map_err(from_seat)?,
+        seat = Seat::start(config, report_waiting) => seat.map_err(from_seat)?,
         () = &mut stop => return Ok(()),
     };
-    watched.tell(seat.figures());
-    ready("validator");
+    watched.serve_metrics(seat.page_maker());
+    report_ready("validator");
     seat.run(stop).await.map_err(from_seat)
 }
 
-/// Tells the user of a new validator that it waits for an operator.
-fn waiting(address: &str) {
-    tell(&format!(
+/// Tells the user of a new validator that an operator must add it.
+fn report_waiting(address: &str) {
+    print_message(&format!(
         "waiting to be added: the operator runs `souk --dir FOLDER validator add {address}`"
     ));
 }
 
 /// Prints a message to standard error.
-fn tell(text: &str) {
+fn print_message(text: &str) {
     // A reader that went away is no reason to stop.
     let _ = writeln!(std::io::stderr(), "{}", show::escape_controls(text));
 }
 
 /// Runs a provider until a signal stops it.
-pub async fn provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
-    // This comes first: without a provider's file, the error should not be about its key.
-    let file = ProviderFile::find(folder).map_err(from_config)?;
+pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
+    // This must come first: without a provider's file, the error should not be about its key.
+    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     let config = provider::Config {
         home: folder.to_owned(),
         key: key(folder)?,
-        market: MarketFile::find(folder).map_err(from_config)?,
+        market: MarketFile::read_nearest(folder).map_err(from_config)?,
         provider: file,
-        network: options(&args.run),
-        program: program()?,
+        network: network_options(&args.run),
+        program: program_path()?,
     };
-    let watched = MetricsDoor::at(&args.run).await?;
+    let watched = MetricsDoor::bind_http(&args.run).await?;
     let provider = provider::Provider::start(config)
         .await
         .map_err(from_provider)?;
-    watched.tell(provider.figures());
-    let sold = provider.resources();
-    ready(&show::device(sold.model.as_str(), sold.emulated));
+    watched.serve_metrics(provider.page_maker());
+    let sold = provider.advertised_resources();
+    report_ready(&show::device_label(sold.model.as_str(), sold.emulated));
     let patience = Duration::from_secs(args.drain);
     #[expect(
         clippy::async_yields_async,
         reason = "the second request is awaited later"
     )]
     let stop = async {
-        let mut requests = until(args.run).await;
-        tell("stopping: leases at work may end; asked again, they end with what is done");
+        let mut requests = wait_for_stop(args.run).await;
+        print_message("stopping: leases at work may end; asked again, they end with what is done");
         async move { requests.next().await }
     };
     provider.run(stop, patience).await.map_err(from_provider)
 }
 
-fn options(run: &RunArgs) -> network::Options {
+fn network_options(run: &RunArgs) -> network::Options {
     network::Options {
         mdns: run.mdns,
         relays: run.relay,
@@ -108,27 +108,27 @@ struct MetricsDoor {
 impl MetricsDoor {
     /// Listens before the node starts, so that a failure appears at once.
     #[cfg(feature = "gateway")]
-    async fn at(run: &RunArgs) -> Result<MetricsDoor, Failure> {
+    async fn bind_http(run: &RunArgs) -> Result<MetricsDoor, Failure> {
         let Some(address) = run.http else {
             return Ok(MetricsDoor { door: None });
         };
-        let door = souk_gateway::Door::at(address).await;
+        let door = souk_gateway::Door::bind_loopback(address).await;
         let door = door.map_err(super::serve::from_door)?;
-        tell(&format!("metrics: http://{}/metrics", door.address()));
+        print_message(&format!("metrics: http://{}/metrics", door.address()));
         Ok(MetricsDoor { door: Some(door) })
     }
 
     #[cfg(not(feature = "gateway"))]
     #[expect(clippy::unused_async, reason = "with the gateway it waits")]
-    async fn at(_: &RunArgs) -> Result<MetricsDoor, Failure> {
+    async fn bind_http(_: &RunArgs) -> Result<MetricsDoor, Failure> {
         Ok(MetricsDoor {})
     }
 
     /// Serves the metrics from now on.
-    fn tell(self, figures: PageMaker) {
+    fn serve_metrics(self, figures: PageMaker) {
         #[cfg(feature = "gateway")]
         if let Some(door) = self.door {
-            tokio::spawn(souk_gateway::watched(door, figures));
+            tokio::spawn(souk_gateway::serve_metrics(door, figures));
         }
         #[cfg(not(feature = "gateway"))]
         drop(figures);
@@ -136,7 +136,7 @@ impl MetricsDoor {
 }
 
 /// Returns the path of the running program, which stays valid after an update replaces its file.
-fn program() -> Result<PathBuf, Failure> {
+fn program_path() -> Result<PathBuf, Failure> {
     if cfg!(target_os = "linux") {
         return Ok(PathBuf::from("/proc/self/exe"));
     }
@@ -149,13 +149,13 @@ pub fn key(folder: &Path) -> Result<NodeKey, Failure> {
 }
 
 /// Reports to the starter of this process that the node serves.
-fn ready(what: &str) {
+fn report_ready(what: &str) {
     // A reader that went away is no reason to stop.
     let _ = writeln!(std::io::stdout(), "{} {what}", souk_testnet::process::READY);
 }
 
 /// Waits for the first request to stop; returns the source of further requests.
-async fn until(run: RunArgs) -> Requests {
+async fn wait_for_stop(run: RunArgs) -> Requests {
     let mut requests = Requests::new();
     if run.until_stdin_closes {
         requests.next_or_stdin_closed().await;

@@ -1,8 +1,8 @@
 //! `souk openai`: serves a language model to programs that use OpenAI's HTTP API.
 //!
 //! It has its own listener, because its paths, errors and key are OpenAI's, not the gateway's. It
-//! answers several requests at once over one session, which it buys with the first request and ends
-//! after an idle period.
+//! can answer several requests at once over one session, which it buys with the first request and
+//! ends after an idle period.
 
 mod answer;
 mod calling;
@@ -40,14 +40,14 @@ use answer::{AnswerKind, ChoiceEvents, Shape};
 use calling::WantedForm;
 use desk::{Desk, DeskOrder};
 use embeddings::EmbeddingQuestion;
-use orders::prepare;
+use orders::prepare_orders;
 use question::Question;
 use refusal::Refusal;
 
 /// The key file, relative to the folder of the market.
 const KEY_FILE: &str = "buyer/openai-key";
 
-/// Schemas that become grammars concurrently, those that may wait, and how long: a grammar takes at
+/// Schemas that become grammars concurrently, those that can wait, and how long: a grammar takes at
 /// most a tenth of a second.
 const GRAMMARS_AT_ONCE: usize = 2;
 const GRAMMARS_WAITING: usize = 8;
@@ -77,9 +77,9 @@ type JsonBody = Result<Body<Map<String, Value>>, Problem>;
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let mut requests = stop::Requests::new();
-    let (model, voice) = texts::open(&args.model, args.place.context)?;
+    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
     let name = voice.card.name.clone();
-    let door = Door::at(args.listen).await.map_err(from_door)?;
+    let door = Door::bind_loopback(args.listen).await.map_err(from_door)?;
     let stop = StopSign::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
@@ -87,10 +87,19 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         sequences: args.sequences,
         is_embedding: args.embeddings,
     };
-    let place = Place::open(market, model, &args.place, size, stop.clone()).await?;
+    let place = Place::open_place(
+        market.0,
+        market.1,
+        model.0,
+        model.1,
+        &args.place,
+        size,
+        stop.clone(),
+    )
+    .await?;
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let path = path.join(KEY_FILE);
-    crate::folder::create(path.parent().unwrap_or(folder))?;
+    crate::folder::create_folder(path.parent().unwrap_or(folder))?;
     let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
     let keep = Duration::from_secs(args.keep);
     let (desk, work) = Desk::open(
@@ -106,7 +115,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         "{READY} {url} with {name}; its key is in {}; stop with Ctrl-C",
         path.display()
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     let begun = SystemTime::now().duration_since(UNIX_EPOCH);
     let server = Arc::new(Server {
         voice,
@@ -124,11 +133,11 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         () = requests.next() => {}
     }
     server.desk.close();
-    // The current step ends first; a second signal ends without that wait.
+    // The current step ends first; the user can cut that wait short with a second signal.
     let done = tokio::select! {
         done = &mut working => done,
         () = requests.next() => {
-            stop.give();
+            stop.raise_signal();
             working.await
         }
     };
@@ -151,28 +160,31 @@ fn from_door(error: DoorError) -> Failure {
 
 fn router(server: Arc<Server>) -> Router {
     Router::new()
-        .route("/v1/models", get(models))
-        .route("/v1/models/{*model}", get(model))
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completion))
-        .route("/v1/embeddings", post(embeddings))
-        .fallback(unknown)
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/v1/chat/completions", post(answer_chat))
+        .route("/v1/completions", post(answer_completion))
+        .route("/v1/embeddings", post(answer_embeddings))
+        .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(server.clone(), guard))
+        .layer(middleware::from_fn_with_state(
+            server.clone(),
+            check_request,
+        ))
         .with_state(server)
 }
 
-/// Admits requests that name this machine as their host and carry the key: from programs, and from
-/// web pages of the allowed origins.
-async fn guard(State(server): ServerState, asked: Request, next: Next) -> Response {
+/// Admits requests from programs and from web pages of the allowed origins. Each must name this
+/// machine as its host and carry the key.
+async fn check_request(State(server): ServerState, asked: Request, next: Next) -> Response {
     let (mut parts, body) = asked.into_parts();
-    let origin = cors::allowed(&server.origins, &parts.headers);
+    let origin = cors::allowed_origin(&server.origins, &parts.headers);
     if let Some(origin) = &origin {
         if parts.method == Method::OPTIONS {
-            return cors::preflight(origin, &parts.headers);
+            return cors::preflight_response(origin, &parts.headers);
         }
-        cors::forget(&mut parts.headers);
+        cors::remove_origin(&mut parts.headers);
     }
     let answered = match from_here(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),
@@ -185,108 +197,121 @@ async fn guard(State(server): ServerState, asked: Request, next: Next) -> Respon
     }
 }
 
-fn card(server: &Server, name: &str) -> Value {
+fn model_card(server: &Server, name: &str) -> Value {
     json!({ "id": name, "object": "model", "created": server.begun, "owned_by": "souk" })
 }
 
-async fn models(State(server): ServerState) -> Json<Value> {
+async fn list_models(State(server): ServerState) -> Json<Value> {
     let names = std::iter::once(&server.voice.card.name).chain(&server.aliases);
-    let data: Vec<Value> = names.map(|name| card(&server, name)).collect();
+    let data: Vec<Value> = names.map(|name| model_card(&server, name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
-async fn model(
+async fn show_model(
     State(server): ServerState,
     Named(name): Named<String>,
 ) -> Result<Json<Value>, Refusal> {
-    known(&server, &name)?;
-    Ok(Json(card(&server, &name)))
+    check_model(&server, &name)?;
+    Ok(Json(model_card(&server, &name)))
 }
 
-fn known(server: &Server, name: &str) -> Result<(), Refusal> {
+fn check_model(server: &Server, name: &str) -> Result<(), Refusal> {
     let own = &server.voice.card.name;
     match own == name || server.aliases.iter().any(|alias| alias == name) {
         true => Ok(()),
-        false => Err(Refusal::model(name, own)),
+        false => Err(Refusal::unknown_model(name, own)),
     }
 }
 
-async fn chat(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
-    let question = Question::chat(body?.0)?;
-    answered(&server, question, AnswerKind::Chat).await
+async fn answer_chat(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
+    let question = Question::from_chat(body?.0)?;
+    answer_question(&server, question, AnswerKind::Chat).await
 }
 
-async fn completion(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
-    let question = Question::completion(body?.0)?;
-    answered(&server, question, AnswerKind::Text).await
+async fn answer_completion(
+    State(server): ServerState,
+    body: JsonBody,
+) -> Result<Response, Refusal> {
+    let question = Question::from_completion(body?.0)?;
+    answer_question(&server, question, AnswerKind::Text).await
 }
 
-async fn answered(
+async fn answer_question(
     server: &Server,
     question: Question,
     kind: AnswerKind,
 ) -> Result<Response, Refusal> {
     if server.is_embedding {
-        return Err(Refusal::endpoint("vectors, and texts without --embeddings"));
+        return Err(Refusal::unsupported_endpoint(
+            "vectors, and texts without --embeddings",
+        ));
     }
-    known(server, &question.model)?;
+    check_model(server, &question.model)?;
     let voice = &server.voice;
     let mut places = server
         .desk
-        .reserve(question.inputs.len() * question.choices)?;
+        .reserve_places(question.inputs.len() * question.choices)?;
     let calls = question.tools.as_ref();
     let calls = calls
         .map(|wanted| calling::Calling::new(voice, wanted))
         .transpose()?;
-    let grammar = match WantedForm::of(&question, calls.as_ref())? {
-        Some(wanted) => Some(grammar(server, &wanted).await?),
+    let grammar = match WantedForm::from_question(&question, calls.as_ref())? {
+        Some(wanted) => Some(build_grammar(server, &wanted).await?),
         None => None,
     };
     let prepared =
-        tokio::task::block_in_place(|| prepare(voice, &question, calls.as_ref(), grammar))?;
+        tokio::task::block_in_place(|| prepare_orders(voice, &question, calls.as_ref(), grammar))?;
     let mut choices = Vec::with_capacity(prepared.len());
     for (order, choice) in prepared {
         let events = server
             .desk
-            .take(&mut places, DeskOrder::Text(Box::new(order)))?;
+            .accept_order(&mut places, DeskOrder::Text(Box::new(order)))?;
         choices.push(ChoiceEvents { choice, events });
     }
     let shape = Shape::new(kind, &question.model);
     match question.is_streamed {
-        true => answer::stream(shape, choices, question.has_usage).await,
-        false => answer::whole(shape, choices).await,
+        true => answer::stream_answer(shape, choices, question.has_usage).await,
+        false => answer::collect_answer(shape, choices).await,
     }
 }
 
 /// Creates the grammar of a form, in its own queue: its creation must not delay answers.
-async fn grammar(server: &Server, wanted: &WantedForm) -> Result<Grammar, Refusal> {
-    let full = || Refusal::full(GRAMMARS_WAITING);
+async fn build_grammar(server: &Server, wanted: &WantedForm) -> Result<Grammar, Refusal> {
+    let full = || Refusal::queue_full(GRAMMARS_WAITING);
     let _place = server.grammars_waiting.try_acquire().map_err(|_| full())?;
     let turn = tokio::time::timeout(GRAMMAR_PATIENCE, server.grammars.acquire());
     let _turn = turn.await.map_err(|_| full())?.map_err(|_| full())?;
-    let made = tokio::task::block_in_place(|| server.voice.grammar(&wanted.form, wanted.mark));
-    made.map_err(|error| Refusal::field(wanted.field, error.to_string()))
+    let made =
+        tokio::task::block_in_place(|| server.voice.build_grammar(&wanted.form, wanted.mark));
+    made.map_err(|error| Refusal::invalid_field(wanted.field, error.to_string()))
 }
 
-async fn embeddings(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
+async fn answer_embeddings(
+    State(server): ServerState,
+    body: JsonBody,
+) -> Result<Response, Refusal> {
     if !server.is_embedding {
-        return Err(Refusal::endpoint("texts, and vectors with --embeddings"));
+        return Err(Refusal::unsupported_endpoint(
+            "texts, and vectors with --embeddings",
+        ));
     }
     let question = EmbeddingQuestion::read(body?.0)?;
-    known(&server, &question.model)?;
-    let mut places = server.desk.reserve(1)?;
-    let order = tokio::task::block_in_place(|| question.order(&server.voice))?;
+    check_model(&server, &question.model)?;
+    let mut places = server.desk.reserve_places(1)?;
+    let order = tokio::task::block_in_place(|| question.to_order(&server.voice))?;
     let tokens = order.texts.iter().map(Vec::len).sum();
-    let events = server.desk.take(&mut places, DeskOrder::Vectors(order))?;
-    question.answer(tokens, events).await
+    let events = server
+        .desk
+        .accept_order(&mut places, DeskOrder::Vectors(order))?;
+    question.collect_answer(tokens, events).await
 }
 
-async fn unknown(asked: Request) -> Refusal {
+async fn unknown_path(asked: Request) -> Refusal {
     let message = format!("there is no {} here", asked.uri().path());
-    Refusal::new(StatusCode::NOT_FOUND, message).code("unknown_url")
+    Refusal::new(StatusCode::NOT_FOUND, message).with_code("unknown_url")
 }
 
 async fn wrong_method(asked: Request) -> Refusal {
     let message = format!("{} does not take {}", asked.uri().path(), asked.method());
-    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).code("method_not_supported")
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).with_code("method_not_supported")
 }

@@ -11,11 +11,11 @@ use serde_json::json;
 use souk_node::client::trader::Trader;
 use souk_node::market::{Acceptance, Command, Credits, Name, RequestId};
 
-use super::account::{from_trade, out_of_turn, short_text, trader};
+use super::account::{connect_trader, from_trade, out_of_turn, short_text};
 use super::validator::operator_key;
 use crate::args::{Operator, OperatorKey, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{look, unreachable_market};
+use crate::folder::{connect_broker, unreachable_market};
 use crate::paste;
 use crate::show;
 
@@ -25,26 +25,26 @@ const NAME: &str = "operator";
 /// Runs a command of the operators.
 pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
     match command {
-        Operator::Requests => requests(folder, output).await,
+        Operator::Requests => list_requests(folder, output).await,
         Operator::Decide(args) => deciding::run(folder, output, &args).await,
         Operator::Reconcile { file } => reconciling::run(folder, output, &file).await,
-        Operator::Pending => rules::pending(folder, output).await,
+        Operator::Pending => rules::list_pending_commands(folder, output).await,
         Operator::Rules(command) => rules::run(folder, output, command).await,
         Operator::Upgrade {
             to,
             notice,
             anyway,
             key,
-        } => rules::upgrade(folder, output, (to, notice, anyway), &key).await,
+        } => rules::announce_upgrade(folder, output, to, notice, anyway, &key).await,
         Operator::Confirm { requests, key } => {
-            let operator = operator(folder, &key).await?;
-            confirm(&operator, output, requests).await
+            let operator = connect_operator(folder, &key).await?;
+            confirm_requests(&operator, output, requests).await
         }
         Operator::Lock { requests, key } => {
-            let operator = operator(folder, &key).await?;
-            lock(&operator, output, requests).await
+            let operator = connect_operator(folder, &key).await?;
+            lock_withdrawals(&operator, output, requests).await
         }
-        Operator::Approve { command, key } => approve(folder, output, command, &key).await,
+        Operator::Approve { command, key } => approve_command(folder, output, command, &key).await,
         Operator::Refuse {
             request,
             reason,
@@ -55,7 +55,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             let facts = json!({ "request": request, "is": "refused" });
             let text = format!("request {request} is refused");
             let refuse = Command::Refuse { request, reason };
-            say_done(folder, output, &key, refuse, (facts, text)).await
+            say_done(folder, output, &key, refuse, facts, text).await
         }
         Operator::Credit {
             account,
@@ -63,10 +63,10 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             key,
         } => {
             let facts = json!({ "account": account, "micro_credits": amount });
-            let text = format!("credited {} to {account}", show::credits(amount));
+            let text = format!("credited {} to {account}", show::format_credits(amount));
             let amount = Credits(amount);
             let credit = Command::Deposit { account, amount };
-            say_done(folder, output, &key, credit, (facts, text)).await
+            say_done(folder, output, &key, credit, facts, text).await
         }
         Operator::Freeze {
             account,
@@ -77,15 +77,15 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             let facts = json!({ "account": account, "is": "frozen", "reason": reason });
             let text = format!("{account} is frozen: {reason}");
             let freeze = Command::Freeze { account, reason };
-            say_done(folder, output, &key, freeze, (facts, text)).await
+            say_done(folder, output, &key, freeze, facts, text).await
         }
         Operator::Thaw { account, key } => {
             let facts = json!({ "account": account, "is": "thawed" });
             let text = format!("{account} is thawed");
             let thaw = Command::Thaw { account };
-            say_done(folder, output, &key, thaw, (facts, text)).await
+            say_done(folder, output, &key, thaw, facts, text).await
         }
-        Operator::Collect { amount, key } => collect(folder, output, amount, &key).await,
+        Operator::Collect { amount, key } => collect_earnings(folder, output, amount, &key).await,
     }
 }
 
@@ -95,18 +95,19 @@ async fn say_done(
     output: Output,
     key: &OperatorKey,
     command: Command,
-    (facts, text): (serde_json::Value, String),
+    facts: serde_json::Value,
+    text: String,
 ) -> Outcome {
-    let operator = operator(folder, key).await?;
-    if given(&operator, output, command).await?.is_some() {
-        show::line(output, &facts, &text);
+    let operator = connect_operator(folder, key).await?;
+    if submit_command(&operator, output, command).await?.is_some() {
+        show::print_result(output, &facts, &text);
     }
     Ok(())
 }
 
-/// Submits a command of the operators. If it waits for more of them, reports that and returns
+/// Submits a command of the operators. If more of them must approve it, reports that and returns
 /// `None`.
-async fn given(
+async fn submit_command(
     operator: &Trader,
     output: Output,
     command: Command,
@@ -124,22 +125,27 @@ async fn given(
     let facts = json!({
         "is": "awaited", "command": approval, "given": given, "needed": needed, "until": until,
     });
-    let approve = paste::command(&format!("operator approve {approval}"));
+    let approve = paste::market_command(&format!("operator approve {approval}"));
     let text = format!(
         "command {approval} has {given} of {needed} operators: it is done once as many have given \
          it, and forgotten in a day\n  another operator gives it so: {approve}"
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(None)
 }
 
-async fn collect(folder: &Path, output: Output, amount: u64, key: &OperatorKey) -> Outcome {
-    let operator = operator(folder, key).await?;
+async fn collect_earnings(
+    folder: &Path,
+    output: Output,
+    amount: u64,
+    key: &OperatorKey,
+) -> Outcome {
+    let operator = connect_operator(folder, key).await?;
     let collect = Command::Collect {
         to: operator.account(),
         amount: Credits(amount),
     };
-    let given = given(&operator, output, collect).await;
+    let given = submit_command(&operator, output, collect).await;
     let Some(done) = given.map_err(with_earnings)? else {
         return Ok(());
     };
@@ -147,74 +153,86 @@ async fn collect(folder: &Path, output: Output, amount: u64, key: &OperatorKey) 
         return Err(out_of_turn(&done));
     };
     let facts = json!({ "micro_credits": amount, "available_micro_credits": available });
-    let (taken, now) = (show::credits(amount), show::credits(available.0));
+    let (taken, now) = (
+        show::format_credits(amount),
+        show::format_credits(available.0),
+    );
     let text = format!("collected {taken}; the operator has {now} available");
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
 /// Points the operator to the market's earnings if the command asks for more than these.
 fn with_earnings(mut failure: Failure) -> Failure {
     if failure.facts.contains(&("refusal", "funds_short".into())) {
-        failure.hint = format!("what the market has earned: {}", paste::command("balance"));
+        failure.hint = format!(
+            "what the market has earned: {}",
+            paste::market_command("balance")
+        );
     }
     failure
 }
 
-async fn approve(folder: &Path, output: Output, id: u64, key: &OperatorKey) -> Outcome {
-    let broker = look(folder).await?;
-    let found = broker.governance().await.map_err(unreachable_market)?;
+async fn approve_command(folder: &Path, output: Output, id: u64, key: &OperatorKey) -> Outcome {
+    let broker = connect_broker(folder).await?;
+    let found = broker
+        .fetch_governance()
+        .await
+        .map_err(unreachable_market)?;
     let found = found.approvals.into_iter().find(|one| one.id == id);
     let Some(approval) = found else {
         let cause = format!("no command {id} waits for operators: it was done, or is forgotten");
-        let hint = format!("those that wait: {}", paste::command("operator pending"));
+        let hint = format!(
+            "those that wait: {}",
+            paste::market_command("operator pending")
+        );
         return Err(Failure::new(Kind::State, cause, hint));
     };
     let text = format!(
         "command {id} is done: {}",
-        show::governance::told(&approval.command)
+        show::governance::describe_command(&approval.command)
     );
     let facts = json!({ "command": id, "is": "done" });
-    say_done(folder, output, key, approval.command, (facts, text)).await
+    say_done(folder, output, key, approval.command, facts, text).await
 }
 
-async fn requests(folder: &Path, output: Output) -> Outcome {
-    let broker = look(folder).await?;
+async fn list_requests(folder: &Path, output: Output) -> Outcome {
+    let broker = connect_broker(folder).await?;
     let requests = broker.money_requests(None).await;
     let requests = requests.map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&requests),
+        Output::Json => show::print_json(&requests),
         Output::Text => show::money::print_requests(&requests, true),
     }
     Ok(())
 }
 
 /// Locks withdrawals one by one in their order, so that the operator can pay them.
-async fn lock(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
+async fn lock_withdrawals(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
     for request in requests.into_iter().map(RequestId) {
-        let done = given(operator, output, Command::Lock { request }).await;
+        let done = submit_command(operator, output, Command::Lock { request }).await;
         let done = done.map_err(|failure| failure.with([("request", json!(request))]))?;
         let Some(done) = done else { continue };
         let Acceptance::Locked(lock) = done else {
             return Err(out_of_turn(&done));
         };
         let facts = json!({ "request": request, "is": "locked", "payer": lock.payer });
-        let confirm = paste::command(&format!("operator confirm {request}"));
+        let confirm = paste::market_command(&format!("operator confirm {request}"));
         let text = format!(
             "withdrawal {request} is locked: its account can't take it back; pay it, then say \
              so:\n  {confirm}"
         );
-        show::line(output, &facts, &text);
+        show::print_result(output, &facts, &text);
     }
     Ok(())
 }
 
-/// Confirms requests one by one in their order; those already confirmed stay so if the market
+/// Confirms requests one by one in their order; those already confirmed will stay so if the market
 /// refuses another.
-async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
+async fn confirm_requests(operator: &Trader, output: Output, requests: Vec<u64>) -> Outcome {
     let mut confirmed = Vec::new();
     for request in requests.into_iter().map(RequestId) {
-        let done = given(operator, output, Command::Confirm { request }).await;
+        let done = submit_command(operator, output, Command::Confirm { request }).await;
         let done = done.map_err(|failure| {
             failure.with([("confirmed", json!(confirmed)), ("request", json!(request))])
         })?;
@@ -223,23 +241,23 @@ async fn confirm(operator: &Trader, output: Output, requests: Vec<u64>) -> Outco
             return Err(out_of_turn(&done));
         };
         if output == Output::Text {
-            let left = show::credits(available.0);
+            let left = show::format_credits(available.0);
             let what = format!("request {request} is confirmed");
-            show::say(&format!("{what}; its account has {left} available"));
+            show::print_line(&format!("{what}; its account has {left} available"));
         }
         confirmed.push(json!({ "request": request, "available_micro_credits": available }));
     }
     if output == Output::Json && !confirmed.is_empty() {
-        show::json(&json!({ "is": "confirmed", "confirmed": confirmed }));
+        show::print_json(&json!({ "is": "confirmed", "confirmed": confirmed }));
     }
     Ok(())
 }
 
 /// Returns a trader for the market's operator, and opens the account if necessary.
-async fn operator(folder: &Path, key: &OperatorKey) -> Result<Trader, Failure> {
+async fn connect_operator(folder: &Path, key: &OperatorKey) -> Result<Trader, Failure> {
     let key = operator_key(folder, key.operator_key.as_deref())?;
-    let operator = trader(folder, key).await?;
+    let operator = connect_trader(folder, key).await?;
     let name = Name::try_from(NAME).expect("it is short");
-    operator.register(name).await.map_err(from_trade)?;
+    operator.register_account(name).await.map_err(from_trade)?;
     Ok(operator)
 }

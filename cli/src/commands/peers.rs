@@ -7,7 +7,7 @@ use souk_node::network::swarm::view::View;
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Shows the last view of the node of `folder`.
 pub fn run(folder: &Path, output: Output) -> Outcome {
@@ -17,26 +17,26 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
         Failure::new(Kind::State, error, hint)
     })?;
     match output {
-        Output::Json => show::json(&view),
-        Output::Text => print(&view),
+        Output::Json => show::print_json(&view),
+        Output::Text => print_view(&view),
     }
     Ok(())
 }
 
-fn print(view: &View) {
+fn print_view(view: &View) {
     let reach = match view.reach {
         Reach::Unknown => "nobody has tried out yet whether it can be dialled from outside",
         Reach::Public => "others can dial it",
         Reach::Private => "others cannot dial it",
     };
-    say(&format!("{}: {reach}", view.peer));
+    print_line(&format!("{}: {reach}", view.peer));
     for address in &view.listens {
-        say(&format!("  listens on {address}"));
+        print_line(&format!("  listens on {address}"));
     }
     for relay in &view.relays {
-        say(&format!("  listens through relay {relay}"));
+        print_line(&format!("  listens through relay {relay}"));
     }
-    say(&format!(
+    print_line(&format!(
         "{} peer(s) connected, {} provider(s) heard of",
         view.peers.len(),
         view.providers
@@ -49,13 +49,13 @@ fn print(view: &View) {
         let score = peer
             .score
             .map_or("-".to_owned(), |score| format!("{score:.1}"));
-        say(&format!(
+        print_line(&format!(
             "  {} {way} {} points {} gossip {score}",
             peer.peer, peer.address, peer.points
         ));
     }
     for blocked in &view.blocked {
-        say(&format!(
+        print_line(&format!(
             "  {} is kept out until {} ms since 1970: {:?}",
             blocked.peer, blocked.until_ms, blocked.fault
         ));

@@ -4,7 +4,7 @@ mod device_text;
 mod init;
 mod measuring;
 
-pub use measuring::measured;
+pub use measuring::measure_offer;
 
 use std::path::Path;
 
@@ -27,24 +27,27 @@ use crate::show;
 /// Runs a command on providers.
 pub async fn run(folder: &Path, output: Output, command: Provider) -> Outcome {
     match command {
-        Provider::Run(run) => node::provider(folder, run).await,
+        Provider::Run(run) => node::run_provider(folder, run).await,
         Provider::Init(new) => init::run(folder, output, &new).await,
-        Provider::Measure => measuring::measure(folder, output).await,
-        Provider::Price { credits } => price(folder, output, credits),
-        Provider::Status { reset } => status(folder, output, reset),
+        Provider::Measure => measuring::measure_provider(folder, output).await,
+        Provider::Price { credits } => show_or_set_price(folder, output, credits),
+        Provider::Status { reset } => show_status(folder, output, reset),
     }
 }
 
 /// Shows or changes the price in the provider's file.
-fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
-    let file = ProviderFile::find(folder).map_err(from_config)?;
+fn show_or_set_price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
+    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     let Some(credits) = credits else {
-        let text = format!("{} credits a device-second", show::credits(file.price));
-        show::line(output, &json!({ "price": file.price }), &text);
+        let text = format!(
+            "{} credits a device-second",
+            show::format_credits(file.price)
+        );
+        show::print_result(output, &json!({ "price": file.price }), &text);
         return Ok(());
     };
-    let now = init::micro(credits, "the price")?;
-    let until_now = price::set(folder, now).map_err(|error| match error {
+    let now = init::to_micro_credits(credits, "the price")?;
+    let until_now = price::set_price(folder, now).map_err(|error| match error {
         PriceError::Config(error) => from_config(error),
         made @ PriceError::Made { .. } => {
             let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
@@ -53,10 +56,10 @@ fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
     })?;
     let text = format!(
         "{} credits a device-second, {} until now; a provider that runs asks it within seconds",
-        show::credits(now),
-        show::credits(until_now)
+        show::format_credits(now),
+        show::format_credits(until_now)
     );
-    show::line(
+    show::print_result(
         output,
         &json!({ "price": now, "until_now": until_now }),
         &text,
@@ -64,18 +67,18 @@ fn price(folder: &Path, output: Output, credits: Option<f64>) -> Outcome {
     Ok(())
 }
 
-/// Shows a provider's state from its folder alone: the provider and the market may both be down.
-fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
-    let file = ProviderFile::find(folder).map_err(from_config)?;
+/// Shows a provider's state from its folder alone: the provider and the market can both be down.
+fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
+    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     let history = History::read(folder).map_err(|error| {
         let hint = "restore the file from a copy, or check the folder's permissions";
         Failure::new(Kind::State, error, hint)
     })?;
-    let (runs, kept) = (provider::runs(folder), IsolationFile::read(folder));
+    let (runs, kept) = (provider::is_running(folder), IsolationFile::read(folder));
     let linked = LibraryRecord::read(folder);
     let learned = LearnedCosts::read(folder);
     if reset {
-        LearnedCosts::reset(folder).map_err(|error| {
+        LearnedCosts::request_reset(folder).map_err(|error| {
             let hint = "check the folder's permissions";
             Failure::new(Kind::State, error, hint)
         })?;
@@ -89,7 +92,7 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
         Failure::new(Kind::State, error, hint)
     })?;
     let live = LiveFigures::read(folder, unix_ms()).filter(|_| runs);
-    let links = Links::open(Some(folder.join(LINKS_FILE))).all();
+    let links = Links::load_or_default(Some(folder.join(LINKS_FILE))).list_links();
     match output {
         Output::Json => {
             let facts = show::provider::to_json(&file, &history, runs, &kept);
@@ -103,17 +106,19 @@ fn status(folder: &Path, output: Output, reset: bool) -> Outcome {
                 ("live", live),
                 ("onnxruntime", json!(linked)),
             ];
-            show::json(&show::with(facts, more));
+            show::print_json(&show::with(facts, more));
         }
         Output::Text => {
-            show::provider::print(&file, &history, runs, &kept);
+            show::provider::print_provider(&file, &history, runs, &kept);
             show::provider::print_library(linked.as_ref());
             show::provider::print_live(live.as_ref());
-            show::statistics::print(&sums);
-            show::learned::print(&learned);
+            show::statistics::print_statistics(&sums);
+            show::learned::print_learned_costs(&learned);
             show::provider::print_links(&links);
             if reset {
-                show::say("the sums begin anew, and so does what was learned of the devices");
+                show::print_line(
+                    "the sums begin anew, and so does what was learned of the devices",
+                );
             }
         }
     }

@@ -8,14 +8,17 @@ use crate::failure::{Failure, Kind};
 use crate::paste;
 use crate::show::{self, Names};
 
-/// Returns the accounts of providers. A text is a whole account, or the beginning of a name or
+/// Returns the accounts of providers. A text must be a whole account, or the beginning of a name or
 /// account that matches one provider in the book.
-pub async fn named(broker: &Broker, texts: &[String]) -> Result<Vec<AccountKey>, Failure> {
+pub async fn resolve_providers(
+    broker: &Broker,
+    texts: &[String],
+) -> Result<Vec<AccountKey>, Failure> {
     let whole: Vec<Option<AccountKey>> = texts.iter().map(|text| text.parse().ok()).collect();
     if whole.iter().all(Option::is_some) {
         return Ok(whole.into_iter().flatten().collect());
     }
-    let book = broker.book().await.map_err(no_answer)?;
+    let book = broker.fetch_book().await.map_err(no_answer)?;
     let one = |(text, whole): (&String, Option<AccountKey>)| match whole {
         Some(account) => Ok(account),
         None => on_offer(&book, text),
@@ -33,10 +36,12 @@ pub async fn of_leases(broker: &Broker, leases: &[Lease]) -> Result<Names, Failu
         if names.contains_key(&lease.provider) || names.len() >= NAMED_MAX {
             continue;
         }
-        let account = broker.account(lease.provider).await.map_err(no_answer)?;
+        let account = broker
+            .fetch_account(lease.provider)
+            .await
+            .map_err(no_answer)?;
         let name = account.map(|account| account.name).unwrap_or_default();
-        let device = (&lease.model, lease.class.emulated);
-        let called = show::provider_of(&name, device, &lease.provider);
+        let called = show::provider_of(&name, &lease.model, lease.class.emulated, &lease.provider);
         names.insert(lease.provider, called);
     }
     Ok(names)
@@ -49,14 +54,14 @@ fn on_offer(book: &[Listing], text: &str) -> Result<AccountKey, Failure> {
         let account = ask.provider.to_string();
         !text.is_empty() && (account.starts_with(text) || ask.name.as_str().starts_with(text))
     };
-    let exactly = show::names(book.iter().filter(is_called));
+    let exactly = show::provider_names(book.iter().filter(is_called));
     let found = match exactly.is_empty() {
-        true => show::names(book.iter().filter(begins)),
+        true => show::provider_names(book.iter().filter(begins)),
         false => exactly,
     };
     let hint = format!(
         "give a name or the first digits, as `{}` shows them",
-        paste::command("book")
+        paste::market_command("book")
     );
     match found.len() {
         1 => Ok(*found.keys().next().expect("there is one")),

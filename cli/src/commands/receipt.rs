@@ -13,37 +13,37 @@ use crate::{files, show};
 /// Runs a command on receipts.
 pub async fn run(folder: &Path, output: Output, command: &Receipt) -> Outcome {
     match command {
-        Receipt::Verify { file } => verify(output, file),
+        Receipt::Verify { file } => verify_receipt(output, file),
         Receipt::Prove { first, second } => prove(folder, output, [first, second]).await,
     }
 }
 
-/// Verifies arithmetic and signatures; needs no running node.
-fn verify(output: Output, file: &Path) -> Outcome {
+/// Verifies arithmetic and signatures. It can do so without a running node.
+fn verify_receipt(output: Output, file: &Path) -> Outcome {
     let receipt = files::read_receipt(file)?;
     receipt.verify().map_err(|fault| {
         let hint = "do not count it as paid or done work";
-        unsound(file, &fault, hint)
+        receipt_failure(file, &fault, hint)
     })?;
     match output {
-        Output::Json => show::json(&json!({ "valid": true, "receipt": receipt })),
+        Output::Json => show::print_json(&json!({ "valid": true, "receipt": receipt })),
         Output::Text => {
-            show::receipt::print(&receipt, &show::Names::new());
-            show::say("valid: the arithmetic and both signatures hold");
+            show::receipt::print_receipt(&receipt, &show::Names::new());
+            show::print_line("valid: the arithmetic and both signatures hold");
         }
     }
     Ok(())
 }
 
-/// Submits a contradiction to the market's log; reports pairs that the market would refuse without
-/// it.
+/// Submits a contradiction to the market's log. Each receipt must have its provider's valid
+/// signature. It reports pairs that the market would refuse, and does not submit them.
 async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     let mut receipts = Vec::with_capacity(files.len());
     for file in files {
         let receipt = files::read_receipt(file)?;
         receipt.verify_provider().map_err(|fault| {
             let hint = "only what a provider signed speaks against it";
-            unsound(file, &fault, hint)
+            receipt_failure(file, &fault, hint)
         })?;
         receipts.push(receipt);
     }
@@ -56,7 +56,11 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     let trader = own_trader(folder).await?;
     let proof = Command::ProveFault(Box::new(pair));
     let done = trader.submit_one(proof).await.map_err(from_trade)?;
-    show::line(output, &json!(done), &show::trade::done(&done));
+    show::print_result(
+        output,
+        &json!(done),
+        &show::trade::describe_acceptance(&done),
+    );
     Ok(())
 }
 
@@ -82,7 +86,7 @@ fn harmless([first, second]: &[Signed; 2]) -> Option<String> {
     }
 }
 
-fn unsound(file: &Path, fault: &ReceiptFault, hint: &str) -> Failure {
+fn receipt_failure(file: &Path, fault: &ReceiptFault, hint: &str) -> Failure {
     let cause = format!("{} does not hold: {fault}", file.display());
     Failure::new(Kind::Verification, cause, hint)
 }

@@ -12,7 +12,7 @@ use souk_testnet::process::READY;
 
 use crate::args::{Output, PageArgs, ServeArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, join};
+use crate::folder::{from_config, join_as_buyer};
 use crate::show;
 use crate::stop::Requests;
 
@@ -22,8 +22,8 @@ const FOLDER_HINT: &str = "check the folder's permissions and the space left";
 /// Serves HTTP until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     let mut stop = Requests::new();
-    let market = MarketFile::find(folder).map_err(from_config)?;
-    let buyer = join(folder).await?;
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
+    let buyer = join_as_buyer(folder).await?;
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let tokens = folder.join(TOKENS_FILE);
     let config = Config {
@@ -33,7 +33,7 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     };
     let gateway = Gateway::start(buyer, config).await.map_err(from_gateway)?;
     let url = format!("http://{}", gateway.address());
-    let page = page_at(&folder, gateway.address(), scope(args.page)).map_err(from_tokens)?;
+    let page = page_at(&folder, gateway.address(), page_scope(args.page)).map_err(from_tokens)?;
     let facts = json!({ "ready": true, "url": url, "page": page, "tokens": tokens });
     let tokens = tokens.display();
     // Without a terminal, standard output may be a log that others can read.
@@ -42,7 +42,7 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
         false => "`souk dashboard` opens its page".to_owned(),
     };
     let text = format!("{READY} {url}; {opened}; tokens in {tokens}; stop with Ctrl-C");
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     let stopped = async {
         match args.until_stdin_closes {
             true => stop.next_or_stdin_closed().await,
@@ -57,19 +57,19 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
 }
 
 /// Prints the URL that opens the page of the running gateway.
-pub fn dashboard(folder: &Path, output: Output, args: PageArgs) -> Outcome {
-    let page = page_of(folder, scope(args)).map_err(from_tokens)?;
+pub fn print_dashboard_url(folder: &Path, output: Output, args: PageArgs) -> Outcome {
+    let page = page_of(folder, page_scope(args)).map_err(from_tokens)?;
     let page = page.ok_or_else(|| {
         let cause = format!("no gateway runs for {}", folder.display());
         let hint = "start it: souk serve; a testnet has one, unless it was started with --no-http";
         Failure::new(Kind::State, cause, hint)
     })?;
-    show::line(output, &json!({ "page": page }), &page);
+    show::print_result(output, &json!({ "page": page }), &page);
     Ok(())
 }
 
 /// Returns the scope of the page's token.
-pub fn scope(args: PageArgs) -> Scope {
+pub fn page_scope(args: PageArgs) -> Scope {
     match (args.operate, args.trade) {
         (true, _) => Scope::Operate,
         (false, true) => Scope::Trade,

@@ -16,14 +16,14 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use souk_testnet::layout;
-use souk_testnet::process::{READY, StartError, apart};
+use souk_testnet::process::{READY, StartError, set_process_group};
 use souk_testnet::supervisor::{self, Incident, Supervisor, SupervisorError};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::args::{Output, Testnet, UpArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{from_config, join, unreachable_market};
+use crate::folder::{from_config, join_as_buyer, unreachable_market};
 use crate::show::balance::Balances;
 use crate::{show, stop};
 
@@ -35,26 +35,26 @@ const BOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// Runs a command on a testnet.
 pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
     match command {
-        Testnet::Up(args) if args.detach => detach(folder, output, &args).await,
-        Testnet::Up(args) => up(folder, output, &args).await,
+        Testnet::Up(args) if args.detach => detach_testnet(folder, output, &args).await,
+        Testnet::Up(args) => start_testnet(folder, output, &args).await,
         Testnet::Down => {
-            supervisor::down(folder).map_err(from_supervisor)?;
-            show::line(
+            supervisor::stop_testnet(folder).map_err(from_supervisor)?;
+            show::print_result(
                 output,
                 &serde_json::json!({ "stopped": folder }),
                 "the testnet is down",
             );
             Ok(())
         }
-        Testnet::Status => status(folder, output).await,
+        Testnet::Status => show_status(folder, output).await,
         Testnet::Fund(args) => fund::run(folder, output, &args).await,
         Testnet::Logs(args) => logs::run(folder, output, &args).await,
         Testnet::Sim(args) => sim::run(output, &args),
         Testnet::Attacks => {
-            sim::attacks(output);
+            sim::play_attacks(output);
             Ok(())
         }
-        Testnet::Chaos(args) if args.running => chaos::kill(folder, output, &args).await,
+        Testnet::Chaos(args) if args.running => chaos::kill_nodes(folder, output, &args).await,
         Testnet::Chaos(args) => chaos::run(output, &args).await,
         Testnet::Hostile(args) => hostile::run(output, &args).await,
         Testnet::Gossip(args) => gossip::run(output, &args).await,
@@ -62,23 +62,23 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
 }
 
 /// Returns the path of this program, which every node runs.
-pub fn binary() -> Result<PathBuf, Failure> {
+pub fn program_path() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| {
         let cause = format!("cannot tell where this program is: {error}");
         Failure::new(Kind::Unexpected, cause, "")
     })
 }
 
-/// Starts the nodes of `folder` without waiting until they are ready.
-pub fn spawn(folder: &Path, shape: &layout::Config) -> Result<Supervisor, Failure> {
+/// Starts the nodes of `folder`. You must await [`wait_until_ready`] before you use them.
+pub fn spawn_nodes(folder: &Path, shape: &layout::Config) -> Result<Supervisor, Failure> {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    Supervisor::spawn(&binary()?, &folder, shape).map_err(from_supervisor)
+    Supervisor::spawn(&program_path()?, &folder, shape).map_err(from_supervisor)
 }
 
 /// Waits until every node serves and every provider has an ask in the book.
-pub async fn ready(folder: &Path, supervisor: &mut Supervisor) -> Outcome {
-    supervisor.ready().await.map_err(from_supervisor)?;
-    let filling = tokio::time::timeout(BOOK_TIMEOUT, filled(folder)).await;
+pub async fn wait_until_ready(folder: &Path, supervisor: &mut Supervisor) -> Outcome {
+    supervisor.wait_ready().await.map_err(from_supervisor)?;
+    let filling = tokio::time::timeout(BOOK_TIMEOUT, wait_for_asks(folder)).await;
     filling.unwrap_or_else(|_| {
         let cause = "not every provider placed its ask in time";
         Err(Failure::new(
@@ -90,16 +90,16 @@ pub async fn ready(folder: &Path, supervisor: &mut Supervisor) -> Outcome {
 }
 
 /// Waits until there are as many asks as providers.
-async fn filled(folder: &Path) -> Outcome {
-    let buyer = join(folder).await?;
-    let names = layout::nodes(folder);
+async fn wait_for_asks(folder: &Path) -> Outcome {
+    let buyer = join_as_buyer(folder).await?;
+    let names = layout::node_names(folder);
     let providers = names
         .iter()
         .filter(|name| name.starts_with("provider"))
         .count();
     while buyer
         .broker()
-        .book()
+        .fetch_book()
         .await
         .map_err(unreachable_market)?
         .len()
@@ -110,27 +110,27 @@ async fn filled(folder: &Path) -> Outcome {
     Ok(())
 }
 
-async fn up(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
+async fn start_testnet(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     let shape = layout::Config {
         validators: args.validators,
-        providers: profile::providers(&args.profile, args.providers)?,
+        providers: profile::profile_providers(&args.profile, args.providers)?,
         ..layout::Config::default()
     };
-    let mut supervisor = spawn(folder, &shape)?;
+    let mut supervisor = spawn_nodes(folder, &shape)?;
     let ready = tokio::select! {
-        ready = served(folder, &mut supervisor, args) => Some(ready),
-        () = stop::asked() => None,
+        ready = start_serving(folder, &mut supervisor, args) => Some(ready),
+        () = stop::wait_for_stop() => None,
     };
     let page = match ready {
         Some(Ok(page)) => page,
         other => {
-            supervisor.stop().await;
+            supervisor.stop_all().await;
             return other.map_or(Ok(()), |ready| ready.map(drop));
         }
     };
     let nodes: Vec<_> = supervisor
         .cluster()
-        .running()
+        .running_nodes()
         .map(|(n, p)| (n.to_owned(), p))
         .collect();
     let url = page.as_ref().and_then(|page| page.split("/#").next());
@@ -138,8 +138,8 @@ async fn up(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
         "ready": true, "dir": folder, "nodes": nodes, "url": url, "page": page,
     });
     let text = format!("{READY} {}", up_text(folder, &json, "Ctrl-C or "));
-    show::line(output, &json, &text);
-    supervisor.run(stop::asked(), tell).await;
+    show::print_result(output, &json, &text);
+    supervisor.run(stop::wait_for_stop(), report_incident).await;
     Ok(())
 }
 
@@ -160,14 +160,14 @@ fn up_text(folder: &Path, facts: &Value, also: &str) -> String {
 }
 
 /// Waits until every node serves, and starts the gateway; returns the URL of its page.
-async fn served(
+async fn start_serving(
     folder: &Path,
     supervisor: &mut Supervisor,
     args: &UpArgs,
 ) -> Result<Option<String>, Failure> {
-    ready(folder, supervisor).await?;
+    wait_until_ready(folder, supervisor).await?;
     #[cfg(feature = "gateway")]
-    return gateway::beside(folder, supervisor, args).await;
+    return gateway::start_gateway(folder, supervisor, args).await;
     #[cfg(not(feature = "gateway"))]
     {
         let _ = args;
@@ -175,7 +175,7 @@ async fn served(
     }
 }
 
-fn tell(incident: Incident) {
+fn report_incident(incident: Incident) {
     let text = match incident {
         Incident::Ended(name) => format!("{name} ended; it is started again"),
         Incident::Restarted(name) => format!("{name} is back"),
@@ -188,7 +188,7 @@ fn tell(incident: Incident) {
 }
 
 /// Starts a supervisor that outlives this process, and waits until it is ready.
-async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
+async fn detach_testnet(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     std::fs::create_dir_all(folder).map_err(|error| {
         let cause = format!("cannot make {}: {error}", folder.display());
         Failure::new(Kind::State, cause, "choose another folder with --dir")
@@ -203,14 +203,14 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     };
     let errors = std::fs::File::create(&log).map_err(unexpected)?;
     // The terminal's Ctrl-C must not reach it.
-    let mut child = apart(&mut Command::new(binary()?))
+    let mut child = set_process_group(&mut Command::new(program_path()?))
         .arg("--dir")
         .arg(folder)
         .args(["--json", "testnet", "up"])
         .args(["--validators", &args.validators.to_string()])
         .args(["--profile", &args.profile])
         .args(args.providers.map(|count| format!("--providers={count}")))
-        .args(http(args))
+        .args(gateway_args(args))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(errors)
@@ -226,7 +226,7 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
     if facts["ready"] == true {
         facts["pid"] = child.id().into();
         let text = format!("{READY} {}", up_text(folder, &facts, ""));
-        show::line(output, &facts, &text);
+        show::print_result(output, &facts, &text);
         return Ok(());
     }
     // The supervisor has ended and described its failure.
@@ -242,7 +242,7 @@ async fn detach(folder: &Path, output: Output, args: &UpArgs) -> Outcome {
 }
 
 /// Returns the supervisor's arguments about its gateway.
-fn http(args: &UpArgs) -> Vec<String> {
+fn gateway_args(args: &UpArgs) -> Vec<String> {
     #[cfg(feature = "gateway")]
     {
         let mut told = match (args.no_http, args.http) {
@@ -268,13 +268,13 @@ fn http(args: &UpArgs) -> Vec<String> {
     }
 }
 
-async fn status(folder: &Path, output: Output) -> Outcome {
-    let buyer = join(folder).await?;
-    let statuses = buyer.broker().statuses().await;
+async fn show_status(folder: &Path, output: Output) -> Outcome {
+    let buyer = join_as_buyer(folder).await?;
+    let statuses = buyer.broker().fetch_statuses().await;
     let balances = Balances::read(buyer.broker(), Some(buyer.account())).await?;
     match output {
-        Output::Json => show::json(&show::status::to_json(&statuses, &balances)),
-        Output::Text => show::status::print(&statuses, &balances),
+        Output::Json => show::print_json(&show::status::to_json(&statuses, &balances)),
+        Output::Text => show::status::print_status(&statuses, &balances),
     }
     Ok(())
 }

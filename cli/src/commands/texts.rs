@@ -31,7 +31,9 @@ use forms::Words;
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use stop_sign::StopSign;
-pub use writing::{PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed, write};
+pub use writing::{
+    PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed_tokens, write,
+};
 
 /// Default number of positions: a larger cache would fill a small machine's memory.
 const POSITIONS_DEFAULT: usize = 4096;
@@ -47,66 +49,66 @@ pub struct Voice {
 }
 
 /// Opens a model of the user, or the bundled model if the path is its name and no such file exists.
-pub fn open(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
+pub fn open_model(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
     let model = match path == Path::new(bundled::NAME) && !path.exists() {
-        true => bundled::open(crate::folder::scratch("souk-model-")?.path()),
+        true => bundled::open_bundled(crate::folder::create_temp_folder("souk-model-")?.path()),
         false => LanguageModel::open(path),
     };
-    let model = model.map_err(refused)?;
+    let model = model.map_err(model_failure)?;
     let voice = Voice {
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
-        room: room(&model, context),
+        room: reserved_positions(&model, context),
         words: Words::default(),
     };
     Ok((model, voice))
 }
 
 /// Returns the number of positions to reserve.
-pub fn room(model: &LanguageModel, wanted: Option<usize>) -> usize {
+pub fn reserved_positions(model: &LanguageModel, wanted: Option<usize>) -> usize {
     wanted.unwrap_or(model.positions().min(POSITIONS_DEFAULT))
 }
 
 /// Converts a failure to use a model.
-pub fn refused(error: ModelError) -> Failure {
+pub fn model_failure(error: ModelError) -> Failure {
     let hint = "a folder with config.json, tokenizer.json and .safetensors; a GGUF file; `bundled`";
     Failure::new(Kind::Input, error, hint)
 }
 
 impl Voice {
     /// Returns the tokens of a text that stands alone.
-    pub fn text(&self, text: &str) -> Result<Vec<u32>, Failure> {
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, Failure> {
         self.encode(text, Marks::Added)
     }
 
     /// Returns the tokens of a conversation, up to the beginning of the model's answer.
-    pub fn conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
+    pub fn encode_conversation(&self, messages: &[Message]) -> Result<Vec<u32>, Failure> {
         let conversation = Conversation {
             messages,
             ..Conversation::default()
         };
-        self.encode(&self.render(&conversation)?, Marks::Own)
+        self.encode(&self.render_conversation(&conversation)?, Marks::Own)
     }
 
     /// Renders a conversation with the template and the current time.
-    pub fn render(&self, conversation: &Conversation<'_>) -> Result<String, Failure> {
+    pub fn render_conversation(&self, conversation: &Conversation<'_>) -> Result<String, Failure> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let text = self.template()?.render(&Conversation {
+        let text = self.chat_template()?.render(&Conversation {
             now: now.map_or(0, |it| it.as_secs()),
             ..*conversation
         });
         text.map_err(|error| Failure::new(Kind::Input, error, ""))
     }
 
-    /// Returns the model's chat template; fails if it has none.
-    pub fn template(&self) -> Result<&ChatTemplate, Failure> {
+    /// Returns the chat template, which a model must have for conversations.
+    pub fn chat_template(&self) -> Result<&ChatTemplate, Failure> {
         let cause = "the model has no chat template";
         let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
         let none = || Failure::new(Kind::Input, cause, hint);
         self.card.template.as_ref().ok_or_else(none)
     }
 
-    /// Returns the tokens of a text; fails if the model does not know one of them.
+    /// Returns the tokens of a text. The model must know all of them.
     pub fn encode(&self, text: &str, marks: Marks) -> Result<Vec<u32>, Failure> {
         let failed = |error| Failure::new(Kind::Input, error, "");
         let tokens = self.tokenizer.encode(text, marks).map_err(failed)?;
@@ -124,8 +126,8 @@ impl Voice {
         Err(Failure::new(Kind::Input, cause, hint))
     }
 
-    /// Fails if the model does not know one of the tokens.
-    pub fn check(&self, tokens: &[u32]) -> Result<(), Failure> {
+    /// Checks tokens: the model must know each of them.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Failure> {
         let rows = self.card.vocabulary;
         match tokens.iter().find(|id| **id as usize >= rows) {
             None => Ok(()),
@@ -139,7 +141,7 @@ impl Voice {
 }
 
 /// Creates a message of a conversation.
-pub fn message(role: &str, content: &str) -> Message {
+pub fn new_message(role: &str, content: &str) -> Message {
     Message {
         role: role.to_owned(),
         content: content.to_owned(),
@@ -148,7 +150,7 @@ pub fn message(role: &str, content: &str) -> Message {
 }
 
 /// Returns the sampling that the arguments describe.
-pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
+pub fn sampling_from_args(args: &SamplingArgs) -> Result<Sampling, Failure> {
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -160,7 +162,7 @@ pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
         bias: args.logit_bias.iter().copied().collect(),
         seed: args.seed,
     };
-    let checked = sampling.checked();
+    let checked = sampling.check_ranges();
     checked.map_err(|error| Failure::new(Kind::Usage, error, ""))
 }
 
@@ -168,8 +170,8 @@ pub fn sampling(args: &SamplingArgs) -> Result<Sampling, Failure> {
 pub fn tell_paid(receipts: &[Receipt]) {
     for receipt in receipts {
         let body = &receipt.body;
-        let (lease, amount) = (body.lease, show::credits(body.amount.0));
-        show::tell(&format!(
+        let (lease, amount) = (body.lease, show::format_credits(body.amount.0));
+        show::print_notice(&format!(
             "  lease {lease}: {amount} credits, signed by both sides"
         ));
     }

@@ -15,8 +15,8 @@ use souk_node::protocols::market::Status;
 use super::job::JOBS_FOLDER;
 use crate::args::{Output, TopArgs};
 use crate::failure::Outcome;
-use crate::folder::{from_config, look, own_account};
-use crate::show::{self, say};
+use crate::folder::{connect_broker, from_config, own_account};
+use crate::show::{self, print_line};
 use crate::stop;
 
 /// Largest number of rows of each table.
@@ -44,7 +44,7 @@ struct View {
 struct Screen;
 
 impl Screen {
-    fn enter() -> Screen {
+    fn enter_screen() -> Screen {
         write(ENTER);
         Screen
     }
@@ -64,25 +64,27 @@ fn write(text: &str) {
 
 /// Shows the market until Ctrl-C, or once.
 pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let market = market.genesis.chain.to_string();
-    let broker = look(folder).await?.stale();
+    let broker = connect_broker(folder).await?.with_stale_reads();
     let mut stops = stop::Requests::new();
     let is_terminal = output == Output::Text && stdout().is_terminal();
     let is_once = args.once || !(is_terminal || show::is_by_line());
-    let screen = (is_terminal && !is_once).then(Screen::enter);
+    let screen = (is_terminal && !is_once).then(Screen::enter_screen);
     loop {
         let view = View::read(&market, &broker, folder).await;
         if screen.is_some() {
             write(CLEAR);
         }
         match (view, output) {
-            (Ok(view), Output::Text) => view.print(),
-            (Ok(view), Output::Json) => show::json(&view.to_json()),
+            (Ok(view), Output::Text) => view.print_view(),
+            (Ok(view), Output::Json) => show::print_json(&view.to_json()),
             (Err(error), _) if is_once => return Err(super::book::no_answer(error)),
-            // The market may come back.
-            (Err(error), Output::Text) => say(&format!("{market} does not answer: {error}")),
-            (Err(error), Output::Json) => show::json(&json!({ "unreachable": error.to_string() })),
+            // The market can come back.
+            (Err(error), Output::Text) => print_line(&format!("{market} does not answer: {error}")),
+            (Err(error), Output::Json) => {
+                show::print_json(&json!({ "unreachable": error.to_string() }))
+            }
         }
         if is_once {
             return Ok(());
@@ -97,19 +99,19 @@ pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
 impl View {
     async fn read(market: &str, broker: &Broker, folder: &Path) -> Result<View, BrokerError> {
         let own = own_account(folder);
-        let mut offers = broker.book().await?;
+        let mut offers = broker.fetch_book().await?;
         offers.sort_by_key(|offer| offer.price);
         let account = match own {
-            Some(own) => broker.account(own).await?,
+            Some(own) => broker.fetch_account(own).await?,
             None => None,
         };
         Ok(View {
             market: market.to_owned(),
-            validators: broker.statuses().await,
+            validators: broker.fetch_statuses().await,
             offers,
-            classes: broker.classes().await?,
+            classes: broker.fetch_classes().await?,
             account,
-            jobs: Journal::list(&folder.join(JOBS_FOLDER)),
+            jobs: Journal::list_records(&folder.join(JOBS_FOLDER)),
         })
     }
 
@@ -122,33 +124,33 @@ impl View {
         })
     }
 
-    fn print(&self) {
+    fn print_view(&self) {
         let time = show::time_of_day(unix_ms());
-        say(&format!("{}, {time} UTC", self.market));
+        print_line(&format!("{}, {time} UTC", self.market));
         show::status::print_validators(&self.validators);
-        say("");
-        show::book::print(&self.offers[..self.offers.len().min(OFFERS_MAX)]);
-        more(self.offers.len(), OFFERS_MAX, "`souk book`");
-        say("");
+        print_line("");
+        show::book::print_asks(&self.offers[..self.offers.len().min(OFFERS_MAX)]);
+        print_more_rows(self.offers.len(), OFFERS_MAX, "`souk book`");
+        print_line("");
         show::market::print_classes(&self.classes[..self.classes.len().min(CLASSES_MAX)]);
-        more(self.classes.len(), CLASSES_MAX, "`souk market classes`");
+        print_more_rows(self.classes.len(), CLASSES_MAX, "`souk market classes`");
         if let Some(account) = &self.account {
             let (free, held) = (account.available.0, account.escrow.0);
-            let (free, held) = (show::credits(free), show::credits(held));
-            say("");
-            say(&format!(
+            let (free, held) = (show::format_credits(free), show::format_credits(held));
+            print_line("");
+            print_line(&format!(
                 "{}: {free} credits, {held} in escrow",
                 account.name
             ));
             let first = self.jobs.len().saturating_sub(JOBS_MAX);
-            show::jobs::print(&self.jobs[first..], unix_ms());
+            show::jobs::print_jobs(&self.jobs[first..], unix_ms());
         }
     }
 }
 
 /// Reports how many more rows there are, and where to see them.
-fn more(all: usize, most: usize, where_else: &str) {
+fn print_more_rows(all: usize, most: usize, where_else: &str) {
     if all > most {
-        say(&format!("  and {} more: {where_else}", all - most));
+        print_line(&format!("  and {} more: {where_else}", all - most));
     }
 }

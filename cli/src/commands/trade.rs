@@ -14,15 +14,15 @@ use super::account::{from_trade, out_of_turn, own_account, own_trader};
 use super::providers;
 use crate::args::{Lease, Order, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{look, unreachable_market};
+use crate::folder::{connect_broker, unreachable_market};
 use crate::{paste, show};
 
 /// Runs a command on orders.
-pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
+pub async fn run_order(folder: &Path, output: Output, command: Order) -> Outcome {
     match command {
-        Order::Bid(args) => orders::bid(folder, output, &args).await,
-        Order::Ask(args) => orders::ask(folder, output, &args).await,
-        Order::Explain(args) => orders::explain(folder, output, &args).await,
+        Order::Bid(args) => orders::place_bid(folder, output, &args).await,
+        Order::Ask(args) => orders::place_ask(folder, output, &args).await,
+        Order::Explain(args) => orders::explain_bid(folder, output, &args).await,
         Order::Show { order } => orders::show_order(folder, output, OrderId(order)).await,
         Order::List => list_orders(folder, output).await,
         Order::Cancel { order } => {
@@ -35,73 +35,76 @@ pub async fn order(folder: &Path, output: Output, command: Order) -> Outcome {
             };
             let text = format!(
                 "order {order} is out of the book; {} returned",
-                credits(released.0)
+                format_credits(released.0)
             );
-            say(output, &done, &text);
+            print_acceptance(output, &done, &text);
             Ok(())
         }
         Order::Amend {
             order,
             price,
             units,
-        } => amend(folder, output, OrderId(order), price, units).await,
+        } => amend_order(folder, output, OrderId(order), price, units).await,
     }
 }
 
 /// Runs a command on leases.
-pub async fn lease(folder: &Path, output: Output, command: Lease) -> Outcome {
+pub async fn run_lease(folder: &Path, output: Output, command: Lease) -> Outcome {
     match command {
         Lease::List => list_leases(folder, output).await,
         Lease::Show { lease } => show_lease(folder, output, LeaseId(lease)).await,
         Lease::Start { lease } => {
             let lease = LeaseId(lease);
-            done(folder, output, Command::StartWork { lease }).await
+            submit_and_report(folder, output, Command::StartWork { lease }).await
         }
         Lease::Refuse { lease } => {
             let lease = LeaseId(lease);
-            done(folder, output, Command::Dispute { lease }).await
+            submit_and_report(folder, output, Command::Dispute { lease }).await
         }
         Lease::End { lease } => {
             let lease = LeaseId(lease);
-            done(folder, output, Command::EndLease { lease }).await
+            submit_and_report(folder, output, Command::EndLease { lease }).await
         }
         Lease::GiveUp { lease } => {
             let lease = LeaseId(lease);
-            done(folder, output, Command::GiveUp { lease }).await
+            submit_and_report(folder, output, Command::GiveUp { lease }).await
         }
         Lease::Reclaim { lease } => {
             let lease = LeaseId(lease);
-            done(folder, output, Command::Reclaim { lease }).await
+            submit_and_report(folder, output, Command::Reclaim { lease }).await
         }
         Lease::Extend { lease, seconds } => {
             let extend = Command::Extend {
                 lease: LeaseId(lease),
                 by: Millis(seconds.saturating_mul(1_000)),
             };
-            done(folder, output, extend).await
+            submit_and_report(folder, output, extend).await
         }
         Lease::Resell { lease, price } => {
             let resell = Command::Resell {
                 lease: LeaseId(lease),
                 price: Price(price),
             };
-            done(folder, output, resell).await
+            submit_and_report(folder, output, resell).await
         }
     }
 }
 
 async fn list_orders(folder: &Path, output: Output) -> Outcome {
     let account = own_account(folder)?;
-    let broker = look(folder).await?;
-    let orders = broker.orders(account).await.map_err(unreachable_market)?;
+    let broker = connect_broker(folder).await?;
+    let orders = broker
+        .fetch_orders(account)
+        .await
+        .map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&show::trade::orders_json(&orders)),
+        Output::Json => show::print_json(&show::trade::orders_json(&orders)),
         Output::Text => show::trade::print_orders(&orders),
     }
     Ok(())
 }
 
-async fn amend(
+async fn amend_order(
     folder: &Path,
     output: Output,
     order: OrderId,
@@ -116,7 +119,7 @@ async fn amend(
         price: price.map_or(now.price, Price),
     };
     let done = trader.submit_one(amend).await.map_err(from_trade)?;
-    say(output, &done, &show::trade::done(&done));
+    print_acceptance(output, &done, &show::trade::describe_acceptance(&done));
     Ok(())
 }
 
@@ -125,24 +128,27 @@ async fn open_order(
     account: AccountKey,
     order: OrderId,
 ) -> Result<OpenOrder, Failure> {
-    let orders = broker.orders(account).await;
+    let orders = broker.fetch_orders(account).await;
     let mut orders = orders.map_err(unreachable_market)?.into_iter();
     orders.find(|open| open.id == order).ok_or_else(|| {
         let cause = format!("order {order} does not rest in a book, or is another's");
         Failure::new(
             Kind::Input,
             cause,
-            format!("this account's: {}", paste::command("order list")),
+            format!("this account's: {}", paste::market_command("order list")),
         )
     })
 }
 
 async fn list_leases(folder: &Path, output: Output) -> Outcome {
     let account = own_account(folder)?;
-    let broker = look(folder).await?;
-    let leases = broker.leases(account).await.map_err(unreachable_market)?;
+    let broker = connect_broker(folder).await?;
+    let leases = broker
+        .fetch_leases(account)
+        .await
+        .map_err(unreachable_market)?;
     match output {
-        Output::Json => show::json(&leases),
+        Output::Json => show::print_json(&leases),
         Output::Text => {
             let names = providers::of_leases(&broker, &leases).await?;
             show::trade::print_leases(&leases, account, &names);
@@ -152,8 +158,8 @@ async fn list_leases(folder: &Path, output: Output) -> Outcome {
 }
 
 async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
-    let broker = look(folder).await?;
-    let lease = broker.lease(id).await.map_err(unreachable_market)?;
+    let broker = connect_broker(folder).await?;
+    let lease = broker.fetch_lease(id).await.map_err(unreachable_market)?;
     let lease = lease.ok_or_else(|| {
         let cause = format!("the market knows no lease {id}");
         Failure::new(
@@ -163,7 +169,7 @@ async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
         )
     })?;
     match output {
-        Output::Json => show::json(&lease),
+        Output::Json => show::print_json(&lease),
         Output::Text => {
             let names = providers::of_leases(&broker, std::slice::from_ref(&lease)).await?;
             show::trade::print_lease(&lease, &names);
@@ -172,9 +178,9 @@ async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
     Ok(())
 }
 
-async fn done(folder: &Path, output: Output, command: Command) -> Outcome {
+async fn submit_and_report(folder: &Path, output: Output, command: Command) -> Outcome {
     let done = carried_out(folder, command).await?;
-    say(output, &done, &show::trade::done(&done));
+    print_acceptance(output, &done, &show::trade::describe_acceptance(&done));
     Ok(())
 }
 
@@ -183,10 +189,10 @@ async fn carried_out(folder: &Path, command: Command) -> Result<Acceptance, Fail
     trader.submit_one(command).await.map_err(from_trade)
 }
 
-fn say(output: Output, done: &Acceptance, text: &str) {
-    show::line(output, &json!(done), text);
+fn print_acceptance(output: Output, done: &Acceptance, text: &str) {
+    show::print_result(output, &json!(done), text);
 }
 
-fn credits(micro: u64) -> String {
-    show::credits(micro)
+fn format_credits(micro: u64) -> String {
+    show::format_credits(micro)
 }

@@ -6,8 +6,8 @@ use tempfile::TempDir;
 
 use crate::failure::{Failure, Kind, Outcome};
 
-/// Converts minutes to a duration.
-pub fn length(minutes: f64) -> Result<Duration, Failure> {
+/// Converts minutes, which must not be negative, to a duration.
+pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| {
         let cause = format!("--minutes {minutes} is no time: {error}");
         Failure::new(Kind::Input, cause, "give minutes from 0")
@@ -15,7 +15,7 @@ pub fn length(minutes: f64) -> Result<Duration, Failure> {
 }
 
 /// Creates a folder for a market; dropping it removes the folder.
-pub fn folder(prefix: &str) -> Result<TempDir, Failure> {
+pub fn create_trial_folder(prefix: &str) -> Result<TempDir, Failure> {
     let folder = tempfile::Builder::new().prefix(prefix).tempdir();
     folder.map_err(|error| {
         let cause = format!("cannot make a folder: {error}");
@@ -25,7 +25,7 @@ pub fn folder(prefix: &str) -> Result<TempDir, Failure> {
 }
 
 /// Fails if a promise was broken, and then keeps the folder with the nodes' logs for analysis.
-pub fn verdict(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
+pub fn check_violations(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
     if violations.is_empty() {
         return Ok(());
     }

@@ -24,35 +24,35 @@ use souk_node::folder::market_file::MarketFile;
 /// Runs a command on validators.
 pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
     match command {
-        Validator::Run(run) => node::validator(folder, run).await,
-        Validator::Init(new) => init(folder, output, &new),
-        Validator::List => list(folder, output).await,
+        Validator::Run(run) => node::run_validator(folder, run).await,
+        Validator::Init(new) => init_validator(folder, output, &new),
+        Validator::List => list_validators(folder, output).await,
         Validator::Add { address, order } => {
-            let operator = operator(folder, &order).await?;
-            let added = operator.add(&address, wait(&order)).await;
-            changed(output, added, "votes")
+            let operator = connect_operator(folder, &order).await?;
+            let added = operator.add(&address, wait_time(&order)).await;
+            report_change(output, added, "votes")
         }
         Validator::Remove { id, order } => {
-            let operator = operator(folder, &order).await?;
-            let removed = operator.remove(id, wait(&order)).await;
-            changed(output, removed, "has left for good")
+            let operator = connect_operator(folder, &order).await?;
+            let removed = operator.remove(id, wait_time(&order)).await;
+            report_change(output, removed, "has left for good")
         }
         Validator::Transfer { id, order } => {
-            let operator = operator(folder, &order).await?;
-            let leader = operator.transfer(id).await.map_err(from_order)?;
+            let operator = connect_operator(folder, &order).await?;
+            let leader = operator.transfer_leadership(id).await.map_err(from_order)?;
             let text = format!("validator {leader} leads");
-            show::line(output, &json!({ "leader": leader }), &text);
+            show::print_result(output, &json!({ "leader": leader }), &text);
             Ok(())
         }
         Validator::Backup { file, from, order } => {
-            backup(folder, output, &file, from, &order).await
+            backup_validator(folder, output, &file, from, &order).await
         }
-        Validator::Restore { file, found } => restore(folder, output, &file, found),
+        Validator::Restore { file, found } => restore_validator(folder, output, &file, found),
     }
 }
 
-fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
-    MarketFile::find(folder).map_err(from_config)?;
+fn init_validator(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
+    MarketFile::read_nearest(folder).map_err(from_config)?;
     if validator::node::has_begun(folder) && !new.anew {
         let cause = format!(
             "{} is the folder of a validator that has begun",
@@ -86,7 +86,7 @@ fn init(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
         folder.display(),
         folder.display(),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
@@ -110,32 +110,32 @@ fn listen_of(folder: &Path, new: &ValidatorInitArgs) -> Result<Multiaddr, Failur
     }
 }
 
-async fn list(folder: &Path, output: Output) -> Outcome {
-    let operator = join(folder, NodeKey::generate()).await?;
-    let members = operator.members().await.map_err(from_order)?;
+async fn list_validators(folder: &Path, output: Output) -> Outcome {
+    let operator = join_as_operator(folder, NodeKey::generate()).await?;
+    let members = operator.fetch_members().await.map_err(from_order)?;
     match output {
-        Output::Json => show::json(&members),
-        Output::Text => show::members::print(&members),
+        Output::Json => show::print_json(&members),
+        Output::Text => show::members::print_members(&members),
     }
     Ok(())
 }
 
-fn changed(output: Output, done: Result<Member, OrderError>, what: &str) -> Outcome {
+fn report_change(output: Output, done: Result<Member, OrderError>, what: &str) -> Outcome {
     if let Err(OrderError::Declined(OrderRefusal::Refused(awaits))) = &done
         && let RosterRefusal::Awaits { given, needed } = awaits
     {
         let facts = json!({ "is": "awaited", "given": given, "needed": needed });
         let text = format!("{awaits}; each gives the same command with its own key");
-        show::line(output, &facts, &text);
+        show::print_result(output, &facts, &text);
         return Ok(());
     }
     let member = done.map_err(from_order)?;
     let text = format!("validator {} {what} ({})", member.raft_id, member.address);
-    show::line(output, &json!(member), &text);
+    show::print_result(output, &json!(member), &text);
     Ok(())
 }
 
-async fn backup(
+async fn backup_validator(
     folder: &Path,
     output: Output,
     file: &Path,
@@ -146,14 +146,14 @@ async fn backup(
     let own = own.and_then(|file| file.raft_id);
     let asks_itself = own.is_some() && from.is_none_or(|id| Some(id) == own);
     let operator = match asks_itself && order.key.operator_key.is_none() {
-        true => join(folder, node::key(folder)?).await?,
-        false => operator(folder, order).await?,
+        true => join_as_operator(folder, node::key(folder)?).await?,
+        false => connect_operator(folder, order).await?,
     };
     let id = match from.or(own) {
         Some(id) => id,
-        None => operator.members().await.map_err(from_order)?.leader,
+        None => operator.fetch_members().await.map_err(from_order)?.leader,
     };
-    let bytes = operator.backup(id).await.map_err(from_order)?;
+    let bytes = operator.download_backup(id).await.map_err(from_order)?;
     let index = validator::write_backup(file, &bytes).map_err(|error| {
         Failure::new(
             Kind::State,
@@ -165,17 +165,17 @@ async fn backup(
     let text = format!(
         "the market up to entry {index}, as validator {id} has it: {} ({})",
         file.display(),
-        show::bytes(bytes.len() as u64),
+        show::format_bytes(bytes.len() as u64),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
-fn restore(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+fn restore_validator(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let key = node::key(folder)?;
-    let restored =
-        validator::node::restore(folder, &key, &market, file, found).map_err(from_restore)?;
+    let restored = validator::node::restore_backup(folder, &key, &market, file, found)
+        .map_err(from_restore)?;
     let next = match found {
         true => "restore every other validator of market.json from the same file, then start them",
         false => "start it with `souk validator run` and let the operator add its address",
@@ -188,17 +188,17 @@ fn restore(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
         "restored up to entry {index}, state {}\n{next}",
         restored.state
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
-fn wait(order: &OrderArgs) -> Duration {
+fn wait_time(order: &OrderArgs) -> Duration {
     Duration::from_secs(order.wait)
 }
 
 /// Connects to the market with its operator's key.
-async fn operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure> {
-    join(
+async fn connect_operator(folder: &Path, order: &OrderArgs) -> Result<Operator, Failure> {
+    join_as_operator(
         folder,
         operator_key(folder, order.key.operator_key.as_deref())?,
     )
@@ -229,8 +229,8 @@ fn found_key(folder: &Path) -> PathBuf {
     }
 }
 
-async fn join(folder: &Path, key: NodeKey) -> Result<Operator, Failure> {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+async fn join_as_operator(folder: &Path, key: NodeKey) -> Result<Operator, Failure> {
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let joined = Operator::join(key, &market.with_known(folder)).await;
     joined.map_err(from_reach)
 }

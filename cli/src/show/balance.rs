@@ -2,7 +2,7 @@
 
 use souk_node::market::{Account, Totals};
 
-use super::{Table, credits, say, short};
+use super::{Table, format_credits, print_line, short_id};
 
 /// Balances of accounts at one moment.
 pub struct Balances {
@@ -24,25 +24,25 @@ impl Balances {
         };
         let accounts: Vec<_> = self.accounts.iter().map(account).collect();
         serde_json::json!({
-            "accounts": accounts, "totals": self.totals, "balanced": self.totals.balanced(),
+            "accounts": accounts, "totals": self.totals, "balanced": self.totals.is_balanced(),
         })
     }
 }
 
 /// Prints accounts and totals.
-pub fn print(balances: &Balances) {
+pub fn print_balances(balances: &Balances) {
     let mut table = Table::new(&["account", "name", ">available", ">in escrow", ">reputation"]);
     for account in &balances.accounts {
-        table.row([
-            short(&account.key),
+        table.add_row([
+            short_id(&account.key),
             account.name.to_string(),
-            credits(account.available.0),
-            credits(account.escrow.0),
+            format_credits(account.available.0),
+            format_credits(account.escrow.0),
             account.reputation.score.to_string(),
         ]);
     }
     table.print();
-    sums(balances);
+    print_totals(balances);
 }
 
 /// Prints balances before and after side by side.
@@ -53,28 +53,32 @@ pub fn print_change(before: &Balances, after: &Balances) {
             .accounts
             .iter()
             .find(|account| account.key == now.key);
-        table.row([
-            short(&now.key),
+        table.add_row([
+            short_id(&now.key),
             now.name.to_string(),
-            credits(then.map_or(0, |account| account.available.0)),
-            credits(now.available.0),
-            credits(now.escrow.0),
+            format_credits(then.map_or(0, |account| account.available.0)),
+            format_credits(now.available.0),
+            format_credits(now.escrow.0),
         ]);
     }
     table.print();
-    sums(after);
+    print_totals(after);
 }
 
-fn sums(balances: &Balances) {
+fn print_totals(balances: &Balances) {
     let sums = &balances.totals;
-    let holds = if sums.balanced() { "=" } else { "DIFFERS FROM" };
-    say(&format!(
+    let holds = if sums.is_balanced() {
+        "="
+    } else {
+        "DIFFERS FROM"
+    };
+    print_line(&format!(
         "  all accounts: {} available\n    + {} in escrow + {} fees\n    \
          {holds} {} deposited - {} withdrawn",
-        credits(sums.available.0),
-        credits(sums.escrow.0),
-        credits(sums.fees.0),
-        credits(sums.deposits.0),
-        credits(sums.withdrawals.0),
+        format_credits(sums.available.0),
+        format_credits(sums.escrow.0),
+        format_credits(sums.fees.0),
+        format_credits(sums.deposits.0),
+        format_credits(sums.withdrawals.0),
     ));
 }

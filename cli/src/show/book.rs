@@ -3,10 +3,13 @@
 use souk_node::market::{Dtype, Listing, SpotPrice};
 use souk_node::protocols::regions;
 
-use super::{Table, bytes, count, credits, number, provider, say, scaled, seconds};
+use super::{
+    Table, format_bytes, format_count, format_credits, format_scaled, format_seconds, print_line,
+    provider_name, to_u64,
+};
 
 /// Prints the asks, cheapest first.
-pub fn print(asks: &[Listing]) {
+pub fn print_asks(asks: &[Listing]) {
     let mut asks: Vec<&Listing> = asks.iter().collect();
     asks.sort_by_key(|ask| ask.price);
     let mut table = Table::new(&[
@@ -21,7 +24,7 @@ pub fn print(asks: &[Listing]) {
         ">reputation",
         "region",
     ])
-    .sparing(&[
+    .with_spare_columns(&[
         "notice",
         "region",
         "spot",
@@ -32,28 +35,31 @@ pub fn print(asks: &[Listing]) {
     ]);
     for ask in &asks {
         let stated = &ask.resources;
-        table.row([
-            provider(ask),
+        table.add_row([
+            provider_name(ask),
             stated.kind_name.to_string(),
-            credits(ask.price.0),
-            scaled(stated.throughput.of(Dtype::F32) as f64 * 1e6, "FLOP/s"),
-            bytes(stated.memory_bytes),
-            format!("{}/s", bytes(stated.memory_bandwidth)),
-            seconds(ask.notice.0 as f64 / 1e3),
+            format_credits(ask.price.0),
+            format_scaled(
+                stated.throughput.for_dtype(Dtype::F32) as f64 * 1e6,
+                "FLOP/s",
+            ),
+            format_bytes(stated.memory_bytes),
+            format!("{}/s", format_bytes(stated.memory_bandwidth)),
+            format_seconds(ask.notice.0 as f64 / 1e3),
             spot_prices(ask),
             ask.reputation.to_string(),
             regions::name(stated.region),
         ]);
     }
-    say(&count(number(asks.len()), "ask"));
+    print_line(&format_count(to_u64(asks.len()), "ask"));
     table.print();
 }
 
 /// Formats the prices of an ask's spot leases by their notice.
 fn spot_prices(ask: &Listing) -> String {
     let price = |spot: &SpotPrice| {
-        let notice = seconds(spot.notice.0 as f64 / 1e3);
-        format!("{} at {notice}", credits(spot.price.0))
+        let notice = format_seconds(spot.notice.0 as f64 / 1e3);
+        format!("{} at {notice}", format_credits(spot.price.0))
     };
     let prices: Vec<String> = ask.spot.iter().map(price).collect();
     prices.join(", ")

@@ -4,43 +4,43 @@ use souk_node::device::class_name;
 use souk_node::market::{Command, RulesChange, Setting};
 use souk_node::protocols::market::{Governance, Member, Members, Standing};
 
-use super::{Table, credits, say, short, time_of_day};
+use super::{Table, format_credits, print_line, short_id, time_of_day};
 use crate::paste;
-use crate::rules::{figure, key};
+use crate::rules::{key, to_file_unit};
 
 /// Prints the coming changes of the rules.
 pub fn print_coming(found: &Governance) {
-    say(&format!("version {} of the rules applies", found.version));
+    print_line(&format!("version {} of the rules applies", found.version));
     if let Some(upgrade) = found.upgrade {
-        say(&format!(
+        print_line(&format!(
             "version {} applies from {} UTC on: validators that do not speak it stop then",
             upgrade.to,
             time_of_day(upgrade.at.0)
         ));
     }
     if found.changes.is_empty() {
-        say("no change of the rules is to come");
+        print_line("no change of the rules is to come");
         return;
     }
     for RulesChange { id, at, settings } in &found.changes {
-        say(&format!("change {id}, from {} UTC on", time_of_day(at.0)));
+        print_line(&format!("change {id}, from {} UTC on", time_of_day(at.0)));
         for setting in settings {
-            say(&format!("  {}", set(setting)));
+            print_line(&format!("  {}", describe_setting(setting)));
         }
     }
 }
 
-fn set(setting: &Setting) -> String {
+fn describe_setting(setting: &Setting) -> String {
     match setting {
         Setting::Number { rule, value } => {
-            format!("{} becomes {}", key(*rule), figure(*rule, *value))
+            format!("{} becomes {}", key(*rule), to_file_unit(*rule, *value))
         }
         Setting::Class(own) => {
             let auctions = match own.auction {
                 Some(interval) => format!("auctions every {} s", interval.0 / 1_000),
                 None => "no auctions".to_owned(),
             };
-            let name = class_name::of(&own.class);
+            let name = class_name::format_class(&own.class);
             format!("{name}: tick {}, lot {}, {auctions}", own.tick, own.lot)
         }
     }
@@ -49,41 +49,45 @@ fn set(setting: &Setting) -> String {
 /// Prints commands that wait for more operators.
 pub fn print_pending(found: &Governance) {
     if found.approvals.is_empty() {
-        say("no command waits for operators");
+        print_line("no command waits for operators");
         return;
     }
     let mut table = Table::new(&[">command", "given by", "until", "what"]);
     for approval in &found.approvals {
-        let given: Vec<String> = approval.given.iter().map(short).collect();
+        let given: Vec<String> = approval.given.iter().map(short_id).collect();
         let needed = found.operators_needed;
-        table.row([
+        table.add_row([
             approval.id.to_string(),
             format!("{} of {needed}: {}", given.len(), given.join(" ")),
             time_of_day(approval.until.0),
-            told(&approval.command),
+            describe_command(&approval.command),
         ]);
     }
     table.print();
-    let approve = paste::command("operator approve COMMAND");
-    say(&format!("  to give one too: {approve}"));
+    let approve = paste::market_command("operator approve COMMAND");
+    print_line(&format!("  to give one too: {approve}"));
 }
 
 /// Describes a command of the operators.
-pub fn told(command: &Command) -> String {
+pub fn describe_command(command: &Command) -> String {
     match command {
         Command::Deposit { account, amount } => {
-            format!("credit {} to {}", credits(amount.0), short(account))
+            format!(
+                "credit {} to {}",
+                format_credits(amount.0),
+                short_id(account)
+            )
         }
         Command::Lock { request } => format!("lock withdrawal {request} before it is paid"),
         Command::Confirm { request } => format!("confirm request {request}"),
         Command::Refuse { request, reason } => format!("refuse request {request}: {reason}"),
         Command::Collect { to, amount } => {
-            format!("collect {} for {}", credits(amount.0), short(to))
+            format!("collect {} for {}", format_credits(amount.0), short_id(to))
         }
-        Command::Freeze { account, reason } => format!("freeze {}: {reason}", short(account)),
-        Command::Thaw { account } => format!("thaw {}", short(account)),
+        Command::Freeze { account, reason } => format!("freeze {}: {reason}", short_id(account)),
+        Command::Thaw { account } => format!("thaw {}", short_id(account)),
         Command::ChangeRules { settings, at } => {
-            let settings: Vec<String> = settings.iter().map(set).collect();
+            let settings: Vec<String> = settings.iter().map(describe_setting).collect();
             let from = time_of_day(at.0);
             format!("{}, from {from} UTC on", settings.join("; "))
         }
@@ -104,7 +108,7 @@ pub fn print_versions(members: &Members) {
     let spoken: Vec<String> = spoken
         .map(|member| format!("{} up to {}", member.raft_id, member.speaks))
         .collect();
-    say(&format!(
+    print_line(&format!(
         "validators carry out versions: {}",
         spoken.join(", ")
     ));

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use souk_node::market::{Lease, LeaseState};
 
-use super::{credits, time_of_day};
+use super::{format_credits, time_of_day};
 use crate::paste;
 
 /// Returns a line for each lease that holds credits.
-pub fn text(leases: &[Lease]) -> Vec<String> {
+pub fn describe_leases(leases: &[Lease]) -> Vec<String> {
     let open = leases.iter().filter(|lease| lease.escrow.0 > 0);
-    open.map(line).collect()
+    open.map(describe_lease).collect()
 }
 
 /// Returns the same as JSON.
@@ -17,17 +17,17 @@ pub fn to_json(leases: &[Lease]) -> Value {
     let open = leases.iter().filter(|lease| lease.escrow.0 > 0);
     let one = |lease: &Lease| {
         json!({
-            "lease": lease.id, "micro_credits": lease.escrow, "ends_at": lease.ends(),
-            "returns_at": returns_at(lease), "release": release(lease),
+            "lease": lease.id, "micro_credits": lease.escrow, "ends_at": lease.end_time(),
+            "returns_at": returns_at(lease), "release": release_command(lease),
         })
     };
     open.map(one).collect()
 }
 
-fn line(lease: &Lease) -> String {
-    let (id, held) = (lease.id, credits(lease.escrow.0));
-    let ends = time_of_day(lease.ends().0);
-    match (returns_at(lease), release(lease)) {
+fn describe_lease(lease: &Lease) -> String {
+    let (id, held) = (lease.id, format_credits(lease.escrow.0));
+    let ends = time_of_day(lease.end_time().0);
+    match (returns_at(lease), release_command(lease)) {
         (Some(until), _) => format!(
             "lease {id} holds {held}: it returns at {} UTC, or with its receipt before",
             time_of_day(until)
@@ -48,7 +48,7 @@ fn returns_at(lease: &Lease) -> Option<u64> {
 }
 
 /// Returns the command that ends a lease, unless the lease is already ending.
-fn release(lease: &Lease) -> Option<String> {
+fn release_command(lease: &Lease) -> Option<String> {
     let is_open = matches!(lease.state, LeaseState::Active | LeaseState::Waiting { .. });
-    is_open.then(|| paste::command(&format!("lease end {}", lease.id)))
+    is_open.then(|| paste::market_command(&format!("lease end {}", lease.id)))
 }

@@ -8,7 +8,7 @@ use souk_node::protocols::statement::{Statement, StatementLine};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Table, credits, say, short};
+use super::{Table, format_credits, print_line, short_id};
 
 /// The sums of a history.
 pub struct Sums {
@@ -23,7 +23,7 @@ pub struct Sums {
 
 impl Sums {
     /// Sums up lines, the newest first; returns `None` if there are none.
-    pub fn of(lines: &[StatementLine]) -> Option<Sums> {
+    pub fn from_lines(lines: &[StatementLine]) -> Option<Sums> {
         let (closing, opening) = (lines.first()?.after, lines.last()?.before);
         let gaps = lines.windows(2).filter(|two| two[1].after != two[0].before);
         Some(Sums {
@@ -35,16 +35,16 @@ impl Sums {
 }
 
 /// Prints a history, the oldest movement first.
-pub fn print(account: AccountKey, statement: &Statement) {
+pub fn print_history(account: AccountKey, statement: &Statement) {
     let lines = &statement.lines;
-    let Some(sums) = Sums::of(lines) else {
-        say("no credits of this account have moved, as far as the validator asked has seen");
+    let Some(sums) = Sums::from_lines(lines) else {
+        print_line("no credits of this account have moved, as far as the validator asked has seen");
         return;
     };
-    let mut table =
-        Table::new(&["when (UTC)", ">change", ">held", ">available", "why"]).sparing(&["held"]);
+    let mut table = Table::new(&["when (UTC)", ">change", ">held", ">available", "why"])
+        .with_spare_columns(&["held"]);
     let opening = &sums.opening;
-    table.row(row(
+    table.add_row(format_row(
         "before",
         opening,
         opening,
@@ -54,31 +54,31 @@ pub fn print(account: AccountKey, statement: &Statement) {
     for line in lines.iter().rev() {
         if line.before != known {
             let why = "movements that are not kept any more".to_owned();
-            table.row(row("", &known, &line.before, why));
+            table.add_row(format_row("", &known, &line.before, why));
         }
         known = line.after;
-        let when = when(line.time);
+        let when = format_time(line.time);
         // The year is this one or the last, so the month suffices.
         let when = when.get(5..).unwrap_or_default().replace('T', " ");
         let (when, _) = when.split_once('.').unwrap_or((&when, ""));
-        table.row(row(
+        table.add_row(format_row(
             when.trim_end_matches('Z'),
             &line.before,
             &line.after,
-            why(account, line),
+            explain_line(account, line),
         ));
     }
     table.print();
     let closing = &sums.closing;
-    say(&format!(
+    print_line(&format!(
         "{} movements come to {} available, {} held, {} at stake",
         lines.len(),
-        credits(closing.available.0),
-        credits(closing.escrow.0),
-        credits(closing.stake.0),
+        format_credits(closing.available.0),
+        format_credits(closing.escrow.0),
+        format_credits(closing.stake.0),
     ));
     if statement.more {
-        say("older ones: --last N with a larger N");
+        print_line("older ones: --last N with a larger N");
     }
 }
 
@@ -86,10 +86,10 @@ pub fn print(account: AccountKey, statement: &Statement) {
 pub fn to_json(account: AccountKey, statement: &Statement) -> Value {
     let one = |line: &StatementLine| {
         let mut value = json!(line);
-        value["why"] = why(account, line).into();
+        value["why"] = explain_line(account, line).into();
         value
     };
-    let sums = Sums::of(&statement.lines);
+    let sums = Sums::from_lines(&statement.lines);
     let movements: Vec<Value> = statement.lines.iter().rev().map(one).collect();
     json!({
         "account": account,
@@ -123,11 +123,11 @@ pub fn csv_row(account: AccountKey, line: &StatementLine) -> [String; 11] {
         (i128::from(of(after).0) - i128::from(of(before).0)).to_string()
     };
     [
-        when(line.time),
+        format_time(line.time),
         line.place.index.to_string(),
         line.place.offset.to_string(),
         line.place.part.to_string(),
-        why(account, line),
+        explain_line(account, line),
         change(|of| of.available),
         change(|of| of.escrow),
         change(|of| of.stake),
@@ -137,32 +137,32 @@ pub fn csv_row(account: AccountKey, line: &StatementLine) -> [String; 11] {
     ]
 }
 
-fn row(when: &str, before: &Balances, after: &Balances, why: String) -> [String; 5] {
+fn format_row(when: &str, before: &Balances, after: &Balances, why: String) -> [String; 5] {
     [
         when.to_owned(),
-        signed(before.available, after.available),
-        signed(before.escrow, after.escrow),
-        credits(after.available.0),
+        format_change(before.available, after.available),
+        format_change(before.escrow, after.escrow),
+        format_credits(after.available.0),
         why,
     ]
 }
 
-fn signed(before: Credits, after: Credits) -> String {
+fn format_change(before: Credits, after: Credits) -> String {
     match before.cmp(&after) {
-        std::cmp::Ordering::Less => format!("+{}", credits(after.0 - before.0)),
+        std::cmp::Ordering::Less => format!("+{}", format_credits(after.0 - before.0)),
         std::cmp::Ordering::Equal => String::new(),
-        std::cmp::Ordering::Greater => format!("-{}", credits(before.0 - after.0)),
+        std::cmp::Ordering::Greater => format!("-{}", format_credits(before.0 - after.0)),
     }
 }
 
-fn when(time: Millis) -> String {
+fn format_time(time: Millis) -> String {
     let nanos = i128::from(time.0) * 1_000_000;
     let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
     let text = known.and_then(|known| known.format(&Rfc3339).ok());
     text.unwrap_or_else(|| format!("{time} ms after 1970"))
 }
 
-fn why(account: AccountKey, line: &StatementLine) -> String {
+fn explain_line(account: AccountKey, line: &StatementLine) -> String {
     // A trade of the order already says that it is filled.
     let filled = |event: &&Event| {
         matches!(
@@ -177,8 +177,8 @@ fn why(account: AccountKey, line: &StatementLine) -> String {
     let is_bought =
         |event: &&Event| matches!(event, Event::LeaseClosed { buyer, .. } if *buyer == account);
     let closed = line.causes.iter().filter(is_bought).count();
-    let paid = (closed == 1).then(|| paid(line)).flatten();
-    let causes = events.filter_map(|event| cause(account, event, paid));
+    let paid = (closed == 1).then(|| net_cost(line)).flatten();
+    let causes = events.filter_map(|event| describe_event(account, event, paid));
     let mut causes: Vec<String> = causes.collect();
     causes.dedup();
     match causes.len() {
@@ -189,16 +189,16 @@ fn why(account: AccountKey, line: &StatementLine) -> String {
 }
 
 /// Returns how much less an account has after a movement: the held credits that did not come back.
-fn paid(line: &StatementLine) -> Option<u64> {
+fn net_cost(line: &StatementLine) -> Option<u64> {
     let all = |of: &Balances| [of.available, of.escrow, of.stake].map(|part| u128::from(part.0));
     let sum = |of: &Balances| all(of).into_iter().sum::<u128>();
     let cost = sum(&line.before).checked_sub(sum(&line.after))?;
     u64::try_from(cost).ok()
 }
 
-fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String> {
+fn describe_event(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String> {
     Some(match event {
-        Event::Moved { reason, .. } => moved(*reason).to_owned(),
+        Event::Moved { reason, .. } => describe_move(*reason).to_owned(),
         Event::Requested(request) => match request.direction {
             Direction::Deposit => return None,
             Direction::Withdrawal => format!("withdrawal {} asked for", request.id),
@@ -214,7 +214,7 @@ fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String
             format!(
                 "{what} {} {came}{}",
                 request.id,
-                quoted(request.reference.as_str())
+                quote_reference(request.reference.as_str())
             )
         }
         Event::Transferred {
@@ -223,10 +223,10 @@ fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String
             reference,
             ..
         } => {
-            let reference = quoted(reference.as_str());
+            let reference = quote_reference(reference.as_str());
             match *from == account {
-                true => format!("given to {}{reference}", short(to)),
-                false => format!("given by {}{reference}", short(from)),
+                true => format!("given to {}{reference}", short_id(to)),
+                false => format!("given by {}{reference}", short_id(from)),
             }
         }
         Event::Rested { order, .. } => format!("order {order} rests"),
@@ -249,11 +249,16 @@ fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String
             match (*buyer == account, paid, fee.0) {
                 (true, Some(0), _) => format!("lease {lease}: nothing paid, {end}"),
                 (true, Some(paid), _) if *reason == CloseReason::Receipt => {
-                    format!("lease {lease}: paid {}", credits(paid))
+                    format!("lease {lease}: paid {}", format_credits(paid))
                 }
-                (true, Some(paid), _) => format!("lease {lease}: paid {}, {end}", credits(paid)),
+                (true, Some(paid), _) => {
+                    format!("lease {lease}: paid {}, {end}", format_credits(paid))
+                }
                 (false, _, 1..) if *provider == account => {
-                    format!("lease {lease}: {end}, less a fee of {}", credits(fee.0))
+                    format!(
+                        "lease {lease}: {end}, less a fee of {}",
+                        format_credits(fee.0)
+                    )
                 }
                 _ => format!("lease {lease}: {end}"),
             }
@@ -262,7 +267,7 @@ fn cause(account: AccountKey, event: &Event, paid: Option<u64>) -> Option<String
     })
 }
 
-fn moved(reason: MoveReason) -> &'static str {
+fn describe_move(reason: MoveReason) -> &'static str {
     match reason {
         MoveReason::Credited => "credited by the operator",
         MoveReason::Collected => "the market's earnings",
@@ -272,7 +277,7 @@ fn moved(reason: MoveReason) -> &'static str {
     }
 }
 
-fn quoted(reference: &str) -> String {
+fn quote_reference(reference: &str) -> String {
     match reference {
         "" => String::new(),
         text => format!(" \"{text}\""),

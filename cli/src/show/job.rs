@@ -8,7 +8,7 @@ use souk_node::scheduler::execution::report::{Fallback, Report};
 use souk_node::scheduler::execution::timeline::Glyphs;
 use souk_vocabulary::processor::Engine;
 
-use super::{Names, count, say, short};
+use super::{Names, format_count, print_line, short_id};
 use crate::show::balance::Balances;
 
 /// Columns of the timeline.
@@ -39,51 +39,52 @@ pub fn to_json(
 }
 
 /// Prints the job for its buyer.
-pub fn print(
+pub fn print_job(
     finished: &JobResult,
     files: &[PathBuf],
     receipts: &[PathBuf],
-    (before, after): (&Balances, &Balances),
+    before: &Balances,
+    after: &Balances,
     names: &Names,
 ) {
     if !finished.outputs.is_empty() {
-        say("outputs");
+        print_line("outputs");
     }
     for (name, tensor) in &finished.outputs {
-        let (dtype, id) = (tensor.dtype(), short(&tensor.id()));
-        say(&format!(
+        let (dtype, id) = (tensor.dtype(), short_id(&tensor.id()));
+        print_line(&format!(
             "  {name}: {dtype} {}, blake3 {id}…",
             tensor.shape()
         ));
     }
     for file in files {
-        say(&format!("  written to {}", file.display()));
+        print_line(&format!("  written to {}", file.display()));
     }
     print_receipts(finished, receipts, names);
-    say("balances");
+    print_line("balances");
     super::balance::print_change(before, after);
     print_timeline(finished);
 }
 
 /// Prints the receipts and the paths of their files.
 pub fn print_receipts(finished: &JobResult, files: &[PathBuf], names: &Names) {
-    say("receipts, each signed by provider and buyer");
+    print_line("receipts, each signed by provider and buyer");
     for receipt in &finished.receipts {
-        super::receipt::print(receipt, names);
+        super::receipt::print_receipt(receipt, names);
     }
     for file in files {
-        say(&format!("  written to {}", file.display()));
+        print_line(&format!("  written to {}", file.display()));
     }
 }
 
 /// Draws the timeline.
 pub fn print_timeline(finished: &JobResult) {
-    say("timeline");
+    print_line("timeline");
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
         .any(|name| std::env::var(name).is_ok_and(|value| value.to_lowercase().contains("utf-8")));
     let glyphs = if utf8 { Glyphs::Unicode } else { Glyphs::Ascii };
-    say(finished.timeline.draw(COLUMNS, glyphs).trim_end());
+    print_line(finished.timeline.draw(COLUMNS, glyphs).trim_end());
     print_report(&finished.report);
 }
 
@@ -103,13 +104,13 @@ fn print_fallback(fallback: &Fallback) {
         [] => String::new(),
         _ => format!("; {} did", by.join(", ")),
     };
-    say(&format!("  {device} {what}: {reason}{by}"));
+    print_line(&format!("  {device} {what}: {reason}{by}"));
 }
 
 /// Prints the work and idle time of each device, and what the run is compared with.
 fn print_report(report: &Report) {
     let ms = |micros: u64| micros as f64 / 1e3;
-    say("devices");
+    print_line("devices");
     for (name, device) in &report.devices {
         let joules = device.energy.map_or(String::new(), |energy| {
             let sum = energy.measured_joules + energy.modelled_joules;
@@ -121,10 +122,10 @@ fn print_report(report: &Report) {
             };
             format!(", {sum:.3} J{modelled}")
         });
-        let name = super::device(name, device.emulated);
+        let name = super::device_label(name, device.emulated);
         let by_other = device.engines.get(&Engine::OnnxRuntime);
         let other = by_other.map_or(String::new(), |tasks| format!(" ({tasks} by ONNX Runtime)"));
-        say(&format!(
+        print_line(&format!(
             "  {name}: busy {:.1} ms ({:.0} %)\n    waited {:.1} ms for data, {:.1} ms for others, \
              {:.1} ms without work\n    transfers took {:.1} ms; {}{other}, {}{joules}",
             ms(device.busy_micros),
@@ -133,15 +134,15 @@ fn print_report(report: &Report) {
             ms(device.idle.dependency_micros),
             ms(device.idle.nothing_to_do_micros),
             ms(device.transfer_micros),
-            count(device.tasks, "task"),
-            count(device.operators, "operator"),
+            format_count(device.tasks, "task"),
+            format_count(device.operators, "operator"),
         ));
     }
     if report.partitioned_tasks > 0 {
-        say(&format!(
+        print_line(&format!(
             "  {} operators were shared by several devices, {} joined",
             report.partitioned_tasks,
-            super::bytes(report.joined_bytes),
+            super::format_bytes(report.joined_bytes),
         ));
     }
     report.fallbacks.iter().for_each(print_fallback);
@@ -153,19 +154,19 @@ fn print_report(report: &Report) {
         Some(single) => {
             let alone = ms(single.expected_micros);
             let known = report.devices.get(&single.device);
-            let device = super::device(&single.device, known.is_some_and(|it| it.emulated));
+            let device = super::device_label(&single.device, known.is_some_and(|it| it.emulated));
             format!("{device} alone would take {alone:.1} ms")
         }
         None if report.devices.len() > 1 => "no device could run it alone".to_owned(),
         None => String::new(),
     };
     if let Some(expected) = against.expected_joules {
-        say(&format!(
+        print_line(&format!(
             "  {:.3} J in all; the plan expected {expected:.3} J",
-            report.joules()
+            report.total_joules()
         ));
     }
     if !alone.is_empty() {
-        say(&format!("  {alone}"));
+        print_line(&format!("  {alone}"));
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::buyer::journal::{JobState, Record};
 use souk_node::market::{Lease, LeaseState};
 
-use super::{Names, Table, called, count, credits, held, number, say};
+use super::{Names, Table, account_name, format_count, format_credits, held, print_line, to_u64};
 use crate::paste;
 
 /// Returns a job as JSON, with the market's records of its leases.
@@ -17,10 +17,10 @@ pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
 }
 
 /// Prints all jobs, the newest first.
-pub fn print(records: &[Record], now_ms: u64) {
+pub fn print_jobs(records: &[Record], now_ms: u64) {
     if records.is_empty() {
-        let submit = paste::command("submit MODEL.onnx -i NAME=FILE.npy -o out");
-        return say(&format!("no jobs yet: {submit}"));
+        let submit = paste::market_command("submit MODEL.onnx -i NAME=FILE.npy -o out");
+        return print_line(&format!("no jobs yet: {submit}"));
     }
     let header = [
         "job",
@@ -32,7 +32,7 @@ pub fn print(records: &[Record], now_ms: u64) {
         ">attempts",
         "out",
     ];
-    let mut table = Table::new(&header).sparing(&["attempts", "receipts", "out"]);
+    let mut table = Table::new(&header).with_spare_columns(&["attempts", "receipts", "out"]);
     for record in records.iter().rev() {
         let asked = |path: &[&str]| {
             let found = path
@@ -42,10 +42,10 @@ pub fn print(records: &[Record], now_ms: u64) {
         };
         let model = asked(&["job", "model"]);
         let model = model.rsplit('/').next().unwrap_or_default().to_owned();
-        table.row([
+        table.add_row([
             record.name.clone(),
-            ago(now_ms.saturating_sub(record.begun_ms)),
-            state(&record.state),
+            format_age(now_ms.saturating_sub(record.begun_ms)),
+            describe_state(&record.state),
             model,
             record.answered.to_string(),
             record.receipts.len().to_string(),
@@ -57,7 +57,7 @@ pub fn print(records: &[Record], now_ms: u64) {
 }
 
 /// Describes how long ago something happened.
-fn ago(ms: u64) -> String {
+fn format_age(ms: u64) -> String {
     match ms / 1_000 {
         seconds @ ..120 => format!("{seconds} s ago"),
         seconds @ ..7_200 => format!("{} min ago", seconds / 60),
@@ -68,44 +68,48 @@ fn ago(ms: u64) -> String {
 
 /// Prints one job and its leases.
 pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
-    say(&format!("job {}: {}", record.name, state(&record.state)));
+    print_line(&format!(
+        "job {}: {}",
+        record.name,
+        describe_state(&record.state)
+    ));
     let header = [">lease", "provider", "state", ">paid", ">held"];
     let mut table = Table::new(&header);
     for lease in leases {
-        table.row([
+        table.add_row([
             lease.id.to_string(),
-            called(&lease.provider, names),
+            account_name(&lease.provider, names),
             lease_state(&lease.state).to_owned(),
-            credits(lease.cost.0),
-            credits(lease.escrow.0),
+            format_credits(lease.cost.0),
+            format_credits(lease.escrow.0),
         ]);
     }
     table.print();
     if record.answered > 0 {
-        say(&format!(
+        print_line(&format!(
             "  {} answered",
-            count(number(record.answered), "request")
+            format_count(to_u64(record.answered), "request")
         ));
     }
     if !record.kept.is_empty() {
-        say(&format!("  kept: {}", record.kept.join(", ")));
+        print_line(&format!("  kept: {}", record.kept.join(", ")));
     }
     let (spent, held) = (
         sum(leases, |lease| lease.cost.0),
         sum(leases, |lease| lease.escrow.0),
     );
-    say(&format!(
+    print_line(&format!(
         "  {} credits spent, {} held",
-        credits(spent),
-        credits(held)
+        format_credits(spent),
+        format_credits(held)
     ));
-    held::text(leases)
+    held::describe_leases(leases)
         .iter()
-        .for_each(|line| say(&format!("  {line}")));
+        .for_each(|line| print_line(&format!("  {line}")));
 }
 
 /// Describes the state of a job.
-pub fn state(state: &JobState) -> String {
+pub fn describe_state(state: &JobState) -> String {
     match state {
         JobState::Running => "running, or its process died".to_owned(),
         JobState::Done => "done".to_owned(),

@@ -3,7 +3,7 @@
 use souk_node::clock::unix_ms;
 use souk_node::device::costs::{LearnedCosts, LearnedDevice, LearnedRun};
 
-use super::{Table, say, seconds};
+use super::{Table, format_seconds, print_line};
 
 /// Largest number of runs and of models to show.
 const SHOWN_MAX: usize = 8;
@@ -11,33 +11,33 @@ const SHOWN_MAX: usize = 8;
 const ID_CHARS: usize = 8;
 
 /// Prints the learned costs, if there are any.
-pub fn print(learned: &LearnedCosts) {
+pub fn print_learned_costs(learned: &LearnedCosts) {
     if learned.devices.is_empty() {
         return;
     }
-    say("");
+    print_line("");
     learned.devices.iter().for_each(print_device);
     print_runs(learned);
 }
 
 fn print_device(device: &LearnedDevice) {
     let [products, convolutions, others] = device.slowness.map(|times| format!("{times:.2}"));
-    say(&format!(
+    print_line(&format!(
         "learned of {}: products take {products} times as long as measured first, convolutions \
          {convolutions}, all else {others} ({} operators and sizes)",
         device.device, device.operators,
     ));
     for model in device.models.iter().take(SHOWN_MAX) {
-        say(&format!(
+        print_line(&format!(
             "  graph {}, whose work only a run tells: {} in the mean of {} runs",
-            short(&model.graph),
-            seconds(model.seconds),
+            short_id(&model.graph),
+            format_seconds(model.seconds),
             model.runs,
         ));
     }
     let more = device.models.len().saturating_sub(SHOWN_MAX);
     if more > 0 {
-        say(&format!("  and {more} more such graphs"));
+        print_line(&format!("  and {more} more such graphs"));
     }
 }
 
@@ -46,18 +46,18 @@ fn print_runs(learned: &LearnedCosts) {
     let now = unix_ms();
     let row = |run: &LearnedRun| {
         [
-            format!("graph {}", short(&run.graph)),
+            format!("graph {}", short_id(&run.graph)),
             run.device.clone(),
-            seconds(run.seconds),
+            format_seconds(run.seconds),
             format!("{:.2}", run.times),
             format!("{} s", now.saturating_sub(run.at_ms) / 1000),
         ]
     };
     let newest = learned.recent.iter().rev().take(SHOWN_MAX);
-    newest.map(row).for_each(|row| table.row(row));
+    newest.map(row).for_each(|row| table.add_row(row));
     table.print();
 }
 
-fn short(id: &str) -> &str {
+fn short_id(id: &str) -> &str {
     id.get(..ID_CHARS).unwrap_or(id)
 }

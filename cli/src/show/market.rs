@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::device::class_name;
 use souk_node::market::{Candle, Class, ClassSummary, DepthLevel, Dtype, PriceIndex, Quotes};
 
-use super::{Table, credits, say, time_of_day};
+use super::{Table, format_credits, print_line, time_of_day};
 
 /// Text of an empty cell.
 const NONE: &str = "-";
@@ -17,7 +17,7 @@ fn or_none(value: Option<String>) -> String {
 pub fn classes_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         let mut value = json!(summary);
-        value["name"] = class_name::of(&summary.class).into();
+        value["name"] = class_name::format_class(&summary.class).into();
         value
     };
     classes.iter().map(one).collect()
@@ -26,29 +26,29 @@ pub fn classes_json(classes: &[ClassSummary]) -> Value {
 /// Prints the classes.
 pub fn print_classes(classes: &[ClassSummary]) {
     if classes.is_empty() {
-        return say("nothing was ever quoted");
+        return print_line("nothing was ever quoted");
     }
     let mut table = Table::new(&["class", ">bid", ">ask", ">units", ">last", ">traded"]);
     for summary in classes {
-        let price = |level: Option<DepthLevel>| or_none(level.map(|it| credits(it.price.0)));
-        table.row([
-            class_name::of(&summary.class),
+        let price = |level: Option<DepthLevel>| or_none(level.map(|it| format_credits(it.price.0)));
+        table.add_row([
+            class_name::format_class(&summary.class),
             price(summary.bid),
             price(summary.ask),
             or_none(summary.ask.map(|level| level.quantity.to_string())),
-            or_none(summary.last.map(|print| credits(print.price.0))),
+            or_none(summary.last.map(|print| format_credits(print.price.0))),
             summary.volume.to_string(),
         ]);
     }
     table.print();
-    say("prices in credits per device-second; units at the best ask; units traded in a day");
+    print_line("prices in credits per device-second; units at the best ask; units traded in a day");
 }
 
 /// Returns the prices of measured work as JSON.
 pub fn prices_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         json!({
-            "name": class_name::of(&summary.class), "class": summary.class,
+            "name": class_name::format_class(&summary.class), "class": summary.class,
             "nano_credits": summary.index,
         })
     };
@@ -58,51 +58,52 @@ pub fn prices_json(classes: &[ClassSummary]) -> Value {
 /// Prints the prices of measured work.
 pub fn print_prices(classes: &[ClassSummary]) {
     if classes.is_empty() {
-        return say("nothing was ever quoted");
+        return print_line("nothing was ever quoted");
     }
     let header = ["class", ">f32", ">f16", ">int8", ">GB moved", ">GB for 1 h"];
-    let mut table = Table::new(&header).sparing(&["GB for 1 h", "GB moved"]);
+    let mut table = Table::new(&header).with_spare_columns(&["GB for 1 h", "GB moved"]);
     for summary in classes {
         let PriceIndex {
             per_tera_operation,
             per_gigabyte_moved,
             per_gigabyte_hour,
         } = summary.index;
-        let of = |dtype: Dtype| micro(per_tera_operation[dtype as usize]);
-        table.row([
-            class_name::of(&summary.class),
+        let of = |dtype: Dtype| format_micro_credits(per_tera_operation[dtype as usize]);
+        table.add_row([
+            class_name::format_class(&summary.class),
             of(Dtype::F32),
             of(Dtype::F16),
             of(Dtype::Int8),
-            micro(per_gigabyte_moved),
-            micro(per_gigabyte_hour),
+            format_micro_credits(per_gigabyte_moved),
+            format_micro_credits(per_gigabyte_hour),
         ]);
     }
     table.print();
-    say("in micro-credits: f32, f16 and int8 for 10^12 operations, over the last 64 trades");
+    print_line("in micro-credits: f32, f16 and int8 for 10^12 operations, over the last 64 trades");
 }
 
 /// Formats nano-credits as micro-credits.
-fn micro(nano: Option<u64>) -> String {
+fn format_micro_credits(nano: Option<u64>) -> String {
     or_none(nano.map(|nano| format!("{}.{:03}", nano / 1_000, nano % 1_000)))
 }
 
 /// Returns a book as JSON.
 pub fn depth_json(quotes: &Quotes) -> Value {
     json!({
-        "name": class_name::of(&quotes.class), "class": quotes.class, "rules": quotes.rules,
+        "name": class_name::format_class(&quotes.class),
+        "class": quotes.class, "rules": quotes.rules,
         "bids": quotes.bids, "asks": quotes.asks, "auction_at": quotes.auction_at,
     })
 }
 
 /// Prints a book: asks above bids, the best in the middle.
 pub fn print_depth(quotes: &Quotes) {
-    say(&head(&quotes.class));
+    print_line(&class_heading(&quotes.class));
     let mut table = Table::new(&["", ">price", ">units", ">orders"]);
     let mut row = |side: &str, level: &DepthLevel| {
-        table.row([
+        table.add_row([
             side.to_owned(),
-            credits(level.price.0),
+            format_credits(level.price.0),
             level.quantity.to_string(),
             level.orders.to_string(),
         ]);
@@ -112,30 +113,34 @@ pub fn print_depth(quotes: &Quotes) {
     table.print();
     if let (Some(ask), Some(bid)) = (quotes.asks.first(), quotes.bids.first()) {
         let spread = ask.price.0.saturating_sub(bid.price.0);
-        say(&format!("spread {}", credits(spread)));
+        print_line(&format!("spread {}", format_credits(spread)));
     }
     if let Some(at) = quotes.auction_at {
-        say(&format!("the next auction is at {}", time_of_day(at.0)));
+        print_line(&format!("the next auction is at {}", time_of_day(at.0)));
     }
 }
 
-fn head(class: &Class) -> String {
-    format!("{}: {}", class_name::of(class), class_name::in_words(class))
+fn class_heading(class: &Class) -> String {
+    format!(
+        "{}: {}",
+        class_name::format_class(class),
+        class_name::in_words(class)
+    )
 }
 
 /// Returns trades as JSON.
 pub fn trades_json(quotes: &Quotes) -> Value {
-    json!({ "name": class_name::of(&quotes.class), "trades": quotes.last })
+    json!({ "name": class_name::format_class(&quotes.class), "trades": quotes.last })
 }
 
 /// Prints trades.
 pub fn print_trades(quotes: &Quotes) {
-    say(&head(&quotes.class));
+    print_line(&class_heading(&quotes.class));
     let mut table = Table::new(&["time (UTC)", ">price", ">units"]);
     for print in &quotes.last {
-        table.row([
+        table.add_row([
             time_of_day(print.at.0),
-            credits(print.price.0),
+            format_credits(print.price.0),
             print.quantity.to_string(),
         ]);
     }
@@ -144,18 +149,18 @@ pub fn print_trades(quotes: &Quotes) {
 
 /// Returns candles as JSON.
 pub fn candles_json(class: &Class, candles: &[Candle]) -> Value {
-    json!({ "name": class_name::of(class), "candles": candles })
+    json!({ "name": class_name::format_class(class), "candles": candles })
 }
 
 /// Prints candles.
 pub fn print_candles(class: &Class, candles: &[Candle]) {
-    say(&head(class));
+    print_line(&class_heading(class));
     let mut table = Table::new(&["from (UTC)", ">open", ">high", ">low", ">close", ">units"]);
     for candle in candles {
         let prices = [candle.open, candle.high, candle.low, candle.close];
-        let cells = prices.iter().map(|price| credits(price.0));
+        let cells = prices.iter().map(|price| format_credits(price.0));
         let ends = [time_of_day(candle.start.0)].into_iter().chain(cells);
-        table.row(ends.chain([candle.volume.to_string()]));
+        table.add_row(ends.chain([candle.volume.to_string()]));
     }
     table.print();
 }

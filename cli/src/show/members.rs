@@ -3,16 +3,16 @@
 use souk_node::protocols::market::{Member, Members, Standing};
 use souk_node::validator::operator;
 
-use super::{Table, say};
+use super::{Table, print_line};
 
 /// Prints the current validators, and counts those that left.
-pub fn print(members: &Members) {
+pub fn print_members(members: &Members) {
     let mut table = Table::new(&["validator", "standing", "runs", ">last entry", "address"]);
     let left = |member: &&Member| member.standing == Standing::Removed;
     for member in members.validators.iter().filter(|member| !left(member)) {
         let leads = member.raft_id == members.leader;
         let standing = operator::name(member.standing).to_owned();
-        table.row([
+        table.add_row([
             member.raft_id.to_string(),
             if leads { "leader".to_owned() } else { standing },
             match member.running {
@@ -31,9 +31,9 @@ pub fn print(members: &Members) {
     let gone = members.validators.iter().filter(left);
     let gone: Vec<String> = gone.map(|member| member.raft_id.to_string()).collect();
     if !gone.is_empty() {
-        say(&format!("  left for good: {}", gone.join(", ")));
+        print_line(&format!("  left for good: {}", gone.join(", ")));
     }
     if members.leader == 0 {
-        say("  nobody leads at the moment: too few of them run, or they are about to elect");
+        print_line("  nobody leads at the moment: too few of them run, or they are about to elect");
     }
 }

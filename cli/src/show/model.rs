@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use souk_node::scheduler::graph::{Graph, Summary, ValueId};
 
-use super::{Table, bytes, say, scaled};
+use super::{Table, format_bytes, format_scaled, print_line};
 
 /// Returns the model's summary as JSON.
 pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
@@ -25,7 +25,11 @@ pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
         memory_bytes_peak,
         operators,
     } = graph.summary();
-    let ports = |ids: &[ValueId]| ids.iter().map(|id| port(graph, *id)).collect::<Vec<_>>();
+    let ports = |ids: &[ValueId]| {
+        ids.iter()
+            .map(|id| describe_port(graph, *id))
+            .collect::<Vec<_>>()
+    };
     json!({
         "name": name, "opset": opset, "nodes": nodes, "dropped_nodes": dropped_nodes,
         "values": values, "unknown_values": unknown_values, "weights": weights,
@@ -38,50 +42,50 @@ pub fn to_json(graph: &Graph, declared: &BTreeMap<String, String>) -> Value {
 }
 
 /// Prints counts, ports and operators.
-pub fn print(graph: &Graph, declared: &BTreeMap<String, String>) {
+pub fn print_graph(graph: &Graph, declared: &BTreeMap<String, String>) {
     let summary = graph.summary();
-    say(&format!(
+    print_line(&format!(
         "{}: opset {}",
         summary.name,
         summary.opset.unwrap_or(1)
     ));
-    say(&format!(
+    print_line(&format!(
         "  {} nodes ({} dropped as dead or constant), {} values ({} of unknown shape)",
         summary.nodes, summary.dropped_nodes, summary.values, summary.unknown_values,
     ));
-    say(&format!(
+    print_line(&format!(
         "  {} weights of {}",
         summary.weights,
-        bytes(summary.weight_bytes)
+        format_bytes(summary.weight_bytes)
     ));
-    say(&format!(
+    print_line(&format!(
         "  {}, {} read, {} written",
-        scaled(summary.flops as f64, "FLOP"),
-        bytes(summary.bytes_read),
-        bytes(summary.bytes_written),
+        format_scaled(summary.flops as f64, "FLOP"),
+        format_bytes(summary.bytes_read),
+        format_bytes(summary.bytes_written),
     ));
-    say(&format!(
+    print_line(&format!(
         "  memory of a run: at most {}, {} of it activations",
-        bytes(summary.memory_bytes_peak),
-        bytes(summary.activation_bytes_peak),
+        format_bytes(summary.memory_bytes_peak),
+        format_bytes(summary.activation_bytes_peak),
     ));
     for (what, ids) in [("input", graph.inputs()), ("output", graph.outputs())] {
         for id in ids {
-            let counted = port(graph, *id);
+            let counted = describe_port(graph, *id);
             let said = declared.get(&graph.value(*id).name);
             let said = said.filter(|said| !counted.ends_with(said.as_str()));
             let open = said.map_or(String::new(), |said| format!(" (declared as {said})"));
-            say(&format!("  {what} {counted}{open}"));
+            print_line(&format!("  {what} {counted}{open}"));
         }
     }
     let mut table = Table::new(&["operator", ">count"]);
     for (operator, count) in &summary.operators {
-        table.row([operator.clone(), count.to_string()]);
+        table.add_row([operator.clone(), count.to_string()]);
     }
     table.print();
 }
 
-fn port(graph: &Graph, id: ValueId) -> String {
+fn describe_port(graph: &Graph, id: ValueId) -> String {
     let value = graph.value(id);
     let dtype = value
         .dtype()

@@ -2,7 +2,7 @@
 
 use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 
-use super::{Table, credits, held, say, short};
+use super::{Table, format_credits, held, print_line, short_id};
 use crate::paste;
 
 /// Prints one account.
@@ -10,17 +10,17 @@ pub fn print_account(account: &Account) {
     let lines = [
         ("account", account.key.to_string()),
         ("name", account.name.to_string()),
-        ("available", credits(account.available.0)),
-        ("in escrow", credits(account.escrow.0)),
-        ("stake", credits(account.stake.0)),
-        ("earned", credits(account.earned.0)),
+        ("available", format_credits(account.available.0)),
+        ("in escrow", format_credits(account.escrow.0)),
+        ("stake", format_credits(account.stake.0)),
+        ("earned", format_credits(account.earned.0)),
         ("reputation", account.reputation.score.to_string()),
     ];
     for (what, value) in lines {
-        say(&format!("{what:<11} {value}"));
+        print_line(&format!("{what:<11} {value}"));
     }
     if let Some(reason) = &account.frozen {
-        say(&format!(
+        print_line(&format!(
             "frozen      {reason}: nothing can be placed, staked, given or withdrawn; ask the \
              operators"
         ));
@@ -31,32 +31,34 @@ pub fn print_account(account: &Account) {
 /// release them.
 pub fn print_held(
     account: AccountKey,
-    (orders, leases, requests): (&[OpenOrder], &[Lease], &[MoneyRequest]),
+    orders: &[OpenOrder],
+    leases: &[Lease],
+    requests: &[MoneyRequest],
 ) {
     for order in orders.iter().filter(|order| order.held.0 > 0) {
-        let (id, held) = (order.id, credits(order.held.0));
-        let cancel = paste::command(&format!("order cancel {id}"));
-        say(&format!(
+        let (id, held) = (order.id, format_credits(order.held.0));
+        let cancel = paste::market_command(&format!("order cancel {id}"));
+        print_line(&format!(
             "  order {id} holds {held} while it rests; to release it:\n    {cancel}"
         ));
     }
     let bought = leases.iter().filter(|lease| lease.buyer == account);
     let bought: Vec<Lease> = bought.cloned().collect();
-    held::text(&bought)
+    held::describe_leases(&bought)
         .iter()
-        .for_each(|line| say(&format!("  {line}")));
+        .for_each(|line| print_line(&format!("  {line}")));
     let out = |request: &&MoneyRequest| request.direction == Direction::Withdrawal;
     for request in requests.iter().filter(out) {
-        let (id, held) = (request.id, credits(request.amount.0));
+        let (id, held) = (request.id, format_credits(request.amount.0));
         if request.lock.is_some() {
-            say(&format!(
+            print_line(&format!(
                 "  withdrawal {id} holds {held} and is being paid out: only the operators end it"
             ));
             continue;
         }
-        let cancel = paste::command(&format!("account cancel {id}"));
+        let cancel = paste::market_command(&format!("account cancel {id}"));
         let until = "until the operator decides; to take it back";
-        say(&format!(
+        print_line(&format!(
             "  withdrawal {id} holds {held} {until}:\n    {cancel}"
         ));
     }
@@ -66,7 +68,7 @@ pub fn print_held(
 pub fn print_requests(requests: &[MoneyRequest], owners: bool) {
     if requests.is_empty() {
         if owners {
-            say("no requests wait for the operator");
+            print_line("no requests wait for the operator");
         }
         return;
     }
@@ -77,11 +79,11 @@ pub fn print_requests(requests: &[MoneyRequest], owners: bool) {
             (Direction::Withdrawal, None) => "withdrawal",
             (Direction::Withdrawal, Some(_)) => "withdrawal, being paid",
         };
-        table.row([
+        table.add_row([
             request.id.to_string(),
-            short(&request.account),
+            short_id(&request.account),
             direction.to_owned(),
-            credits(request.amount.0),
+            format_credits(request.amount.0),
             request.reference.to_string(),
         ]);
     }

@@ -3,25 +3,28 @@
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;
 
-use super::{Names, bytes, called, count, credits, named, number, tell};
+use super::{
+    Names, account_name, format_bytes, format_count, format_credits, print_notice,
+    replace_accounts, to_u64,
+};
 
 /// Prints one event.
-pub fn print(event: &JobEvent, names: &Names) {
-    if let Some(text) = text(event, names) {
-        tell(&format!("  {text}"));
+pub fn print_event(event: &JobEvent, names: &Names) {
+    if let Some(text) = describe_event(event, names) {
+        print_notice(&format!("  {text}"));
     }
 }
 
 /// Describes an event, if it is worth a line.
-pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
-    let name = |account: &AccountKey| called(account, names);
+pub fn describe_event(event: &JobEvent, names: &Names) -> Option<String> {
+    let name = |account: &AccountKey| account_name(account, names);
     Some(match event {
         JobEvent::Leased { leases, .. } => {
             let held = leases.iter().map(|(_, _, escrow)| escrow.0).sum();
             format!(
                 "{} bought; {} credits are held until settled",
-                count(number(leases.len()), "lease"),
-                credits(held)
+                format_count(to_u64(leases.len()), "lease"),
+                format_credits(held)
             )
         }
         JobEvent::Fetched {
@@ -32,8 +35,8 @@ pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
         } => format!(
             "{} fetched {}, {held} of {} there already",
             name(provider),
-            bytes(*moved),
-            count(*pieces, "piece"),
+            format_bytes(*moved),
+            format_count(*pieces, "piece"),
         ),
         JobEvent::Ready { provider } => format!("{} is ready", name(provider)),
         JobEvent::Running { provider, part } => format!("{} runs {part}", name(provider)),
@@ -46,8 +49,8 @@ pub fn text(event: &JobEvent, names: &Names) -> Option<String> {
         } => format!(
             "{} is done without: {}; {} computed so far: kept",
             name(provider),
-            named(&why.to_string(), names),
-            count(*kept, "value"),
+            replace_accounts(&why.to_string(), names),
+            format_count(*kept, "value"),
         ),
         JobEvent::Refused { provider, why } => {
             format!("{} is not paid: {why}", name(provider))

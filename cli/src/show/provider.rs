@@ -12,7 +12,7 @@ use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
 
-use super::{Table, bytes, count, credits, say, short};
+use super::{Table, format_bytes, format_count, format_credits, print_line, short_id};
 
 /// Leases that the text shows; the JSON has all.
 const LEASES_SHOWN: usize = 10;
@@ -24,29 +24,34 @@ pub fn to_json(
     runs: bool,
     kept: &Option<IsolationFile>,
 ) -> Value {
-    let open: Vec<_> = history.open().map(|(lease, _)| lease).collect();
+    let open: Vec<_> = history.open_leases().map(|(lease, _)| lease).collect();
     json!({
         "name": file.name, "runs": runs, "device": file.device, "prefer": file.prefer,
         "price": file.price,
-        "open": open, "closed": history.closed(), "earned": history.earned(),
+        "open": open, "closed": history.closed_count(), "earned": history.total_earned(),
         "leases": history.leases, "before": history.before, "isolation": kept,
     })
 }
 
 /// Prints the provider's offer, its earnings, and its last leases.
-pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<IsolationFile>) {
-    let device = sold(&file.device);
+pub fn print_provider(
+    file: &ProviderFile,
+    history: &History,
+    runs: bool,
+    kept: &Option<IsolationFile>,
+) {
+    let device = describe_device(&file.device);
     let state = if runs { "runs" } else { "does not run" };
     let joules = match file.prefer {
         Objective::Greenest => ", for few joules",
         _ => "",
     };
-    say(&format!("{} {state}; it sells {device}{joules}", file.name));
-    say(&format!(
+    print_line(&format!("{} {state}; it sells {device}{joules}", file.name));
+    print_line(&format!(
         "{} closed, {} credits earned; {} open",
-        count(history.closed(), "lease"),
-        credits(history.earned().0),
-        history.open().count(),
+        format_count(history.closed_count(), "lease"),
+        format_credits(history.total_earned().0),
+        history.open_leases().count(),
     ));
     if let Some(kept) = kept {
         print_isolation(kept);
@@ -54,20 +59,20 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<I
     if history.leases.is_empty() {
         return;
     }
-    say("");
+    print_line("");
     let mut table = Table::new(&["lease", "buyer", ">device time", ">paid", "ended"]);
     for (lease, entry) in history.leases.iter().rev().take(LEASES_SHOWN) {
-        table.row([
+        table.add_row([
             lease.to_string(),
-            short(&entry.buyer),
-            entry
-                .usage
-                .map_or_else(String::new, |used| super::seconds(used.0 as f64 / 1e6)),
+            short_id(&entry.buyer),
+            entry.usage.map_or_else(String::new, |used| {
+                super::format_seconds(used.0 as f64 / 1e6)
+            }),
             entry
                 .closed
                 .and_then(|c| c.paid)
-                .map_or_else(String::new, |paid| credits(paid.0)),
-            ended(entry),
+                .map_or_else(String::new, |paid| format_credits(paid.0)),
+            describe_closing(entry),
         ]);
     }
     table.print();
@@ -77,7 +82,7 @@ pub fn print(file: &ProviderFile, history: &History, runs: bool, kept: &Option<I
 pub fn print_library(linked: Option<&LibraryRecord>) {
     let Some(linked) = linked else { return };
     let path = linked.path.display();
-    say(&match &linked.refused {
+    print_line(&match &linked.refused {
         None => format!("ONNX Runtime: {path}, {}", linked.providers.join(", ")),
         Some(cause) => format!("NO ONNX Runtime: {cause}"),
     });
@@ -91,21 +96,21 @@ pub fn live_json(live: Option<&LiveFigures>) -> Value {
 /// Prints the known state of the devices.
 pub fn print_live(live: Option<&LiveFigures>) {
     let Some(live) = live else { return };
-    say("");
+    print_line("");
     let mut table = Table::new(&["now", ">at work", ">memory free"]);
     for device in &live.devices {
         let free = device.memory_free_bytes;
-        table.row([
-            super::device(&device.device, device.emulated),
-            super::device::part(device.utilisation),
-            free.map_or_else(|| "not known".to_owned(), bytes),
+        table.add_row([
+            super::device_label(&device.device, device.emulated),
+            super::device::format_share(device.utilisation),
+            free.map_or_else(|| "not known".to_owned(), format_bytes),
         ]);
     }
     table.print();
     for device in &live.devices {
         if let Some(lost) = &device.lost {
-            let name = super::device(&device.device, device.emulated);
-            say(&format!("{name} is lost: {lost}"));
+            let name = super::device_label(&device.device, device.emulated);
+            print_line(&format!("{name} is lost: {lost}"));
         }
     }
 }
@@ -127,25 +132,28 @@ pub fn links_json(links: &[LinkRecord]) -> Value {
 /// Prints how fast content arrived from other peers, the latest first.
 pub fn print_links(links: &[LinkRecord]) {
     let mut links: Vec<&LinkRecord> = links.iter().collect();
-    let last = |known: &LinkRecord| known.samples.last().map_or(0, |sample| sample.at_ms);
+    let last = |known: &LinkRecord| known.samples.last_sample().map_or(0, |sample| sample.at_ms);
     links.sort_by_key(|known| std::cmp::Reverse(last(known)));
     if links.is_empty() {
         return;
     }
-    say("");
+    print_line("");
     let now = unix_ms();
     let mut table = Table::new(&["content from", ">MB/s", ">latency", "over", ">seen"]);
     for known in links.into_iter().take(LEASES_SHOWN) {
-        let over = known.samples.last().map_or("", |sample| match sample.way {
-            Carrier::Direct => "a direct channel",
-            Carrier::Stream => "libp2p",
-        });
+        let over = known
+            .samples
+            .last_sample()
+            .map_or("", |sample| match sample.way {
+                Carrier::Direct => "a direct channel",
+                Carrier::Stream => "libp2p",
+            });
         let rate = known.samples.bytes_per_second(now);
         let latency = known.samples.latency_seconds(now);
-        table.row([
-            short(&known.from),
+        table.add_row([
+            short_id(&known.from),
             rate.map_or_else(String::new, |rate| format!("{:.1}", rate / 1e6)),
-            latency.map_or_else(String::new, super::seconds),
+            latency.map_or_else(String::new, super::format_seconds),
             over.to_owned(),
             format!("{} s ago", now.saturating_sub(last(known)) / 1000),
         ]);
@@ -155,21 +163,21 @@ pub fn print_links(links: &[LinkRecord]) {
 
 fn print_isolation(kept: &IsolationFile) {
     match kept.isolation {
-        Isolation::None => say("jobs run in the provider's own process, in no sandbox"),
+        Isolation::None => print_line("jobs run in the provider's own process, in no sandbox"),
         Isolation::Process | Isolation::Partial => {
-            say("each job runs in a process of its own:");
+            print_line("each job runs in a process of its own:");
             kept.policy
                 .enforced
                 .iter()
-                .for_each(|rule| say(&format!("  {rule}")));
+                .for_each(|rule| print_line(&format!("  {rule}")));
             for missing in &kept.policy.missing {
-                say(&format!("  MISSING {missing}"));
+                print_line(&format!("  MISSING {missing}"));
             }
         }
     }
 }
 
-fn ended(entry: &Entry) -> String {
+fn describe_closing(entry: &Entry) -> String {
     match entry.closed {
         None => "not yet".to_owned(),
         Some(closing) => match closing.reason {
@@ -180,33 +188,38 @@ fn ended(entry: &Entry) -> String {
 }
 
 /// Describes the limit of a device's memory; empty without a limit.
-fn part(memory_mib: Option<NonZeroU32>) -> String {
+fn describe_memory_limit(memory_mib: Option<NonZeroU32>) -> String {
     memory_mib.map_or_else(String::new, |mib| format!(", {mib} MiB of its memory"))
 }
 
 /// Describes the sold device.
-fn sold(device: &DeviceChoice) -> String {
+fn describe_device(device: &DeviceChoice) -> String {
     match device {
         DeviceChoice::Cpu { threads: 0 } => "this machine's CPU".to_owned(),
         DeviceChoice::Cpu { threads } => format!("{threads} threads of this machine's CPU"),
         DeviceChoice::Gpu { name, memory_mib } if name.is_empty() => {
-            format!("this machine's GPU{}", part(*memory_mib))
+            format!("this machine's GPU{}", describe_memory_limit(*memory_mib))
         }
-        DeviceChoice::Gpu { name, memory_mib } => format!("the GPU {name}{}", part(*memory_mib)),
+        DeviceChoice::Gpu { name, memory_mib } => {
+            format!("the GPU {name}{}", describe_memory_limit(*memory_mib))
+        }
         DeviceChoice::Cuda {
             ordinal,
             memory_mib,
-        } => format!("CUDA device {ordinal}{}", part(*memory_mib)),
+        } => format!(
+            "CUDA device {ordinal}{}",
+            describe_memory_limit(*memory_mib)
+        ),
         DeviceChoice::Onnxruntime { provider } => {
             format!("ONNX Runtime {provider}").trim_end().to_owned()
         }
         DeviceChoice::Emulated { profile, manner } => {
-            let told = manner.entries().into_iter();
+            let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} {value}"));
             format!("{profile} (emulated{})", told.collect::<String>())
         }
         DeviceChoice::Group(devices) => {
-            let each: Vec<String> = devices.iter().map(sold).collect();
+            let each: Vec<String> = devices.iter().map(describe_device).collect();
             format!("as one: {}", each.join(", "))
         }
     }

@@ -2,50 +2,52 @@
 
 use souk_node::market::Receipt;
 
-use super::{Names, bytes, credits, device, say, seconds, short};
+use super::{
+    Names, device_label, format_bytes, format_credits, format_seconds, print_line, short_id,
+};
 
 /// Prints a receipt.
-pub fn print(receipt: &Receipt, names: &Names) {
+pub fn print_receipt(receipt: &Receipt, names: &Names) {
     let body = &receipt.body;
     let used = body.usage.0 as f64 / 1e6;
-    say(&format!(
+    print_line(&format!(
         "  lease {}: {}\n    {} at work: {} credits, at {} a second",
         body.lease,
         names.get(&body.provider).cloned().unwrap_or_else(|| {
-            let device = device(body.model.as_str(), body.emulated);
-            format!("{device} {}", short(&body.provider))
+            let device = device_label(body.model.as_str(), body.emulated);
+            format!("{device} {}", short_id(&body.provider))
         }),
-        seconds(used),
-        credits(body.amount.0),
-        credits(body.price.0),
+        format_seconds(used),
+        format_credits(body.amount.0),
+        format_credits(body.price.0),
     ));
     if body.idle.0 > 0 {
         let (idle, percent) = (body.idle.0 as f64 / 1e6, f64::from(body.idle_part.0) / 10.0);
-        say(&format!(
+        print_line(&format!(
             "    {} held and not used, at {percent} % of that",
-            seconds(idle)
+            format_seconds(idle)
         ));
     }
-    say(&format!(
+    print_line(&format!(
         "    buyer {}  graph {}  inputs {}  outputs {}",
-        short(&body.buyer),
-        short(&body.graph),
-        list(&body.inputs),
-        list(&body.outputs),
+        short_id(&body.buyer),
+        short_id(&body.graph),
+        list_ids(&body.inputs),
+        list_ids(&body.outputs),
     ));
     let delivered = match body.delivered_mega_ops {
         0 => "too short a run to tell the speed".to_owned(),
         delivered => format!("{delivered} MFLOP/s of {} expected", body.declared_mega_ops),
     };
-    say(&format!(
+    print_line(&format!(
         "    {} in, {} out; {delivered}",
-        bytes(body.bytes_in),
-        bytes(body.bytes_out)
+        format_bytes(body.bytes_in),
+        format_bytes(body.bytes_out)
     ));
 }
 
-fn list(ids: &[souk_node::market::ContentId]) -> String {
-    let ids: Vec<String> = ids.iter().map(short).collect();
+fn list_ids(ids: &[souk_node::market::ContentId]) -> String {
+    let ids: Vec<String> = ids.iter().map(short_id).collect();
     if ids.is_empty() {
         "-".to_owned()
     } else {

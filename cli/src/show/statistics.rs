@@ -5,7 +5,7 @@ use souk_node::clock::unix_ms;
 use souk_node::provider::Statistics;
 use souk_node::scheduler::execution::report::{DeviceReport, Report};
 
-use super::{Table, bytes, say, seconds};
+use super::{Table, format_bytes, format_seconds, print_line};
 
 /// Returns the totals as JSON, or null if there are none.
 pub fn to_json(statistics: &Option<Statistics>) -> Value {
@@ -13,19 +13,19 @@ pub fn to_json(statistics: &Option<Statistics>) -> Value {
 }
 
 /// Prints the totals, by device and by memory.
-pub fn print(statistics: &Option<Statistics>) {
+pub fn print_statistics(statistics: &Option<Statistics>) {
     let Some(sums) = statistics else {
         return;
     };
     let past = unix_ms().saturating_sub(sums.since_ms) as f64 / 1e3;
-    say("");
-    say(&format!(
+    print_line("");
+    print_line(&format!(
         "{} leases done in the last {}: {} received over the network, {} made; {} operators shared \
          by several devices",
         sums.leases,
-        long(past),
-        bytes(sums.received_bytes),
-        bytes(sums.made_bytes),
+        format_long_time(past),
+        format_bytes(sums.received_bytes),
+        format_bytes(sums.made_bytes),
         sums.report.partitioned_tasks,
     ));
     print_devices(&sums.report);
@@ -47,13 +47,13 @@ fn print_devices(report: &Report) {
         ">joules",
     ];
     let mut table = Table::new(&header);
-    let time = |micros: u64| seconds(micros as f64 / 1e6);
+    let time = |micros: u64| format_seconds(micros as f64 / 1e6);
     let row = |(name, done): (&String, &DeviceReport)| {
         let joules = done.energy.map_or_else(String::new, |energy| {
             format!("{:.1}", energy.measured_joules + energy.modelled_joules)
         });
         [
-            super::device(name, done.emulated),
+            super::device_label(name, done.emulated),
             done.tasks.to_string(),
             done.operators.to_string(),
             time(done.busy_micros),
@@ -67,7 +67,7 @@ fn print_devices(report: &Report) {
         .devices
         .iter()
         .map(row)
-        .for_each(|row| table.row(row));
+        .for_each(|row| table.add_row(row));
     table.print();
 }
 
@@ -86,24 +86,24 @@ pub fn print_memory(report: &Report) {
         ];
         let moved = moved.into_iter().filter(|(_, count)| *count > 0);
         let moved: String = moved
-            .map(|(what, count)| format!(", {} {what}", bytes(count)))
+            .map(|(what, count)| format!(", {} {what}", format_bytes(count)))
             .collect();
-        say(&format!(
+        print_line(&format!(
             "  tensors in {place}: {} of {}, {} at most{moved}",
-            bytes(memory.used_bytes),
-            bytes(memory.limit_bytes),
-            bytes(memory.peak_bytes),
+            format_bytes(memory.used_bytes),
+            format_bytes(memory.limit_bytes),
+            format_bytes(memory.peak_bytes),
         ));
     }
 }
 
 /// Formats a long time.
-fn long(time: f64) -> String {
+fn format_long_time(time: f64) -> String {
     match time {
         t if t >= 172_800.0 => format!("{:.1} days", t / 86_400.0),
         t if t >= 7_200.0 => format!("{:.1} hours", t / 3_600.0),
         t if t >= 120.0 => format!("{:.1} minutes", t / 60.0),
-        t => seconds(t),
+        t => format_seconds(t),
     }
 }
 
@@ -113,9 +113,9 @@ mod tests {
 
     #[test]
     fn long_times_take_the_unit_that_suits_them() {
-        assert_eq!(long(30.0), "30.00 s");
-        assert_eq!(long(600.0), "10.0 minutes");
-        assert_eq!(long(9_000.0), "2.5 hours");
-        assert_eq!(long(259_200.0), "3.0 days");
+        assert_eq!(format_long_time(30.0), "30.00 s");
+        assert_eq!(format_long_time(600.0), "10.0 minutes");
+        assert_eq!(format_long_time(9_000.0), "2.5 hours");
+        assert_eq!(format_long_time(259_200.0), "3.0 days");
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::client::broker::AttemptError;
 use souk_node::protocols::market::Status;
 
-use super::{Table, say, short};
+use super::{Table, print_line, short_id};
 use crate::show::balance::Balances;
 
 /// Returns the state as JSON.
@@ -22,10 +22,10 @@ pub fn validators_json(statuses: &[Result<Status, AttemptError>]) -> Value {
 }
 
 /// Prints the validators and the accounts.
-pub fn print(statuses: &[Result<Status, AttemptError>], balances: &Balances) {
+pub fn print_status(statuses: &[Result<Status, AttemptError>], balances: &Balances) {
     print_validators(statuses);
-    say("");
-    super::balance::print(balances);
+    print_line("");
+    super::balance::print_balances(balances);
 }
 
 /// Prints the validators.
@@ -40,19 +40,19 @@ pub fn print_validators(statuses: &[Result<Status, AttemptError>]) {
     ]);
     for (number, status) in (1..).zip(statuses) {
         match status {
-            Ok(status) => table.row([
+            Ok(status) => table.add_row([
                 format!("{}", status.raft_id),
                 status.role.clone(),
                 status.term.to_string(),
                 status.committed.to_string(),
                 status.applied.to_string(),
-                short(&status.digest),
+                short_id(&status.digest),
             ]),
             Err(error) => {
                 let blank = String::new;
                 let role = "unreachable".to_owned();
                 let why = error.to_string();
-                table.row([format!("{number}"), role, blank(), blank(), blank(), why]);
+                table.add_row([format!("{number}"), role, blank(), blank(), blank(), why]);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terminal_size::{Width, terminal_size};
 
-use super::say;
+use super::print_line;
 
 /// Width of tables if standard output is not a terminal, and the smallest width.
 const COLUMNS: usize = 80;
@@ -26,7 +26,7 @@ pub fn print_wide() {
 }
 
 /// Returns the width of tables: that of the variable COLUMNS, or that of the terminal.
-fn columns() -> usize {
+fn table_width() -> usize {
     if IS_WIDE.load(Ordering::Relaxed) {
         return usize::MAX;
     }
@@ -35,7 +35,7 @@ fn columns() -> usize {
     said.or_else(seen).unwrap_or(COLUMNS).max(COLUMNS_MIN)
 }
 
-/// A table: a header and rows with as many cells each.
+/// A table: a header and rows, each of which must have as many cells.
 pub struct Table {
     rows: Vec<Vec<String>>,
     right: Vec<bool>,
@@ -59,8 +59,9 @@ impl Table {
         }
     }
 
-    /// Marks the columns to leave out if there is no room, in this order.
-    pub fn sparing(mut self, titles: &[&str]) -> Table {
+    /// Marks the columns to leave out if there is no room, in this order. The table must have each
+    /// of them.
+    pub fn with_spare_columns(mut self, titles: &[&str]) -> Table {
         let place = |title: &&str| self.rows[0].iter().position(|known| known == title);
         self.spare = titles.iter().filter_map(place).collect();
         assert_eq!(self.spare.len(), titles.len(), "the table has each of them");
@@ -68,7 +69,7 @@ impl Table {
     }
 
     /// Adds a row.
-    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().collect();
         assert_eq!(
             cells.len(),
@@ -80,17 +81,17 @@ impl Table {
 
     /// Prints the table, indented.
     pub fn print(&self) {
-        self.text().iter().for_each(|line| say(line));
+        self.to_lines().iter().for_each(|line| print_line(line));
     }
 
     /// Returns the lines of the table, indented.
-    pub fn text(&self) -> Vec<String> {
-        let lines = self.lines(columns() - INDENT.len()).into_iter();
+    pub fn to_lines(&self) -> Vec<String> {
+        let lines = self.fit_lines(table_width() - INDENT.len()).into_iter();
         lines.map(|line| format!("{INDENT}{line}")).collect()
     }
 
     /// Returns lines of at most this width: leaves out spare columns, then cuts cells.
-    fn lines(&self, columns: usize) -> Vec<String> {
+    fn fit_lines(&self, columns: usize) -> Vec<String> {
         let width = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.max().unwrap_or(0)
@@ -117,12 +118,15 @@ impl Table {
                 None => break,
             }
         }
-        self.rows.iter().map(|row| self.line(row, &shown)).collect()
+        self.rows
+            .iter()
+            .map(|row| self.format_row(row, &shown))
+            .collect()
     }
 
-    fn line(&self, row: &[String], shown: &[(usize, usize)]) -> String {
+    fn format_row(&self, row: &[String], shown: &[(usize, usize)]) -> String {
         let cell = |(column, width): &(usize, usize)| {
-            let (text, width) = (cut(&row[*column], *width), *width);
+            let (text, width) = (cut_text(&row[*column], *width), *width);
             match self.right[*column] {
                 true => format!("{text:>width$}"),
                 false => format!("{text:<width$}"),
@@ -133,8 +137,8 @@ impl Table {
     }
 }
 
-/// Cuts a text to a width. It keeps the end of a long text, which may be the digits of an account.
-fn cut(text: &str, width: usize) -> String {
+/// Cuts a text to a width. It keeps the end of a long text, which can be the digits of an account.
+fn cut_text(text: &str, width: usize) -> String {
     /// Characters of the end to keep, including the space before an account.
     const END: usize = 9;
     let count = text.chars().count();
@@ -154,28 +158,28 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let mut table = Table::new(&["name", ">price"]);
-        table.row(["a".to_owned(), "10".to_owned()]);
-        table.row(["longer".to_owned(), "9".to_owned()]);
+        table.add_row(["a".to_owned(), "10".to_owned()]);
+        table.add_row(["longer".to_owned(), "9".to_owned()]);
         assert_eq!(
-            table.lines(80),
+            table.fit_lines(80),
             ["name    price", "a          10", "longer      9"]
         );
     }
 
     #[test]
     fn a_narrow_table_leaves_out_what_can_be_spared_and_cuts_the_rest() {
-        let mut table = Table::new(&["name", "kind", ">price"]).sparing(&["kind"]);
-        table.row([
+        let mut table = Table::new(&["name", "kind", ">price"]).with_spare_columns(&["kind"]);
+        table.add_row([
             "a long name of it".to_owned(),
             "gpu".to_owned(),
             "10".to_owned(),
         ]);
-        assert_eq!(table.lines(40)[1], "a long name of it  gpu      10");
-        assert_eq!(table.lines(24)[1], "a long name of it     10");
-        assert_eq!(table.lines(17)[1], "a long n..     10");
+        assert_eq!(table.fit_lines(40)[1], "a long name of it  gpu      10");
+        assert_eq!(table.fit_lines(24)[1], "a long name of it     10");
+        assert_eq!(table.fit_lines(17)[1], "a long n..     10");
         assert!(
             table
-                .lines(17)
+                .fit_lines(17)
                 .iter()
                 .all(|line| line.chars().count() <= 17)
         );

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 pub use souk_node::buyer::times::{Times, Watch};
 
-use super::{Table, credits, seconds};
+use super::{Table, format_credits, format_seconds};
 
 /// Returns both as JSON.
 pub fn to_json(planned: Option<Times>, measured: Option<Times>) -> Value {
@@ -12,7 +12,7 @@ pub fn to_json(planned: Option<Times>, measured: Option<Times>) -> Value {
 }
 
 /// Returns the times as lines, without columns that are not known.
-pub fn text(planned: Option<Times>, measured: Option<Times>) -> Vec<String> {
+pub fn format_times(planned: Option<Times>, measured: Option<Times>) -> Vec<String> {
     let mut header = vec!["time"];
     header.extend(planned.map(|_| ">planned"));
     header.extend(measured.map(|_| ">measured"));
@@ -21,17 +21,17 @@ pub fn text(planned: Option<Times>, measured: Option<Times>) -> Vec<String> {
     for (place, name) in names.into_iter().enumerate() {
         let shown = |time: f64| {
             if time > 0.0 {
-                seconds(time)
+                format_seconds(time)
             } else {
                 "-".to_owned()
             }
         };
-        let of = |times: Option<Times>| times.map(|times| shown(times.rows()[place]));
+        let of = |times: Option<Times>| times.map(|times| shown(times.to_rows()[place]));
         let cells = [Some(name.to_owned()), of(planned), of(measured)];
-        table.row(cells.into_iter().flatten());
+        table.add_row(cells.into_iter().flatten());
     }
-    let of = |times: Option<Times>| times.map(|times| credits(times.price));
+    let of = |times: Option<Times>| times.map(|times| format_credits(times.price));
     let cells = [Some("credits".to_owned()), of(planned), of(measured)];
-    table.row(cells.into_iter().flatten());
-    table.text()
+    table.add_row(cells.into_iter().flatten());
+    table.to_lines()
 }

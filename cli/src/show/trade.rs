@@ -7,13 +7,16 @@ use souk_node::market::{
 };
 
 use super::jobs::lease_state;
-use super::{Names, Table, called, count, credits, number, say, short, time_of_day};
+use super::{
+    Names, Table, account_name, format_count, format_credits, print_line, short_id, time_of_day,
+    to_u64,
+};
 use crate::paste;
 
 /// Returns an order as JSON.
 pub fn order_json(order: &OpenOrder) -> Value {
     let mut value = json!(order);
-    value["class_name"] = class_name::of(&order.class).into();
+    value["class_name"] = class_name::format_class(&order.class).into();
     value
 }
 
@@ -30,29 +33,29 @@ pub fn print_order(order: &OpenOrder) {
     };
     let lines = [
         ("order", order.id.to_string()),
-        ("what", what(order)),
-        ("class", class_name::of(&order.class)),
+        ("what", order_kind(order)),
+        ("class", class_name::format_class(&order.class)),
         ("", class_name::in_words(&order.class)),
         (
             "price",
-            format!("{} a device-second", credits(order.price.0)),
+            format!("{} a device-second", format_credits(order.price.0)),
         ),
         ("units", order.quantity.to_string()),
-        ("held", held(order)),
+        ("held", describe_hold(order)),
         ("until", until),
         (
             "cancel",
-            paste::command(&format!("order cancel {}", order.id)),
+            paste::market_command(&format!("order cancel {}", order.id)),
         ),
     ];
     for (name, value) in lines {
-        say(&format!("{name:<10} {value}"));
+        print_line(&format!("{name:<10} {value}"));
     }
 }
 
 /// Describes the credits that an order holds, and why.
-fn held(order: &OpenOrder) -> String {
-    let held = credits(order.held.0);
+fn describe_hold(order: &OpenOrder) -> String {
+    let held = format_credits(order.held.0);
     match (order.side, order.held.0, order.resale) {
         (Side::Bid, ..) => {
             format!("{held} for what it may buy; it returns with what is not bought")
@@ -65,7 +68,7 @@ fn held(order: &OpenOrder) -> String {
 
 /// Prints the result of placing an order.
 pub fn print_placed(placed: &Acceptance) {
-    say(&done(placed));
+    print_line(&describe_acceptance(placed));
     let Acceptance::Placed {
         order,
         trades,
@@ -75,18 +78,18 @@ pub fn print_placed(placed: &Acceptance) {
         return;
     };
     for trade in trades {
-        say(&format!(
+        print_line(&format!(
             "  lease {} at {} a second, until {} UTC; {} held",
             trade.lease,
-            credits(trade.price.0),
+            format_credits(trade.price.0),
             time_of_day(trade.deadline.0),
-            credits(trade.escrow.0),
+            format_credits(trade.escrow.0),
         ));
     }
     if resting.0 > 0 {
-        let show = paste::command(&format!("order show {order}"));
-        let cancel = paste::command(&format!("order cancel {order}"));
-        say(&format!(
+        let show = paste::market_command(&format!("order show {order}"));
+        let cancel = paste::market_command(&format!("order cancel {order}"));
+        print_line(&format!(
             "  how it stands: {show}\n  take it back:  {cancel}"
         ));
     }
@@ -94,14 +97,14 @@ pub fn print_placed(placed: &Acceptance) {
 
 /// Prints the asks that a bid would find, and what rules out the others.
 pub fn print_explanation(class: &Class, found: &Explanation) {
-    say(&format!(
+    print_line(&format!(
         "{}: {}",
-        class_name::of(class),
+        class_name::format_class(class),
         class_name::in_words(class)
     ));
-    say(&format!(
+    print_line(&format!(
         "{} of its kind, {} could be traded with now",
-        count(found.seen, "ask"),
+        format_count(found.seen, "ask"),
         found.eligible
     ));
     if found.ruled_out.is_empty() {
@@ -123,10 +126,10 @@ pub fn print_explanation(class: &Class, found: &Explanation) {
         let is_price = one.lack == Lack::Price || one.lack == Lack::Stake;
         let figure = |figure: u64| match (one.wanted, one.nearest) {
             (0, 0) => String::new(),
-            _ if is_price => credits(figure),
+            _ if is_price => format_credits(figure),
             _ => figure.to_string(),
         };
-        table.row([
+        table.add_row([
             one.count.to_string(),
             name.replace('_', " "),
             figure(one.wanted),
@@ -136,7 +139,7 @@ pub fn print_explanation(class: &Class, found: &Explanation) {
     table.print();
 }
 
-fn what(order: &OpenOrder) -> String {
+fn order_kind(order: &OpenOrder) -> String {
     match (order.side, order.resale) {
         (Side::Bid, _) => "bid".to_owned(),
         (Side::Ask, None) => "ask".to_owned(),
@@ -147,17 +150,17 @@ fn what(order: &OpenOrder) -> String {
 /// Prints orders.
 pub fn print_orders(orders: &[OpenOrder]) {
     if orders.is_empty() {
-        return say("no orders rest in the books");
+        return print_line("no orders rest in the books");
     }
     let mut table = Table::new(&[">order", "what", "class", ">price", ">units", ">held"]);
     for order in orders {
-        table.row([
+        table.add_row([
             order.id.to_string(),
-            what(order),
-            class_name::of(&order.class),
-            credits(order.price.0),
+            order_kind(order),
+            class_name::format_class(&order.class),
+            format_credits(order.price.0),
             order.quantity.to_string(),
-            credits(order.held.0),
+            format_credits(order.held.0),
         ]);
     }
     table.print();
@@ -166,7 +169,7 @@ pub fn print_orders(orders: &[OpenOrder]) {
 /// Prints the leases that an account bought or sold.
 pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
     if leases.is_empty() {
-        return say("no leases are open");
+        return print_line("no leases are open");
     }
     let mut table = Table::new(&[
         ">lease",
@@ -177,19 +180,19 @@ pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
         ">held",
         "until (UTC)",
     ])
-    .sparing(&["price", "part"]);
+    .with_spare_columns(&["price", "part"]);
     for lease in leases {
         let part = match lease.buyer == account {
             true => "bought",
             false => "sold",
         };
-        table.row([
+        table.add_row([
             lease.id.to_string(),
             part.to_owned(),
-            called(&lease.provider, names),
+            account_name(&lease.provider, names),
             lease_state(&lease.state).to_owned(),
-            credits(lease.price.0),
-            credits(lease.escrow.0),
+            format_credits(lease.price.0),
+            format_credits(lease.escrow.0),
             time_of_day(lease.deadline.0),
         ]);
     }
@@ -206,19 +209,19 @@ pub fn print_lease(lease: &Lease, names: &Names) {
         ("lease", lease.id.to_string()),
         ("state", lease_state(&lease.state).to_owned()),
         ("buyer", lease.buyer.to_string()),
-        ("provider", called(&lease.provider, names)),
+        ("provider", account_name(&lease.provider, names)),
         ("account", lease.provider.to_string()),
-        ("class", class_name::of(&lease.class)),
+        ("class", class_name::format_class(&lease.class)),
         (
             "price",
-            format!("{} a device-second, {term}", credits(lease.price.0)),
+            format!("{} a device-second, {term}", format_credits(lease.price.0)),
         ),
         ("units", lease.quantity.to_string()),
         ("from", time_of_day(lease.start.0)),
         ("until", time_of_day(lease.deadline.0)),
-        ("held", credits(lease.escrow.0)),
-        ("paid", credits(lease.cost.0)),
-        ("job", short(&lease.job)),
+        ("held", format_credits(lease.escrow.0)),
+        ("paid", format_credits(lease.cost.0)),
+        ("job", short_id(&lease.job)),
     ];
     let work = match (lease.work_started, lease.reserved_until) {
         (true, _) => "begun".to_owned(),
@@ -231,27 +234,27 @@ pub fn print_lease(lease: &Lease, names: &Names) {
     };
     lines.push(("work", work));
     if let Some(resale) = &lease.resale {
-        lines.push(("resold by", short(&resale.seller)));
+        lines.push(("resold by", short_id(&resale.seller)));
     }
     for (what, value) in lines {
-        say(&format!("{what:<10} {value}"));
+        print_line(&format!("{what:<10} {value}"));
     }
 }
 
 /// Describes the result of an accepted command in a line.
-pub fn done(done: &Acceptance) -> String {
+pub fn describe_acceptance(done: &Acceptance) -> String {
     match done {
         Acceptance::Started => "its work has begun: notes of its use count".to_owned(),
         Acceptance::Ending { at } => format!("it ends at {} UTC", time_of_day(at.0)),
         Acceptance::Closed { paid, refunded, .. } => format!(
             "it is closed: {} paid, {} returned",
-            credits(paid.0),
-            credits(refunded.0)
+            format_credits(paid.0),
+            format_credits(refunded.0)
         ),
         Acceptance::Extended { deadline, escrow } => format!(
             "it ends at {} UTC now, with {} held",
             time_of_day(deadline.0),
-            credits(escrow.0)
+            format_credits(escrow.0)
         ),
         Acceptance::Placed {
             order,
@@ -264,17 +267,17 @@ pub fn done(done: &Acceptance) -> String {
             resting,
         } => format!(
             "order {order}: {} at once, {} in the book",
-            count(number(trades.len()), "trade"),
-            count(resting.0, "unit"),
+            format_count(to_u64(trades.len()), "trade"),
+            format_count(resting.0, "unit"),
         ),
-        Acceptance::Staked { stake } => format!("{} are at stake", credits(stake.0)),
+        Acceptance::Staked { stake } => format!("{} are at stake", format_credits(stake.0)),
         Acceptance::Slashed {
             slashed,
             compensated,
         } => format!(
             "the fault is proven: the provider lost {} of its stake, of which {} are the buyer's",
-            credits(slashed.0),
-            credits(compensated.0)
+            format_credits(slashed.0),
+            format_credits(compensated.0)
         ),
         other => format!("{other:?}"),
     }

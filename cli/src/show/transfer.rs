@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-use super::{bytes, is_quiet};
+use super::{format_bytes, is_quiet};
 
 /// Period of the updates.
 pub const PERIOD: Duration = Duration::from_millis(500);
@@ -29,21 +29,21 @@ impl TransferLine {
     }
 
     /// Shows that this many bytes were sent so far.
-    pub fn tell(&mut self, sent: u64) {
+    pub fn show_progress(&mut self, sent: u64) {
         let (before, since) = self.last;
         let fresh = sent.saturating_sub(before);
         self.last = (sent, Instant::now());
         if !self.is_shown || (fresh == 0 && self.letters == 0) {
             return;
         }
-        let text = words(sent.saturating_sub(self.begun), fresh, since.elapsed());
+        let text = format_progress(sent.saturating_sub(self.begun), fresh, since.elapsed());
         let width = self.letters.max(text.len());
         self.letters = text.len();
         // A terminal that went away is no reason to stop.
         let _ = write!(stderr(), "\r{text:width$}");
     }
 
-    /// Removes the line to make room for another.
+    /// Removes the line. You must call this before you print another one.
     pub fn clear(&mut self) {
         let letters = std::mem::take(&mut self.letters);
         if letters > 0 {
@@ -52,9 +52,13 @@ impl TransferLine {
     }
 }
 
-fn words(sent: u64, fresh: u64, took: Duration) -> String {
+fn format_progress(sent: u64, fresh: u64, took: Duration) -> String {
     let rate = fresh as f64 / took.as_secs_f64().max(1e-3);
-    format!("  {} sent, {}/s", bytes(sent), bytes(rate as u64))
+    format!(
+        "  {} sent, {}/s",
+        format_bytes(sent),
+        format_bytes(rate as u64)
+    )
 }
 
 #[cfg(test)]
@@ -63,9 +67,9 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_told_with_its_rate() {
-        let told = words(34_500_000, 6_000_000, Duration::from_millis(500));
+        let told = format_progress(34_500_000, 6_000_000, Duration::from_millis(500));
         assert_eq!(told, "  34.5 MB sent, 12.0 MB/s");
-        let stalled = words(34_500_000, 0, PERIOD);
+        let stalled = format_progress(34_500_000, 0, PERIOD);
         assert_eq!(stalled, "  34.5 MB sent, 0 B/s");
     }
 }

@@ -25,8 +25,8 @@ const READ_BYTES_BESIDE: u64 = 64 << 20;
 /// A model of these nodes from `x` to `y`.
 fn model(nodes: Vec<NodeProto>, dtype: DType, weights: Vec<TensorProto>, side: usize) -> Vec<u8> {
     let port = |name: &str| {
-        let dims = [1, side as i64].map(Dimension::fixed).to_vec();
-        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
+        let dims = [1, side as i64].map(Dimension::new_fixed).to_vec();
+        ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims))
     };
     let graph = GraphProto {
         name: Some("asked".to_owned()),
@@ -40,7 +40,7 @@ fn model(nodes: Vec<NodeProto>, dtype: DType, weights: Vec<TensorProto>, side: u
         domain: domain.map(str::to_owned),
         version: Some(version),
     };
-    onnx::encode(&ModelProto {
+    onnx::encode_model(&ModelProto {
         ir_version: Some(8),
         opset_import: vec![opset(None, 17), opset(Some("com.example"), 1)],
         graph: Some(graph),
@@ -70,7 +70,7 @@ fn who_runs_an_operator_is_counted_before_anything_is_bought() {
     let market = Market::up();
     let fold = NodeProto {
         domain: Some("com.example".to_owned()),
-        ..NodeProto::of("Fold", &["x"], "y")
+        ..NodeProto::for_operator("Fold", &["x"], "y")
     };
     let input = Tensor::from_vec([1, 4], vec![0.0_f32; 4]).expect("as many as it has");
     let folding = model(vec![fold], DType::F32, Vec::new(), 4);
@@ -122,7 +122,7 @@ fn who_runs_an_operator_is_counted_before_anything_is_bought() {
 
 /// A product in 64-bit floats, which a tensor processor does not compute in.
 fn doubles() -> (Vec<u8>, Tensor) {
-    let nodes = vec![NodeProto::of("Add", &["x", "x"], "y")];
+    let nodes = vec![NodeProto::for_operator("Add", &["x", "x"], "y")];
     let input = Tensor::from_vec([1, 4], vec![1.0_f64; 4]).expect("as many as it has");
     (model(nodes, DType::F64, Vec::new(), 4), input)
 }
@@ -206,7 +206,7 @@ fn huge(folder: &Path) -> Vec<u8> {
     };
     let product = |layer: usize| {
         let inputs = [between(layer), format!("w{layer}")];
-        NodeProto::of("MatMul", &[&inputs[0], &inputs[1]], &between(layer + 1))
+        NodeProto::for_operator("MatMul", &[&inputs[0], &inputs[1]], &between(layer + 1))
     };
     let nodes = (0..PRODUCTS).map(product).collect();
     model(nodes, DType::F32, (0..PRODUCTS).map(weight).collect(), SIDE)

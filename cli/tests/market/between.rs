@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use souk_node::market::Credits;
 use souk_node::memory::{DType, Tensor};
 use souk_onnx::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
     tensor_to_proto,
 };
 
@@ -68,8 +68,8 @@ fn model(additions: usize) -> Vec<u8> {
         });
     }
     let port = |name: &str| {
-        let dims = [ROWS, SIDE].map(|size| Dimension::fixed(size as i64));
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.to_vec()))
+        let dims = [ROWS, SIDE].map(|size| Dimension::new_fixed(size as i64));
+        ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims.to_vec()))
     };
     let last = nodes.last().expect("there are steps").output[0].clone();
     let model = ModelProto {
@@ -88,7 +88,7 @@ fn model(additions: usize) -> Vec<u8> {
         }),
         ..ModelProto::default()
     };
-    encode(&model).to_vec()
+    encode_model(&model).to_vec()
 }
 
 /// A market in which the model's cheapest plan has three parts on two providers.

@@ -49,7 +49,7 @@ impl Market {
 
     /// The same with a gateway, and where that answers.
     pub fn with_gateway() -> (Market, String) {
-        let ports = Ports::take(1).expect("a port is free");
+        let ports = Ports::reserve_free(1).expect("a port is free");
         let address = format!("127.0.0.1:{}", ports.numbers()[0]);
         (Market::of("1", &["--http", &address]), address)
     }
@@ -211,7 +211,7 @@ impl Market {
     /// The account of a node.
     pub fn account_key(&self, name: &str) -> AccountKey {
         let key = NodeKey::load(&self.home.path().join("net").join(name).join("key"));
-        AccountKey(key.expect("a node has a key").public())
+        AccountKey(key.expect("a node has a key").public_key())
     }
 
     /// The same, as it is written.

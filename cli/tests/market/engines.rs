@@ -54,8 +54,8 @@ fn layers() -> Vec<u8> {
         last = push("Relu", vec![product], name);
     }
     let port = |name: &str| {
-        let dims = SIZES.map(|size| Dimension::fixed(size as i64)).to_vec();
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+        let dims = SIZES.map(|size| Dimension::new_fixed(size as i64)).to_vec();
+        ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims))
     };
     let graph = GraphProto {
         name: Some("layers".to_owned()),
@@ -65,7 +65,7 @@ fn layers() -> Vec<u8> {
         initializer: vec![tensor_to_proto("w", &weights)],
         ..GraphProto::default()
     };
-    onnx::encode(&ModelProto {
+    onnx::encode_model(&ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
             version: Some(17),

@@ -25,7 +25,7 @@ pub fn market() -> (Market, Client, Client) {
 /// Brings a file; its name.
 fn bring(client: &Client, file: &str) -> String {
     let bytes = fs::read(digits(file)).expect("a file is read");
-    let id = ContentId::of(&bytes).to_string();
+    let id = ContentId::for_content(&bytes).to_string();
     let brought = client.ask("PUT", &format!("/v1/contents/{id}"), &[], &bytes);
     assert!(matches!(brought.status, 200 | 201), "{brought:?}");
     id
@@ -420,7 +420,7 @@ fn assert_said_in_words(market: &Market, reader: &Client, trader: &Client) {
         413,
         "too_large",
     );
-    let other = format!("/v1/contents/{}", ContentId::of(b"other"));
+    let other = format!("/v1/contents/{}", ContentId::for_content(b"other"));
     problem(
         trader.ask("PUT", &other, &[], b"bytes"),
         422,

@@ -54,11 +54,11 @@ impl Hand {
         let hand = Hand::with(market, key);
         for (who, name) in [(&operator, "operator"), (&hand, name)] {
             let name = Name::try_from(name).expect("a short name");
-            let registered = who.runtime.block_on(who.trader.register(name));
+            let registered = who.runtime.block_on(who.trader.register_account(name));
             registered.expect("an account is registered");
         }
         let account = hand.trader.account();
-        let given = operator.trader.endow(account, amount);
+        let given = operator.trader.endow_account(account, amount);
         let given = operator.runtime.block_on(given);
         given.expect("the operator may deposit");
         hand
@@ -67,13 +67,13 @@ impl Hand {
     fn with(market: &Market, key: NodeKey) -> Hand {
         let runtime = Runtime::new().expect("threads");
         let folder = market.folder().join("net");
-        let file = MarketFile::find(&folder).expect("the testnet has a market");
+        let file = MarketFile::read_nearest(&folder).expect("the testnet has a market");
         let contacts = file.contacts().expect("its validators have addresses");
         let joined = runtime.block_on(async {
             let network = Network::start(&key, NetworkConfig::default()).await;
             let network = network.expect("it listens nowhere");
             // Whoever fetches from it waits for ever.
-            network.serve(transfers::PROTOCOL, 64, |_, stream| async move {
+            network.serve_protocol(transfers::PROTOCOL, 64, |_, stream| async move {
                 pending::<()>().await;
                 drop(stream);
             });
@@ -91,7 +91,7 @@ impl Hand {
 
     /// What a provider offers.
     pub fn listing(&self, provider: AccountKey) -> Option<Listing> {
-        let book = self.runtime.block_on(self.trader.broker().book());
+        let book = self.runtime.block_on(self.trader.broker().fetch_book());
         let mut asks = book.expect("the market answers").into_iter();
         asks.find(|listing| listing.provider == provider)
     }
@@ -117,7 +117,7 @@ impl Hand {
             start_delay_max: Millis(0),
             term: Term::Firm,
             tif: TimeInForce::Fok,
-            job: JobId(NodeKey::generate().public()),
+            job: JobId(NodeKey::generate().public_key()),
         };
         let lease = self.bid(bid);
         assert_eq!(lease.provider, provider, "it is the cheapest of its class");
@@ -160,7 +160,7 @@ impl Hand {
             start_delay_max: Millis(60_000),
             term: Term::Firm,
             tif: TimeInForce::Fok,
-            job: JobId(NodeKey::generate().public()),
+            job: JobId(NodeKey::generate().public_key()),
         };
         let taken = self.bid(bid);
         assert_eq!(taken.device, lease.device);
@@ -169,7 +169,9 @@ impl Hand {
 
     /// The leases of an account that are not closed.
     pub fn leases_of(&self, account: AccountKey) -> Vec<Lease> {
-        let found = self.runtime.block_on(self.trader.broker().leases(account));
+        let found = self
+            .runtime
+            .block_on(self.trader.broker().fetch_leases(account));
         found.expect("the market answers")
     }
 
@@ -185,7 +187,7 @@ impl Hand {
 
     /// A lease as the log has it.
     pub fn lease(&self, id: LeaseId) -> Lease {
-        let found = self.runtime.block_on(self.trader.broker().lease(id));
+        let found = self.runtime.block_on(self.trader.broker().fetch_lease(id));
         found.expect("the market answers").expect("it is known")
     }
 
@@ -198,7 +200,7 @@ impl Hand {
             job: lease.job,
             parts: vec![Part {
                 name: "part 1 of 1".to_owned(),
-                graph: ContentId::of(b"never sent"),
+                graph: ContentId::for_content(b"never sent"),
                 weights: Vec::new(),
                 inputs: Vec::new(),
                 outputs: Vec::new(),
@@ -212,13 +214,13 @@ impl Hand {
         };
         self.runtime.block_on(async {
             let broker = self.trader.broker();
-            for contact in broker.find(&[lease.provider]).await.ok()? {
-                self.network.learn(&contact).await.ok()?;
+            for contact in broker.find_contacts(&[lease.provider]).await.ok()? {
+                self.network.add_contact(&contact).await.ok()?;
             }
             let peer = peer_of(&lease.provider.0).ok()?;
-            let opened = self.network.open(peer, lease::PROTOCOL).await;
+            let opened = self.network.open_stream(peer, lease::PROTOCOL).await;
             let mut stream = opened.ok()?;
-            let opening = WordWith::alone(Opening::Start(Box::new(start)));
+            let opening = WordWith::without_contents(Opening::Start(Box::new(start)));
             wire::send(&mut stream, &opening).await.ok()?;
             let event = wire::receive::<WordWith<ProviderWord>>(&mut stream).await;
             let event = event.ok().map(|said| said.word);

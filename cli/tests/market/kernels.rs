@@ -28,12 +28,12 @@ fn example() -> Vec<u8> {
 
 /// The same graph with another kernel in its middle, which doubles.
 fn doubling() -> Vec<u8> {
-    let mut model = onnx::decode(example().into()).expect("the example is a model");
+    let mut model = onnx::decode_model(example().into()).expect("the example is a model");
     let graph = model.graph.as_mut().expect("a model has a graph");
     graph.node[1].op_type = Some("Wgsl".to_owned());
     graph.initializer[0].dims = vec![DOUBLE.len() as i64];
     graph.initializer[0].raw_data = Some(DOUBLE.as_bytes().to_vec().into());
-    onnx::encode(&model).to_vec()
+    onnx::encode_model(&model).to_vec()
 }
 
 /// Sends a graph through the market.

@@ -26,8 +26,8 @@ fn node(operator: &str, input: &[&str], output: &[&str]) -> NodeProto {
 }
 
 fn value(name: &str, dtype: DType, dims: &[usize]) -> ValueInfoProto {
-    let dims = dims.iter().map(|size| Dimension::fixed(*size as i64));
-    ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims.collect()))
+    let dims = dims.iter().map(|size| Dimension::new_fixed(*size as i64));
+    ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims.collect()))
 }
 
 /// `m` times the hyperbolic tangent of `x`, where `m` comes in the run.
@@ -64,7 +64,7 @@ fn repeated() -> Vec<u8> {
         output: vec![value("y", DType::F32, &square)],
         ..GraphProto::default()
     };
-    onnx::encode(&ModelProto {
+    onnx::encode_model(&ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
             version: Some(17),

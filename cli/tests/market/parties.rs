@@ -32,15 +32,18 @@ fn fetch(market: &Market, key: &NodeKey, body: &Value, id: &str) -> Result<usize
     runtime.block_on(async {
         let network = Network::start(key, NetworkConfig::default()).await;
         let network = network.expect("it listens nowhere");
-        let file = MarketFile::find(&market.folder().join("net")).expect("a market");
+        let file = MarketFile::read_nearest(&market.folder().join("net")).expect("a market");
         let contacts = file.contacts().expect("its validators have addresses");
         let broker = Broker::new(network.clone(), &contacts).await;
         let found = broker
             .expect("there are validators")
-            .find(&[provider])
+            .find_contacts(&[provider])
             .await;
         for contact in found.expect("the market answers") {
-            network.learn(&contact).await.expect("it has addresses");
+            network
+                .add_contact(&contact)
+                .await
+                .expect("it has addresses");
         }
         let config = TransferConfig {
             bytes_max: BYTES_MAX,
@@ -50,7 +53,10 @@ fn fetch(market: &Market, key: &NodeKey, body: &Value, id: &str) -> Result<usize
         let tensors = Tensors::start(network, key, store, config).await;
         let tensors = tensors.expect("it listens nowhere");
         let peer = peer_of(&provider.0).expect("a key");
-        let fetched = tensors.fetch(scope, peer, id).await.map_err(Box::new)?;
+        let fetched = tensors
+            .fetch_content(scope, peer, id)
+            .await
+            .map_err(Box::new)?;
         Ok(fetched.bytes.len())
     })
 }

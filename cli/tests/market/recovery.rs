@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use souk_node::folder::facts::lines;
+use souk_node::folder::facts::format_lines;
 use souk_node::provider::JOURNAL_FORMAT;
 
 use crate::common::{Market, kill, souk};
@@ -45,7 +45,7 @@ fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
     let path = folder.join("journal.jsonl");
     let text = fs::read_to_string(&path).expect("a provider has a journal");
     let ran = json!({ "what": "ran", "lease": lease, "usage": USED });
-    let line = lines(JOURNAL_FORMAT, text.lines().count() as u64 + 1, &[ran]);
+    let line = format_lines(JOURNAL_FORMAT, text.lines().count() as u64 + 1, &[ran]);
     fs::write(&path, text + &line).expect("it is written");
     processes.iter().for_each(|process| kill(*process, "-9"));
 

@@ -8,7 +8,8 @@ use crate::common::{Market, SOUK, digits, souk};
 use serde_json::Value;
 use souk_node::memory::{DType, Tensor};
 use souk_onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode, tensor_to_proto,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
+    tensor_to_proto,
 };
 
 /// Submits the digits model with these inputs and expects a refusal.
@@ -136,9 +137,10 @@ fn every_bad_input_is_named() {
 /// A model that takes rows of a table of ten by what its input holds.
 fn table() -> Vec<u8> {
     let rows = Tensor::from_vec([10, 4], vec![0.5_f32; 40]).expect("ten rows of four");
-    let declared = |name: &str, dtype: DType| ValueInfoProto::tensor(name, dtype.onnx_code(), None);
+    let declared =
+        |name: &str, dtype: DType| ValueInfoProto::new_tensor(name, dtype.onnx_code(), None);
     let graph = GraphProto {
-        node: vec![NodeProto::of("Gather", &["table", "ids"], "y")],
+        node: vec![NodeProto::for_operator("Gather", &["table", "ids"], "y")],
         name: Some("table".to_owned()),
         input: vec![declared("ids", DType::I64)],
         output: vec![declared("y", DType::F32)],
@@ -155,7 +157,7 @@ fn table() -> Vec<u8> {
         graph: Some(graph),
         ..ModelProto::default()
     };
-    encode(&model).to_vec()
+    encode_model(&model).to_vec()
 }
 
 #[test]

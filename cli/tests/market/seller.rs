@@ -214,7 +214,7 @@ impl Seller {
 
     /// Its account.
     pub fn account(&self) -> AccountKey {
-        AccountKey(self.key.public())
+        AccountKey(self.key.public_key())
     }
 
     /// What `souk provider status` says.

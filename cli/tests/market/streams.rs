@@ -704,7 +704,7 @@ fn line(operator: &str, times: usize, weight: Option<&Tensor>) -> Vec<u8> {
         output: vec![name(n + 1)],
         ..NodeProto::default()
     };
-    let value = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let value = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     let graph = GraphProto {
         name: Some("line".to_owned()),
         node: (0..times).map(node).collect(),
@@ -716,7 +716,7 @@ fn line(operator: &str, times: usize, weight: Option<&Tensor>) -> Vec<u8> {
             .collect(),
         ..GraphProto::default()
     };
-    onnx::encode(&ModelProto {
+    onnx::encode_model(&ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
             version: Some(17),

@@ -44,8 +44,8 @@ fn branches() -> Vec<u8> {
     });
     push("Add", [&ends[0], &ends[1]], "y".to_owned());
     let port = |name: &str| {
-        let dims = SIZES.map(|size| Dimension::fixed(size as i64)).to_vec();
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+        let dims = SIZES.map(|size| Dimension::new_fixed(size as i64)).to_vec();
+        ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims))
     };
     let graph = GraphProto {
         name: Some("branches".to_owned()),
@@ -65,7 +65,7 @@ fn branches() -> Vec<u8> {
         graph: Some(graph),
         ..ModelProto::default()
     };
-    onnx::encode(&model).to_vec()
+    onnx::encode_model(&model).to_vec()
 }
 
 /// Has a group of these devices, by itself, compute the branches; its report once the answer is

@@ -390,7 +390,7 @@ fn assert_fault_is_proven(hall: &Hall, ann: &str, receipt: &Value) {
     let forged = hall.machines.souk("eve", &prove);
     assert_eq!(forged.code, 7, "{}", forged.stdout);
     let key = NodeKey::load(&hall.machines.folder(ann).join("key")).expect("a key");
-    put(&Receipt::new(lie.body).sign_as_provider(key.signing()));
+    put(&Receipt::new(lie.body).sign_as_provider(key.signing_key()));
 
     let [staked, ..] = hall.money(ann);
     hall.done(ann, &["account", "stake", &credits(staked)]);

@@ -27,7 +27,7 @@ impl Newcomer {
     /// Makes the folder; nothing runs yet.
     pub fn init(market: &Market, name: &str) -> Newcomer {
         let folder = market.path(&format!("net/{name}"));
-        let ports = Ports::take(1).expect("a port is free");
+        let ports = Ports::reserve_free(1).expect("a port is free");
         let listen = format!("/ip4/127.0.0.1/tcp/{}", ports.numbers()[0]);
         let made = souk(folder.as_ref(), &["validator", "init", "--listen", &listen]);
         let address = made.done()["address"]

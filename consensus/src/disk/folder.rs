@@ -10,8 +10,8 @@ use super::Disk;
 /// The file that a process locks while it uses the folder; the system releases it with the process.
 const LOCK: &str = "lock";
 
-/// A folder of real files for one process at a time: two processes that write one log would destroy
-/// it. Files stay open, so a write costs one system call.
+/// A folder of real files that only one process can open at a time: two processes that write one
+/// log would destroy it. Files stay open, so a write costs one system call.
 #[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
@@ -46,7 +46,7 @@ impl FolderDisk {
         self.folder.join(name)
     }
 
-    fn file(&mut self, name: &str) -> io::Result<&File> {
+    fn open_file(&mut self, name: &str) -> io::Result<&File> {
         if !self.open.contains_key(name) {
             let file = OpenOptions::new()
                 .read(true)
@@ -61,7 +61,7 @@ impl FolderDisk {
 }
 
 impl Disk for FolderDisk {
-    fn list(&mut self) -> io::Result<Vec<String>> {
+    fn list_files(&mut self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for item in fs::read_dir(&self.folder)? {
             let item = item?;
@@ -75,7 +75,7 @@ impl Disk for FolderDisk {
         Ok(names)
     }
 
-    fn length(&mut self, name: &str) -> io::Result<u64> {
+    fn file_length(&mut self, name: &str) -> io::Result<u64> {
         Ok(fs::metadata(self.path(name))?.len())
     }
 
@@ -84,11 +84,11 @@ impl Disk for FolderDisk {
     }
 
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        write_all_at(self.file(name)?, bytes, offset)
+        write_all_at(self.open_file(name)?, bytes, offset)
     }
 
-    fn sync(&mut self, name: &str) -> io::Result<()> {
-        self.file(name)?.sync_data()
+    fn sync_file(&mut self, name: &str) -> io::Result<()> {
+        self.open_file(name)?.sync_data()
     }
 
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {

@@ -1,5 +1,5 @@
-//! Admission: raft trusts its messages, so this module checks peers' messages first, and refuses
-//! bad ones without asserting.
+//! Admission: raft trusts its messages, so this module must check peers' messages first, and
+//! refuse bad ones without asserting.
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
@@ -134,7 +134,11 @@ pub enum StepError {
 
 impl<M: StateMachine> Replica<M> {
     /// Admits only messages that raft can process safely.
-    pub(super) fn admit(&self, from: ReplicaId, message: &Message) -> Result<(), StepError> {
+    pub(super) fn admit_message(
+        &self,
+        from: ReplicaId,
+        message: &Message,
+    ) -> Result<(), StepError> {
         use MessageType::{
             MsgAppend, MsgHeartbeat, MsgPropose, MsgReadIndex, MsgSnapshot, MsgTimeoutNow,
             MsgTransferLeader,
@@ -222,13 +226,14 @@ impl<M: StateMachine> Replica<M> {
         if entry.get_entry_type() != EntryType::EntryNormal || entry.data.is_empty() {
             return Ok(());
         }
-        let head = Head::of(&entry.data).map_err(|cause| StepError::Entry { from, cause })?;
+        let head =
+            Head::from_entry_data(&entry.data).map_err(|cause| StepError::Entry { from, cause })?;
         self.admit_time(from, head.time)
     }
 
     /// Refuses a time far ahead of the local clock, unless the log already has that time.
     pub(super) fn admit_time(&self, from: ReplicaId, time: LogTime) -> Result<(), StepError> {
-        let latest = self.clocks.local().0.saturating_add(AHEAD_MS_MAX);
+        let latest = self.clocks.local_time().0.saturating_add(AHEAD_MS_MAX);
         match time.0 > latest && time > self.time {
             true => Err(StepError::Ahead { from, time }),
             false => Ok(()),
@@ -244,7 +249,7 @@ impl<M: StateMachine> Replica<M> {
         if !self.is_leader() {
             return Err(StepError::NotLeader);
         }
-        if self.stamp() == LogTime(0) {
+        if self.entry_time() == LogTime(0) {
             return Err(StepError::NoTime);
         }
         for entry in message.entries {

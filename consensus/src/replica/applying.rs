@@ -59,19 +59,19 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// If a received snapshot cannot be restored, or an entry cannot be applied: the replica must
     /// stop.
-    pub fn persisted(&mut self, work: Work) -> Result<Outcome, ApplyError> {
+    pub fn on_persisted(&mut self, work: Work) -> Result<Outcome, ApplyError> {
         let mut ready = self
             .in_work
             .take()
             .expect("work was taken before it is given back");
         let mut outcome = Outcome::default();
         if let Some(snapshot) = work.persist.snapshot {
-            self.install(snapshot, &mut outcome)?;
+            self.install_snapshot(snapshot, &mut outcome)?;
         }
         let last = work.persist.entries.last().map_or(0, |entry| entry.index);
         self.verifying.on_durable(ready.number(), last);
         let log = self.raw.mut_store();
-        log.append(work.persist.entries);
+        log.append_entries(work.persist.entries);
         if let Some(hard_state) = ready.hs() {
             log.on_hard_state(HardState::clone(hard_state));
         }
@@ -81,7 +81,7 @@ impl<M: StateMachine> Replica<M> {
         self.apply_all(ready.take_committed_entries(), &mut outcome)?;
         self.raw.advance_append_async(ready);
         // A snapshot counts as applied, which is possible only once it counts as durable.
-        self.acknowledge();
+        self.acknowledge_rounds();
         self.raw.advance_apply();
         outcome.forgery = self.settle_verified().err();
         outcome.reads = self.reads.take_ready(self.applied);
@@ -90,7 +90,7 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Returns whether members make the whole state at the last applied entry and vouch for it. All
-    /// reach the same answer, because it follows from the entries that they applied.
+    /// will reach the same answer, because it follows from the entries that they applied.
     fn is_state_due(&self, members_changed: bool) -> bool {
         let Growth {
             since,
@@ -105,7 +105,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Encodes the current state, for a backup.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn backup_snapshot(&self) -> Snapshot {
         self.snapshot_with(&self.machine.snapshot(), self.growth)
     }
 
@@ -137,7 +137,7 @@ impl<M: StateMachine> Replica<M> {
         })
     }
 
-    /// Removes the entries before `keep_from`, which durable snapshots cover.
+    /// Removes the entries before `keep_from`, which durable snapshots must cover.
     pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
         assert!(
             snapshot.index <= self.applied,
@@ -146,14 +146,18 @@ impl<M: StateMachine> Replica<M> {
         self.raw.mut_store().compact(snapshot, keep_from);
     }
 
-    fn install(&mut self, snapshot: Snapshot, outcome: &mut Outcome) -> Result<(), ApplyError> {
+    fn install_snapshot(
+        &mut self,
+        snapshot: Snapshot,
+        outcome: &mut Outcome,
+    ) -> Result<(), ApplyError> {
         assert!(snapshot.index > self.applied, "a snapshot never goes back");
         self.take_state(&snapshot)?;
         outcome.installed = Some(snapshot.index);
         self.vouching.on_installed(snapshot.index);
         self.verifying.forget_from(0);
         self.incoming = None;
-        self.raw.mut_store().install(snapshot);
+        self.raw.mut_store().install_snapshot(snapshot);
         for ticket in self.proposals.on_installed(&self.sessions) {
             let (index, result) = (self.applied, Err(NoAnswer::InSnapshot));
             outcome.answers.push(Answer {
@@ -208,7 +212,7 @@ impl<M: StateMachine> Replica<M> {
                 EntryType::EntryConfChange => unreachable!("changes are proposed as version 2"),
             }
             if self.is_state_due(members_changed) {
-                self.vouch();
+                self.vouch_for_state();
             }
             if entry.index % self.config.checkpoint_entries == 0 {
                 self.on_checkpoint(Term(entry.term), outcome);
@@ -220,14 +224,14 @@ impl<M: StateMachine> Replica<M> {
     fn apply_batch(&mut self, entry: &Entry, outcome: &mut Outcome) -> Result<(), ApplyError> {
         let UnappliedEntry {
             batch, standing, ..
-        } = self.verifying.take(entry.index);
-        if !self.sessions.admit(&batch) {
+        } = self.verifying.take_batch(entry.index);
+        if !self.sessions.record_batch(&batch) {
             return Ok(());
         }
         let before = self.time;
         self.time = self.time.max(batch.time);
         assert!(self.time >= before, "time in the log never goes back");
-        if let Some(cause) = self.machine.unable(self.time) {
+        if let Some(cause) = self.machine.unsupported_reason(self.time) {
             let index = LogIndex(entry.index);
             return Err(ApplyError::Unable { index, cause });
         }
@@ -275,21 +279,22 @@ impl<M: StateMachine> Replica<M> {
         assert_eq!(batch.commands.len(), commands.len());
         if commands.is_empty() {
             let result = self.machine.tick(Position { index, offset: 0 }, self.time);
-            self.history.push(History::leaf(&[], &result));
+            self.history.push(History::hash_leaf(&[], &result));
             return vec![(Bytes::new(), result)];
         }
         let mut results = Vec::with_capacity(commands.len());
         for ((offset, bytes), command) in (0..).zip(batch.commands).zip(commands) {
             let at = Position { index, offset };
-            let result = self.machine.apply(at, self.time, command);
-            self.history.push(self.machine.leaf(at, &bytes, &result));
+            let result = self.machine.apply_command(at, self.time, command);
+            self.history
+                .push(self.machine.history_leaf(at, &bytes, &result));
             results.push((bytes, result));
         }
         results
     }
 
     fn on_checkpoint(&mut self, term: Term, outcome: &mut Outcome) {
-        let latest = self.checkpoints.latest();
+        let latest = self.checkpoints.latest_checkpoint();
         assert!(latest.is_none_or(|latest| latest.index < self.applied));
         let checkpoint = Checkpoint {
             index: self.applied,
@@ -305,7 +310,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Returns the log's clock.
     #[must_use]
-    pub fn time(&self) -> LogTime {
+    pub fn log_time(&self) -> LogTime {
         self.time
     }
 }

@@ -1,10 +1,10 @@
-//! The log's time: it is never later than the clocks of a majority show.
+//! The log's time: it must never be later than the clocks of a majority show.
 //!
 //! The leader stamps entries, and time in the log never goes back. A single clock far ahead could
 //! make everything expire for everyone. So each replica reports its clock to the leader now and
 //! then, and the leader stamps with the latest time that a majority of the voters has reached. If
 //! the local clock jumps between two ticks, the readings lose their meaning until the other
-//! replicas report again; until then time in the log stands still.
+//! replicas report again; until then time in the log will stand still.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// Returns the local clock.
-    pub(super) fn local(&self) -> LogTime {
+    pub(super) fn local_time(&self) -> LogTime {
         self.local
     }
 
@@ -74,7 +74,7 @@ impl Clocks {
 
     /// Returns the latest time that a majority of `voters` has reached, if enough of them reported
     /// since the tick `since`.
-    fn agreed(&self, me: ReplicaId, voters: &[u64], since: u64) -> Option<LogTime> {
+    fn majority_time(&self, me: ReplicaId, voters: &[u64], since: u64) -> Option<LogTime> {
         let ahead = |voter: &u64| {
             if *voter == me.get() {
                 return Some(0);
@@ -105,12 +105,12 @@ impl Clocks {
 
 impl<M: StateMachine> Replica<M> {
     /// Returns the time with which a leader stamps entries.
-    pub(super) fn stamp(&self) -> LogTime {
+    pub(super) fn entry_time(&self) -> LogTime {
         let since = self
             .ticks
             .saturating_sub(4 * self.config.election_ticks as u64);
         let voters = self.raw.store().members().get_voters();
-        let agreed = self.clocks.agreed(self.config.id, voters, since);
+        let agreed = self.clocks.majority_time(self.config.id, voters, since);
         agreed.map_or(self.time, |agreed| agreed.max(self.time))
     }
 
@@ -147,7 +147,7 @@ mod tests {
         for (other, ahead) in others {
             clocks.on_reading(id(*other), LogTime(NOW.saturating_add_signed(*ahead)), 7);
         }
-        let agreed = clocks.agreed(id(1), voters, 7)?;
+        let agreed = clocks.majority_time(id(1), voters, 7)?;
         Some(agreed.0.cast_signed() - NOW.cast_signed())
     }
 
@@ -174,11 +174,14 @@ mod tests {
         clocks.on_reading(id(2), LogTime(NOW + 3), 1);
         let year = LogTime(NOW + 31_536_000_000);
         clocks.on_call(year);
-        let between = clocks.agreed(id(1), &voters, 1).unwrap();
+        let between = clocks.majority_time(id(1), &voters, 1).unwrap();
         assert!(between.0 <= NOW + 2 * JUMP_MS, "{between}");
         clocks.on_tick(year);
-        assert_eq!(clocks.agreed(id(1), &voters, 1), None);
+        assert_eq!(clocks.majority_time(id(1), &voters, 1), None);
         clocks.on_reading(id(2), LogTime(NOW + 60), 2);
-        assert_eq!(clocks.agreed(id(1), &voters, 1), Some(LogTime(NOW + 60)));
+        assert_eq!(
+            clocks.majority_time(id(1), &voters, 1),
+            Some(LogTime(NOW + 60))
+        );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! raft-rs would send every follower a message for each commit, and each would answer: half of all
 //! messages. The next entries carry the same information, so while commands keep coming the leader
-//! sends no message for a commit alone. It informs a replica whose own command was committed at
+//! will send no message for a commit alone. It informs a replica whose own command was committed at
 //! once, and the others when the caller has nothing else to do, at the latest with the next tick.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ impl<M: StateMachine> Replica<M> {
         self.is_leader() && self.raw.raft.raft_log.committed > self.commits.told
     }
 
-    /// Sends the commit index to the others; call this when you have nothing else to do.
+    /// Sends the commit index to the others; you should call this when you have nothing else to do.
     pub fn tell_commit(&mut self) {
         if self.owes_commit() {
             self.raw.raft.bcast_append();

@@ -2,9 +2,9 @@
 //!
 //! Raft replicates a log, not a state, so a replica with a memory or program fault would never
 //! notice. Therefore each replica sends the others the digests of its state at every checkpoint. A
-//! replica that finds a quorum agreeing on another state stops, and reports between which entries
-//! it diverged. These digests are quick to compute and cover inputs and outputs; members compare
-//! the full content of a state when they vouch for it ([`super::vouching`]).
+//! replica that finds a quorum agreeing on another state must stop, and reports between which
+//! entries it diverged. These digests are quick to compute and cover inputs and outputs; members
+//! compare the full content of a state when they vouch for it ([`super::vouching`]).
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,8 @@ pub struct Divergence {
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     mine: BTreeMap<LogIndex, Checkpoint>,
-    /// For each other replica, its latest claimed checkpoints. A replica that claims many displaces
-    /// only its own.
+    /// For each other replica, its latest claimed checkpoints. A replica that claims many can
+    /// displace only its own.
     claims: BTreeMap<ReplicaId, BTreeMap<LogIndex, Checkpoint>>,
     agreed: LogIndex,
     /// Whether nothing has changed since the last comparison.
@@ -73,14 +73,14 @@ impl Checkpoints {
     }
 
     /// Returns this replica's latest checkpoint.
-    pub(super) fn latest(&self) -> Option<Checkpoint> {
+    pub(super) fn latest_checkpoint(&self) -> Option<Checkpoint> {
         self.mine
             .last_key_value()
             .map(|(_, checkpoint)| *checkpoint)
     }
 
     /// Returns the difference if `quorum` replicas agree on a state that differs from this one's.
-    pub(super) fn compare(&mut self, quorum: usize) -> Option<Divergence> {
+    pub(super) fn find_divergence(&mut self, quorum: usize) -> Option<Divergence> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
         }
@@ -102,14 +102,19 @@ impl Checkpoints {
                     .map(|(replica, _)| *replica)
                     .collect();
                 if by.len() >= quorum {
-                    return Some(self.divergence(mine, claim, by));
+                    return Some(self.new_divergence(mine, claim, by));
                 }
             }
         }
         None
     }
 
-    fn divergence(&self, mine: &Checkpoint, claim: &Checkpoint, by: Vec<ReplicaId>) -> Divergence {
+    fn new_divergence(
+        &self,
+        mine: &Checkpoint,
+        claim: &Checkpoint,
+        by: Vec<ReplicaId>,
+    ) -> Divergence {
         let (part, mine_digest, theirs) = if mine.history == claim.history {
             ("state", mine.state, claim.state)
         } else {
@@ -152,10 +157,14 @@ mod tests {
         for (index, other) in [(8, 5), (16, 6)] {
             checkpoints.on_reached(checkpoint(index, 5));
             checkpoints.on_claim(id(2), checkpoint(index, other));
-            assert_eq!(checkpoints.compare(2), None, "one voice is no quorum");
+            assert_eq!(
+                checkpoints.find_divergence(2),
+                None,
+                "one voice is no quorum"
+            );
         }
         checkpoints.on_claim(id(3), checkpoint(16, 6));
-        let divergence = checkpoints.compare(2).unwrap();
+        let divergence = checkpoints.find_divergence(2).unwrap();
         assert_eq!(divergence.index, LogIndex(16));
         assert_eq!(divergence.agreed, LogIndex(8));
         assert_eq!(divergence.part, "state");
@@ -171,7 +180,7 @@ mod tests {
         for index in 0..1_000 {
             checkpoints.on_claim(id(4), checkpoint(u64::MAX - index, 1));
         }
-        assert_eq!(checkpoints.compare(2).unwrap().by, [id(2), id(3)]);
+        assert_eq!(checkpoints.find_divergence(2).unwrap().by, [id(2), id(3)]);
     }
 
     #[test]
@@ -180,6 +189,6 @@ mod tests {
         checkpoints.on_reached(checkpoint(8, 1));
         checkpoints.on_claim(id(2), checkpoint(8, 2));
         checkpoints.on_claim(id(3), checkpoint(8, 3));
-        assert_eq!(checkpoints.compare(2), None);
+        assert_eq!(checkpoints.find_divergence(2), None);
     }
 }

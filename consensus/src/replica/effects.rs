@@ -15,14 +15,14 @@ use crate::incoming::KeptPart;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::store::Persist;
-use crate::wire::{Envelope, envelopes};
+use crate::wire::{Envelope, to_envelopes};
 
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
 pub struct Work {
     /// Messages to send at once; a leader can send appends while its own disk is still writing.
     pub send_first: Vec<Envelope>,
-    /// Checks to run concurrently with the rest; see [`Replica::on_verified`].
+    /// Checks that you can run concurrently with the rest; see [`Replica::on_verified`].
     pub checks: Vec<Check>,
     /// Parts of a snapshot to store; see [`crate::Store::keep_parts`].
     pub parts: Vec<KeptPart>,
@@ -113,9 +113,11 @@ impl<M: StateMachine> Replica<M> {
             must_sync,
         };
         let mut send_first = std::mem::take(&mut self.outbox);
-        send_first.extend(envelopes(ready.take_messages()));
-        let free = self.verifying.hold(ready.take_persisted_messages());
-        let send_after = envelopes(free);
+        send_first.extend(to_envelopes(ready.take_messages()));
+        let free = self
+            .verifying
+            .hold_unverified(ready.take_persisted_messages());
+        let send_after = to_envelopes(free);
         self.in_work = Some(ready);
         let parts = self.incoming.as_mut().map(Incoming::take_unkept);
         Some(Work {
@@ -136,7 +138,7 @@ impl<M: StateMachine> Replica<M> {
     /// Returns the term, the vote, and the commit index as far as entries are verified.
     fn hard_state(&self) -> HardState {
         let mut hard_state = self.raw.raft.hard_state();
-        hard_state.commit = hard_state.commit.min(self.verifying.verified());
+        hard_state.commit = hard_state.commit.min(self.verifying.verified_index());
         hard_state
     }
 }

@@ -39,9 +39,9 @@ impl Elections {
         }
     }
 
-    /// Sets the timeout; call this after anything that may have touched raft's state. A replica
-    /// that must not campaign yet waits without limit.
-    pub(super) fn settle(&mut self, raw: &mut RawNode<Log>, may_campaign: bool) {
+    /// Sets the timeout; you must call this after anything that may have touched raft's state. A
+    /// replica that must not campaign yet waits without limit.
+    pub(super) fn set_timeout(&mut self, raw: &mut RawNode<Log>, may_campaign: bool) {
         let now = (raw.raft.term, raw.raft.state, raw.raft.leader_id);
         let campaign = raw.raft.election_elapsed == 0 && now.1 != StateRole::Leader && now.2 == 0;
         if self.seen != Some(now) || campaign {

@@ -1,7 +1,7 @@
 //! Membership changes: learners first, then voters, and several changes jointly.
 //!
 //! A change is an entry like any other and takes effect when replicas apply it. raft-rs leaves the
-//! joint configuration by itself. A removed id is retired permanently, because its disk may be
+//! joint configuration by itself. A removed id can never be used again, because its disk may be
 //! gone, and its votes and acknowledgements with it.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::check::{EntryFault, Fault};
 use crate::ids::{LogIndex, ReplicaId, Term};
 use crate::machine::{ChangeStanding, MemberChange, StateMachine};
 
-/// The most entries that a learner may lack when it becomes a voter: a leader sends them in one
+/// The most entries that a learner can lack when it becomes a voter: a leader sends them in one
 /// message or two.
 pub const LEARNER_BEHIND_MAX: u64 = 1_000;
 
@@ -25,7 +25,7 @@ pub const LEARNER_BEHIND_MAX: u64 = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// This replica does not lead; only the leader knows which learners caught up.
-    #[error("this replica does not lead: {}", ask(*leader))]
+    #[error("this replica does not lead: {}", leader_hint(*leader))]
     NotLeader {
         /// The leader, if this replica knows it.
         leader: Option<ReplicaId>,
@@ -104,7 +104,13 @@ impl<M: StateMachine> Replica<M> {
             return Err(ChangeError::NobodyLeft);
         }
         let mut change = ConfChangeV2::default();
-        change.set_changes(changes.iter().map(single).collect::<Vec<_>>().into());
+        change.set_changes(
+            changes
+                .iter()
+                .map(to_single_change)
+                .collect::<Vec<_>>()
+                .into(),
+        );
         let proposed = self.raw.propose_conf_change(Vec::new(), change);
         self.settle_elections();
         proposed.map_err(|_| ChangeError::Dropped)
@@ -118,7 +124,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Returns the progress of the other members; empty unless this replica leads.
     #[must_use]
-    pub fn peers(&self) -> Vec<PeerProgress> {
+    pub fn peer_progress(&self) -> Vec<PeerProgress> {
         if !self.is_leader() {
             return Vec::new();
         }
@@ -129,7 +135,7 @@ impl<M: StateMachine> Replica<M> {
             Some(PeerProgress {
                 id,
                 reached,
-                active: self.hears(id),
+                active: self.has_heard(id),
                 voter,
             })
         };
@@ -140,7 +146,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Returns whether a member sent a message within an election timeout. `recent_active` of
     /// raft-rs is not enough: it resets for all members at once at the end of each such timeout.
-    fn hears(&self, id: ReplicaId) -> bool {
+    fn has_heard(&self, id: ReplicaId) -> bool {
         let heard = self.heard.get(&id);
         heard.is_some_and(|tick| tick + self.config.election_ticks as u64 > self.ticks)
     }
@@ -148,7 +154,7 @@ impl<M: StateMachine> Replica<M> {
     /// Returns whether this replica is a member, as far as it has applied the log.
     #[must_use]
     pub fn is_member(&self) -> bool {
-        contains(self.members(), self.config.id)
+        has_member(self.members(), self.config.id)
     }
 
     fn members(&self) -> &ConfState {
@@ -163,12 +169,12 @@ impl<M: StateMachine> Replica<M> {
             MemberChange::AddLearner(id) if self.sessions.is_retired(id) => {
                 Err(ChangeError::Retired(id))
             }
-            MemberChange::AddLearner(id) if contains(self.members(), id) => {
+            MemberChange::AddLearner(id) if has_member(self.members(), id) => {
                 Err(ChangeError::Member(id))
             }
             MemberChange::AddLearner(_) => Ok(()),
             MemberChange::Promote(id) => self.admit_promotion(id),
-            MemberChange::Remove(id) if contains(self.members(), id) => Ok(()),
+            MemberChange::Remove(id) if has_member(self.members(), id) => Ok(()),
             MemberChange::Remove(id) => Err(ChangeError::NoMember(id, "member")),
         }
     }
@@ -177,7 +183,7 @@ impl<M: StateMachine> Replica<M> {
         if !self.members().get_learners().contains(&learner.get()) {
             return Err(ChangeError::NoMember(learner, "learner"));
         }
-        let last = self.raw.store().last();
+        let last = self.raw.store().last_entry_index();
         let progress = self.raw.raft.prs().get(learner.get());
         let reached = LogIndex(progress.map_or(0, |peer| peer.matched));
         if reached.0 + LEARNER_BEHIND_MAX < last.0 {
@@ -222,12 +228,16 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         }
         let found = EntryFault { index, fault };
-        Err(StepError::Unordered(self.accuse(from, message.term, found)))
+        Err(StepError::Unordered(self.accuse_sender(
+            from,
+            message.term,
+            found,
+        )))
     }
 
     /// Records the sender of an entry that must not be in the log, and campaigns if the sender
     /// leads.
-    fn accuse(&mut self, from: ReplicaId, term: u64, found: EntryFault) -> Accusation {
+    fn accuse_sender(&mut self, from: ReplicaId, term: u64, found: EntryFault) -> Accusation {
         let accusation = Accusation {
             leader: Some(from),
             term: Term(term),
@@ -273,8 +283,8 @@ impl<M: StateMachine> Replica<M> {
         let Ok(members) = self.raw.apply_conf_change(change) else {
             return false;
         };
-        for id in ids(&before).filter(|id| !contains(&members, *id)) {
-            self.sessions.retire(id);
+        for id in member_ids(&before).filter(|id| !has_member(&members, *id)) {
+            self.sessions.retire_replica(id);
             self.heard.remove(&id);
         }
         self.raw.mut_store().on_members_changed(members);
@@ -285,7 +295,7 @@ impl<M: StateMachine> Replica<M> {
     /// and can never become valid.
     fn is_done(&self, change: MemberChange) -> bool {
         match change {
-            MemberChange::AddLearner(id) => contains(self.members(), id),
+            MemberChange::AddLearner(id) => has_member(self.members(), id),
             MemberChange::Promote(id) => self.members().get_voters().contains(&id.get()),
             MemberChange::Remove(_) => false,
         }
@@ -294,29 +304,31 @@ impl<M: StateMachine> Replica<M> {
     fn is_applicable(&self, change: MemberChange) -> bool {
         let members = self.members();
         let fits = match change {
-            MemberChange::AddLearner(id) => !self.sessions.is_retired(id) && !contains(members, id),
+            MemberChange::AddLearner(id) => {
+                !self.sessions.is_retired(id) && !has_member(members, id)
+            }
             MemberChange::Promote(id) => members.get_learners().contains(&id.get()),
-            MemberChange::Remove(id) => contains(members, id),
+            MemberChange::Remove(id) => has_member(members, id),
         };
         fits && self.machine.judge_change(change) == ChangeStanding::Ordered
     }
 
     /// Returns the other members, including learners and members about to leave.
-    pub(super) fn others(&self) -> Vec<ReplicaId> {
-        ids(self.members())
+    pub(super) fn other_members(&self) -> Vec<ReplicaId> {
+        member_ids(self.members())
             .filter(|id| *id != self.config.id)
             .collect()
     }
 }
 
-fn ask(leader: Option<ReplicaId>) -> String {
+fn leader_hint(leader: Option<ReplicaId>) -> String {
     leader.map_or_else(
         || "nobody does".to_owned(),
         |id| format!("replica {id} does"),
     )
 }
 
-fn single(change: &MemberChange) -> ConfChangeSingle {
+fn to_single_change(change: &MemberChange) -> ConfChangeSingle {
     let (kind, id) = match change {
         MemberChange::AddLearner(id) => (ConfChangeType::AddLearnerNode, id),
         MemberChange::Promote(id) => (ConfChangeType::AddNode, id),
@@ -341,13 +353,13 @@ fn member_change(single: &ConfChangeSingle) -> Option<MemberChange> {
 }
 
 /// Returns all voters, including those whose vote is about to end.
-pub(super) fn voters(members: &ConfState) -> BTreeSet<ReplicaId> {
+pub(super) fn all_voters(members: &ConfState) -> BTreeSet<ReplicaId> {
     let voters = members.get_voters().iter();
     let all = voters.chain(members.get_voters_outgoing());
     all.filter_map(|id| ReplicaId::new(*id)).collect()
 }
 
-fn ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
+fn member_ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
     let voters = members
         .get_voters()
         .iter()
@@ -360,6 +372,6 @@ fn ids(members: &ConfState) -> impl Iterator<Item = ReplicaId> {
     all.into_iter().filter_map(ReplicaId::new)
 }
 
-fn contains(members: &ConfState, wanted: ReplicaId) -> bool {
-    ids(members).any(|id| id == wanted)
+fn has_member(members: &ConfState, wanted: ReplicaId) -> bool {
+    member_ids(members).any(|id| id == wanted)
 }

@@ -1,5 +1,5 @@
-//! Commands on their way into the log: a replica queues, packs and, if it loses its leader, resends
-//! them.
+//! Commands on their way into the log: a replica queues and packs them, and will send them again if
+//! it loses its leader.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -180,7 +180,7 @@ impl<C> Proposals<C> {
 
     /// Packs the head of the queue into a new flight, if there is a command and space for a flight.
     /// The flight counts as unsent until [`Proposals::on_sent`].
-    pub(super) fn pack(&mut self) -> Option<u64> {
+    pub(super) fn pack_flight(&mut self) -> Option<u64> {
         if self.queue.is_empty() || self.flights.len() >= self.limits.flights_max {
             return None;
         }
@@ -217,7 +217,7 @@ impl<C> Proposals<C> {
 
     /// Returns the flights to send now: those never sent, sent to another leader or in another
     /// term, or sent long ago.
-    pub(super) fn due(&self, now: SendMoment, resend_ticks: u64) -> Vec<u64> {
+    pub(super) fn due_flights(&self, now: SendMoment, resend_ticks: u64) -> Vec<u64> {
         let due = |flight: &Flight<C>| {
             (flight.sent.term, flight.sent.leader) != (now.term, now.leader)
                 || flight.sent.tick + resend_ticks <= now.tick
@@ -230,7 +230,7 @@ impl<C> Proposals<C> {
     }
 
     /// Encodes a flight as entry data.
-    pub(super) fn encode(&self, sequence: u64, time: LogTime) -> Option<Vec<u8>> {
+    pub(super) fn encode_flight(&self, sequence: u64, time: LogTime) -> Option<Vec<u8>> {
         let flight = self.flights.get(&sequence)?;
         let id = BatchId {
             origin: self.origin,
@@ -242,7 +242,7 @@ impl<C> Proposals<C> {
             Batch {
                 time,
                 id,
-                floor: self.floor(),
+                floor: self.lowest_sequence(),
                 commands,
             }
             .encode(),
@@ -261,13 +261,13 @@ impl<C> Proposals<C> {
         Batch {
             time,
             id,
-            floor: self.floor().min(sequence),
+            floor: self.lowest_sequence().min(sequence),
             commands: Vec::new(),
         }
         .encode()
     }
 
-    fn floor(&self) -> u64 {
+    fn lowest_sequence(&self) -> u64 {
         self.flights
             .keys()
             .next()
@@ -285,13 +285,13 @@ impl<C> Proposals<C> {
     /// Returns whether a batch that names this replica as its origin is one of its flights. Returns
     /// `None` for a batch of another replica, or one about which this replica knows nothing any
     /// more because it was applied or belongs to an earlier life.
-    pub(super) fn claims(&self, batch: &Batch) -> Option<bool> {
+    pub(super) fn is_own_flight(&self, batch: &Batch) -> Option<bool> {
         if batch.id.origin != self.origin || batch.id.incarnation < self.incarnation {
             return None;
         }
         let possible = batch.id.incarnation == self.incarnation
             && batch.id.sequence < self.next_sequence
-            && batch.floor <= self.floor();
+            && batch.floor <= self.lowest_sequence();
         if !possible {
             return Some(false);
         }
@@ -300,10 +300,10 @@ impl<C> Proposals<C> {
     }
 
     /// Removes an applied flight and returns its commands in the order of the log, because a leader
-    /// may have changed that order.
+    /// can have changed that order.
     pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<LandedProposal<C>> {
         let flight = self
-            .land(batch.id)
+            .remove_flight(batch.id)
             .expect("it was in flight when it was written");
         let tickets = flight.tickets.into_iter().zip(flight.verified);
         let landed = tickets.map(|(ticket, command)| LandedProposal { ticket, command });
@@ -320,7 +320,7 @@ impl<C> Proposals<C> {
     }
 
     /// Removes a flight of this incarnation.
-    fn land(&mut self, id: BatchId) -> Option<Flight<C>> {
+    fn remove_flight(&mut self, id: BatchId) -> Option<Flight<C>> {
         if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
             return None;
         }
@@ -344,7 +344,7 @@ impl<C> Proposals<C> {
         let covered: Vec<BatchId> = flights.filter(|id| sessions.has_applied(*id)).collect();
         covered
             .into_iter()
-            .filter_map(|id| self.land(id))
+            .filter_map(|id| self.remove_flight(id))
             .flat_map(|flight| flight.tickets)
             .collect()
     }
@@ -360,7 +360,7 @@ impl<C> Proposals<C> {
     }
 
     /// Returns the number of commands queued or in flight.
-    pub(super) fn commands(&self) -> usize {
+    pub(super) fn command_count(&self) -> usize {
         self.commands
     }
 }

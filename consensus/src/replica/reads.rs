@@ -11,7 +11,7 @@ use super::proposals::Busy;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadTicket(pub u64);
 
-/// The most reads that wait; further ones get [`Busy`].
+/// The most reads that can wait; further ones get [`Busy`].
 const READS_MAX: usize = 65_536;
 
 /// A round in progress.
@@ -63,7 +63,7 @@ impl Reads {
 
     /// Returns the context of a round to send now: a new round, or the old one under a new number
     /// if its answer is overdue.
-    pub(super) fn due(&mut self, tick: u64, retry_ticks: u64) -> Option<Vec<u8>> {
+    pub(super) fn due_round(&mut self, tick: u64, retry_ticks: u64) -> Option<Vec<u8>> {
         if self.round.is_none() && self.waiting.is_empty() {
             return None;
         }
@@ -89,16 +89,16 @@ impl Reads {
             index: None,
         });
         let mut writer = Writer::default();
-        writer.u64(self.origin.get());
-        writer.u64(self.incarnation.0);
-        writer.u64(number);
-        Some(writer.finish())
+        writer.write_u64(self.origin.get());
+        writer.write_u64(self.incarnation.0);
+        writer.write_u64(number);
+        Some(writer.into_bytes())
     }
 
     /// Records the index up to which a round must read, as the leader answered.
     pub(super) fn on_index(&mut self, context: Vec<u8>, index: LogIndex) {
         let mut reader = Reader::new(context.into());
-        let name = (reader.u64(), reader.u64(), reader.u64());
+        let name = (reader.read_u64(), reader.read_u64(), reader.read_u64());
         let Some(round) = &mut self.round else { return };
         if name
             == (

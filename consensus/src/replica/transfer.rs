@@ -13,7 +13,7 @@ use bytes::Bytes;
 use raft::eraftpb::Message;
 use raft::{ProgressState, SnapshotStatus};
 
-use super::members::voters;
+use super::members::all_voters;
 use super::{Replica, StepError};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId, Term};
@@ -63,7 +63,7 @@ impl Incoming {
             manifest,
         } = state;
         Self {
-            header: incoming::header(index, &manifest),
+            header: incoming::build_header(index, &manifest),
             offer,
             from,
             certificate,
@@ -78,15 +78,15 @@ impl Incoming {
 
     /// Takes over the parts of another transfer that are equal in this one. All are written to disk
     /// again.
-    fn adopt(&mut self, parts: BTreeMap<u32, Bytes>) {
-        let same = |(number, bytes): &(u32, Bytes)| self.manifest.verifies(*number, bytes);
+    fn adopt_parts(&mut self, parts: BTreeMap<u32, Bytes>) {
+        let same = |(number, bytes): &(u32, Bytes)| self.manifest.is_part(*number, bytes);
         self.parts = parts.into_iter().filter(same).collect();
         self.unkept = self.parts.keys().copied().collect();
     }
 
     fn on_part(&mut self, number: u32, bytes: Bytes) {
         assert!(
-            number < self.manifest.parts(),
+            number < self.manifest.part_count(),
             "only what verifies is taken"
         );
         self.asked.remove(&number);
@@ -105,7 +105,7 @@ impl Incoming {
             Some(KeptPart {
                 index: LogIndex(self.offer.get_snapshot().get_metadata().index),
                 header: self.header.clone(),
-                start: self.manifest.range(number)?.start as u64,
+                start: self.manifest.part_range(number)?.start as u64,
                 bytes: self.parts.get(&number)?.clone(),
             })
         };
@@ -113,14 +113,14 @@ impl Incoming {
     }
 
     fn is_whole(&self) -> bool {
-        self.parts.len() == self.manifest.parts() as usize
+        self.parts.len() == self.manifest.part_count() as usize
     }
 
     /// Returns the parts to request now.
-    fn due(&mut self, tick: u64, retry_ticks: u64) -> Vec<u32> {
+    fn due_parts(&mut self, tick: u64, retry_ticks: u64) -> Vec<u32> {
         self.asked.retain(|_, at| *at + retry_ticks > tick);
         let room = WINDOW_PARTS.saturating_sub(self.asked.len());
-        let missing = (0..self.manifest.parts())
+        let missing = (0..self.manifest.part_count())
             .filter(|number| !self.parts.contains_key(number) && !self.asked.contains_key(number));
         let due: Vec<u32> = missing.take(room).collect();
         self.asked.extend(due.iter().map(|number| (*number, tick)));
@@ -173,8 +173,8 @@ impl<M: StateMachine> Replica<M> {
             Some(earlier) if earlier.header == incoming.header => {
                 (incoming.parts, incoming.unkept) = (earlier.parts, earlier.unkept);
             }
-            Some(earlier) => incoming.adopt(earlier.parts),
-            None => incoming.adopt(self.received.take().unwrap_or_default()),
+            Some(earlier) => incoming.adopt_parts(earlier.parts),
+            None => incoming.adopt_parts(self.received.take().unwrap_or_default()),
         }
         self.incoming = Some(incoming);
         self.request_chunks();
@@ -183,7 +183,7 @@ impl<M: StateMachine> Replica<M> {
 
     /// Counts the valid signatures of members whose keys this replica knows, each member once.
     fn count_known_vouchers(&self, certificate: &Certificate) -> usize {
-        let statement = certificate.statement.bytes();
+        let statement = certificate.statement.signing_bytes();
         let vouchers = certificate.vouchers.iter();
         let valid = vouchers.filter(|it| self.machine.has_signed(it.by, &statement, &it.signature));
         valid.map(|it| it.by).collect::<BTreeSet<_>>().len()
@@ -191,14 +191,14 @@ impl<M: StateMachine> Replica<M> {
 
     /// Takes over the parts that an earlier life received, so that the replica does not request
     /// them again.
-    pub fn resume(&mut self, received: ReceivedParts) {
+    pub fn resume_transfer(&mut self, received: ReceivedParts) {
         self.received = Some(received.parts);
     }
 
     /// Sends a requested part. If the snapshot is gone, it sends nothing: the leader will offer the
     /// current one.
     pub(super) fn on_chunk_request(&mut self, from: ReplicaId, snapshot: Digest, number: u32) {
-        if let Some(bytes) = self.raw.store().chunk(snapshot, number) {
+        if let Some(bytes) = self.raw.store().snapshot_chunk(snapshot, number) {
             self.snapshot_ticks.insert(from.get(), 0);
             let bytes = PeerMessage::Chunk {
                 snapshot,
@@ -220,7 +220,7 @@ impl<M: StateMachine> Replica<M> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
-        if incoming.manifest.digest() != snapshot || !incoming.manifest.verifies(number, &bytes) {
+        if incoming.manifest.digest() != snapshot || !incoming.manifest.is_part(number, &bytes) {
             return Ok(());
         }
         incoming.on_part(number, bytes);
@@ -239,7 +239,7 @@ impl<M: StateMachine> Replica<M> {
             return;
         };
         let (to, snapshot) = (incoming.from, incoming.manifest.digest());
-        for number in incoming.due(self.ticks, retry_ticks) {
+        for number in incoming.due_parts(self.ticks, retry_ticks) {
             let bytes = PeerMessage::ChunkRequest { snapshot, number }.encode();
             self.outbox.push(Envelope { to, bytes });
         }
@@ -269,7 +269,7 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Passes a whole snapshot to raft, if a majority of the members vouches for it. The parts stay
-    /// until its installation: raft may find the offer outdated, and the same snapshot may be
+    /// until its installation: raft can find the offer outdated, and the same snapshot can be
     /// offered again.
     fn install_if_whole(&mut self) -> Result<(), StepError> {
         let Some(incoming) = self
@@ -316,9 +316,9 @@ impl<M: StateMachine> Replica<M> {
             return Err(StepError::Unlike(from));
         }
         self.admit_time(from, snapshot.time)?;
-        let tally = self.machine.tally(&OfferedState {
-            known: &voters(self.raw.store().members()),
-            voters: &voters(&snapshot.members),
+        let tally = self.machine.count_vouchers(&OfferedState {
+            known: &all_voters(self.raw.store().members()),
+            voters: &all_voters(&snapshot.members),
             machine: &snapshot.machine,
             certificate,
         });

@@ -16,12 +16,12 @@ use std::collections::{BTreeMap, VecDeque};
 use raft::RawNode;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use super::{Recovery, Replica, StartError, raft_config, silent};
-use crate::batch::{Batch, BatchId, restamp};
+use super::{Recovery, Replica, StartError, discarding_logger, raft_config};
+use crate::batch::{Batch, BatchId, restamp_batch};
 use crate::check::{Check, CheckTicket, EntryFault, Fault, ForgedCommand, Verdict, batch_of};
 use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::machine::StateMachine;
-use crate::wire::{PeerMessage, envelopes};
+use crate::wire::{PeerMessage, to_envelopes};
 use bytes::Bytes;
 
 /// The most forwarded batches in verification; the origins of further ones send them again.
@@ -137,7 +137,7 @@ impl<C> Default for Verifying<C> {
 }
 
 impl<C> Verifying<C> {
-    fn ask(&mut self, commands: Vec<Bytes>) -> CheckTicket {
+    fn request_check(&mut self, commands: Vec<Bytes>) -> CheckTicket {
         let ticket = CheckTicket(self.next_ticket);
         self.next_ticket += 1;
         self.checks.push(Check { ticket, commands });
@@ -208,7 +208,7 @@ impl<C> Verifying<C> {
     }
 
     /// Returns the last index before the first unverified entry, regardless of the log's end.
-    pub(super) fn verified(&self) -> u64 {
+    pub(super) fn verified_index(&self) -> u64 {
         let first = self.unverified.first_key_value();
         first.map_or(u64::MAX, |(first, _)| first - 1)
     }
@@ -222,7 +222,7 @@ impl<C> Verifying<C> {
     }
 
     /// Takes the batch at an index that the replica now applies.
-    pub(super) fn take(&mut self, index: u64) -> UnappliedEntry<C> {
+    pub(super) fn take_batch(&mut self, index: u64) -> UnappliedEntry<C> {
         let unapplied = self.unapplied.remove(&index);
         unapplied.expect("each batch was looked at when it was written")
     }
@@ -240,7 +240,7 @@ impl<C> Verifying<C> {
 
     /// Takes the last round up to which all entries are verified.
     fn take_acknowledged(&mut self) -> Option<u64> {
-        let verified = self.verified();
+        let verified = self.verified_index();
         let mut number = None;
         while let Some((done, _)) = self.durable.pop_front_if(|(_, last)| *last <= verified) {
             number = Some(done);
@@ -250,15 +250,15 @@ impl<C> Verifying<C> {
 
     /// Takes the acknowledgements that can be sent in `term`; those of earlier terms are dropped.
     fn take_held(&mut self, term: u64) -> Vec<Message> {
-        let verified = self.verified();
+        let verified = self.verified_index();
         self.held.retain(|message| message.term >= term);
         let may_leave = |message: &mut Message| message.index <= verified;
         self.held.extract_if(.., may_leave).collect()
     }
 
     /// Holds back those of `messages` that acknowledge unverified entries, and returns the others.
-    pub(super) fn hold(&mut self, messages: Vec<Message>) -> Vec<Message> {
-        let verified = self.verified();
+    pub(super) fn hold_unverified(&mut self, messages: Vec<Message>) -> Vec<Message> {
+        let verified = self.verified_index();
         let acknowledges = |message: &Message| {
             message.get_msg_type() == MessageType::MsgAppendResponse
                 && !message.reject
@@ -290,12 +290,12 @@ impl<M: StateMachine> Replica<M> {
         let verifying = &mut self.verifying;
         let admitted = verifying.admitted.remove(&batch.id);
         let admitted = admitted.filter(|(commands, _)| *commands == batch.commands);
-        let standing = match (admitted, self.proposals.claims(&batch)) {
+        let standing = match (admitted, self.proposals.is_own_flight(&batch)) {
             (Some((_, checked)), _) => Standing::Checked(checked),
             (None, Some(true)) => Standing::Own,
             (None, Some(false)) => Standing::Faulty(Fault::Framed),
             (None, None) if batch.commands.is_empty() => Standing::Checked(Vec::new()),
-            (None, None) => Standing::Asked(verifying.ask(batch.commands.clone())),
+            (None, None) => Standing::Asked(verifying.request_check(batch.commands.clone())),
         };
         match &standing {
             Standing::Asked(ticket) => {
@@ -349,7 +349,7 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Tells raft which rounds are durable and verified, so that they count as this replica's.
-    pub(super) fn acknowledge(&mut self) {
+    pub(super) fn acknowledge_rounds(&mut self) {
         if let Some(number) = self.verifying.take_acknowledged() {
             self.raw.on_persist_ready(number);
         }
@@ -357,15 +357,15 @@ impl<M: StateMachine> Replica<M> {
 
     /// Acknowledges durable and verified entries, and handles a faulty one.
     pub(super) fn settle_verified(&mut self) -> Result<(), Forgery> {
-        self.acknowledge();
+        self.acknowledge_rounds();
         let held = self.verifying.take_held(self.raw.raft.term);
-        self.outbox.extend(envelopes(held));
+        self.outbox.extend(to_envelopes(held));
         self.settle_elections();
-        self.judge()
+        self.handle_fault()
     }
 
     /// Handles a fault in the first unverified entry; all entries before it stay.
-    fn judge(&mut self) -> Result<(), Forgery> {
+    fn handle_fault(&mut self) -> Result<(), Forgery> {
         let Some((&index, _)) = self.verifying.unverified.first_key_value() else {
             return Ok(());
         };
@@ -386,21 +386,21 @@ impl<M: StateMachine> Replica<M> {
             },
         };
         self.verifying.on_accused(accusation.clone(), self.ticks);
-        self.cut(index);
+        self.truncate_log(index);
         Err(Forgery::Leader(accusation))
     }
 
     /// Cuts the log before `first`, whose entries this replica has not acknowledged, as a start
     /// from disk would, and campaigns. New entries will replace those on disk; if the replica
     /// restarts before that, it cuts them again.
-    fn cut(&mut self, first: u64) {
+    fn truncate_log(&mut self, first: u64) {
         assert!(first > self.applied.0, "what was applied was verified");
         self.verifying.forget_from(first);
         self.verifying.durable.clear();
         self.verifying.held.clear();
         let log = self.raw.mut_store().take_before(LogIndex(first));
         let config = raft_config(&self.config, self.applied);
-        let raw = RawNode::new(&config, log, &silent());
+        let raw = RawNode::new(&config, log, &discarding_logger());
         self.raw = raw.expect("the log was good for the replica that wrote it");
         self.commits = super::Commits::default();
         self.snapshot_ticks.clear();
@@ -435,8 +435,12 @@ impl<M: StateMachine> Replica<M> {
 
     /// Returns the last entry up to which the whole log is verified.
     #[must_use]
-    pub fn verified(&self) -> LogIndex {
-        LogIndex(self.verifying.verified().min(self.raw.store().last().0))
+    pub fn verified_index(&self) -> LogIndex {
+        LogIndex(
+            self.verifying
+                .verified_index()
+                .min(self.raw.store().last_entry_index().0),
+        )
     }
 
     /// Returns whether the log has an unverified entry, including entries not written yet.
@@ -452,7 +456,7 @@ impl<M: StateMachine> Replica<M> {
         if forwarded.len() >= FORWARDED_MAX || forwarded.values().any(known) {
             return;
         }
-        let ticket = self.verifying.ask(batch.commands);
+        let ticket = self.verifying.request_check(batch.commands);
         let batch = batch.id;
         let forwarded = ForwardedBatch { from, batch, data };
         self.verifying.forwarded.insert(ticket, forwarded);
@@ -465,7 +469,7 @@ impl<M: StateMachine> Replica<M> {
     ) -> Result<(), Forgery> {
         let ForwardedBatch { from, batch, data } = forwarded;
         let checked = outcome.map_err(|forged| Forgery::Forwarded { from, forged })?;
-        let stamp = self.stamp();
+        let stamp = self.entry_time();
         if !self.is_leader() || stamp == LogTime(0) {
             // Its origin sends it again to the leader of that time.
             return Ok(());
@@ -481,7 +485,7 @@ impl<M: StateMachine> Replica<M> {
         };
         message.set_msg_type(MessageType::MsgPropose);
         let mut entry = Entry {
-            data: restamp(&data, stamp),
+            data: restamp_batch(&data, stamp),
             ..Entry::default()
         };
         entry.set_entry_type(EntryType::EntryNormal);

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::members::voters;
+use super::members::all_voters;
 use super::{Divergence, Replica};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId};
@@ -44,7 +44,7 @@ impl Vouching {
     /// Records a state that this replica reached and signed.
     fn on_reached(&mut self, snapshot: Snapshot, voucher: Voucher) {
         let statement = snapshot.statement();
-        keep(&mut self.mine, statement.index, statement.state);
+        insert_bounded(&mut self.mine, statement.index, statement.state);
         self.on_signed(statement, voucher);
         self.pending = Some(snapshot);
     }
@@ -53,21 +53,21 @@ impl Vouching {
     fn on_signed(&mut self, statement: Statement, voucher: Voucher) {
         self.compared = false;
         let states = self.signed.entry(voucher.by).or_default();
-        keep(
+        insert_bounded(
             states,
             statement.index,
             (statement.state, voucher.signature),
         );
     }
 
-    fn has(&self, statement: Statement, by: ReplicaId) -> bool {
+    fn has_signed(&self, statement: Statement, by: ReplicaId) -> bool {
         let states = self.signed.get(&by);
         let signed = states.and_then(|states| states.get(&statement.index));
         signed.is_some_and(|(state, _)| *state == statement.state)
     }
 
     /// Returns a statement with all its signatures that this replica has.
-    fn certificate(&self, statement: Statement) -> Certificate {
+    fn build_certificate(&self, statement: Statement) -> Certificate {
         let voucher = |(by, states): (&ReplicaId, &SignedStates)| {
             let (state, signature) = states.get(&statement.index)?;
             (*state == statement.state).then(|| Voucher {
@@ -82,10 +82,10 @@ impl Vouching {
     }
 
     /// Certifies the pending state if a majority of its voters now vouches for it.
-    fn certify(&mut self) {
+    fn certify_pending(&mut self) {
         let Some(pending) = &self.pending else { return };
-        let electors = voters(&pending.members);
-        let mut vouchers = self.certificate(pending.statement()).vouchers;
+        let electors = all_voters(&pending.members);
+        let mut vouchers = self.build_certificate(pending.statement()).vouchers;
         vouchers.retain(|voucher| electors.contains(&voucher.by));
         if 2 * vouchers.len() <= electors.len() {
             return;
@@ -112,7 +112,7 @@ impl Vouching {
     }
 
     /// Returns the difference if `quorum` other replicas signed another state than this one's.
-    pub(super) fn compare(&mut self, me: ReplicaId, quorum: usize) -> Option<Divergence> {
+    pub(super) fn find_divergence(&mut self, me: ReplicaId, quorum: usize) -> Option<Divergence> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
         }
@@ -145,7 +145,7 @@ impl Vouching {
 }
 
 /// Adds a row and removes the earliest ones beyond the limit.
-fn keep<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
+fn insert_bounded<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
     rows.insert(index, row);
     while rows.len() > STATES_MAX {
         rows.pop_first();
@@ -155,20 +155,23 @@ fn keep<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
 impl<M: StateMachine> Replica<M> {
     /// Makes the whole state at the last applied entry, signs it and sends the signature to the
     /// others.
-    pub(super) fn vouch(&mut self) {
+    pub(super) fn vouch_for_state(&mut self) {
         let snapshot = self.vouched_snapshot();
         self.growth = snapshot.growth;
         let statement = snapshot.statement();
         let voucher = Voucher {
             by: self.config.id,
-            signature: self.machine.sign(&statement.bytes()).into(),
+            signature: self
+                .machine
+                .sign_statement(&statement.signing_bytes())
+                .into(),
         };
         let certificate = Certificate {
             statement,
             vouchers: vec![voucher.clone()],
         };
         self.vouching.on_reached(snapshot, voucher);
-        self.vouching.certify();
+        self.vouching.certify_pending();
         self.tell_others(&PeerMessage::Vouchers(certificate));
     }
 
@@ -178,16 +181,16 @@ impl<M: StateMachine> Replica<M> {
             statement,
             vouchers,
         } = certificate;
-        let bytes = statement.bytes();
+        let bytes = statement.signing_bytes();
         for voucher in vouchers {
             let by = voucher.by;
-            let is_news = by != self.config.id && !self.vouching.has(statement, by);
-            let is_member = voters(self.raw.store().members()).contains(&by);
+            let is_news = by != self.config.id && !self.vouching.has_signed(statement, by);
+            let is_member = all_voters(self.raw.store().members()).contains(&by);
             if is_news && is_member && self.machine.has_signed(by, &bytes, &voucher.signature) {
                 self.vouching.on_signed(statement, voucher);
             }
         }
-        self.vouching.certify();
+        self.vouching.certify_pending();
     }
 
     /// Sends the signatures that another replica lacks under its state at an index.
@@ -196,7 +199,7 @@ impl<M: StateMachine> Replica<M> {
         let certificate = match self.vouching.mine.get(&index) {
             Some(state) => {
                 let state = *state;
-                self.vouching.certificate(Statement { index, state })
+                self.vouching.build_certificate(Statement { index, state })
             }
             None if kept.index == index => Certificate {
                 statement: kept.statement(),
@@ -217,7 +220,7 @@ impl<M: StateMachine> Replica<M> {
             return;
         };
         let statement = pending.statement();
-        let certificate = self.vouching.certificate(statement);
+        let certificate = self.vouching.build_certificate(statement);
         self.tell_others(&PeerMessage::Vouchers(certificate));
         self.tell_others(&PeerMessage::VoucherRequest(statement.index));
     }
@@ -225,7 +228,7 @@ impl<M: StateMachine> Replica<M> {
     /// Sends the same message to all other members.
     pub(super) fn tell_others(&mut self, message: &PeerMessage) {
         let bytes = message.encode();
-        let others = self.others().into_iter();
+        let others = self.other_members().into_iter();
         self.outbox.extend(others.map(|to| Envelope {
             to,
             bytes: bytes.clone(),
@@ -247,7 +250,7 @@ mod tests {
             state: Digest([state; 32]),
         };
         if by == 1 {
-            keep(&mut vouching.mine, statement.index, statement.state);
+            insert_bounded(&mut vouching.mine, statement.index, statement.state);
         }
         let signature = Bytes::new();
         vouching.on_signed(
@@ -268,9 +271,13 @@ mod tests {
         for (by, state) in [(1, 5), (2, 6)] {
             say(&mut vouching, by, 16, state);
         }
-        assert_eq!(vouching.compare(id(1), 2), None, "one voice is no quorum");
+        assert_eq!(
+            vouching.find_divergence(id(1), 2),
+            None,
+            "one voice is no quorum"
+        );
         say(&mut vouching, 3, 16, 6);
-        let divergence = vouching.compare(id(1), 2).unwrap();
+        let divergence = vouching.find_divergence(id(1), 2).unwrap();
         assert_eq!(divergence.index, LogIndex(16));
         assert_eq!(divergence.agreed, LogIndex(8));
         assert_eq!(divergence.by, [id(2), id(3)]);
@@ -286,6 +293,9 @@ mod tests {
             say(&mut vouching, 4, u64::MAX - index, 1);
         }
         assert_eq!(vouching.signed[&id(4)].len(), STATES_MAX);
-        assert_eq!(vouching.compare(id(1), 2).unwrap().by, [id(2), id(3)]);
+        assert_eq!(
+            vouching.find_divergence(id(1), 2).unwrap().by,
+            [id(2), id(3)]
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! One frame: a header of 64 bytes, then the payload, padded to a multiple of 64 bytes.
 //!
-//! 64 divides the sector of 512 bytes, so a header never crosses sectors and is either written or
-//! not.
+//! 64 divides the sector of 512 bytes, so a header can never cross sectors and is either written
+//! or not.
 
 use std::ops::Range;
 
@@ -64,15 +64,15 @@ pub(super) struct Frame {
 }
 
 /// Returns the bytes of a frame, including padding.
-pub(super) fn length(payload_bytes: usize) -> u64 {
+pub(super) fn padded_length(payload_bytes: usize) -> u64 {
     (HEADER_BYTES + payload_bytes).next_multiple_of(HEADER_BYTES) as u64
 }
 
 /// Creates a writer for a frame's payload, in a reused buffer with space for the header.
-pub(super) fn begin(mut buffer: Vec<u8>) -> Writer {
+pub(super) fn begin_payload(mut buffer: Vec<u8>) -> Writer {
     buffer.clear();
     buffer.resize(HEADER_BYTES, 0);
-    Writer::after(buffer)
+    Writer::from_vec(buffer)
 }
 
 /// Returns the bytes written after [`begin`].
@@ -81,20 +81,20 @@ pub(super) fn payload_bytes(writer: &Writer) -> usize {
 }
 
 /// Turns the bytes written after [`begin`] into a frame for `offset` of `segment`.
-pub(super) fn seal(writer: Writer, segment: u64, number: u64, offset: u64) -> Vec<u8> {
-    let mut frame = writer.finish();
+pub(super) fn seal_payload(writer: Writer, segment: u64, number: u64, offset: u64) -> Vec<u8> {
+    let mut frame = writer.into_bytes();
     let payload = &frame[HEADER_BYTES..];
     let payload_bytes = u32::try_from(payload.len()).expect("a batch is far below 4 GiB");
-    let total = usize::try_from(length(payload.len())).expect("a frame fits memory");
+    let total = usize::try_from(padded_length(payload.len())).expect("a frame fits memory");
     let mut header = Writer::with_capacity(HEADER_BYTES);
-    header.raw(&MAGIC);
-    header.u64(segment);
-    header.u64(number);
-    header.u32(payload_bytes);
-    header.u32(blank_parts(payload, payload_start(offset)));
-    header.raw(&digest(payload));
-    let mut header = header.finish();
-    let closing = digest(&header);
+    header.write_raw(&MAGIC);
+    header.write_u64(segment);
+    header.write_u64(number);
+    header.write_u32(payload_bytes);
+    header.write_u32(blank_parts(payload, payload_start(offset)));
+    header.write_raw(&payload_digest(payload));
+    let mut header = header.into_bytes();
+    let closing = payload_digest(&header);
     header.extend_from_slice(&closing);
     frame[..HEADER_BYTES].copy_from_slice(&header);
     frame.resize(total, 0);
@@ -128,8 +128,8 @@ pub(super) fn decode(
         });
     }
     let range = offset + HEADER_BYTES..offset + HEADER_BYTES + header.payload_bytes;
-    let payload = payload(bytes, range, &header)?;
-    let end = offset + usize::try_from(length(payload.len())).expect("it was in memory");
+    let payload = verify_payload(bytes, range, &header)?;
+    let end = offset + usize::try_from(padded_length(payload.len())).expect("it was in memory");
     Ok(Frame {
         number: header.number,
         payload,
@@ -148,7 +148,7 @@ struct Header {
 impl Header {
     fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let (fields, closing) = bytes.split_at(FIELDS_BYTES);
-        if fields[..8] != MAGIC || digest(fields) != closing {
+        if fields[..8] != MAGIC || payload_digest(fields) != closing {
             return None;
         }
         Some(Self {
@@ -161,7 +161,11 @@ impl Header {
     }
 }
 
-fn payload(bytes: &Bytes, range: Range<usize>, header: &Header) -> Result<Bytes, FrameError> {
+fn verify_payload(
+    bytes: &Bytes,
+    range: Range<usize>,
+    header: &Header,
+) -> Result<Bytes, FrameError> {
     let damaged = FrameError::Payload {
         payload_bytes: header.payload_bytes,
     };
@@ -169,7 +173,7 @@ fn payload(bytes: &Bytes, range: Range<usize>, header: &Header) -> Result<Bytes,
         return Err(damaged);
     }
     let payload = bytes.slice(range.clone());
-    if digest(&payload) == header.digest {
+    if payload_digest(&payload) == header.digest {
         return Ok(payload);
     }
     let unwritten = blank_parts(&payload, range.start) > header.blank_parts;
@@ -213,7 +217,7 @@ fn blank_parts(payload: &[u8], start: usize) -> u32 {
     u32::try_from(count).expect("a payload has fewer sectors than bytes")
 }
 
-fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
+fn payload_digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let whole = blake3::hash(bytes);
     *whole
         .as_bytes()

@@ -45,28 +45,28 @@ pub(super) fn encode(batch: &Append<'_>, writer: &mut Writer) {
     encode_batch(batch, writer);
 }
 
-/// Encodes the first batch of a segment, which repeats the records for which older segments, which
-/// may be removed, would be needed.
+/// Encodes the first batch of a segment. It must repeat the records for which older segments would
+/// be needed, because the log can remove these.
 pub(super) fn encode_first(
     incarnation: Incarnation,
     hard_state: &HardState,
     batch: &Append<'_>,
     writer: &mut Writer,
 ) {
-    writer.u8(INCARNATION);
-    writer.u64(incarnation.0);
+    writer.write_u8(INCARNATION);
+    writer.write_u64(incarnation.0);
     encode_batch(batch, writer);
     encode_hard_state(hard_state, writer);
 }
 
 fn encode_batch(batch: &Append<'_>, writer: &mut Writer) {
     if let Some((index, term)) = batch.snapshot {
-        writer.u8(SNAPSHOT);
-        writer.u64(index.0);
-        writer.u64(term.0);
+        writer.write_u8(SNAPSHOT);
+        writer.write_u64(index.0);
+        writer.write_u64(term.0);
     }
     for entry in batch.entries {
-        writer.u8(ENTRY);
+        writer.write_u8(ENTRY);
         entry::encode(entry, writer);
     }
     if let Some(hard_state) = batch.hard_state {
@@ -75,20 +75,20 @@ fn encode_batch(batch: &Append<'_>, writer: &mut Writer) {
 }
 
 fn encode_hard_state(hard_state: &HardState, writer: &mut Writer) {
-    writer.u8(HARD_STATE);
-    writer.u64(hard_state.term);
-    writer.u64(hard_state.vote);
-    writer.u64(hard_state.commit);
+    writer.write_u8(HARD_STATE);
+    writer.write_u64(hard_state.term);
+    writer.write_u64(hard_state.vote);
+    writer.write_u64(hard_state.commit);
 }
 
 /// Decodes all records of a payload.
 pub(super) fn decode(payload: Bytes) -> Result<Vec<Record>, RecordError> {
     let mut reader = Reader::new(payload);
     let mut records = Vec::new();
-    while reader.left() > 0 {
-        records.push(match reader.u8()? {
-            INCARNATION => Record::Incarnation(Incarnation(reader.u64()?)),
-            SNAPSHOT => Record::Snapshot(LogIndex(reader.u64()?), Term(reader.u64()?)),
+    while reader.remaining_len() > 0 {
+        records.push(match reader.read_u8()? {
+            INCARNATION => Record::Incarnation(Incarnation(reader.read_u64()?)),
+            SNAPSHOT => Record::Snapshot(LogIndex(reader.read_u64()?), Term(reader.read_u64()?)),
             ENTRY => Record::Entry(entry::decode(&mut reader)?),
             HARD_STATE => Record::HardState(decode_hard_state(&mut reader)?),
             kind => return Err(RecordError::Kind(kind)),
@@ -98,7 +98,7 @@ pub(super) fn decode(payload: Bytes) -> Result<Vec<Record>, RecordError> {
 }
 
 fn decode_hard_state(reader: &mut Reader) -> Result<HardState, RecordError> {
-    let (term, vote, commit) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    let (term, vote, commit) = (reader.read_u64()?, reader.read_u64()?, reader.read_u64()?);
     Ok(HardState {
         term,
         vote,
@@ -131,7 +131,7 @@ mod tests {
         };
         let mut writer = Writer::default();
         encode_first(Incarnation(4), &hard_state, &batch, &mut writer);
-        writer.finish().into()
+        writer.into_bytes().into()
     }
 
     #[test]
@@ -140,10 +140,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(damaged::config())]
+        #![proptest_config(damaged::proptest_config())]
 
         #[test]
-        fn damaged_records_are_refused_or_others(bytes in damaged::damaged(payload())) {
+        fn damaged_records_are_refused_or_others(bytes in damaged::arbitrary_damage(payload())) {
             let most = bytes.len();
             if let Ok(records) = decode(bytes) {
                 proptest::prop_assert!(records.len() <= most);

@@ -1,5 +1,5 @@
-//! Recovery reads the log back: it keeps whole frames, cuts off a torn tail, and refuses to start
-//! on damage.
+//! Recovery reads the log back: it keeps whole frames, cuts off a torn tail, and will refuse to
+//! start on damage.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,7 +9,7 @@ use raft::eraftpb::{Entry, HardState};
 
 use super::frame::{self, Frame, FrameError};
 use super::records::{self, Record, RecordError};
-use super::{Append, SEGMENT_PREFIX, Segment, Wal, WalConfig, WalError, segment_name, zero};
+use super::{Append, SEGMENT_PREFIX, Segment, Wal, WalConfig, WalError, segment_name, zero_file};
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex};
 
@@ -88,7 +88,7 @@ pub enum WalOpenError {
 }
 
 /// Opens a log; see [`Wal::open`].
-pub(super) fn open(
+pub(super) fn open_wal(
     disk: &mut impl Disk,
     config: WalConfig,
 ) -> Result<(Wal, Contents), WalOpenError> {
@@ -126,10 +126,10 @@ pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
 /// Writes the number of a new life, which must come before all else that it writes.
 fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     let batch = Append::default();
-    let mut frame = frame::begin(Vec::new());
+    let mut frame = frame::begin_payload(Vec::new());
     records::encode_first(wal.incarnation, &wal.hard_state, &batch, &mut frame);
-    if !wal.fits(frame::payload_bytes(&frame)) {
-        frame = wal.roll(disk, &batch)?;
+    if !wal.has_room(frame::payload_bytes(&frame)) {
+        frame = wal.start_segment(disk, &batch)?;
     }
     wal.write_frame(disk, frame)
 }
@@ -137,7 +137,7 @@ fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
 /// Keeps the zeroed segments that an earlier life left, and zeroes again those that a crash left
 /// half done. Removes those of another size, or more than are needed.
 fn adopt_spares(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalOpenError> {
-    for name in disk.list()? {
+    for name in disk.list_files()? {
         let Some(number) = number_of(&name, "spare-") else {
             continue;
         };
@@ -148,7 +148,7 @@ fn adopt_spares(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalOpenError>
             continue;
         }
         if !frame::is_blank(&bytes) {
-            zero(disk, &name, wal.config.segment_bytes)?;
+            zero_file(disk, &name, wal.config.segment_bytes)?;
         }
         wal.spares.push((name, bytes.len() as u64));
     }
@@ -175,14 +175,14 @@ impl Scan {
     fn read_all(disk: &mut impl Disk) -> Result<(Self, u64), WalOpenError> {
         let mut scan = Self::default();
         let numbers: Vec<u64> = disk
-            .list()?
+            .list_files()?
             .iter()
             .filter_map(|name| number_of(name, SEGMENT_PREFIX))
             .collect();
         for (place, number) in numbers.iter().enumerate() {
             let wanted = numbers[0] + place as u64;
             if *number != wanted {
-                return Err(damaged(wanted, 0, WalDamage::Missing));
+                return Err(damage_error(wanted, 0, WalDamage::Missing));
             }
             let bytes = Bytes::from(read_whole(disk, &segment_name(*number))?);
             scan.read_segment(*number, &bytes, place + 1 == numbers.len())?;
@@ -202,7 +202,7 @@ impl Scan {
             match frame::decode(bytes, offset, number, wanted.unwrap_or(0)) {
                 Ok(frame) => {
                     self.on_frame(&frame, &mut segment)
-                        .map_err(|damage| damaged(number, offset, damage))?;
+                        .map_err(|damage| damage_error(number, offset, damage))?;
                     let written = bytes.slice(offset..frame.end);
                     self.last_frame = Some((number, offset as u64, written));
                     offset = frame.end;
@@ -264,7 +264,7 @@ impl Scan {
     ) -> Result<(), WalOpenError> {
         let torn = cause == FrameError::Torn;
         if cause != FrameError::Blank && !(torn && last) {
-            return Err(damaged(number, offset, WalDamage::Frame { cause }));
+            return Err(damage_error(number, offset, WalDamage::Frame { cause }));
         }
         let expected = self.next_frame.unwrap_or(0);
         if torn && let Some(later) = frame::find_later(bytes, offset, number, expected) {
@@ -272,7 +272,7 @@ impl Scan {
                 cause,
                 later: later as u64,
             };
-            return Err(damaged(number, offset, damage));
+            return Err(damage_error(number, offset, damage));
         }
         if torn {
             self.contents.cut = Some((segment_name(number), offset as u64));
@@ -294,8 +294,9 @@ impl Scan {
         };
         let name = segment_name(*number);
         disk.write(&name, *offset, bytes)
-            .map_err(super::failed("write", &name))?;
-        disk.sync(&name).map_err(super::failed("sync", &name))
+            .map_err(super::to_wal_error("write", &name))?;
+        disk.sync_file(&name)
+            .map_err(super::to_wal_error("sync", &name))
     }
 
     /// Zeroes the remains of a torn write, because the next frame needs a zeroed segment.
@@ -306,12 +307,13 @@ impl Scan {
         };
         let length = usize::try_from(to - from).expect("a torn frame fits memory");
         disk.write(name, from, &vec![0; length])
-            .map_err(super::failed("zero", name))?;
-        disk.sync(name).map_err(super::failed("sync", name))
+            .map_err(super::to_wal_error("zero", name))?;
+        disk.sync_file(name)
+            .map_err(super::to_wal_error("sync", name))
     }
 }
 
-fn damaged(number: u64, offset: impl TryInto<u64>, damage: WalDamage) -> WalOpenError {
+fn damage_error(number: u64, offset: impl TryInto<u64>, damage: WalDamage) -> WalOpenError {
     let offset = offset.try_into().unwrap_or(u64::MAX);
     WalOpenError::Damaged {
         segment: segment_name(number),

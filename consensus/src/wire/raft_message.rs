@@ -39,13 +39,13 @@ pub enum RaftMessageError {
     /// A change of members cannot be read.
     #[error("a raft message with an unreadable change of members: {0}")]
     Change(protobuf::ProtobufError),
-    /// A change of members has the old format, which no replica proposes.
+    /// A change of members has the old format, which no replica will propose.
     #[error("a raft message with a change of members of the first kind, which none proposes")]
     OldChange,
 }
 
 /// Returns all numbers of a message in the order in which they are written.
-fn numbers(message: &Message) -> [u64; 11] {
+fn number_fields(message: &Message) -> [u64; 11] {
     [
         message.to,
         message.from,
@@ -62,8 +62,8 @@ fn numbers(message: &Message) -> [u64; 11] {
 }
 
 /// Returns the number of bytes that [`encode`] writes.
-pub(super) fn room(message: &Message) -> usize {
-    let numbers = numbers(message).iter().filter(|it| **it != 0).count();
+pub(super) fn encoded_len(message: &Message) -> usize {
+    let numbers = number_fields(message).iter().filter(|it| **it != 0).count();
     let entries = message.entries.iter();
     let entries = entries.map(|it| entry::AROUND_BYTES + it.context.len() + it.data.len());
     let snapshot = message.snapshot.as_ref();
@@ -73,24 +73,24 @@ pub(super) fn room(message: &Message) -> usize {
 
 /// Writes a message.
 pub(super) fn encode(message: &Message, writer: &mut Writer) {
-    let numbers = numbers(message);
+    let numbers = number_fields(message);
     let mut first = u32::try_from(message.msg_type.value()).expect("kinds count from zero");
     assert!(first < REJECT, "raft has some twenty kinds");
     first |= if message.reject { REJECT } else { 0 };
     for (number, place) in numbers.iter().zip(MASK_SHIFT..) {
         first |= u32::from(*number != 0) << place;
     }
-    writer.u32(first);
+    writer.write_u32(first);
     for number in numbers.iter().filter(|number| **number != 0) {
-        writer.u64(*number);
+        writer.write_u64(*number);
     }
-    writer.block(&message.context);
-    writer.u32(u32::try_from(message.entries.len()).expect("a message is bounded"));
+    writer.write_block(&message.context);
+    writer.write_u32(u32::try_from(message.entries.len()).expect("a message is bounded"));
     for entry in &message.entries {
         entry::encode(entry, writer);
     }
     if let Some(snapshot) = message.snapshot.as_ref() {
-        writer.raw(
+        writer.write_raw(
             &snapshot
                 .write_to_bytes()
                 .expect("every field can be encoded"),
@@ -100,7 +100,7 @@ pub(super) fn encode(message: &Message, writer: &mut Writer) {
 
 /// Reads a message to the end.
 pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
-    let first = reader.u32()?;
+    let first = reader.read_u32()?;
     let kind = first & (REJECT - 1);
     let known = i32::try_from(kind).ok().and_then(MessageType::from_i32);
     let mut message = Message {
@@ -109,17 +109,17 @@ pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
         ..Message::default()
     };
     decode_numbers(first >> MASK_SHIFT, reader, &mut message)?;
-    message.context = reader.block()?;
-    let count = reader.u32()? as usize;
-    let mut entries = Vec::with_capacity(count.min(reader.left() / entry::AROUND_BYTES));
+    message.context = reader.read_block()?;
+    let count = reader.read_u32()? as usize;
+    let mut entries = Vec::with_capacity(count.min(reader.remaining_len() / entry::AROUND_BYTES));
     for _ in 0..count {
         let entry = entry::decode(reader)?;
         check_change(&entry)?;
         entries.push(entry);
     }
     message.entries = entries.into();
-    if reader.left() > 0 {
-        let bytes = reader.rest();
+    if reader.remaining_len() > 0 {
+        let bytes = reader.read_rest();
         let snapshot = Snapshot::parse_from_carllerche_bytes(&bytes);
         message.snapshot = Some(snapshot.map_err(RaftMessageError::Snapshot)?).into();
     }
@@ -149,7 +149,7 @@ fn decode_numbers(
     }
     for (number, place) in numbers.iter_mut().zip(0..) {
         if (mask >> place) & 1 == 1 {
-            *number = reader.u64()?;
+            *number = reader.read_u64()?;
         }
     }
     let priority;
@@ -220,14 +220,14 @@ mod tests {
     fn written(message: &Message) -> Bytes {
         let mut writer = Writer::default();
         encode(message, &mut writer);
-        writer.finish().into()
+        writer.into_bytes().into()
     }
 
     #[test]
     fn every_field_is_read_as_written() {
         for message in [full(), Message::default()] {
             let bytes = written(&message);
-            assert_eq!(bytes.len(), room(&message));
+            assert_eq!(bytes.len(), encoded_len(&message));
             let found = decode(&mut Reader::new(bytes)).unwrap();
             assert_eq!(
                 found.write_to_bytes().unwrap(),
@@ -246,10 +246,12 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(damaged::config())]
+        #![proptest_config(damaged::proptest_config())]
 
         #[test]
-        fn a_damaged_message_is_refused_or_another(bytes in damaged::damaged(written(&full()))) {
+        fn a_damaged_message_is_refused_or_another(
+            bytes in damaged::arbitrary_damage(written(&full()))
+        ) {
             if let Ok(message) = decode(&mut Reader::new(bytes)) {
                 let again = decode(&mut Reader::new(written(&message)));
                 proptest::prop_assert_eq!(again.ok(), Some(message));
@@ -312,8 +314,8 @@ mod tests {
     #[test]
     fn numbers_of_a_later_version_are_refused() {
         let mut writer = Writer::default();
-        writer.u32(1 << 31);
-        let refused = decode(&mut Reader::new(writer.finish().into()));
+        writer.write_u32(1 << 31);
+        let refused = decode(&mut Reader::new(writer.into_bytes().into()));
         assert!(
             matches!(refused, Err(RaftMessageError::Numbers(_))),
             "{refused:?}"

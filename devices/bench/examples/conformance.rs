@@ -34,28 +34,31 @@ fn main() {
 fn device(backend: &str) -> Box<dyn Processor> {
     #[cfg(feature = "wgpu")]
     if backend == "wgpu" {
-        let adapters = souk_gpu::adapters();
+        let adapters = souk_gpu::list_adapters();
         let adapter = adapters.first().expect("an adapter");
-        let opened = souk_gpu::Gpu::unmeasured(adapter, Default::default());
+        let opened = souk_gpu::Gpu::open_unmeasured(adapter, Default::default());
         return Box::new(opened.expect("it opens"));
     }
     #[cfg(feature = "onnxruntime")]
     if let Some(provider) = backend.strip_prefix("onnxruntime") {
         use souk_onnxruntime::{Library, OnnxRuntime};
-        let library = Library::find().expect("a library");
+        let library = Library::find_or_open().expect("a library");
         let provider = provider.trim_start_matches(':');
-        let provider = library.provider(provider).expect("such a provider").clone();
+        let provider = library
+            .find_provider(provider)
+            .expect("such a provider")
+            .clone();
         println!(
             "{} of {}: {}",
             provider.title(),
             library.path().display(),
-            library.build()
+            library.build_info()
         );
-        let profile = catalogue::find("amd-epyc-9654").expect("it is in the catalogue");
+        let profile = catalogue::find_processor("amd-epyc-9654").expect("it is in the catalogue");
         let device = OnnxRuntime::new(library, provider, profile.clone(), NonZeroUsize::MIN);
         return Box::new(device);
     }
     assert_eq!(backend, "cpu", "no such backend in this build");
-    let profile = catalogue::find("amd-epyc-9654").expect("it is in the catalogue");
+    let profile = catalogue::find_processor("amd-epyc-9654").expect("it is in the catalogue");
     Box::new(Cpu::new(profile.clone(), NonZeroUsize::MIN))
 }

@@ -1,6 +1,7 @@
 //! Times a model on the CPU, or on the first GPU if `SOUK_BACKEND` is `wgpu`:
-//! `time MODEL THREADS [SIZE...]`, one size for each dimension an input leaves open. Prints the best of thirty runs and the first outputs; on a GPU also how far any output is
-//! from the CPU's, relative to its largest.
+//! `time MODEL THREADS [SIZE...]`, one size for each dimension an input leaves open. Prints the
+//! best of thirty runs and the first outputs; on a GPU also how far any output is from the CPU's,
+//! relative to its largest.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -21,18 +22,19 @@ fn main() {
         .iter()
         .map(|size| size.parse().expect("a size"));
     let sizes: Vec<usize> = sizes.collect();
-    let description = discover::cpu();
-    let measured = measure::cpu(&description, threads);
+    let description = discover::describe_cpu();
+    let measured = measure::measure_cpu(&description, threads);
     println!("{measured:?}");
-    let cpu = Cpu::new(measure::profile(&description, &measured), threads);
-    let subgraph = models::open(path).expect("a model");
+    let cpu = Cpu::new(measure::cpu_profile(&description, &measured), threads);
+    let subgraph = models::open_model(path).expect("a model");
     let gpu = gpu();
     let device: &dyn Processor = gpu.as_deref().unwrap_or(&cpu);
     println!("{}: {}", device.profile().model, device.profile().source);
     let start = Instant::now();
     let program = device.compile(&subgraph).expect("it compiles");
     println!("compiled in {:.1} ms", start.elapsed().as_secs_f64() * 1e3);
-    let inputs = models::inputs(path, program.inputs(), &sizes).expect("inputs of known types");
+    let inputs =
+        models::generate_inputs(path, program.inputs(), &sizes).expect("inputs of known types");
     let mut best = f64::INFINITY;
     for _ in 0..30 {
         let outcome = program.run(&inputs).expect("it runs");
@@ -49,7 +51,8 @@ fn main() {
     }
     if std::env::var("SOUK_ACCURACY").is_ok() {
         let begin = Instant::now();
-        let accuracy = accuracy::accuracy(&cpu, &subgraph, &inputs, 30, &|| begin.elapsed());
+        let accuracy =
+            accuracy::measure_accuracy(&cpu, &subgraph, &inputs, 30, &|| begin.elapsed());
         let mut accuracy = accuracy.expect("its operators run alone");
         accuracy.each.clear();
         println!("{accuracy:?}");
@@ -69,9 +72,9 @@ fn gpu() -> Option<Box<dyn Processor>> {
     }
     #[cfg(feature = "wgpu")]
     {
-        let adapters = souk_gpu::adapters();
+        let adapters = souk_gpu::list_adapters();
         let adapter = adapters.first().expect("an adapter");
-        let gpu = souk_registry::gpus::open(adapter, Default::default());
+        let gpu = souk_registry::gpus::open_gpu(adapter, Default::default());
         Some(Box::new(gpu.expect("it opens")))
     }
     #[cfg(not(feature = "wgpu"))]

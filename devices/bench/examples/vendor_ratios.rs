@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use souk_devices_bench::ratios::{Extents, measure};
+use souk_devices_bench::ratios::{Extents, measure_ratios};
 
 fn main() -> ExitCode {
     let card = std::env::args().nth(1).map_or(Ok(0), |card| card.parse());
@@ -13,7 +13,7 @@ fn main() -> ExitCode {
         eprintln!("vendor_ratios [CARD]: the number of a card, from 0");
         return ExitCode::from(2);
     };
-    let ratios = match measure(card, &Extents::default()) {
+    let ratios = match measure_ratios(card, &Extents::default()) {
         Ok(ratios) => ratios,
         Err(error) => {
             eprintln!("{error}");
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             ratio.name,
             ratio.ours,
             ratio.makers,
-            ratio.part(),
+            ratio.rate_fraction(),
             ratio.part_min
         );
     }

@@ -17,7 +17,7 @@ use souk_onnx::work::Work;
 use souk_vocabulary::history::{History, Key};
 use souk_vocabulary::processor::{Processor, WorkError};
 
-use trials::{TimedTrial, Trial, timed};
+use trials::{TimedTrial, Trial, time_trials};
 
 /// Batches that calibrate, in multiples of the model's own.
 const CALIBRATED: [usize; 2] = [1, 4];
@@ -86,7 +86,7 @@ pub struct Errors {
 }
 
 impl Errors {
-    fn of(errors: impl Iterator<Item = f64>) -> Self {
+    fn from_errors(errors: impl Iterator<Item = f64>) -> Self {
         let mut errors: Vec<f64> = errors.collect();
         errors.sort_by(f64::total_cmp);
         Self {
@@ -98,62 +98,64 @@ impl Errors {
 }
 
 /// Measures how well the cost model predicts the `count` largest operators of a subgraph. `clock`
-/// returns the time, or the process's processor time; other work on the machine disturbs the latter
-/// less, but it adds up over threads.
+/// can return the time, or the process's processor time; other work on the machine disturbs the
+/// latter less, but it adds up over threads.
 ///
 /// # Errors
 /// [`WorkError`] if the subgraph does not compile or run.
-pub fn accuracy(
+pub fn measure_accuracy(
     cpu: &Cpu,
     subgraph: &Subgraph,
     inputs: &BTreeMap<String, Tensor>,
     count: usize,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Accuracy, WorkError> {
-    let mut observed = cpu.observe(subgraph, inputs)?;
+    let mut observed = cpu.observe_nodes(subgraph, inputs)?;
     observed.sort_by_key(|node| std::cmp::Reverse(cpu.estimate(&node.work).time));
     observed.truncate(count);
     let mut ready = Vec::new();
     for batch in [CALIBRATED[0], UNSEEN, CALIBRATED[1]] {
         for node in &observed {
-            ready.extend(TimedTrial::operator(cpu, node, batch)?);
+            ready.extend(TimedTrial::for_operator(cpu, node, batch)?);
         }
     }
-    let operators = timed(ready, clock)?;
+    let operators = time_trials(ready, clock)?;
     let moves = operators
         .iter()
-        .map(|trial| TimedTrial::transfer(cpu, trial));
-    let moves = timed(moves.collect(), clock)?;
-    Ok(judged(&operators, &moves))
+        .map(|trial| TimedTrial::for_transfer(cpu, trial));
+    let moves = time_trials(moves.collect(), clock)?;
+    Ok(assess_trials(&operators, &moves))
 }
 
-fn judged(operators: &[Trial], moves: &[Trial]) -> Accuracy {
+fn assess_trials(operators: &[Trial], moves: &[Trial]) -> Accuracy {
     let own = || operators.iter().filter(|trial| trial.batch == 1);
     let different: BTreeSet<&str> = own().map(|trial| trial.what.as_str()).collect();
     let by_itself =
-        |trial: &Trial| error(Duration::from_secs_f64(trial.calibrates), trial.foretold);
+        |trial: &Trial| relative_error(Duration::from_secs_f64(trial.calibrates), trial.foretold);
     let all = [operators, moves].concat();
     Accuracy {
         operators: own().count(),
         different: different.len(),
-        keys: learned(own()).records().len(),
-        noise: Errors::of(own().map(by_itself)),
-        model: Errors::of(own().map(|trial| error(trial.modelled, trial.foretold))),
-        calibrated: seen(operators),
+        keys: build_history(own()).records().len(),
+        noise: Errors::from_errors(own().map(by_itself)),
+        model: Errors::from_errors(
+            own().map(|trial| relative_error(trial.modelled, trial.foretold)),
+        ),
+        calibrated: calibrated_errors(operators),
         unseen_batch: unseen_batch(operators),
         unseen_operator: unseen_operator(operators),
-        transfers: seen(moves),
+        transfers: calibrated_errors(moves),
         transfers_unseen: unseen_batch(moves),
-        each: each(&all),
+        each: trial_results(&all),
     }
 }
 
 /// Returns the history of the calibrating runs.
-fn learned<'a>(trials: impl Iterator<Item = &'a Trial>) -> History {
+fn build_history<'a>(trials: impl Iterator<Item = &'a Trial>) -> History {
     let mut history = History::default();
     for trial in trials {
         let seen = Duration::from_secs_f64(trial.calibrates);
-        history.learn(trial.key.clone(), trial.modelled, seen);
+        history.learn_measurement(trial.key.clone(), trial.modelled, seen);
     }
     history
 }
@@ -161,7 +163,7 @@ fn learned<'a>(trials: impl Iterator<Item = &'a Trial>) -> History {
 /// Returns the history of both calibrating batches, without operators identical to `unseen`.
 fn learned_but(trials: &[Trial], unseen: &Trial) -> History {
     let calibrates = |trial: &&Trial| CALIBRATED.contains(&trial.batch);
-    learned(
+    build_history(
         trials
             .iter()
             .filter(calibrates)
@@ -169,38 +171,38 @@ fn learned_but(trials: &[Trial], unseen: &Trial) -> History {
     )
 }
 
-fn off(history: &History, trial: &Trial) -> f64 {
-    error(
-        history.corrected(&trial.key, trial.modelled),
+fn corrected_error(history: &History, trial: &Trial) -> f64 {
+    relative_error(
+        history.correct_time(&trial.key, trial.modelled),
         trial.foretold,
     )
 }
 
-fn seen(trials: &[Trial]) -> Errors {
+fn calibrated_errors(trials: &[Trial]) -> Errors {
     let own = || trials.iter().filter(|trial| trial.batch == 1);
-    let history = learned(own());
-    Errors::of(own().map(|trial| off(&history, trial)))
+    let history = build_history(own());
+    Errors::from_errors(own().map(|trial| corrected_error(&history, trial)))
 }
 
 fn unseen_batch(trials: &[Trial]) -> Errors {
     let unseen = trials.iter().filter(|trial| trial.batch == UNSEEN);
-    Errors::of(unseen.map(|trial| off(&learned_but(trials, trial), trial)))
+    Errors::from_errors(unseen.map(|trial| corrected_error(&learned_but(trials, trial), trial)))
 }
 
 fn unseen_operator(trials: &[Trial]) -> Errors {
     let own = || trials.iter().filter(|trial| trial.batch == 1);
     let others = |trial: &Trial| {
-        let history = learned(own().filter(|other| other.what != trial.what));
-        off(&history, trial)
+        let history = build_history(own().filter(|other| other.what != trial.what));
+        corrected_error(&history, trial)
     };
-    Errors::of(own().map(others))
+    Errors::from_errors(own().map(others))
 }
 
-fn each(trials: &[Trial]) -> Vec<Each> {
+fn trial_results(trials: &[Trial]) -> Vec<Each> {
     let of = |trial: &Trial| {
         let history = match trial.batch {
             UNSEEN => learned_but(trials, trial),
-            _ => learned(trials.iter().filter(|it| it.batch != UNSEEN)),
+            _ => build_history(trials.iter().filter(|it| it.batch != UNSEEN)),
         };
         Each {
             what: trial.what.clone(),
@@ -209,14 +211,16 @@ fn each(trials: &[Trial]) -> Vec<Each> {
             batch: trial.batch,
             calibrates: trial.calibrates,
             modelled: trial.modelled.as_secs_f64(),
-            foretold: history.corrected(&trial.key, trial.modelled).as_secs_f64(),
+            foretold: history
+                .correct_time(&trial.key, trial.modelled)
+                .as_secs_f64(),
             measured: trial.foretold,
         }
     };
     trials.iter().map(of).collect()
 }
 
-fn error(foretold: Duration, seconds: f64) -> f64 {
+fn relative_error(foretold: Duration, seconds: f64) -> f64 {
     (foretold.as_secs_f64() - seconds).abs() / seconds
 }
 

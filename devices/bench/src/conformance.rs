@@ -15,14 +15,14 @@ use std::{fs, io};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::{DType, Shape, Tensor, TensorError};
-use souk_onnx::expansion::{Words, expand};
+use souk_onnx::expansion::{Words, expand_model};
 use souk_onnx::schema::is_drawn;
 use souk_onnx::subgraph::Subgraph;
-use souk_onnx::{GraphProto, decode, encode};
+use souk_onnx::{GraphProto, decode_model, encode_model};
 use souk_vocabulary::processor::Processor;
 use thiserror::Error;
 
-/// An expected value may be off by this many roundings of the largest element, because it was
+/// An expected value can be off by this many roundings of the largest element, because it was
 /// computed in the output's own precision, where sums of large terms have errors of that size.
 pub const ROUNDINGS: f64 = 2.0;
 
@@ -89,7 +89,8 @@ struct Meta {
     outs: Vec<(String, String, Vec<usize>)>,
 }
 
-/// Runs every case in the folder `dir` on a backend.
+/// Runs every case in the folder `dir` on a backend. A case must be a folder with a `meta.json`;
+/// anything else is ignored.
 ///
 /// # Errors
 /// [`ConformanceError`] if the folder has no readable cases.
@@ -138,17 +139,17 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     let path = folder.join("meta.json");
     let meta: Meta = serde_json::from_slice(&read(&path)?)
         .map_err(|cause| ConformanceError::Meta { path, cause })?;
-    let mut model = match decode(read(&folder.join("model.onnx"))?.into()) {
+    let mut model = match decode_model(read(&folder.join("model.onnx"))?.into()) {
         Ok(model) => model,
         Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
     };
-    let mut meanings = match expand(&mut model) {
+    let mut meanings = match expand_model(&mut model) {
         Ok(meanings) => meanings,
         Err(error) => return Ok(Verdict::Unsupported(error.to_string())),
     };
-    let is_drawn = model.graph.as_ref().is_some_and(draws);
+    let is_drawn = model.graph.as_ref().is_some_and(has_random_nodes);
     let program = match backend.compile(&Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights: BTreeMap::new(),
     }) {
         Ok(program) => program,
@@ -157,7 +158,7 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     let words = &mut meanings.texts.words;
     let mut inputs = BTreeMap::new();
     for (index, value) in meta.ins.iter().enumerate() {
-        match tensor(folder, &format!("ins_{index}"), value, words)? {
+        match read_tensor(folder, &format!("ins_{index}"), value, words)? {
             Ok(tensor) => inputs.insert(value.0.clone(), tensor),
             Err(reason) => return Ok(Verdict::Unsupported(reason)),
         };
@@ -165,7 +166,7 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     if let Err(error) = meanings.preparation.run(words, &mut inputs) {
         return Ok(Verdict::Wrong(error.to_string()));
     }
-    // The case may list initializers among the inputs, which already have values.
+    // The case can list initializers among the inputs, which already have values.
     inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
     let outputs = match program.run(&inputs) {
         Ok(outcome) => outcome.outputs,
@@ -173,7 +174,7 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     };
     let mut by_rounding = false;
     for (index, value) in meta.outs.iter().enumerate() {
-        let expected = match tensor(folder, &format!("outs_{index}"), value, words)? {
+        let expected = match read_tensor(folder, &format!("outs_{index}"), value, words)? {
             Ok(tensor) => tensor,
             Err(reason) => return Ok(Verdict::Unsupported(reason)),
         };
@@ -182,11 +183,11 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
             true => (0.0, f64::INFINITY),
             false => (meta.rtol, meta.atol),
         };
-        let Some(difference) = difference(&expected, found, rtol, atol) else {
+        let Some(difference) = find_difference(&expected, found, rtol, atol) else {
             continue;
         };
-        let atol = atol + rounding(&expected);
-        if self::difference(&expected, found, rtol, atol).is_some() {
+        let atol = atol + rounding_tolerance(&expected);
+        if find_difference(&expected, found, rtol, atol).is_some() {
             return Ok(Verdict::Wrong(format!("{}: {difference}", value.0)));
         }
         by_rounding = true;
@@ -199,9 +200,9 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
 }
 
 /// Returns whether a graph draws any value at random.
-fn draws(graph: &GraphProto) -> bool {
+fn has_random_nodes(graph: &GraphProto) -> bool {
     let mut nodes = graph.node.iter();
-    nodes.any(|node| is_drawn(node.op_type()) || node.subgraphs().any(draws))
+    nodes.any(|node| is_drawn(node.op_type()) || node.subgraphs().any(has_random_nodes))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
@@ -213,7 +214,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
 
 /// Reads the tensor of a file, with numbers for texts. Returns the reason if the case lacks the
 /// file or its type is unknown.
-fn tensor(
+fn read_tensor(
     folder: &Path,
     file: &str,
     (name, dtype, dims): &(String, String, Vec<usize>),
@@ -223,7 +224,7 @@ fn tensor(
     if path.is_file() {
         let texts: Vec<String> = serde_json::from_slice(&read(&path)?)
             .map_err(|cause| ConformanceError::Meta { path, cause })?;
-        let numbers: Vec<i64> = texts.iter().map(|text| words.number(text)).collect();
+        let numbers: Vec<i64> = texts.iter().map(|text| words.intern_text(text)).collect();
         let tensor = Tensor::from_vec(dims.clone(), numbers);
         return Ok(tensor.map_err(|error| error.to_string()));
     }
@@ -270,7 +271,7 @@ fn integer_type(name: &str) -> Option<DType> {
 }
 
 /// Returns [`ROUNDINGS`] roundings of the largest finite element; 0 for types that are not floats.
-fn rounding(expected: &Tensor) -> f64 {
+fn rounding_tolerance(expected: &Tensor) -> f64 {
     let epsilon = match expected.dtype() {
         DType::F16 => 2f64.powi(-10),
         DType::Bf16 => 2f64.powi(-7),
@@ -287,7 +288,12 @@ fn rounding(expected: &Tensor) -> f64 {
 }
 
 /// Returns how an output differs from the expected one; `None` if it does not.
-fn difference(expected: &Tensor, found: Option<&Tensor>, rtol: f64, atol: f64) -> Option<String> {
+fn find_difference(
+    expected: &Tensor,
+    found: Option<&Tensor>,
+    rtol: f64,
+    atol: f64,
+) -> Option<String> {
     let Some(found) = found else {
         return Some("missing".to_owned());
     };
@@ -333,7 +339,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let nodes = vec![node(operator, &["x"], &["y"])];
         let proto = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &[]);
-        fs::write(folder.join("model.onnx"), encode(&proto)).unwrap();
+        fs::write(folder.join("model.onnx"), encode_model(&proto)).unwrap();
         let value = |name: &str| format!(r#"[["{name}", "float32", [2]]]"#);
         let (ins, outs) = (value("x"), value("y"));
         let meta = format!(r#"{{"rtol": 0.001, "atol": 1e-7, "ins": {ins}, "outs": {outs}}}"#);
@@ -364,7 +370,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("joined");
         fs::create_dir(&folder).unwrap();
-        let text = |name: &str| ValueInfoProto::tensor(name, 8, None);
+        let text = |name: &str| ValueInfoProto::new_tensor(name, 8, None);
         let joined = ModelProto {
             ir_version: Some(10),
             graph: Some(GraphProto {
@@ -375,7 +381,7 @@ mod tests {
             }),
             ..ModelProto::default()
         };
-        fs::write(folder.join("model.onnx"), encode(&joined)).unwrap();
+        fs::write(folder.join("model.onnx"), encode_model(&joined)).unwrap();
         let value = |name: &str| format!(r#"[["{name}", "object", [2]]]"#);
         let (ins, outs) = (value("x"), value("y"));
         let meta = format!(r#"{{"rtol": 0, "atol": 0, "ins": {ins}, "outs": {outs}}}"#);

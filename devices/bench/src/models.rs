@@ -105,7 +105,7 @@ pub enum ModelError {
 ///
 /// # Errors
 /// [`ModelError::Read`] or [`ModelError::Empty`] if the folder has no readable model.
-pub fn files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
+pub fn model_files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -130,7 +130,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
 ///
 /// # Errors
 /// [`ModelError::Split`] if the file is not a model.
-pub fn open(path: &Path) -> Result<Subgraph, ModelError> {
+pub fn open_model(path: &Path) -> Result<Subgraph, ModelError> {
     let split = onnx::split_file(path).map_err(|cause| ModelError::Split {
         path: path.to_owned(),
         cause,
@@ -140,11 +140,12 @@ pub fn open(path: &Path) -> Result<Subgraph, ModelError> {
 }
 
 /// Times `runs` runs of the model in a file. `sizes` replace the open sizes of each input, from the
-/// first on; any further ones are 1.
+/// first on; any further ones are 1. Nothing else in the process should measure its peak of memory
+/// meanwhile, because this function restarts it.
 ///
 /// # Errors
 /// [`ModelError`] if the file has no model that the device can run.
-pub fn time(
+pub fn time_model(
     device: &dyn Processor,
     path: &Path,
     sizes: &[usize],
@@ -152,7 +153,7 @@ pub fn time(
 ) -> Result<ModelTime, ModelError> {
     system::memory_peak_restart();
     let memory_before_bytes = system::memory_peak_bytes();
-    let subgraph = open(path)?;
+    let subgraph = open_model(path)?;
     let start = Instant::now();
     let program = device.compile_owned(subgraph);
     let program = program.map_err(|cause| ModelError::Compile {
@@ -160,7 +161,7 @@ pub fn time(
         cause,
     })?;
     let compile_seconds = start.elapsed().as_secs_f64();
-    let inputs = inputs(path, program.inputs(), sizes)?;
+    let inputs = generate_inputs(path, program.inputs(), sizes)?;
     let run = || {
         program.run(&inputs).map_err(|cause| ModelError::Run {
             path: path.to_owned(),
@@ -177,13 +178,13 @@ pub fn time(
         operators: last.operators,
         compile_seconds,
         memory_before_bytes,
-        ..ModelTime::of(path, seconds, &last.outputs)
+        ..ModelTime::from_runs(path, seconds, &last.outputs)
     })
 }
 
 impl ModelTime {
     /// Computes the figures from the runs' times and the last outputs.
-    pub(crate) fn of(
+    pub(crate) fn from_runs(
         path: &Path,
         mut seconds: Vec<f64>,
         outputs: &BTreeMap<String, Tensor>,
@@ -212,12 +213,12 @@ impl ModelTime {
 ///
 /// # Errors
 /// [`ModelError::Input`] for an element type without a rule.
-pub fn inputs(
+pub fn generate_inputs(
     path: &Path,
     ports: &[Port],
     sizes: &[usize],
 ) -> Result<BTreeMap<String, Tensor>, ModelError> {
-    let one = |port: &Port| match input(port, sizes) {
+    let one = |port: &Port| match generate_input(port, sizes) {
         Some(Ok(tensor)) => Ok((port.name.clone(), tensor)),
         _ => Err(ModelError::Input {
             path: path.to_owned(),
@@ -228,7 +229,7 @@ pub fn inputs(
     ports.iter().map(one).collect()
 }
 
-fn input(port: &Port, sizes: &[usize]) -> Option<Result<Tensor, TensorError>> {
+fn generate_input(port: &Port, sizes: &[usize]) -> Option<Result<Tensor, TensorError>> {
     let mut sizes = sizes.iter().copied();
     let open = port.dims.clone().unwrap_or_default().into_iter();
     let dims: Vec<usize> = open
@@ -250,7 +251,7 @@ fn input(port: &Port, sizes: &[usize]) -> Option<Result<Tensor, TensorError>> {
 #[cfg(test)]
 mod tests {
     use souk_cpu::Cpu;
-    use souk_onnx::encode;
+    use souk_onnx::encode_model;
     use souk_testing::{model, node};
 
     use super::*;
@@ -271,12 +272,12 @@ mod tests {
             &[("y", DType::F32)],
             &[("w", weight)],
         );
-        std::fs::write(dir.path().join("b.onnx"), encode(&proto)).unwrap();
-        std::fs::write(dir.path().join("a.onnx"), encode(&proto)).unwrap();
+        std::fs::write(dir.path().join("b.onnx"), encode_model(&proto)).unwrap();
+        std::fs::write(dir.path().join("a.onnx"), encode_model(&proto)).unwrap();
         std::fs::write(dir.path().join("notes.txt"), "none").unwrap();
-        let files = files(dir.path()).unwrap();
+        let files = model_files(dir.path()).unwrap();
         assert_eq!(files.len(), 2);
-        let timed = time(&cpu(), &files[0], &[], 3).unwrap();
+        let timed = time_model(&cpu(), &files[0], &[], 3).unwrap();
         assert_eq!((timed.model.as_str(), timed.runs), ("a.onnx", 3));
         assert!(timed.best_seconds > 0.0 && timed.best_seconds <= timed.median_seconds);
         assert_eq!(timed.outputs["y"], [0.0; 4], "the sine of 0, twice");
@@ -285,10 +286,13 @@ mod tests {
     #[test]
     fn what_is_no_model_is_named_with_its_place() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(files(dir.path()), Err(ModelError::Empty { .. })));
+        assert!(matches!(
+            model_files(dir.path()),
+            Err(ModelError::Empty { .. })
+        ));
         let path = dir.path().join("x.onnx");
         std::fs::write(&path, "no model").unwrap();
-        let error = time(&cpu(), &path, &[], 1).unwrap_err().to_string();
+        let error = time_model(&cpu(), &path, &[], 1).unwrap_err().to_string();
         assert!(error.contains("x.onnx"), "{error}");
     }
 }

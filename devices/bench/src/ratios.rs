@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use souk_cuda::{Block, CudaError, Driver, Product, Side, Sums};
 use souk_gpu::GpuConfig;
-use souk_gpu::card::open as open_unmeasured;
+use souk_gpu::card::open_card as open_unmeasured;
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_onnx::subgraph::CompileError;
 use souk_onnx::work::{Extent, Work};
-use souk_registry::sheet::{alone, waves};
+use souk_registry::sheet::{node_subgraph, wave_tensor};
 use souk_vocabulary::processor::{Processor, RunError, WorkError};
 use souk_vocabulary::residency::TensorHandle;
 use thiserror::Error;
@@ -72,7 +72,7 @@ pub struct Ratio {
 impl Ratio {
     /// Returns our part of the maker's rate; 0 if it is not finite.
     #[must_use]
-    pub fn part(&self) -> f64 {
+    pub fn rate_fraction(&self) -> f64 {
         let part = self.ours / self.makers;
         if part.is_finite() { part } else { 0.0 }
     }
@@ -80,7 +80,7 @@ impl Ratio {
     /// Returns whether our rate is sufficient.
     #[must_use]
     pub fn is_met(&self) -> bool {
-        self.part() >= self.part_min
+        self.rate_fraction() >= self.part_min
     }
 }
 
@@ -111,7 +111,7 @@ pub enum RatioError {
 }
 
 impl RatioError {
-    fn driver(reason: String) -> Self {
+    fn from_driver(reason: String) -> Self {
         CudaError::Driver { reason }.into()
     }
 }
@@ -132,33 +132,34 @@ impl From<CompileError> for RatioError {
 ///
 /// # Errors
 /// [`RatioError`] if the card or library is absent, or an operation failed.
-pub fn measure(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioError> {
+pub fn measure_ratios(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioError> {
     let card = open_unmeasured(ordinal, GpuConfig::default())?;
     let bare = Bare {
-        driver: Driver::open(ordinal).map_err(RatioError::driver)?,
+        driver: Driver::open(ordinal).map_err(RatioError::from_driver)?,
         time: extents.time,
     };
     let mut ratios = Vec::new();
     for dtype in [DType::F32, DType::F16] {
         for &side in &extents.sides {
             let dims = vec![side, side];
-            let node = operator("MatMul", 2);
-            let (seconds, work) = ours(&card, &node, dtype, &[dims.clone(), dims], extents.time)?;
+            let node = operator_node("MatMul", 2);
+            let (seconds, work) =
+                time_node(&card, &node, dtype, &[dims.clone(), dims], extents.time)?;
             let operations = work.operations as f64;
             ratios.push(Ratio {
                 name: format!("MatMul {side}x{side} {dtype}"),
                 ours: operations / seconds,
-                makers: operations / bare.product(dtype, side)?,
+                makers: operations / bare.time_product(dtype, side)?,
                 part_min: PRODUCT_PART_MIN,
             });
         }
     }
-    let copied = bare.copied((4 * extents.rows * COLUMNS) as u64)?;
+    let copied = bare.copy_rate((4 * extents.rows * COLUMNS) as u64)?;
     for (name, inputs) in [("Relu", 1), ("Add", 2), ("Softmax", 1), ("Transpose", 1)] {
         for dtype in [DType::F32, DType::F16] {
             let dims = vec![vec![extents.rows, COLUMNS]; inputs];
-            let node = operator(name, inputs);
-            let (seconds, work) = ours(&card, &node, dtype, &dims, extents.time)?;
+            let node = operator_node(name, inputs);
+            let (seconds, work) = time_node(&card, &node, dtype, &dims, extents.time)?;
             let bytes = work.bytes_read.saturating_add(work.bytes_written);
             ratios.push(Ratio {
                 name: format!("{name} {}x{COLUMNS} {dtype}", extents.rows),
@@ -171,7 +172,7 @@ pub fn measure(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioErr
     Ok(ratios)
 }
 
-fn operator(name: &str, inputs: usize) -> NodeProto {
+fn operator_node(name: &str, inputs: usize) -> NodeProto {
     NodeProto {
         op_type: Some(name.to_owned()),
         input: (0..inputs).map(|index| format!("x{index}")).collect(),
@@ -181,22 +182,33 @@ fn operator(name: &str, inputs: usize) -> NodeProto {
 }
 
 /// Returns the seconds of a node on our side, and its work.
-fn ours(
+fn time_node(
     card: &dyn Processor,
     node: &NodeProto,
     dtype: DType,
     shapes: &[Vec<usize>],
     time: Duration,
 ) -> Result<(f64, Work), RatioError> {
-    let tensors = shapes.iter().map(|dims| waves(dtype, dims));
+    let tensors = shapes.iter().map(|dims| wave_tensor(dtype, dims));
     let given: BTreeMap<String, Tensor> = node.input.iter().cloned().zip(tensors).collect();
-    let program = card.compile(&alone(node, OPSET, &given, &BTreeMap::new(), &[dtype]))?;
-    let memory = card.memory().expect("a card has a memory of its own");
+    let program = card.compile(&node_subgraph(
+        node,
+        OPSET,
+        &given,
+        &BTreeMap::new(),
+        &[dtype],
+    ))?;
+    let memory = card
+        .device_memory()
+        .expect("a card has a memory of its own");
     let mut inputs = BTreeMap::new();
     for (name, tensor) in &given {
-        inputs.insert(name.clone(), TensorHandle::Device(memory.put(tensor)?));
+        inputs.insert(
+            name.clone(),
+            TensorHandle::Device(memory.copy_from_host(tensor)?),
+        );
     }
-    let small = memory.put(&waves(DType::F32, &[1]))?;
+    let small = memory.copy_from_host(&wave_tensor(DType::F32, &[1]))?;
     let kept = BTreeSet::from(["y".to_owned()]);
     let once = || {
         program
@@ -205,7 +217,7 @@ fn ours(
             .map_err(RatioError::from)
     };
     let wait = || small.to_host().map(drop).map_err(RatioError::from);
-    let seconds = timed(time, once, wait)?;
+    let seconds = time_operation(time, once, wait)?;
     let extent = |dims| Extent { dtype, dims };
     let read: Vec<_> = shapes.iter().map(|dims| Some(extent(dims))).collect();
     let made = &shapes[0];
@@ -215,7 +227,7 @@ fn ours(
     } else {
         made
     };
-    Ok((seconds, Work::of(node, &read, &[extent(made)])))
+    Ok((seconds, Work::for_node(node, &read, &[extent(made)])))
 }
 
 /// Direct access to a card and its maker's library.
@@ -225,26 +237,30 @@ struct Bare {
 }
 
 impl Bare {
-    fn block(&self, bytes: u64) -> Result<Block, RatioError> {
-        let block = self.driver.block(bytes);
+    fn allocate_block(&self, bytes: u64) -> Result<Block, RatioError> {
+        let block = self.driver.allocate_block(bytes);
         block.ok_or(RatioError::Memory { bytes })
     }
 
     /// Waits until the card has completed all operations.
-    fn wait(&self, block: &Block) -> Result<(), RatioError> {
+    fn wait_until_idle(&self, block: &Block) -> Result<(), RatioError> {
         let read = self.driver.read(&[(block, 4)], TIME_MAX);
-        let read = read.map_err(RatioError::driver)?;
+        let read = read.map_err(RatioError::from_driver)?;
         read.map(drop).ok_or(RatioError::Hung)
     }
 
     /// Returns the seconds of a product of two squares with the same values as ours.
-    fn product(&self, dtype: DType, side: usize) -> Result<f64, RatioError> {
-        let values = waves(dtype, &[side, side]);
+    fn time_product(&self, dtype: DType, side: usize) -> Result<f64, RatioError> {
+        let values = wave_tensor(dtype, &[side, side]);
         let bytes = values.bytes().len() as u64;
-        let [left, right, made] = [self.block(bytes)?, self.block(bytes)?, self.block(bytes)?];
+        let [left, right, made] = [
+            self.allocate_block(bytes)?,
+            self.allocate_block(bytes)?,
+            self.allocate_block(bytes)?,
+        ];
         for block in [&left, &right] {
             let written = self.driver.write(block, values.bytes());
-            written.map_err(RatioError::driver)?;
+            written.map_err(RatioError::from_driver)?;
         }
         let read = |block: &Block| Side {
             place: block.span(0, bytes),
@@ -268,29 +284,33 @@ impl Bare {
             known: None,
             result: made.span(0, bytes),
         };
-        if !self.driver.takes(&product) {
+        if !self.driver.can_multiply(&product) {
             return Err(RatioError::Products { dtype });
         }
-        let once = || self.driver.multiply(&product).map_err(RatioError::driver);
-        timed(self.time, once, || self.wait(&made))
+        let once = || {
+            self.driver
+                .multiply_matrices(&product)
+                .map_err(RatioError::from_driver)
+        };
+        time_operation(self.time, once, || self.wait_until_idle(&made))
     }
 
     /// Returns the bytes per second, read and written, of a copy of this size.
-    fn copied(&self, bytes: u64) -> Result<f64, RatioError> {
-        let [from, to] = [self.block(bytes)?, self.block(bytes)?];
+    fn copy_rate(&self, bytes: u64) -> Result<f64, RatioError> {
+        let [from, to] = [self.allocate_block(bytes)?, self.allocate_block(bytes)?];
         let spans = (from.span(0, bytes), to.span(0, bytes));
         let once = || {
-            let copied = self.driver.copy(spans.0, spans.1);
-            copied.map_err(RatioError::driver)
+            let copied = self.driver.copy_span(spans.0, spans.1);
+            copied.map_err(RatioError::from_driver)
         };
-        let seconds = timed(self.time, once, || self.wait(&to))?;
+        let seconds = time_operation(self.time, once, || self.wait_until_idle(&to))?;
         Ok(2.0 * bytes as f64 / seconds)
     }
 }
 
 /// Returns the seconds of one operation in a row of them that takes `time`, without the wait at the
 /// end; the best of several rounds.
-fn timed(
+fn time_operation(
     time: Duration,
     once: impl Fn() -> Result<(), RatioError>,
     wait: impl Fn() -> Result<(), RatioError>,
@@ -320,7 +340,7 @@ fn timed(
 mod tests {
     use std::cell::Cell;
 
-    use souk_testing::card::{LOG, noted};
+    use souk_testing::card::{LOG, run_with_log};
 
     use super::*;
 
@@ -335,7 +355,7 @@ mod tests {
         assert!(ratio(9.0, 10.0).is_met());
         assert!(!ratio(8.9, 10.0).is_met());
         assert!(ratio(11.0, 10.0).is_met(), "faster than the maker's");
-        assert!((ratio(8.5, 10.0).part() - 0.85).abs() < 1e-12);
+        assert!((ratio(8.5, 10.0).rate_fraction() - 0.85).abs() < 1e-12);
         assert!(!ratio(1.0, 0.0).is_met() && !ratio(0.0, 0.0).is_met());
     }
 
@@ -351,18 +371,20 @@ mod tests {
             waits.set(waits.get() + 1);
             Ok(())
         };
-        timed(Duration::from_millis(8), once, wait).unwrap();
+        time_operation(Duration::from_millis(8), once, wait).unwrap();
         assert!(calls.get() > waits.get(), "many are waited for once");
-        let failed = timed(Duration::ZERO, || Err(RatioError::Hung), || Ok(()));
+        let failed = time_operation(Duration::ZERO, || Err(RatioError::Hung), || Ok(()));
         assert!(matches!(failed, Err(RatioError::Hung)));
     }
 
     #[test]
     fn no_card_is_said() {
-        if souk_cuda::devices().is_ok() {
+        if souk_cuda::list_devices().is_ok() {
             return;
         }
-        let said = measure(0, &Extents::default()).unwrap_err().to_string();
+        let said = measure_ratios(0, &Extents::default())
+            .unwrap_err()
+            .to_string();
         assert!(said.contains("absent") || said.contains("CUDA"), "{said}");
     }
 
@@ -377,12 +399,15 @@ mod tests {
             rows: 4,
             time: Duration::from_millis(1),
         };
-        let found = measure(0, &extents).unwrap();
+        let found = measure_ratios(0, &extents).unwrap();
         let names: Vec<&str> = found.iter().map(|ratio| ratio.name.as_str()).collect();
         assert_eq!(names[..2], ["MatMul 64x64 f32", "MatMul 64x64 f16"]);
         assert_eq!(names.len(), 2 + 2 * 4, "{names:?}");
-        assert!(found.iter().all(|ratio| ratio.part() > 0.0), "{found:?}");
-        let absent = measure(7, &extents).unwrap_err().to_string();
+        assert!(
+            found.iter().all(|ratio| ratio.rate_fraction() > 0.0),
+            "{found:?}"
+        );
+        let absent = measure_ratios(7, &extents).unwrap_err().to_string();
         assert!(absent.contains("no CUDA device 7"), "{absent}");
         println!("the card has run");
     }
@@ -390,7 +415,9 @@ mod tests {
     #[test]
     fn a_card_is_held_against_its_makers_library_and_copies() {
         let test = "ratios::tests::ratios_in_their_own_process";
-        let Some(noted) = noted(test) else { return };
+        let Some(noted) = run_with_log(test) else {
+            return;
+        };
         let count = |line: &str| noted.iter().filter(|it| *it == line).count();
         let whole = count("product compute 68 epilogue 1 type 0");
         // Ours is launched and captured, then a graph; the maker's is asked for in five rows.

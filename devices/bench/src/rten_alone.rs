@@ -15,10 +15,10 @@ use souk_vocabulary::processor::RunError;
 
 use crate::models::{self, ModelError, ModelTime};
 
-/// Times `runs` runs of the model in a file as [`models::time`] does, but on rten alone.
+/// Times `runs` runs of the model in a file as [`models::time_model`] does, but on rten alone.
 ///
 /// # Errors
-/// [`ModelError`]; a model with an operator that rten lacks fails when it is loaded.
+/// [`ModelError`]; a model with an operator that rten lacks will fail when it is loaded.
 pub fn time_alone(
     path: &Path,
     sizes: &[usize],
@@ -39,11 +39,11 @@ pub fn time_alone(
     let compile_seconds = start.elapsed().as_secs_f64();
     let ports = |ids: &[NodeId]| {
         ids.iter()
-            .map(|&id| port(&model, id))
+            .map(|&id| describe_port(&model, id))
             .collect::<Vec<Port>>()
     };
     let (given, wanted) = (ports(model.input_ids()), ports(model.output_ids()));
-    let inputs = models::inputs(path, &given, sizes)?;
+    let inputs = models::generate_inputs(path, &given, sizes)?;
     let pool = Arc::new(ThreadPool::with_num_threads(threads.get()));
     let once = || {
         let ids = model.input_ids().iter().zip(&given);
@@ -53,7 +53,7 @@ pub fn time_alone(
             ModelError::Run { path, cause }
         })?;
         let options = RunOptions::default().with_thread_pool(Some(pool.clone()));
-        let views = given.iter().map(InputValue::view).collect();
+        let views = given.iter().map(InputValue::to_rten_view).collect();
         let made = model.run(views, model.output_ids(), Some(options));
         made.map_err(|error| failed(error.to_string()))
     };
@@ -65,22 +65,23 @@ pub fn time_alone(
         seconds.push(start.elapsed().as_secs_f64());
     }
     let named = wanted.iter().zip(last).map(|(port, value)| {
-        let tensor = rten_engine::tensor(port, value).map_err(|cause| ModelError::Run {
-            path: path.to_owned(),
-            cause,
-        })?;
+        let tensor =
+            rten_engine::tensor_from_rten(port, value).map_err(|cause| ModelError::Run {
+                path: path.to_owned(),
+                cause,
+            })?;
         Ok((port.name.clone(), tensor))
     });
     let outputs = named.collect::<Result<BTreeMap<_, _>, ModelError>>()?;
     Ok(ModelTime {
         compile_seconds,
         memory_before_bytes,
-        ..ModelTime::of(path, seconds, &outputs)
+        ..ModelTime::from_runs(path, seconds, &outputs)
     })
 }
 
 /// Returns the port for an input or output, as far as rten describes it.
-fn port(model: &Model, id: NodeId) -> Port {
+fn describe_port(model: &Model, id: NodeId) -> Port {
     let info = model.node_info(id);
     let dtype = match info.as_ref().and_then(|info| info.dtype()) {
         Some(ValueType::Tensor(DataType::Int32)) => DType::I32,
@@ -106,7 +107,7 @@ fn port(model: &Model, id: NodeId) -> Port {
 #[cfg(test)]
 mod tests {
     use souk_memory::Tensor;
-    use souk_onnx::encode;
+    use souk_onnx::encode_model;
     use souk_testing::{model, node};
 
     use super::*;
@@ -119,7 +120,7 @@ mod tests {
         let ports = |name| [(name, DType::F32)];
         let nodes = vec![node("Add", &["x", "w"], &["y"])];
         let proto = model(nodes, &ports("x"), &ports("y"), &[("w", weight)]);
-        std::fs::write(&path, encode(&proto)).unwrap();
+        std::fs::write(&path, encode_model(&proto)).unwrap();
         let timed = time_alone(&path, &[], NonZeroUsize::MIN, 3).unwrap();
         assert_eq!((timed.runs, timed.outputs["y"][0]), (3, 2.0), "{timed:?}");
         std::fs::write(&path, "no model").unwrap();

@@ -9,18 +9,19 @@ use souk_onnx::work::{Extent, Work, has_bodies};
 use souk_reference::call::Call;
 use souk_reference::{Scope, control};
 
-/// Returns the work of a node's bodies in a run with these values.
-pub(super) fn work(node: &NodeProto, graph: &Graph, values: &Scope) -> Work {
+/// Returns the work of a node's bodies in a run with these values, which must include all that the
+/// bodies read besides weights.
+pub(super) fn body_work(node: &NodeProto, graph: &Graph, values: &Scope) -> Work {
     if !has_bodies(node) {
         return Work::default();
     }
     let weights = graph.weights.iter().chain(values);
     let scope = weights.map(|(name, value)| (name.clone(), value.clone()));
-    within(node, &scope.collect(), graph.opset)
+    work_in_scope(node, &scope.collect(), graph.opset)
 }
 
 /// Returns the work of all runs of a node's bodies, from all values around them.
-fn within(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
+fn work_in_scope(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
     let inputs = node.input.iter().map(|name| scope.get(name).cloned());
     let call = Call {
         node,
@@ -31,13 +32,16 @@ fn within(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
     let rounds = control::first_rounds(&call);
     let bodies = rounds.iter().map(|(body, scope)| {
         let each = body.node.iter().map(|node| {
-            let (given, made) = (seen(&node.input, scope), seen(&node.output, scope));
+            let (given, made) = (
+                value_extents(&node.input, scope),
+                value_extents(&node.output, scope),
+            );
             let made: Vec<Extent<'_>> = made.into_iter().flatten().collect();
             let within = match has_bodies(node) {
-                true => within(node, scope, opset),
+                true => work_in_scope(node, scope, opset),
                 false => Work::default(),
             };
-            Work::of(node, &given, &made) + within
+            Work::for_node(node, &given, &made) + within
         });
         each.sum()
     });
@@ -47,15 +51,15 @@ fn within(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
         .and_then(|count| count.to_vec::<i64>().ok());
     let count = count.and_then(|count| count.first().copied());
     let count = count.map(|count| count.max(0).unsigned_abs());
-    Work::around(
+    Work::for_bodies(
         node,
-        &seen(&node.input, scope),
+        &value_extents(&node.input, scope),
         count,
         &bodies.collect::<Vec<_>>(),
     )
 }
 
-fn seen<'a>(names: &[String], scope: &'a Scope) -> Vec<Option<Extent<'a>>> {
+fn value_extents<'a>(names: &[String], scope: &'a Scope) -> Vec<Option<Extent<'a>>> {
     let extent = |name: &String| {
         let value = scope.get(name)?;
         Some(Extent {

@@ -42,30 +42,31 @@ pub(super) struct DecoderModel {
 
 impl DecoderModel {
     /// Builds the model of a graph, if this engine knows it as a decoder; otherwise returns the
-    /// graph unchanged. Frees weights as it packs them.
+    /// graph unchanged, so that another engine can compile it. Frees weights as it packs them.
     pub fn new(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, Box<Graph>> {
         let Some(mut plan) = DecoderPlan::new(&graph) else {
             return Err(Box::new(graph));
         };
         drop(graph);
         let given = std::mem::take(&mut plan.matrices).into_iter();
-        let packed = threads.run(|| given.map(|given| Matrix::pack(&given)).collect());
+        let packed = threads.run(|| given.map(|given| Matrix::pack_source(&given)).collect());
         let packed: Option<Vec<Matrix>> = packed;
         Ok(Self {
             plan,
             matrices: packed.expect("each was checked when the plan was made"),
             threads: threads.clone(),
-            isa: Isa::found(),
-            lane_isa: LaneIsa::found(),
+            isa: Isa::detect_widest(),
+            lane_isa: LaneIsa::best_supported(),
         })
     }
 
     /// A session whose sequences begin with these states.
-    pub fn session(&self, states: Vec<State>) -> Result<DecoderSession<'_>, RunError> {
+    pub fn open_session(&self, states: Vec<State>) -> Result<DecoderSession<'_>, RunError> {
         DecoderSession::new(self, states)
     }
 
-    /// Runs once with the states as inputs, and returns the new states among the outputs.
+    /// Runs once with the states as inputs, and returns the new states among the outputs. You
+    /// should open a session for more than one step, because each run packs all states anew.
     pub fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,
@@ -82,19 +83,19 @@ impl DecoderModel {
                 value: value?,
             })
         });
-        let mut session = self.session(states.collect::<Result<_, RunError>>()?)?;
+        let mut session = self.open_session(states.collect::<Result<_, RunError>>()?)?;
         let step = SequenceStep {
             sequence: 0,
             inputs,
         };
-        let stepped = session.outputs(&[step]).pop();
+        let stepped = session.run_steps(&[step]).pop();
         let (mut outputs, _) = stepped.expect("a step has an outcome")?;
         outputs.extend(session.outputs_of_states(0));
         Ok(outputs)
     }
 
     /// Tokens there are.
-    fn vocabulary(&self) -> usize {
+    fn vocabulary_size(&self) -> usize {
         let embeds = self.plan.steps.iter().filter_map(|step| match step.action {
             Action::Embed { matrix } => Some(self.matrices[matrix].rows),
             _ => None,

@@ -3,7 +3,8 @@
 //! rten multiplies large matrices as fast as any library, but takes two to four times as long as
 //! the best over convolutions. Here images lie channels last, a convolution reads them in place,
 //! normalisation and activations are part of the convolution before them, and threads go from step
-//! to step without a scheduler. If this engine has no operator for a node, another engine runs it.
+//! to step without a scheduler. If this engine has no operator for a node, another engine must run
+//! it.
 
 mod filters;
 mod layout;
@@ -33,7 +34,7 @@ use layout::{Image, Layout};
 use patterns::{ImageMatcher, ImagePattern, RANK};
 use plan::{Convolution, FilterWeights, ImageAction, ImagePlan};
 use run::ImageRun;
-use stages::{Split, Stage, stages};
+use stages::{Split, Stage, divide_stages};
 
 /// A graph of which every node runs here.
 pub(super) struct ImageModel {
@@ -58,10 +59,10 @@ struct ImageExecutionPlan {
 }
 
 /// Which nodes of a graph run here, and whether each is worth bringing images in for.
-pub(super) fn worths(graph: &Graph) -> Vec<Option<Worth>> {
+pub(super) fn node_worths(graph: &Graph) -> Vec<Option<Worth>> {
     let reader = ImageMatcher::new(graph);
     let worth = |node| {
-        let (pattern, _) = reader.pattern(node)?;
+        let (pattern, _) = reader.match_pattern(node)?;
         let heavy = matches!(
             pattern,
             ImagePattern::Convolve { .. } | ImagePattern::Neighbours { .. }
@@ -69,7 +70,7 @@ pub(super) fn worths(graph: &Graph) -> Vec<Option<Worth>> {
         Some(if heavy { Worth::Heavy } else { Worth::Light })
     };
     let mut worths: Vec<Option<Worth>> = graph.nodes().iter().map(worth).collect();
-    for first in reader.shuffles().into_keys() {
+    for first in reader.find_shuffles().into_keys() {
         worths[first..first + 3].fill(Some(Worth::Light));
     }
     worths
@@ -83,8 +84,8 @@ pub(super) enum Worth {
 }
 
 impl ImageModel {
-    /// Plans a graph; `None` if some node has no operator here after all. [`Self::pack`] comes
-    /// before the first run.
+    /// Plans a graph; `None` if some node has no operator here after all. The caller must call
+    /// [`Self::pack_weights`] before the first run.
     pub fn new(
         graph: &Graph,
         threads: &Arc<ThreadPool>,
@@ -97,7 +98,7 @@ impl ImageModel {
         };
         plan.steps.iter().all(fit).then(|| Self {
             held: plan.steps.iter().map(|_| None).collect(),
-            isa: Isa::found(),
+            isa: Isa::detect_widest(),
             plan,
             threads: threads.clone(),
             last: Mutex::new(None),
@@ -106,7 +107,7 @@ impl ImageModel {
     }
 
     /// Names of the weights that [`Self::pack`] takes over.
-    pub fn packable(&self) -> BTreeSet<String> {
+    pub fn packable_weights(&self) -> BTreeSet<String> {
         let names = self.plan.convolutions().filter_map(|it| match &it.weights {
             FilterWeights::Held { name, .. } => Some(name.clone()),
             _ => None,
@@ -115,16 +116,16 @@ impl ImageModel {
     }
 
     /// Packs the model's weights that `packs` lacks, and frees each immediately afterwards.
-    pub fn pack(&mut self, packs: &mut PackedWeights) {
+    pub fn pack_weights(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let ImageAction::Convolve(convolution) = &mut step.action {
-                *held = packed(self.isa, convolution, packs);
+                *held = pack_filters(self.isa, convolution, packs);
             }
         }
     }
 
     /// Returns a weight in the layout of the model; `None` if it was not packed here.
-    pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
+    pub fn unpack_weight(&self, wanted: &str) -> Option<Tensor> {
         let is_wanted = |convolution: &Convolution| match &convolution.weights {
             FilterWeights::Packed { name } => name == wanted,
             _ => false,
@@ -135,22 +136,22 @@ impl ImageModel {
         })?;
         let (dims, packed) = self.held[step].as_ref()?;
         let sizes = [dims.filters, dims.depth, dims.height, dims.width];
-        Tensor::from_vec(sizes, packed.unpacked(self.isa, *dims)).ok()
+        Tensor::from_vec(sizes, packed.unpack_filters(self.isa, *dims)).ok()
     }
 
     /// Runs once; returns `None` if another engine must judge these sizes.
     pub fn run(&self, scope: &Scope) -> Option<BTreeMap<String, Tensor>> {
-        let (filters, packed) = self.weights(scope)?;
+        let (filters, packed) = self.pack_run_weights(scope)?;
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
         let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
-        let images = tensors.iter().map(|tensor| image(tensor));
-        let execution = self.execution(images.collect::<Option<_>>()?, filters, &packed)?;
+        let images = tensors.iter().map(|tensor| image_from_tensor(tensor));
+        let execution = self.execution_plan(images.collect::<Option<_>>()?, filters, &packed)?;
         let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
         let values: Vec<_> = values.collect::<Option<_>>()?;
         let given: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
-        let mut buffers = self.spares.take(&execution.layout.buffers);
+        let mut buffers = self.spares.take_buffers(&execution.layout.buffers);
         self.clear_frames(&execution, &mut buffers);
-        let mut results = self.results(&execution);
+        let mut results = self.allocate_results(&execution);
         let run = ImageRun {
             isa: self.isa,
             plan: &self.plan,
@@ -158,16 +159,18 @@ impl ImageModel {
             stages: &execution.stages,
             packed: &packed,
             given: &given,
-            buffers: &worker_pool::memories(&mut buffers),
+            buffers: &worker_pool::to_memories(&mut buffers),
             zeros: &execution.zeros,
-            results: &worker_pool::memories(&mut results),
+            results: &worker_pool::to_memories(&mut results),
         };
         let tasks: Vec<usize> = execution
             .stages
             .iter()
             .map(|(_, split)| split.tasks)
             .collect();
-        worker_pool::run(&self.threads, &tasks, |stage, task| run.task(stage, task));
+        worker_pool::run(&self.threads, &tasks, |stage, task| {
+            run.run_task(stage, task)
+        });
         drop(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
@@ -180,14 +183,14 @@ impl ImageModel {
     }
 
     /// Returns the packed weights of every convolution; packs those that are inputs of this run.
-    fn weights(&self, scope: &Scope) -> Option<Packs> {
+    fn pack_run_weights(&self, scope: &Scope) -> Option<Packs> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let both = steps.map(|(step, held)| match (&step.action, held) {
             (ImageAction::Convolve(_), Some((dims, packed))) => {
                 Some((Some(*dims), Some(packed.clone())))
             }
             (ImageAction::Convolve(convolution), None) => {
-                let (dims, packed) = given(self.isa, convolution, scope)?;
+                let (dims, packed) = pack_run_filters(self.isa, convolution, scope)?;
                 Some((Some(dims), Some(Arc::new(packed))))
             }
             _ => Some((None, None)),
@@ -196,7 +199,7 @@ impl ImageModel {
         Some(both.into_iter().unzip())
     }
 
-    fn execution(
+    fn execution_plan(
         &self,
         inputs: Vec<Image>,
         filters: Vec<Option<FilterDims>>,
@@ -212,7 +215,7 @@ impl ImageModel {
         let layout = Layout::new(&self.plan, &inputs, &filters)?;
         let threads = self.threads.run(rayon::current_num_threads);
         let execution = Arc::new(ImageExecutionPlan {
-            stages: stages(self.isa, &self.plan, &layout, packed, threads),
+            stages: divide_stages(self.isa, &self.plan, &layout, packed, threads),
             zeros: vec![0.0; layout.pixel_max],
             inputs,
             filters,
@@ -234,16 +237,16 @@ impl ImageModel {
         }
     }
 
-    fn results(&self, execution: &ImageExecutionPlan) -> Vec<Vec<f32>> {
+    fn allocate_results(&self, execution: &ImageExecutionPlan) -> Vec<Vec<f32>> {
         let outputs = self.plan.outputs.iter();
         let images = outputs.map(|(_, value)| execution.layout.images[*value]);
         images
-            .map(|image| vec![0.0; image.pixels() * image.channels])
+            .map(|image| vec![0.0; image.pixel_count() * image.channels])
             .collect()
     }
 }
 
-fn image(tensor: &Tensor) -> Option<Image> {
+fn image_from_tensor(tensor: &Tensor) -> Option<Image> {
     let &[samples, channels, height, width] = tensor.dims() else {
         return None;
     };
@@ -287,7 +290,7 @@ impl Convolution {
 }
 
 /// Packs the weights of a convolution if the model has them; the convolution then only names them.
-fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) -> HeldFilters {
+fn pack_filters(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) -> HeldFilters {
     let FilterWeights::Held {
         name,
         tensor,
@@ -300,7 +303,7 @@ fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) ->
     let dims = filter_dims(tensor, convolution.groups)?;
     let values = tensor.elements::<f32>().ok()?;
     let (factor, shift) = (|at: usize| factor[at], |at: usize| shift[at]);
-    let packed = PackedFilters::new(isa, dims, &values, factor, shift, packs.of(name));
+    let packed = PackedFilters::new(isa, dims, &values, factor, shift, packs.for_weight(name));
     drop(values);
     let name = name.clone();
     convolution.weights = FilterWeights::Packed { name };
@@ -308,7 +311,7 @@ fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) ->
 }
 
 /// Packs the weights of a convolution that are inputs of the run.
-fn given(
+fn pack_run_filters(
     isa: Isa,
     convolution: &Convolution,
     scope: &Scope,
@@ -333,7 +336,7 @@ fn given(
     }
     let values = tensor.elements::<f32>().ok()?;
     let mut packs = PackedWeights::default();
-    let packs = packs.of(weights);
+    let packs = packs.for_weight(weights);
     let packed = PackedFilters::new(isa, dims, &values, |_| 1.0, |at| bias[at], packs);
     Some((dims, packed))
 }

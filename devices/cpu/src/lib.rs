@@ -21,7 +21,7 @@
 //! let images = npy::read(&std::fs::read(digits.join("images.npy"))?.into())?;
 //!
 //! // The profile is what it is said to be; how it was measured is souk-registry's.
-//! let profile = catalogue::find("amd-epyc-9654").ok_or("it is catalogued")?;
+//! let profile = catalogue::find_processor("amd-epyc-9654").ok_or("it is catalogued")?;
 //! let cpu = Cpu::new(profile.clone(), NonZeroUsize::MIN);
 //! let program = cpu.compile(&Subgraph { model, ..Subgraph::default() })?;
 //! let outcome = program.run(&BTreeMap::from([("images".to_owned(), images)]))?;
@@ -64,7 +64,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
 use souk_onnx::work::{Extent, Work, has_bodies};
-use souk_vocabulary::history::class;
+use souk_vocabulary::history::node_class;
 use souk_vocabulary::processor::session::{HeldSession, SequenceStep, Session, State};
 use souk_vocabulary::processor::{
     Energy, Engine, Estimate, Outcome, Processor, Program, RunError, WorkError, check_inputs,
@@ -93,12 +93,12 @@ impl Cpu {
             threads: Arc::new(ThreadPool::with_num_threads(threads.get())),
             cores: threads,
             load: system::Load::default(),
-            meter: Meter::find().map(Arc::new),
+            meter: Meter::for_machine().map(Arc::new),
         }
     }
 
     /// The program of the own engines.
-    fn own(&self, graph: Graph) -> Result<Box<CpuProgram>, CompileError> {
+    fn compile_program(&self, graph: Graph) -> Result<Box<CpuProgram>, CompileError> {
         Ok(Box::new(CpuProgram {
             operators: graph.nodes().len() as u64,
             inputs: graph.inputs.clone(),
@@ -110,7 +110,7 @@ impl Cpu {
     }
 
     /// Computes the exact work of each node on inputs of these shapes: runs the subgraph once and
-    /// looks at every value.
+    /// looks at every value. Use [`Self::work_from`] if you can tell all sizes beforehand.
     ///
     /// # Errors
     /// Returns the errors of compiling and running.
@@ -119,7 +119,7 @@ impl Cpu {
         subgraph: &Subgraph,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Work>, WorkError> {
-        let observed = self.observe(subgraph, inputs)?;
+        let observed = self.observe_nodes(subgraph, inputs)?;
         Ok(observed.into_iter().map(|node| node.work).collect())
     }
 
@@ -132,7 +132,7 @@ impl Cpu {
         subgraph: &Subgraph,
         extents: &Extents,
     ) -> Result<Option<Vec<Work>>, CompileError> {
-        let graph = Graph::bind(subgraph)?;
+        let graph = Graph::from_subgraph(subgraph)?;
         let extent = |name: &String| match graph.weights.get(name) {
             Some(weight) => Some(Extent {
                 dtype: weight.dtype(),
@@ -151,7 +151,7 @@ impl Cpu {
             }
             let given: Vec<_> = node.input.iter().map(extent).collect();
             let made = node.output.iter().filter(is_named).filter_map(extent);
-            Some(Work::of(node, &given, &made.collect::<Vec<_>>()))
+            Some(Work::for_node(node, &given, &made.collect::<Vec<_>>()))
         };
         Ok(graph.nodes().iter().map(work).collect())
     }
@@ -160,12 +160,12 @@ impl Cpu {
     ///
     /// # Errors
     /// Returns the errors of compiling and running.
-    pub fn observe(
+    pub fn observe_nodes(
         &self,
         subgraph: &Subgraph,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<Observation>, WorkError> {
-        let graph = Graph::bind(subgraph)?;
+        let graph = Graph::from_subgraph(subgraph)?;
         let segments = Segments::compile(graph.clone(), &self.threads, Keep::Everything)?;
         check_inputs(&graph.inputs, inputs)?;
         let values = segments.run_all(inputs)?;
@@ -229,8 +229,8 @@ impl Observation {
             node: node.clone(),
             opset: graph.opset,
             outputs: made.iter().map(|extent| extent.dtype).collect(),
-            work: Work::of(node, &given, &made) + bodies::work(node, graph, values),
-            class: class(node, &placed),
+            work: Work::for_node(node, &given, &made) + bodies::body_work(node, graph, values),
+            class: node_class(node, &placed),
             weights,
             inputs,
         }
@@ -248,29 +248,29 @@ impl Processor for Cpu {
         &self.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        if has_operator(node) || WasmNodes::takes(node) {
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        if has_operator(node) || WasmNodes::supports_node(node) {
             return Ok(());
         }
         Err(Unsupported::new(node, UnsupportedReason::Operator))
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        Estimate::of(work, &self.profile)
+        Estimate::for_work(work, &self.profile)
     }
 
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         self.cores.get()
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        Ok(self.own(Graph::bind(subgraph)?)?)
+        Ok(self.compile_program(Graph::from_subgraph(subgraph)?)?)
     }
 
     fn compile_owned(&self, subgraph: Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let graph = Graph::bind(&subgraph)?;
+        let graph = Graph::from_subgraph(&subgraph)?;
         drop(subgraph);
-        Ok(self.own(graph)?)
+        Ok(self.compile_program(graph)?)
     }
 
     fn memory_free_bytes(&self) -> u64 {
@@ -283,7 +283,7 @@ impl Processor for Cpu {
     }
 
     fn meter_joules(&self) -> Option<f64> {
-        self.meter.as_ref().and_then(|meter| meter.joules())
+        self.meter.as_ref().and_then(|meter| meter.energy_joules())
     }
 }
 
@@ -333,7 +333,7 @@ struct Effort {
 
 impl Effort {
     /// Returns its part for some of the rows.
-    fn share(self, part: f64) -> Self {
+    fn scale_to_part(self, part: f64) -> Self {
         let energy = self.energy.map(|energy| Energy {
             joules: energy.joules * part,
             ..energy
@@ -347,17 +347,17 @@ impl Effort {
 
 impl CpuProgram {
     /// Runs `work` and returns its result with the time and energy that it took.
-    fn measured<T>(&self, work: impl FnOnce() -> T) -> (T, Effort) {
-        let before = self.meter.as_ref().and_then(|meter| meter.joules());
+    fn measure_effort<T>(&self, work: impl FnOnce() -> T) -> (T, Effort) {
+        let before = self.meter.as_ref().and_then(|meter| meter.energy_joules());
         let start = Instant::now();
         let made = work();
         let busy = start.elapsed();
-        let after = self.meter.as_ref().and_then(|meter| meter.joules());
+        let after = self.meter.as_ref().and_then(|meter| meter.energy_joules());
         let energy = Energy::of_run(before.zip(after), self.power, busy);
         (made, Effort { busy, energy })
     }
 
-    fn outcome(&self, outputs: Outputs, effort: Effort) -> Outcome {
+    fn build_outcome(&self, outputs: Outputs, effort: Effort) -> Outcome {
         Outcome {
             outputs,
             busy: effort.busy,
@@ -379,15 +379,15 @@ impl Program for CpuProgram {
 
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         check_inputs(&self.inputs, inputs)?;
-        let (outputs, effort) = self.measured(|| self.body.run(inputs));
-        Ok(self.outcome(outputs?, effort))
+        let (outputs, effort) = self.measure_effort(|| self.body.run(inputs));
+        Ok(self.build_outcome(outputs?, effort))
     }
 
-    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+    fn open_session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
         match &self.body {
             Body::Decoder(decoder) => Ok(Box::new(CpuSession {
                 program: self,
-                session: decoder.session(states)?,
+                session: decoder.open_session(states)?,
             })),
             Body::Segments(_) => Ok(Box::new(HeldSession::new(self, states))),
         }
@@ -402,19 +402,21 @@ struct CpuSession<'a> {
 
 impl Session for CpuSession<'_> {
     fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>> {
-        let (made, effort) = self.program.measured(|| self.session.outputs(steps));
+        let (made, effort) = self
+            .program
+            .measure_effort(|| self.session.run_steps(steps));
         let rows = |stepped: &StepResult| stepped.1.max(1) as f64;
         let all: f64 = made.iter().flatten().map(rows).sum();
         let outcome = |stepped: Result<StepResult, RunError>| {
             let stepped = stepped?;
-            let own = effort.share(rows(&stepped) / all);
-            Ok(self.program.outcome(stepped.0, own))
+            let own = effort.scale_to_part(rows(&stepped) / all);
+            Ok(self.program.build_outcome(stepped.0, own))
         };
         made.into_iter().map(outcome).collect()
     }
 
-    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
-        Ok(self.session.export(sequence))
+    fn export_states(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+        Ok(self.session.export_states(sequence))
     }
 }
 

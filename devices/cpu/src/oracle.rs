@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
 use souk_testing::literals::{odd_activations, odd_pools};
-use souk_testing::{model, node, ranked, subgraph, with_int, with_ints};
+use souk_testing::{model, node, subgraph, subgraph_with_dims, with_int, with_ints};
 use souk_vocabulary::processor::Processor;
 
 use super::tests::cpu;
@@ -45,7 +45,10 @@ fn run(node: &NodeProto, dtype: DType, inputs: &[(Vec<usize>, Vec<f64>)]) -> Ten
 }
 
 /// Both widths agree, element by element, infinities and NaN included.
-fn agrees(node: &NodeProto, inputs: &[(Vec<usize>, Vec<f64>)]) -> Result<(), TestCaseError> {
+fn assert_agreement(
+    node: &NodeProto,
+    inputs: &[(Vec<usize>, Vec<f64>)],
+) -> Result<(), TestCaseError> {
     let found = run(node, DType::F32, inputs);
     let expected = run(node, DType::F64, inputs);
     prop_assert_eq!(found.dims(), expected.dims());
@@ -83,7 +86,7 @@ proptest! {
         (left, right) in (values(), values()),
     ) {
         let product = node("MatMul", &["a", "b"], &["y"]);
-        agrees(&product, &[(vec![batch, rows, depth], left), (vec![depth, columns], right)])?;
+        assert_agreement(&product, &[(vec![batch, rows, depth], left), (vec![depth, columns], right)])?;
     }
 
     #[test]
@@ -95,7 +98,7 @@ proptest! {
         let conv = node("Conv", &["x", "w"], &["y"]);
         let conv = with_ints(with_ints(conv, "strides", &[stride; 2]), "pads", &[pad; 4]);
         let shape = vec![2, channels, size, size];
-        agrees(&conv, &[(shape, input), (vec![filters, channels, kernel, kernel], weights)])?;
+        assert_agreement(&conv, &[(shape, input), (vec![filters, channels, kernel, kernel], weights)])?;
     }
 
     #[test]
@@ -109,7 +112,7 @@ proptest! {
         right.iter_mut().for_each(|value| *value += if *value < 0.0 { -0.5 } else { 0.5 });
         let other = dims.iter().zip(&keep).map(|(&size, &keep)| if keep { size } else { 1 });
         let other: Vec<usize> = other.collect();
-        agrees(&node(operator, &["a", "b"], &["y"]), &[(dims, left), (other, right)])?;
+        assert_agreement(&node(operator, &["a", "b"], &["y"]), &[(dims, left), (other, right)])?;
     }
 
     #[test]
@@ -121,7 +124,7 @@ proptest! {
         dims in prop::collection::vec(0usize..5, 0..4),
         input in values(),
     ) {
-        agrees(&node(operator, &["x"], &["y"]), &[(dims, input)])?;
+        assert_agreement(&node(operator, &["x"], &["y"]), &[(dims, input)])?;
     }
 
     #[test]
@@ -133,7 +136,7 @@ proptest! {
         let rank = dims.len() as i64;
         prop_assume!(-rank <= axis && axis < rank);
         let softmax = with_int(node("Softmax", &["x"], &["y"]), "axis", axis);
-        agrees(&softmax, &[(dims, input)])?;
+        assert_agreement(&softmax, &[(dims, input)])?;
     }
 
     #[test]
@@ -144,7 +147,7 @@ proptest! {
         prop_assume!(input.iter().any(|value| (value - input[0]).abs() > 0.1));
         let norm = node("LayerNormalization", &["x", "s", "b"], &["y"]);
         let inputs = [(vec![rows, length], input), (vec![length], scale), (vec![length], bias)];
-        agrees(&norm, &inputs)?;
+        assert_agreement(&norm, &inputs)?;
     }
 
     #[test]
@@ -154,7 +157,7 @@ proptest! {
         right in values(),
     ) {
         let left = vec![1.0, special, 0.0];
-        agrees(&node(operator, &["a", "b"], &["y"]), &[(vec![3], left), (vec![3], right)])?;
+        assert_agreement(&node(operator, &["a", "b"], &["y"]), &[(vec![3], left), (vec![3], right)])?;
     }
 
     #[test]
@@ -170,14 +173,14 @@ proptest! {
     ) {
         let mut input: Vec<f64> = (0..count).map(|at| 0.25 * (at % 12) as f64).collect();
         input[place] = special;
-        agrees(&node(operator, &["x"], &["y"]), &[(vec![count], input)])?;
+        assert_agreement(&node(operator, &["x"], &["y"]), &[(vec![count], input)])?;
     }
 }
 
 #[test]
 fn what_is_no_number_goes_through_pools_and_activations() {
     for literal in odd_pools().iter().chain(&odd_activations()) {
-        literal.holds_on(&cpu(), &literal.alone());
+        literal.holds_on(&cpu(), &literal.build_subgraph());
     }
 }
 
@@ -186,8 +189,11 @@ fn what_is_no_number_goes_through_pools_after_a_convolution() {
     let one = Tensor::from_vec([1, 1, 1, 1], vec![1f32]).unwrap();
     for literal in odd_pools().iter().filter(|it| it.dims == [1, 1, 3, 3]) {
         let copied = node("Conv", &["image", "one"], &["x"]);
-        let model = literal.model(Some(copied), &[("one", one.clone())]);
-        literal.holds_on(&cpu(), &ranked(model, &[("image", &literal.dims)]));
+        let model = literal.build_model(Some(copied), &[("one", one.clone())]);
+        literal.holds_on(
+            &cpu(),
+            &subgraph_with_dims(model, &[("image", &literal.dims)]),
+        );
     }
 }
 

@@ -9,7 +9,7 @@ use souk_onnx::graph::Graph;
 use souk_reference as reference;
 use souk_reference::Scope;
 
-/// Elements that a constant may have: half a gibibyte of 32-bit floats, more than the largest
+/// Elements that a constant can have: half a gibibyte of 32-bit floats, more than the largest
 /// weight of the models of the ONNX project.
 const ELEMENTS_MAX: u128 = 1 << 27;
 
@@ -58,12 +58,12 @@ const FOLDED: &[&str] = &[
 ];
 
 /// The graph with every constant computed.
-pub(super) fn folded(graph: &Graph) -> Graph {
+pub(super) fn fold_constants(graph: &Graph) -> Graph {
     let mut folded = graph.clone();
     let proto = folded.model.graph.get_or_insert_default();
     let mut nodes = Vec::with_capacity(proto.node.len());
     for node in std::mem::take(&mut proto.node) {
-        match constant(&node, graph, &folded.weights) {
+        match constant_output(&node, graph, &folded.weights) {
             Some(tensor) => {
                 let name = node.output.first().cloned().unwrap_or_default();
                 folded.weights.insert(name, tensor);
@@ -80,7 +80,7 @@ type WeightSample<'a> = (i32, &'a [usize], Vec<u8>);
 
 /// The graph with one weight for each content: its nodes read the first of equal ones. Names that a
 /// graph within a node reads stay as they are.
-pub(super) fn merged(mut graph: Graph) -> Graph {
+pub(super) fn merge_weights(mut graph: Graph) -> Graph {
     let mut firsts: BTreeMap<WeightSample<'_>, Vec<&String>> = BTreeMap::new();
     let mut renamed: BTreeMap<String, String> = BTreeMap::new();
     for (name, weight) in &graph.weights {
@@ -110,7 +110,11 @@ pub(super) fn merged(mut graph: Graph) -> Graph {
 }
 
 /// Returns the output of a node, if it is known before the run.
-fn constant(node: &NodeProto, graph: &Graph, weights: &BTreeMap<String, Tensor>) -> Option<Tensor> {
+fn constant_output(
+    node: &NodeProto,
+    graph: &Graph,
+    weights: &BTreeMap<String, Tensor>,
+) -> Option<Tensor> {
     let [output] = &node.output[..] else {
         return None;
     };

@@ -30,7 +30,7 @@ const LENT_BYTES_MIN: usize = 1024;
 pub(super) struct RtenModel {
     // Dropped before `lent`, whose bytes it refers to: fields drop in the order they are declared.
     model: Model,
-    /// Weights that the model refers to; they never change and never leave this value.
+    /// Weights that the model refers to; they must never change and never leave this value.
     _lent: Vec<Tensor>,
     threads: Arc<ThreadPool>,
     inputs: Vec<(Port, Option<NodeId>)>,
@@ -50,11 +50,12 @@ impl RtenModel {
         options.enable_optimization(optimise);
         let mut proto = graph.model.clone();
         let nodes = &mut proto.graph.get_or_insert_default().node;
-        *nodes = rten_rewrite::rewritten(nodes);
-        let lent = lend(graph, &mut proto, &mut options);
-        let bytes = onnx::encode(&proto).to_vec();
-        let model = caught(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;
-        let model = model.map_err(|error| refusal(graph, &error))?;
+        *nodes = rten_rewrite::rewrite_nodes(nodes);
+        let lent = lend_weights(graph, &mut proto, &mut options);
+        let bytes = onnx::encode_model(&proto).to_vec();
+        let model =
+            catch_panic(|| options.load(bytes)).map_err(|reason| engine_refuses(&reason))?;
+        let model = model.map_err(|error| load_error(graph, &error))?;
         let find = |port: &Port| {
             let id = model
                 .node_id(&port.name)
@@ -75,7 +76,7 @@ impl RtenModel {
         })
     }
 
-    /// Runs once; `inputs` were checked against the ports.
+    /// Runs once; `inputs` must have been checked against the ports.
     pub fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,
@@ -86,7 +87,7 @@ impl RtenModel {
             .filter_map(|(port, id)| id.map(|id| InputValue::new(id, port, &inputs[&port.name])))
             .collect();
         let given = given?;
-        let views = given.iter().map(InputValue::view).collect();
+        let views = given.iter().map(InputValue::to_rten_view).collect();
         let ids: Vec<NodeId> = self.outputs.iter().map(|(_, id)| *id).collect();
         let options = RunOptions::default().with_thread_pool(Some(self.threads.clone()));
         let run = || self.model.run(views, &ids, Some(options));
@@ -94,7 +95,7 @@ impl RtenModel {
             engine: ENGINE,
             reason,
         };
-        let values = caught(run).map_err(crashed)?;
+        let values = catch_panic(run).map_err(crashed)?;
         let values = values.map_err(|error| RunError::Engine {
             engine: ENGINE,
             reason: error.to_string(),
@@ -102,13 +103,13 @@ impl RtenModel {
         let ports = self.outputs.iter().map(|(port, _)| port);
         ports
             .zip(values)
-            .map(|(port, value)| Ok((port.name.clone(), tensor(port, value)?)))
+            .map(|(port, value)| Ok((port.name.clone(), tensor_from_rten(port, value)?)))
             .collect()
     }
 }
 
 /// Puts the weights into `proto`, and lends the larger ones to rten; returns those lent.
-fn lend(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Vec<Tensor> {
+fn lend_weights(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Vec<Tensor> {
     let mut lent = Vec::new();
     let target = proto.graph.get_or_insert_default();
     for (index, (name, tensor)) in graph.weights.iter().enumerate() {
@@ -120,7 +121,7 @@ fn lend(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Ve
         if lendable && tensor.bytes().len() >= LENT_BYTES_MIN {
             let location = format!("{index}{EXTERNAL_SUFFIX}");
             if is_aligned(tensor) {
-                options.external_data_static(&location, outliving(tensor));
+                options.external_data_static(&location, extend_lifetime(tensor));
                 lent.push(tensor.clone());
             } else {
                 options.external_data(&location, tensor.bytes().to_vec());
@@ -153,7 +154,7 @@ fn is_aligned(tensor: &Tensor) -> bool {
     unsafe_code,
     reason = "rten lends data only for 'static; the model's owner keeps it"
 )]
-fn outliving(tensor: &Tensor) -> &'static [u8] {
+fn extend_lifetime(tensor: &Tensor) -> &'static [u8] {
     let bytes: &[u8] = tensor.bytes();
     // SAFETY: the slice stays valid and unchanged as long as any clone of the tensor's `Bytes`
     // lives, wherever that clone is moved. `RtenModel` keeps one in `_lent`, which is declared
@@ -194,9 +195,9 @@ impl<'a> InputValue<'a> {
             DType::Bool => {
                 InputElements::I32(tensor.bytes().iter().map(|&byte| i32::from(byte)).collect())
             }
-            DType::I64 => {
-                InputElements::I32(narrowed(port, &tensor.elements().expect(checked))?.into())
-            }
+            DType::I64 => InputElements::I32(
+                narrow_integers(port, &tensor.elements().expect(checked))?.into(),
+            ),
             found => {
                 let (name, expected) = (port.name.clone(), port.dtype);
                 return Err(RunError::InputDType {
@@ -215,7 +216,7 @@ impl<'a> InputValue<'a> {
 
     /// It as rten takes it.
     #[must_use]
-    pub fn view(&self) -> (NodeId, ValueOrView<'_>) {
+    pub fn to_rten_view(&self) -> (NodeId, ValueOrView<'_>) {
         let dims = self.dims;
         let view: ValueView<'_> = match &self.values {
             InputElements::F32(values) => TensorView::from_data(dims, &values[..]).into(),
@@ -228,7 +229,7 @@ impl<'a> InputValue<'a> {
 }
 
 /// 64-bit integers in 32 bits, or the first that does not fit.
-fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
+fn narrow_integers(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
     let narrow = |&value: &i64| {
         let outside = |_| RunError::IntegerRange {
             name: port.name.clone(),
@@ -240,7 +241,7 @@ fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
 }
 
 /// Converts a value of rten to the type in the model.
-pub fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
+pub fn tensor_from_rten(port: &Port, value: Value) -> Result<Tensor, RunError> {
     let failed = |reason: String| RunError::Engine {
         engine: ENGINE,
         reason,
@@ -287,7 +288,7 @@ impl<T> ShapeVec for rten_tensor::Tensor<T> {
 }
 
 /// Returns the result of `engine`, or the message of its panic.
-pub(super) fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn catch_panic<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
     // A run only reads the model, a failed load drops it, and a failed run drops its values, so no
     // code sees half-made state.
     catch_unwind(AssertUnwindSafe(engine)).map_err(|panic: Box<dyn Any + Send>| {
@@ -305,7 +306,7 @@ fn engine_refuses(reason: &str) -> CompileError {
 }
 
 /// rten's refusal to load, as one of a node where it names one.
-fn refusal(graph: &Graph, error: &rten::LoadError) -> CompileError {
+fn load_error(graph: &Graph, error: &rten::LoadError) -> CompileError {
     let named = |node: &&NodeProto| Some(node.name()) == error.node() && !node.name().is_empty();
     match graph.nodes().iter().find(named) {
         Some(node) => {

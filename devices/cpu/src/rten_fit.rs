@@ -24,7 +24,7 @@ const CLIP_OPSET_MIN: i64 = 11;
 /// Paddings, strides and the like beyond this are no picture's.
 const ATTRIBUTE_MAX: u64 = 1 << 14;
 
-/// Upper bound on the elements that stated sizes may imply.
+/// Upper bound on the elements that stated sizes can imply.
 const ELEMENTS_MAX: i64 = 1 << 29;
 
 /// Before this version a softmax went over all dimensions from its axis on.
@@ -47,13 +47,13 @@ pub(super) struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// A judge for the nodes of `graph`, to be asked in their order.
+    /// A judge for the nodes of `graph`; the caller must ask about them in their order.
     pub fn new(graph: &'a Graph) -> Self {
         let mut fit = Self {
             graph,
             types: &graph.dtypes,
             opset: graph.opset,
-            ranks: Ranks::infer(graph),
+            ranks: Ranks::from_graph(graph),
             small: BTreeSet::new(),
             wide: BTreeSet::new(),
         };
@@ -75,12 +75,12 @@ impl<'a> Fit<'a> {
     }
 
     /// Whether rten runs `node` exactly.
-    pub fn check(&mut self, node: &'a NodeProto) -> Result<(), UnsupportedReason> {
+    pub fn check_node(&mut self, node: &'a NodeProto) -> Result<(), UnsupportedReason> {
         let reason = |dtype| Err(UnsupportedReason::DType(dtype));
         if self.opset < OPSET_MIN {
             return Err(UnsupportedReason::Version(self.opset));
         }
-        let class = OperatorSchema::of(node.op_type()).rten;
+        let class = OperatorSchema::for_operator(node.op_type()).rten;
         if !node.operator_domain().is_empty() || class.is_none() {
             return Err(UnsupportedReason::Operator);
         }
@@ -177,7 +177,7 @@ impl<'a> Fit<'a> {
             return self.note_constant(output, &values);
         }
         let is_source = matches!(node.op_type(), "Shape" | "Size");
-        let moves = OperatorSchema::of(node.op_type()).rten == Some(RtenClass::Move);
+        let moves = OperatorSchema::for_operator(node.op_type()).rten == Some(RtenClass::Move);
         let keeps = moves || SIZE_ARITHMETIC.contains(&node.op_type());
         if is_source || (keeps && self.are_small(node)) {
             let outputs = node.output.iter().filter(|name| !name.is_empty());

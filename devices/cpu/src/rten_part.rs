@@ -1,6 +1,6 @@
 //! Nodes that rten runs, and the checks that decide whether to trust the result.
 //!
-//! rten may lose a NaN (its largest of several is a number if any is), or produce one where a
+//! rten can lose a NaN (its largest of several is a number if any is), or produce one where a
 //! rewritten activation meets minus infinity. The second shows in the outputs. For the first, this
 //! module checks the values that go into nodes which would lose a NaN.
 
@@ -15,7 +15,7 @@ use souk_onnx::subgraph::{CompileError, Port};
 use souk_onnx::types::Types;
 use souk_onnx::{NodeProto, ValueInfoProto};
 use souk_reference::Scope;
-use souk_reference::extents::{self, Doubt, ValueSummary, told};
+use souk_reference::extents::{self, Doubt, ValueSummary, summarise_tensor};
 use souk_vocabulary::processor::RunError;
 
 use super::rten_engine::{ENGINE, RtenModel};
@@ -46,12 +46,12 @@ pub(super) struct PartResult {
 
 impl RtenPart {
     /// Loads a part of a graph; rten rewrites it only if `optimise` is set.
-    pub fn load(
+    pub fn load_graph(
         mut part: Graph,
         threads: Arc<ThreadPool>,
         optimise: bool,
     ) -> Result<Self, CompileError> {
-        let watched = watched(&part);
+        let watched = nan_sensitive_inputs(&part);
         let made = |name: &&String| part.nodes().iter().any(|node| node.output.contains(name));
         let is_output = |name: &str| part.outputs.iter().any(|port| port.name == name);
         let unwanted = watched.iter().filter(made).filter(|name| !is_output(name));
@@ -65,7 +65,7 @@ impl RtenPart {
         let code = DType::F32.onnx_code();
         let stated = unwanted
             .iter()
-            .map(|name| ValueInfoProto::tensor(name.as_str(), code, None));
+            .map(|name| ValueInfoProto::new_tensor(name.as_str(), code, None));
         part.model
             .graph
             .get_or_insert_default()
@@ -83,8 +83,8 @@ impl RtenPart {
         })
     }
 
-    /// Runs once; `inputs` were checked against the ports, and `nodes` are those it was loaded
-    /// from.
+    /// Runs once; `inputs` must have been checked against the ports, and `nodes` must be those it
+    /// was loaded from.
     pub fn run(
         &self,
         nodes: &[NodeProto],
@@ -118,7 +118,10 @@ impl RtenPart {
         inputs: &Scope,
         weights: &Scope,
     ) -> Result<(), RunError> {
-        let told = self.given.iter().map(|name| inputs.get(name).map(told));
+        let told = self
+            .given
+            .iter()
+            .map(|name| inputs.get(name).map(summarise_tensor));
         let told: Option<Vec<ValueSummary>> = told.collect();
         let mut last = self.told.lock().unwrap_or_else(|held| held.into_inner());
         if told.is_some() && *last == told {
@@ -128,7 +131,7 @@ impl RtenPart {
             engine: ENGINE,
             reason: "it cannot be told how large its values are".to_owned(),
         };
-        match extents::follow(nodes, &self.types, self.opset, (inputs, weights)) {
+        match extents::infer_shapes(nodes, &self.types, self.opset, inputs, weights) {
             Ok(_) => *last = told,
             Err(Doubt::TooLarge(error)) => return Err(error),
             Err(Doubt::Unknown) => return Err(unknown()),
@@ -138,10 +141,10 @@ impl RtenPart {
 }
 
 /// Returns the floats that go into nodes of a part which lose a NaN without trace.
-fn watched(part: &Graph) -> BTreeSet<String> {
+fn nan_sensitive_inputs(part: &Graph) -> BTreeSet<String> {
     let loses = |node: &&NodeProto| {
         LOSES.contains(&node.op_type())
-            || OperatorSchema::of(node.op_type()).rten == Some(RtenClass::Compare)
+            || OperatorSchema::for_operator(node.op_type()).rten == Some(RtenClass::Compare)
     };
     let read = part
         .nodes()

@@ -2,24 +2,24 @@
 //!
 //! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts
 //! infinity to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus
-//! infinity NaN, which the caller checks for), and `Max` and `Min` treat both as ONNX does.
+//! infinity NaN, which the caller must check for), and `Max` and `Min` treat both as ONNX does.
 
 use souk_onnx::{AttributeProto, NodeProto};
 
 /// Returns nodes for rten that compute the same values under the same names.
-pub(super) fn rewritten(nodes: &[NodeProto]) -> Vec<NodeProto> {
+pub(super) fn rewrite_nodes(nodes: &[NodeProto]) -> Vec<NodeProto> {
     let mut rewritten = Vec::with_capacity(nodes.len());
     for node in nodes {
         match node.op_type() {
-            "Relu" => rewritten.push(relu(node)),
-            "Clip" => clip(node, &mut rewritten),
+            "Relu" => rewritten.push(rewrite_relu(node)),
+            "Clip" => rewrite_clip(node, &mut rewritten),
             _ => rewritten.push(node.clone()),
         }
     }
     rewritten
 }
 
-fn relu(node: &NodeProto) -> NodeProto {
+fn rewrite_relu(node: &NodeProto) -> NodeProto {
     let alpha = AttributeProto {
         name: Some("alpha".to_owned()),
         // Minus zero times a negative number is zero, not minus zero.
@@ -35,7 +35,7 @@ fn relu(node: &NodeProto) -> NodeProto {
 }
 
 /// The larger of the input and the lower bound, then the smaller of that and the upper bound.
-fn clip(node: &NodeProto, rewritten: &mut Vec<NodeProto>) {
+fn rewrite_clip(node: &NodeProto, rewritten: &mut Vec<NodeProto>) {
     let (input, output) = (node.input_name(0), node.output.first());
     let (Some(input), Some(output)) = (input, output) else {
         return rewritten.push(node.clone());

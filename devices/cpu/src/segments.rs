@@ -87,23 +87,23 @@ impl Segments {
         threads: &Arc<ThreadPool>,
         keep: Keep,
     ) -> Result<Self, CompileError> {
-        let mut graph = prepared(graph, keep);
-        let engines = judge(&graph)?;
+        let mut graph = prepare_graph(graph, keep);
+        let engines = assign_engines(&graph)?;
         let mut segments = Vec::new();
         let mut start = 0;
-        let ranks = Ranks::infer(&graph);
-        let mut reads = WeightReads::of(&graph);
+        let ranks = Ranks::from_graph(&graph);
+        let mut reads = WeightReads::from_graph(&graph);
         let (mut packs, spares) = (PackedWeights::default(), Arc::default());
         for range in own_runs(&graph, keep) {
-            let mut part = part(&graph, range.clone(), keep);
+            let mut part = extract_subgraph(&graph, range.clone(), keep);
             declare_ranks(&mut part, &ranks);
             let own = Own::new(&part, threads, &spares);
             drop(part);
             if let Some(own) = own {
                 let before = start..range.start;
-                segments.extend(between(&graph, threads, keep, before, &engines)?);
+                segments.extend(compile_between(&graph, threads, keep, before, &engines)?);
                 let nodes = &graph.nodes()[range.clone()];
-                for name in reads.unread_once_packed(&own.packable(), nodes) {
+                for name in reads.unread_once_packed(&own.packable_weights(), nodes) {
                     graph.weights.remove(&name);
                 }
                 segments.push(Segment {
@@ -116,7 +116,7 @@ impl Segments {
             }
         }
         let rest = start..engines.len();
-        segments.extend(between(&graph, threads, keep, rest, &engines)?);
+        segments.extend(compile_between(&graph, threads, keep, rest, &engines)?);
         let outputs = graph.outputs.iter().map(|port| port.name.clone()).collect();
         let mut made = Self {
             freed: vec![Vec::new(); segments.len()],
@@ -144,21 +144,21 @@ impl Own {
         images.or_else(|| SequenceModel::new(part, threads, spares).map(Self::Sequences))
     }
 
-    fn packable(&self) -> BTreeSet<String> {
+    fn packable_weights(&self) -> BTreeSet<String> {
         match self {
-            Self::Images(images) => images.packable(),
-            Self::Sequences(sequences) => sequences.packable(),
+            Self::Images(images) => images.packable_weights(),
+            Self::Sequences(sequences) => sequences.packable_weights(),
         }
     }
 
     fn into_packed(self, packs: &mut PackedWeights) -> Fast {
         match self {
             Self::Images(mut images) => {
-                images.pack(packs);
+                images.pack_weights(packs);
                 Fast::Images(Box::new(images))
             }
             Self::Sequences(mut sequences) => {
-                sequences.pack(packs);
+                sequences.pack_weights(packs);
                 Fast::Sequences(Box::new(sequences))
             }
         }
@@ -167,11 +167,11 @@ impl Own {
 
 /// Folds constants unless the run must keep every value; merges weights of equal content, and drops
 /// weights that no node reads.
-fn prepared(graph: Graph, keep: Keep) -> Graph {
+fn prepare_graph(graph: Graph, keep: Keep) -> Graph {
     if keep == Keep::Everything {
         return graph;
     }
-    let mut graph = passes::merged(sizes::stated(passes::folded(&graph)));
+    let mut graph = passes::merge_weights(sizes::fold_copied_sizes(passes::fold_constants(&graph)));
     let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
     let names = graph.nodes().iter().flat_map(values_read);
     read.extend(names.map(str::to_owned));
@@ -183,7 +183,7 @@ fn prepared(graph: Graph, keep: Keep) -> Graph {
 struct WeightReads(BTreeMap<String, usize>);
 
 impl WeightReads {
-    fn of(graph: &Graph) -> Self {
+    fn from_graph(graph: &Graph) -> Self {
         let outputs = graph.outputs.iter().map(|port| port.name.as_str());
         let mut reads = BTreeMap::new();
         for name in graph.nodes().iter().flat_map(values_read).chain(outputs) {
@@ -217,10 +217,10 @@ impl WeightReads {
 }
 
 /// Which engines have each node; an error if none has one.
-fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
+fn assign_engines(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
     let mut fit = Fit::new(graph);
     let judge = |node| {
-        let wasm = WasmNodes::takes(node);
+        let wasm = WasmNodes::supports_node(node);
         if wasm {
             return Ok(Engines {
                 rten: false,
@@ -229,13 +229,13 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
                 wasm,
             });
         }
-        let rten = fit.check(node).is_ok();
+        let rten = fit.check_node(node).is_ok();
         match reference::check_deep(node, &graph.dtypes) {
             Err(unsupported) if !rten => Err(unsupported),
             checked => Ok(Engines {
                 rten,
                 reference: checked.is_ok(),
-                trees: TreeNodes::takes(node),
+                trees: TreeNodes::supports_node(node),
                 wasm,
             }),
         }
@@ -249,7 +249,7 @@ fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
     if keep == Keep::Everything {
         return Vec::new();
     }
-    let worths = images::worths(graph);
+    let worths = images::node_worths(graph);
     let mut runs = Vec::new();
     let mut start = 0;
     for run in worths.chunk_by(|left, right| left.is_some() == right.is_some()) {
@@ -259,13 +259,13 @@ fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
             runs.push(range);
         }
     }
-    runs.extend(sequences::runs(graph, &runs));
+    runs.extend(sequences::find_runs(graph, &runs));
     runs.sort_by_key(|range| range.start);
     runs
 }
 
 /// Segments for nodes that are not for kernels of our own.
-fn between(
+fn compile_between(
     graph: &Graph,
     threads: &Arc<ThreadPool>,
     keep: Keep,
@@ -283,13 +283,13 @@ fn between(
             reference: engines[start..end].iter().all(|it| it.reference),
             ..first
         };
-        segments.push(segment(graph, threads, keep, start..end, engines)?);
+        segments.push(compile_segment(graph, threads, keep, start..end, engines)?);
         start = end;
     }
     Ok(segments)
 }
 
-fn segment(
+fn compile_segment(
     graph: &Graph,
     threads: &Arc<ThreadPool>,
     keep: Keep,
@@ -318,8 +318,8 @@ fn segment(
             freed: Vec::new(),
         });
     }
-    let part = part(graph, range, keep);
-    let loaded = RtenPart::load(part, threads.clone(), keep == Keep::Outputs);
+    let part = extract_subgraph(graph, range, keep);
+    let loaded = RtenPart::load_graph(part, threads.clone(), keep == Keep::Outputs);
     let fast = match loaded {
         Ok(rten) => Fast::Rten(Box::new(rten)),
         Err(_) if has_reference => Fast::None,
@@ -334,7 +334,7 @@ fn segment(
 }
 
 /// A range of nodes as a graph of its own.
-fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
+fn extract_subgraph(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
     let nodes = &graph.nodes()[range.clone()];
     let made: BTreeSet<&str> = nodes
         .iter()
@@ -349,13 +349,13 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
     let inputs: Vec<Port> = read
         .iter()
         .filter(is_input)
-        .map(|name| port(graph, name))
+        .map(|name| value_port(graph, name))
         .collect();
     let is_output = |name: &&&str| keep == Keep::Everything || wanted.contains(**name);
     let named = made.iter().filter(|name| !name.is_empty());
     let outputs: Vec<Port> = named
         .filter(is_output)
-        .map(|name| port(graph, name))
+        .map(|name| value_port(graph, name))
         .collect();
     let held = graph
         .weights
@@ -368,9 +368,15 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
     });
     let proto = GraphProto {
         node: nodes.to_vec(),
-        name: graph.graph().name.clone(),
-        input: inputs.iter().map(|port| declared(graph, port)).collect(),
-        output: outputs.iter().map(|port| declared(graph, port)).collect(),
+        name: graph.graph_proto().name.clone(),
+        input: inputs
+            .iter()
+            .map(|port| value_declaration(graph, port))
+            .collect(),
+        output: outputs
+            .iter()
+            .map(|port| value_declaration(graph, port))
+            .collect(),
         ..GraphProto::default()
     };
     Graph {
@@ -390,7 +396,7 @@ fn part(graph: &Graph, range: Range<usize>, keep: Keep) -> Graph {
     }
 }
 
-fn port(graph: &Graph, name: &str) -> Port {
+fn value_port(graph: &Graph, name: &str) -> Port {
     let dtype = *graph
         .dtypes
         .get(name)
@@ -412,21 +418,21 @@ fn declare_ranks(part: &mut Graph, ranks: &Ranks) {
         if let (true, Some(rank)) = (is_open, ranks.rank(input.name())) {
             let code = input.tensor_type().map_or(0, |it| it.elem_type());
             let dims = vec![Dimension::default(); rank];
-            *input = ValueInfoProto::tensor(input.name().to_owned(), code, Some(dims));
+            *input = ValueInfoProto::new_tensor(input.name().to_owned(), code, Some(dims));
         }
     }
 }
 
 /// Returns the model's declaration of a value: known sizes let rten fuse more.
-fn declared(graph: &Graph, port: &Port) -> ValueInfoProto {
-    let whole = graph.graph();
+fn value_declaration(graph: &Graph, port: &Port) -> ValueInfoProto {
+    let whole = graph.graph_proto();
     let known = whole
         .input
         .iter()
         .chain(&whole.value_info)
         .chain(&whole.output);
     let found = known.into_iter().find(|value| value.name() == port.name);
-    let bare = || ValueInfoProto::tensor(port.name.as_str(), port.dtype.onnx_code(), None);
+    let bare = || ValueInfoProto::new_tensor(port.name.as_str(), port.dtype.onnx_code(), None);
     found.cloned().unwrap_or_else(bare)
 }
 

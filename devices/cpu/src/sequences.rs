@@ -3,7 +3,8 @@
 //!
 //! Weights are packed once. Biases, activations and sums are part of the product before them.
 //! Attention never writes its scores out or transposes its heads, and threads go from stage to
-//! stage without a scheduler. If this engine has no operator for a node, another engine runs it.
+//! stage without a scheduler. If this engine has no operator for a node, another engine must run
+//! it.
 
 mod execution_plan;
 mod patterns;
@@ -45,7 +46,7 @@ pub(super) struct SequenceModel {
 
 /// Finds runs of nodes that all belong to patterns, with a product among them to be worthwhile;
 /// `taken` are another engine's.
-pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
+pub(super) fn find_runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
     let reader = SequenceMatcher::new(graph);
     let mut runs: Option<Vec<Range<usize>>> = None;
     // A pattern of several nodes is lost where something between them is part of none; then the
@@ -57,7 +58,7 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
                 .iter()
                 .any(|run| nodes.iter().all(|node| run.contains(node))),
         };
-        let matches = reader.matches(within);
+        let matches = reader.find_matches(within);
         let mut has = vec![None; graph.nodes().len()];
         for found in &matches {
             let is_product = matches!(found.pattern, SequencePattern::Product { .. });
@@ -83,8 +84,8 @@ pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
 }
 
 impl SequenceModel {
-    /// Plans a graph; `None` if some node is part of no pattern after all. [`Self::pack`] comes
-    /// before the first run.
+    /// Plans a graph; `None` if some node is part of no pattern after all. The caller must call
+    /// [`Self::pack_weights`] before the first run.
     pub fn new(
         graph: &Graph,
         threads: &Arc<ThreadPool>,
@@ -97,7 +98,7 @@ impl SequenceModel {
         };
         let all = plan.products().all(fits);
         all.then(|| Self {
-            isa: Isa::found(),
+            isa: Isa::detect_widest(),
             held: plan.steps.iter().map(|_| None).collect(),
             plan,
             threads: threads.clone(),
@@ -107,7 +108,7 @@ impl SequenceModel {
     }
 
     /// Names of the weights that [`Self::pack`] takes over.
-    pub fn packable(&self) -> BTreeSet<String> {
+    pub fn packable_weights(&self) -> BTreeSet<String> {
         let names = self.plan.products().filter_map(|it| match &it.weights {
             ProductWeights::Held { name, .. } => Some(name.clone()),
             ProductWeights::Packed { .. } => None,
@@ -116,16 +117,16 @@ impl SequenceModel {
     }
 
     /// Packs the weights that `packs` lacks, and frees each immediately afterwards.
-    pub fn pack(&mut self, packs: &mut PackedWeights) {
+    pub fn pack_weights(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let SequenceAction::Product(product) = &mut step.action {
-                *held = packed(self.isa, product, packs).map(Arc::new);
+                *held = pack_product(self.isa, product, packs).map(Arc::new);
             }
         }
     }
 
     /// Returns a weight in the layout of the model; `None` if it was not packed here.
-    pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
+    pub fn unpack_weight(&self, wanted: &str) -> Option<Tensor> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let mut found = steps.filter_map(|(step, held)| match (&step.action, held) {
             (SequenceAction::Product(product), Some(held)) => match &product.weights {
@@ -141,7 +142,7 @@ impl SequenceModel {
             true => [held.columns, held.matrix.depth],
             false => [held.matrix.depth, held.columns],
         };
-        Tensor::from_vec(sizes, held.unpacked(self.isa, transposed)).ok()
+        Tensor::from_vec(sizes, held.unpack_matrix(self.isa, transposed)).ok()
     }
 
     /// Runs once; returns `None` if another engine must judge these sizes.
@@ -149,11 +150,11 @@ impl SequenceModel {
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
         let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
         let sizes = tensors.iter().map(|tensor| tensor.dims().to_vec());
-        let execution = self.execution(sizes.collect())?;
+        let execution = self.execution_plan(sizes.collect())?;
         let values = tensors.iter().map(|tensor| tensor.elements::<f32>().ok());
         let values: Vec<_> = values.collect::<Option<_>>()?;
         let given: Vec<Memory> = values.iter().map(|values| Memory::read(values)).collect();
-        let mut buffers = self.spares.take(&execution.buffers);
+        let mut buffers = self.spares.take_buffers(&execution.buffers);
         let outputs = self.plan.outputs.iter();
         let floats = outputs.map(|(_, value)| execution.dims[*value].iter().product());
         let mut results: Vec<Vec<f32>> = floats.map(|count| vec![0.0; count]).collect();
@@ -163,12 +164,14 @@ impl SequenceModel {
             execution: &execution,
             packed: &self.held,
             given: &given,
-            buffers: &worker_pool::memories(&mut buffers),
-            results: &worker_pool::memories(&mut results),
+            buffers: &worker_pool::to_memories(&mut buffers),
+            results: &worker_pool::to_memories(&mut results),
         };
-        worker_pool::run(&self.threads, &execution.tasks(), |stage, task| {
-            run.task(stage, task)
-        });
+        worker_pool::run(
+            &self.threads,
+            &execution.tasks_per_stage(),
+            |stage, task| run.run_task(stage, task),
+        );
         drop(buffers);
         let named = self.plan.outputs.iter().zip(results);
         named
@@ -180,7 +183,7 @@ impl SequenceModel {
     }
 
     /// Returns the plan for inputs of these sizes; `None` if another engine must run them.
-    fn execution(&self, sizes: Vec<Vec<usize>>) -> Option<Arc<SequenceExecutionPlan>> {
+    fn execution_plan(&self, sizes: Vec<Vec<usize>>) -> Option<Arc<SequenceExecutionPlan>> {
         let mut last = self.last.lock().unwrap_or_else(|held| held.into_inner());
         if let Some(execution) = &*last
             && execution.inputs == sizes
@@ -196,7 +199,11 @@ impl SequenceModel {
 }
 
 /// Packs the weights of a product that has them; the product then only names them.
-fn packed(isa: Isa, product: &mut Product, packs: &mut PackedWeights) -> Option<PackedProduct> {
+fn pack_product(
+    isa: Isa,
+    product: &mut Product,
+    packs: &mut PackedWeights,
+) -> Option<PackedProduct> {
     let packed = PackedProduct::new(isa, product, packs)?;
     if let ProductWeights::Held { name, .. } = &product.weights {
         let name = name.clone();

@@ -50,14 +50,14 @@ const TELLS: &[&str] = &[
 
 /// Returns the graph with constants in place of copied sizes, and without the nodes that computed
 /// them.
-pub(super) fn stated(mut graph: Graph) -> Graph {
+pub(super) fn fold_copied_sizes(mut graph: Graph) -> Graph {
     let mut found = Vec::new();
     let mut sizes = Sizes::new(&graph);
     for (index, node) in graph.nodes().iter().enumerate() {
-        if let Some(stated) = sizes.stated(node) {
+        if let Some(stated) = sizes.constant_sizes(node) {
             found.push((index, stated));
         }
-        sizes.follow(node);
+        sizes.record_output(node);
     }
     if found.is_empty() {
         return graph;
@@ -97,7 +97,7 @@ impl<'a> Sizes<'a> {
     fn new(graph: &'a Graph) -> Self {
         let mut sizes = Self {
             graph,
-            ranks: Ranks::infer(graph),
+            ranks: Ranks::from_graph(graph),
             dims: BTreeMap::new(),
             lists: BTreeMap::new(),
         };
@@ -125,7 +125,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Returns the sizes of a reshape, if the run need not compute any of them.
-    fn stated(&self, node: &NodeProto) -> Option<Vec<i64>> {
+    fn constant_sizes(&self, node: &NodeProto) -> Option<Vec<i64>> {
         let target = node.input_name(1)?;
         let keeps_zeros = node.int("allowzero").unwrap_or(0) != 0;
         let counts = node.op_type() == "Reshape" && !self.graph.weights.contains_key(target);
@@ -144,7 +144,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// Records the output of a node.
-    fn follow(&mut self, node: &NodeProto) {
+    fn record_output(&mut self, node: &NodeProto) {
         let Some(output) = node
             .output
             .first()
@@ -152,7 +152,7 @@ impl<'a> Sizes<'a> {
         else {
             return;
         };
-        if let Some(list) = self.list(node) {
+        if let Some(list) = self.size_list(node) {
             self.lists.insert(output.clone(), list);
         }
         let unknown = |rank| {
@@ -161,27 +161,27 @@ impl<'a> Sizes<'a> {
                 .collect()
         };
         let dims = self
-            .made(node)
+            .output_sizes(node)
             .or_else(|| self.ranks.rank(output).map(unknown));
         if let Some(dims) = dims {
             self.dims.insert(output.clone(), dims);
         }
     }
 
-    fn of(&self, node: &NodeProto, index: usize) -> Option<&Vec<Size>> {
+    fn input_sizes(&self, node: &NodeProto, index: usize) -> Option<&Vec<Size>> {
         self.dims.get(node.input_name(index)?)
     }
 
     /// The sizes of a node's output, where they follow from those of its inputs.
-    fn made(&self, node: &NodeProto) -> Option<Vec<Size>> {
-        let first = self.of(node, 0)?;
+    fn output_sizes(&self, node: &NodeProto) -> Option<Vec<Size>> {
+        let first = self.input_sizes(node, 0)?;
         match node.op_type() {
             "MatMul" => {
-                let (left, right) = (first.split_last()?.1, self.of(node, 1)?);
+                let (left, right) = (first.split_last()?.1, self.input_sizes(node, 1)?);
                 let (rows, batch) = left.split_last()?;
                 let (columns, others) = right.split_last()?;
                 let (_, right_batch) = others.split_last()?;
-                let mut dims = repeated(batch, right_batch)?;
+                let mut dims = broadcast_sizes(batch, right_batch)?;
                 dims.extend([rows.clone(), columns.clone()]);
                 Some(dims)
             }
@@ -191,19 +191,21 @@ impl<'a> Sizes<'a> {
                 axes.map(axis).collect()
             }
             "Gather" if node.int("axis").unwrap_or(0) == 0 => {
-                let places = self.of(node, 1)?.iter();
+                let places = self.input_sizes(node, 1)?.iter();
                 Some(places.chain(first.get(1..)?).cloned().collect())
             }
-            "Reshape" => self.reshaped(node, first),
-            operator => match OperatorSchema::of(operator).extents {
+            "Reshape" => self.reshape_output_sizes(node, first),
+            operator => match OperatorSchema::for_operator(operator).extents {
                 Extents::OfFirst => Some(first.clone()),
-                Extents::Repeated if node.input.len() == 2 => repeated(first, self.of(node, 1)?),
+                Extents::Repeated if node.input.len() == 2 => {
+                    broadcast_sizes(first, self.input_sizes(node, 1)?)
+                }
                 _ => None,
             },
         }
     }
 
-    fn reshaped(&self, node: &NodeProto, own: &[Size]) -> Option<Vec<Size>> {
+    fn reshape_output_sizes(&self, node: &NodeProto, own: &[Size]) -> Option<Vec<Size>> {
         let each = self.lists.get(node.input_name(1)?)?.iter().enumerate();
         let output = node.output.first()?;
         let keeps_zeros = node.int("allowzero").unwrap_or(0) != 0;
@@ -217,20 +219,20 @@ impl<'a> Sizes<'a> {
     }
 
     /// Returns the list of sizes that a node computes, if it computes one.
-    fn list(&self, node: &NodeProto) -> Option<Vec<Element>> {
+    fn size_list(&self, node: &NodeProto) -> Option<Vec<Element>> {
         let given = || self.lists.get(node.input_name(0)?);
         let length = || given().map(Vec::len);
         match node.op_type() {
             "Shape" => {
-                let dims = self.of(node, 0)?;
-                let range = between(node.int("start"), node.int("end"), dims.len());
+                let dims = self.input_sizes(node, 0)?;
+                let range = clamp_range(node.int("start"), node.int("end"), dims.len());
                 let sizes = dims.get(range)?.iter().cloned();
                 Some(sizes.map(Element::Counted).collect())
             }
             "Gather" if node.int("axis").unwrap_or(0) == 0 => {
                 let given = given()?;
                 let places = self.stated_list(node, 1)?.into_iter();
-                let place = |at: i64| given.get(counted(at, given.len())?).cloned();
+                let place = |at: i64| given.get(resolve_index(at, given.len())?).cloned();
                 places.map(place).collect()
             }
             "Slice" => {
@@ -239,7 +241,7 @@ impl<'a> Sizes<'a> {
                     .input_name(4)
                     .is_none_or(|_| one(4).is_some_and(|it| it == [1]));
                 let (start, end) = (one(1)?[0], one(2)?[0]);
-                let range = between(Some(start), Some(end), length()?);
+                let range = clamp_range(Some(start), Some(end), length()?);
                 steps.then(|| given()?.get(range).map(<[_]>::to_vec))?
             }
             "Concat" => {
@@ -267,7 +269,7 @@ impl<'a> Sizes<'a> {
 }
 
 /// Sizes of two values repeated to a common shape; `None` where one may be 1 and may not.
-fn repeated(left: &[Size], right: &[Size]) -> Option<Vec<Size>> {
+fn broadcast_sizes(left: &[Size], right: &[Size]) -> Option<Vec<Size>> {
     let (long, short) = match left.len() < right.len() {
         true => (right, left),
         false => (left, right),
@@ -291,16 +293,16 @@ fn repeated(left: &[Size], right: &[Size]) -> Option<Vec<Size>> {
 }
 
 /// Counts a place from the front of this many; a negative place counts from the end.
-fn counted(place: i64, length: usize) -> Option<usize> {
+fn resolve_index(place: i64, length: usize) -> Option<usize> {
     let length = i64::try_from(length).ok()?;
     usize::try_from(if place < 0 { place + length } else { place }).ok()
 }
 
 /// Returns a range of a list, with its ends cut to the list.
-fn between(start: Option<i64>, end: Option<i64>, length: usize) -> std::ops::Range<usize> {
+fn clamp_range(start: Option<i64>, end: Option<i64>, length: usize) -> std::ops::Range<usize> {
     let cut = |place: Option<i64>, default| match place {
         None => default,
-        Some(place) => counted(place, length).unwrap_or(0).min(length),
+        Some(place) => resolve_index(place, length).unwrap_or(0).min(length),
     };
     let start = cut(start, 0);
     start..cut(end, length).max(start)

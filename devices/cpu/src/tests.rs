@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use souk_memory::{ContentId, DType};
-use souk_onnx::{AttributeProto, Dimension, ValueInfoProto, encode};
+use souk_onnx::{AttributeProto, Dimension, ValueInfoProto, encode_model};
 use souk_testing::{
-    cpu_profile, custom, matmul, model, named, node, product_inputs, subgraph, with_int,
+    cpu_profile, custom_node, matmul_model, model, named_tensors, node, product_inputs, subgraph,
+    with_int,
 };
 
 use super::*;
@@ -21,20 +22,20 @@ pub(crate) fn cpu() -> Cpu {
 #[test]
 fn a_product_is_right_and_its_work_known() {
     let cpu = cpu();
-    let program = cpu.compile(&subgraph(&matmul())).unwrap();
-    let inputs = named(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())]);
+    let program = cpu.compile(&subgraph(&matmul_model())).unwrap();
+    let inputs = named_tensors(&[("x", Tensor::from_vec([1, 2], vec![10f32, 1.0]).unwrap())]);
     let outcome = program.run(&inputs).unwrap();
     assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
     assert_eq!(outcome.operators, 1);
-    let work = cpu.work_of(&subgraph(&matmul()), &inputs).unwrap();
+    let work = cpu.work_of(&subgraph(&matmul_model()), &inputs).unwrap();
     assert_eq!(work[0].operations, 2 * 2 * 2);
 }
 
 #[test]
 fn weights_outside_the_model_are_bound_by_id() {
     let weight = Tensor::from_vec([64, 8], (0..512).map(|it| it as f32).collect()).unwrap();
-    let id = ContentId::of(weight.bytes());
-    let mut model = matmul();
+    let id = ContentId::for_content(weight.bytes());
+    let mut model = matmul_model();
     let initializer = &mut model.graph.as_mut().unwrap().initializer[0];
     *initializer = souk_onnx::TensorProto {
         name: Some("w".to_owned()),
@@ -55,7 +56,7 @@ fn weights_outside_the_model_are_bound_by_id() {
     let program = cpu().compile(&Subgraph { weights, ..without }).unwrap();
     let mut row = vec![0f32; 64];
     row[63] = 1.0;
-    let inputs = named(&[("x", Tensor::from_vec([1, 64], row).unwrap())]);
+    let inputs = named_tensors(&[("x", Tensor::from_vec([1, 64], row).unwrap())]);
     let outputs = program.run(&inputs).unwrap().outputs;
     let expected: Vec<f32> = (504..512).map(|it| it as f32).collect();
     assert_eq!(outputs["y"].to_vec::<f32>().unwrap(), expected);
@@ -88,7 +89,7 @@ fn integers_beyond_32_bits_are_exact() {
         &[],
     );
     let program = cpu().compile(&subgraph(&model)).unwrap();
-    let run = |value: i64| program.run(&named(&[("ids", Tensor::scalar(value))]));
+    let run = |value: i64| program.run(&named_tensors(&[("ids", Tensor::scalar(value))]));
     assert_eq!(run(7).unwrap().outputs["y"].to_vec::<f32>().unwrap(), [7.0]);
     let large = run((1 << 40) + (1 << 20)).unwrap();
     assert_eq!(
@@ -99,18 +100,18 @@ fn integers_beyond_32_bits_are_exact() {
 
 #[test]
 fn inputs_that_do_not_fit_are_named() {
-    let program = cpu().compile(&subgraph(&matmul())).unwrap();
+    let program = cpu().compile(&subgraph(&matmul_model())).unwrap();
     let missing = program.run(&BTreeMap::new()).unwrap_err();
     assert_eq!(missing.to_string(), "input \"x\" (f32) is missing");
     let unknown = program
-        .run(&named(&[("z", Tensor::scalar(1f32))]))
+        .run(&named_tensors(&[("z", Tensor::scalar(1f32))]))
         .unwrap_err();
     assert_eq!(unknown.to_string(), "there is no input \"z\"; there are: x");
     let typed = program
-        .run(&named(&[("x", Tensor::scalar(1i64))]))
+        .run(&named_tensors(&[("x", Tensor::scalar(1i64))]))
         .unwrap_err();
     assert_eq!(typed.to_string(), "input \"x\" should be f32, but is i64");
-    let shaped = program.run(&named(&[(
+    let shaped = program.run(&named_tensors(&[(
         "x",
         Tensor::from_vec([3], vec![0f32; 3]).unwrap(),
     )]));
@@ -141,7 +142,7 @@ proptest! {
     fn no_change_of_a_model_makes_the_backend_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut bytes = subgraph(&matmul()).model.to_vec();
+        let mut bytes = subgraph(&matmul_model()).model.to_vec();
         for (place, value) in changes {
             let place = place.index(bytes.len());
             bytes[place] = value;
@@ -156,7 +157,7 @@ proptest! {
 #[cfg(feature = "wasm")]
 mod wasm {
     use souk_onnx::ModelProto;
-    use souk_testing::median;
+    use souk_testing::median_kernel;
 
     use super::*;
 
@@ -165,7 +166,7 @@ mod wasm {
         let kernel = Tensor::from_vec([length], module).unwrap();
         let nodes = vec![
             node("Neg", &["x"], &["a"]),
-            custom("Wasm", &["kernel", "a"], &["b"], &[1]),
+            custom_node("Wasm", &["kernel", "a"], &["b"], &[1]),
             node("Neg", &["b"], &["y"]),
         ];
         model(
@@ -178,11 +179,11 @@ mod wasm {
 
     #[test]
     fn a_buyers_module_runs_among_other_nodes() {
-        let model = median_model(median());
+        let model = median_model(median_kernel());
         let given = Tensor::from_vec([1, 5], vec![1.0f32, 9.0, 2.0, -7.0, 3.0]).unwrap();
         let inputs = BTreeMap::from([("x".to_owned(), given)]);
         let subgraph = Subgraph {
-            model: encode(&model),
+            model: encode_model(&model),
             ..Subgraph::default()
         };
         let program = cpu().compile(&subgraph).unwrap();
@@ -202,7 +203,7 @@ mod wasm {
     #[test]
     fn a_module_that_is_none_is_refused_with_its_node() {
         let subgraph = Subgraph {
-            model: encode(&median_model(b"not a module".to_vec())),
+            model: encode_model(&median_model(b"not a module".to_vec())),
             ..Subgraph::default()
         };
         let refused = cpu().compile(&subgraph).err().unwrap().to_string();
@@ -216,7 +217,7 @@ mod wasm {
 #[test]
 fn a_kernel_in_wgsl_is_refused_by_name() {
     let kernel = Tensor::from_vec([1], vec![0u8]).unwrap();
-    let nodes = vec![custom("Wgsl", &["kernel", "x"], &["y"], &[1])];
+    let nodes = vec![custom_node("Wgsl", &["kernel", "x"], &["y"], &[1])];
     let model = model(
         nodes,
         &[("x", DType::F32)],
@@ -224,7 +225,7 @@ fn a_kernel_in_wgsl_is_refused_by_name() {
         &[("kernel", kernel)],
     );
     let subgraph = Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         ..Subgraph::default()
     };
     let refused = cpu().compile(&subgraph).err().unwrap().to_string();

@@ -42,8 +42,8 @@ struct Tree {
 /// The number type in which an ensemble computes.
 trait Number: Copy + PartialOrd + Send + Sync {
     const NAN: Self;
-    fn narrowed(value: f64) -> Self;
-    fn below(self) -> Self;
+    fn from_f64(value: f64) -> Self;
+    fn next_lower(self) -> Self;
     fn is_no_number(self) -> bool;
 }
 
@@ -52,11 +52,11 @@ macro_rules! number {
         impl Number for $float {
             const NAN: Self = <$float>::NAN;
 
-            fn narrowed(value: f64) -> Self {
+            fn from_f64(value: f64) -> Self {
                 value as $float
             }
 
-            fn below(self) -> Self {
+            fn next_lower(self) -> Self {
                 self.next_down()
             }
 
@@ -105,7 +105,7 @@ pub(super) struct TreeNodes {
 
 impl TreeNodes {
     /// Whether a node is one that has a walk of its own.
-    pub(super) fn takes(node: &NodeProto) -> bool {
+    pub(super) fn supports_node(node: &NodeProto) -> bool {
         let is_named = matches!(node.op_type(), "TreeEnsemble" | "TreeEnsembleRegressor");
         is_named && node.operator_domain() == CLASSICAL_DOMAIN
     }
@@ -118,7 +118,7 @@ impl TreeNodes {
         threads: &Arc<ThreadPool>,
     ) -> Option<Self> {
         let laid_out = |node: &NodeProto| {
-            let ensemble = Ensemble::of(node).ok()?;
+            let ensemble = Ensemble::from_node(node).ok()?;
             let input = types.get(node.input_name(0)?).copied();
             let is_narrow = |it: &Branch| f64::from(it.split as f32) == it.split;
             let narrow = input == Some(DType::F32) && ensemble.branches.iter().all(is_narrow);
@@ -153,15 +153,15 @@ impl TreeNodes {
 
 impl EnsembleNode {
     fn run(&self, input: &Tensor) -> Option<Tensor> {
-        let (rows, width) = trees::matrix(input).ok()?;
+        let (rows, width) = trees::matrix_dims(input).ok()?;
         let (scores, targets) = match &self.forest {
             Width::Narrow(forest) => {
                 let values = input.elements::<f32>().ok()?;
-                (forest.scores(&values, rows, width)?, forest.targets)
+                (forest.score_rows(&values, rows, width)?, forest.targets)
             }
             Width::Wide(forest) => {
-                let values = souk_reference::floats(input).ok()?;
-                (forest.scores(&values, rows, width)?, forest.targets)
+                let values = souk_reference::to_floats(input).ok()?;
+                (forest.score_rows(&values, rows, width)?, forest.targets)
             }
         };
         match trees::result_type(&self.node, input) {
@@ -222,7 +222,7 @@ impl<T: Number> Forest<T> {
                         });
                     }
                     Child::Branch(branch) => {
-                        let (step, children) = step(&ensemble.branches[branch], placed)?;
+                        let (step, children) = build_step(&ensemble.branches[branch], placed)?;
                         self.width_min = self.width_min.max(step.feature as usize + 1);
                         self.takes_missing |= step.extra != 0;
                         self.steps.push(step);
@@ -241,7 +241,7 @@ impl<T: Number> Forest<T> {
     }
 
     /// The scores of each row; `None` if rows lack columns.
-    fn scores(&self, values: &[T], rows: usize, width: usize) -> Option<Vec<f64>> {
+    fn score_rows(&self, values: &[T], rows: usize, width: usize) -> Option<Vec<f64>> {
         if width < self.width_min || (width == 0 && rows > 0) {
             return None;
         }
@@ -256,14 +256,14 @@ impl<T: Number> Forest<T> {
         strips
             .zip(values.par_chunks(strip * width))
             .for_each(|(scores, values)| match self.takes_missing {
-                true => self.strip::<true>(values, width, scores),
-                false => self.strip::<false>(values, width, scores),
+                true => self.score_strip::<true>(values, width, scores),
+                false => self.score_strip::<false>(values, width, scores),
             });
         Some(scores)
     }
 
     /// The scores of the rows of a strip.
-    fn strip<const MISSING: bool>(&self, values: &[T], width: usize, scores: &mut [f64]) {
+    fn score_strip<const MISSING: bool>(&self, values: &[T], width: usize, scores: &mut [f64]) {
         let mut reached = vec![
             false;
             match self.aggregate {
@@ -278,7 +278,7 @@ impl<T: Number> Forest<T> {
                 .map_or(self.steps.len(), |next| next.start);
             let steps = &self.steps[tree.start..end];
             for (block, values) in values.chunks(LANES * width).enumerate() {
-                let places = walk::<T, MISSING>(steps, tree.steps_min, values, width);
+                let places = walk_tree::<T, MISSING>(steps, tree.steps_min, values, width);
                 for lane in 0..values.len() / width {
                     let leaf = steps[places[lane] as usize].extra as usize;
                     self.add(leaf, block * LANES + lane, scores, &mut reached);
@@ -308,14 +308,14 @@ impl<T: Number> Forest<T> {
 }
 
 /// A branch in terms of "at most", with its children in that order.
-fn step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 2])> {
+fn build_step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 2])> {
     let [yes, no] = branch.children;
-    let split = T::narrowed(branch.split);
+    let split = T::from_f64(branch.split);
     let (split, children, swapped) = match branch.comparison {
         Comparison::AtMost => (split, [yes, no], false),
-        Comparison::Less => (split.below(), [yes, no], false),
+        Comparison::Less => (split.next_lower(), [yes, no], false),
         Comparison::More => (split, [no, yes], true),
-        Comparison::AtLeast => (split.below(), [no, yes], true),
+        Comparison::AtLeast => (split.next_lower(), [no, yes], true),
         Comparison::Equal | Comparison::Unequal | Comparison::Member => return None,
     };
     // No value is below the least one, and no comparison with NaN holds.
@@ -334,7 +334,7 @@ fn step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 
 }
 
 /// Where each row of a block arrives in a tree.
-fn walk<T: Number, const MISSING: bool>(
+fn walk_tree<T: Number, const MISSING: bool>(
     steps: &[TreeStep<T>],
     steps_min: usize,
     values: &[T],

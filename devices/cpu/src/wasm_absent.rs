@@ -1,4 +1,5 @@
-//! A build without WebAssembly: it takes no such node, so the graph is refused by the operator.
+//! A build without WebAssembly: it cannot take such a node, so the compiler will refuse the graph
+//! by the operator.
 
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
@@ -10,7 +11,7 @@ use souk_vocabulary::processor::RunError;
 pub(super) enum WasmNodes {}
 
 impl WasmNodes {
-    pub(super) fn takes(_: &NodeProto) -> bool {
+    pub(super) fn supports_node(_: &NodeProto) -> bool {
         false
     }
 

@@ -22,8 +22,8 @@ struct WasmNode {
 
 impl WasmNodes {
     /// Whether a node is one.
-    pub(super) fn takes(node: &NodeProto) -> bool {
-        Custom::of(node) == Some(Custom::Wasm)
+    pub(super) fn supports_node(node: &NodeProto) -> bool {
+        Custom::from_node(node) == Some(Custom::Wasm)
     }
 
     /// Compiles the modules of nodes, each that several share once.
@@ -39,7 +39,7 @@ impl WasmNodes {
             let source = custom::source(node, &graph.weights).map_err(custom)?;
             let outputs = custom::output_types(node).map_err(custom)?;
             custom::output_shapes(node).map_err(custom)?;
-            let limits = limits(node);
+            let limits = node_limits(node);
             let key = (node.input_name(0).unwrap_or_default(), limits.fuel);
             let kernel = match known.get(&key) {
                 Some(kernel) => kernel.clone(),
@@ -122,7 +122,7 @@ impl WasmNode {
 }
 
 /// Returns the provider's limits, with less fuel where the node states less.
-fn limits(node: &NodeProto) -> WasmLimits {
+fn node_limits(node: &NodeProto) -> WasmLimits {
     let limits = WasmLimits::default();
     let asked = node.int("fuel").and_then(|fuel| u64::try_from(fuel).ok());
     WasmLimits {

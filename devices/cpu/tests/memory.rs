@@ -9,7 +9,9 @@ use souk_memory::{DType, Tensor};
 use souk_onnx::liveness::{Liveness, StepValues};
 use souk_onnx::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use souk_testing::counting::CountingAllocator;
-use souk_testing::{cpu_profile, model, named, node, noise, ranked, subgraph, with_graph};
+use souk_testing::{
+    cpu_profile, model, named_tensors, node, noise_tensor, subgraph, subgraph_with_dims, with_graph,
+};
 use souk_vocabulary::processor::{Processor, Program};
 
 #[global_allocator]
@@ -25,7 +27,7 @@ fn cpu() -> Cpu {
 }
 
 fn weight(seed: u64) -> Tensor {
-    noise(&[COLUMNS, COLUMNS], seed)
+    noise_tensor(&[COLUMNS, COLUMNS], seed)
 }
 
 /// `depth` times a product and a function, each by another engine.
@@ -70,14 +72,14 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
         &[("w", weight)],
     );
     let subgraph = match dtype {
-        DType::F32 => ranked(proto, &[("x0", &[ROWS, COLUMNS])]),
+        DType::F32 => subgraph_with_dims(proto, &[("x0", &[ROWS, COLUMNS])]),
         _ => subgraph(&proto),
     };
     let program = cpu()
         .compile_owned(subgraph)
         .expect("a test is built from what holds");
-    let inputs = named(&[("x0", input.clone())]);
-    let (outcome, counted) = ALLOCATOR.count(|| program.run(&inputs));
+    let inputs = named_tensors(&[("x0", input.clone())]);
+    let (outcome, counted) = ALLOCATOR.count_bytes(|| program.run(&inputs));
     assert_eq!(
         outcome.expect("a test is built from what holds").outputs[output].dims(),
         [ROWS, COLUMNS]
@@ -86,7 +88,7 @@ fn peak(nodes: Vec<NodeProto>, output: &str, input: &Tensor) -> usize {
 }
 
 fn narrow() -> Tensor {
-    noise(&[ROWS, COLUMNS], 7)
+    noise_tensor(&[ROWS, COLUMNS], 7)
 }
 
 fn wide() -> Tensor {
@@ -139,7 +141,7 @@ fn the_body_of_a_branch_frees_its_values() {
         let body = GraphProto {
             node: products(depth),
             name: Some("body".to_owned()),
-            output: vec![ValueInfoProto::tensor(format!("x{depth}"), float, None)],
+            output: vec![ValueInfoProto::new_tensor(format!("x{depth}"), float, None)],
             ..GraphProto::default()
         };
         let choice = node("If", &["yes"], &["y"]);
@@ -159,10 +161,10 @@ fn a_value_that_is_read_late_and_an_output_made_early_are_there() {
     let outputs = [("late", DType::F32), ("x2", DType::F32)];
     let proto = model(nodes, &[("x0", DType::F32)], &outputs, &[("w", weight(1))]);
     let program = cpu()
-        .compile(&ranked(proto, &[("x0", &[ROWS, COLUMNS])]))
+        .compile(&subgraph_with_dims(proto, &[("x0", &[ROWS, COLUMNS])]))
         .unwrap();
-    let inputs = named(&[("x0", narrow())]);
-    let (outcome, counted) = ALLOCATOR.count(|| program.run(&inputs).unwrap());
+    let inputs = named_tensors(&[("x0", narrow())]);
+    let (outcome, counted) = ALLOCATOR.count_bytes(|| program.run(&inputs).unwrap());
     assert_eq!(outcome.outputs.len(), 2);
     assert!(counted.peak <= 7 * VALUE_BYTES, "{counted:?}");
     assert!(
@@ -216,7 +218,7 @@ fn sharing(count: usize) -> ModelProto {
         nodes.push(node("Sin", &[&product], &[&format!("x{}", layer + 1)]));
     }
     let output = format!("x{count}");
-    let weight = noise(&[512, 512], 3);
+    let weight = noise_tensor(&[512, 512], 3);
     let weights = [("w", weight.clone()), ("v", weight)];
     let outputs = [(&output[..], DType::F32)];
     model(nodes, &[("x0", DType::F32)], &outputs, &weights)
@@ -226,10 +228,10 @@ fn sharing(count: usize) -> ModelProto {
 fn weights_that_several_nodes_read_are_packed_once() {
     let _alone = ALLOCATOR.wait_alone();
     let left = |count: usize| {
-        let subgraph = ranked(sharing(count), &[("x0", &[4, 512])]);
+        let subgraph = subgraph_with_dims(sharing(count), &[("x0", &[4, 512])]);
         let compile = || cpu().compile_owned(subgraph).unwrap();
-        let (program, counted): (Box<dyn Program>, _) = ALLOCATOR.count(compile);
-        let input = named(&[("x0", noise(&[4, 512], 1))]);
+        let (program, counted): (Box<dyn Program>, _) = ALLOCATOR.count_bytes(compile);
+        let input = named_tensors(&[("x0", noise_tensor(&[4, 512], 1))]);
         let outputs: BTreeMap<_, _> = program.run(&input).unwrap().outputs;
         assert_eq!(outputs[&format!("x{count}")].dims(), [4, 512]);
         counted.left
@@ -247,8 +249,8 @@ fn a_program_grows_with_its_nodes_and_no_faster() {
         let output = format!("x{depth}");
         let ports = ([("x0", DType::F32)], [(&output[..], DType::F32)]);
         let proto = model(products(depth), &ports.0, &ports.1, &[("w", weight(1))]);
-        let subgraph = ranked(proto, &[("x0", &[ROWS, COLUMNS])]);
-        let (program, counted) = ALLOCATOR.count(|| cpu().compile_owned(subgraph).unwrap());
+        let subgraph = subgraph_with_dims(proto, &[("x0", &[ROWS, COLUMNS])]);
+        let (program, counted) = ALLOCATOR.count_bytes(|| cpu().compile_owned(subgraph).unwrap());
         drop(program);
         counted.left
     };

@@ -104,7 +104,7 @@ struct Graphs {
 
 struct Graph(CudaGraph);
 
-// SAFETY: a graph may be used by one thread at a time, and lies behind the lock of `Graphs`.
+// SAFETY: a graph must be used by one thread at a time, and lies behind the lock of `Graphs`.
 unsafe impl Send for Graph {}
 
 /// How many cards there are.
@@ -113,42 +113,44 @@ pub(super) fn device_count() -> Result<usize, DriverError> {
 }
 
 /// Reads the properties of a card.
-pub(super) fn describe(ordinal: usize) -> Result<CudaDevice, CudaError> {
-    let context = CudaContext::new(ordinal).map_err(CudaError::driver)?;
-    let (major, minor) = context.compute_capability().map_err(CudaError::driver)?;
+pub(super) fn describe_device(ordinal: usize) -> Result<CudaDevice, CudaError> {
+    let context = CudaContext::new(ordinal).map_err(CudaError::from_driver)?;
+    let (major, minor) = context
+        .compute_capability()
+        .map_err(CudaError::from_driver)?;
     Ok(CudaDevice {
         ordinal,
-        name: context.name().map_err(CudaError::driver)?,
-        capability: small(major, minor),
-        memory_bytes: context.total_mem().map_err(CudaError::driver)? as u64,
+        name: context.name().map_err(CudaError::from_driver)?,
+        capability: to_capability(major, minor),
+        memory_bytes: context.total_mem().map_err(CudaError::from_driver)? as u64,
     })
 }
 
 /// A compute capability, which has two small numbers.
-fn small(major: i32, minor: i32) -> (u8, u8) {
+fn to_capability(major: i32, minor: i32) -> (u8, u8) {
     let small = |number| u8::try_from(number).unwrap_or(0);
     (small(major), small(minor))
 }
 
 /// Returns CUDA's error as text.
-pub(super) fn text(error: impl std::fmt::Debug) -> String {
+pub(super) fn error_text(error: impl std::fmt::Debug) -> String {
     format!("{error:?}")
 }
 
 impl Driver {
     /// Opens a card.
     pub fn open(ordinal: usize) -> Result<Self, String> {
-        let context = CudaContext::new(ordinal).map_err(text)?;
+        let context = CudaContext::new(ordinal).map_err(error_text)?;
         // SAFETY: all work of a card goes through one stream, in which order is all that is needed.
         unsafe { context.disable_event_tracking() };
-        let (major, minor) = context.compute_capability().map_err(text)?;
-        let stream = context.new_stream().map_err(text)?;
-        let capability = small(major, minor);
+        let (major, minor) = context.compute_capability().map_err(error_text)?;
+        let stream = context.new_stream().map_err(error_text)?;
+        let capability = to_capability(major, minor);
         let products = match library::has_products() {
             true => Some(Library::open(stream.clone(), capability)?),
             false => None,
         };
-        let staging = Staging::open(&context).map_err(text)?;
+        let staging = Staging::allocate_staging(&context).map_err(error_text)?;
         Ok(Self {
             host_link: peers::host_link(&context),
             peers: Mutex::default(),
@@ -162,7 +164,7 @@ impl Driver {
     }
 
     /// Returns the card's UUID.
-    pub fn identity(&self) -> Option<[u8; 16]> {
+    pub fn device_uuid(&self) -> Option<[u8; 16]> {
         let identity = self.stream.context().uuid().ok()?;
         // Its type differs from machine to machine.
         Some(
@@ -183,9 +185,9 @@ impl Driver {
     }
 
     /// Whether there is a library of products, and it does this one.
-    pub fn takes<P>(&self, product: &Product<P>) -> bool {
+    pub fn can_multiply<P>(&self, product: &Product<P>) -> bool {
         let products = self.products.as_ref();
-        products.is_some_and(|products| products.takes(product))
+        products.is_some_and(|products| products.can_multiply(product))
     }
 
     /// Returns the bytes of the card's memory that no process uses.
@@ -195,10 +197,10 @@ impl Driver {
     }
 
     /// Allocates memory; returns `None` if there is no room.
-    pub fn block(&self, bytes: u64) -> Option<Block> {
+    pub fn allocate_block(&self, bytes: u64) -> Option<Block> {
         let bytes = usize::try_from(bytes).ok()?;
         let slice = {
-            let _alone = self.order.alone();
+            let _alone = self.order.lock_stream();
             // SAFETY: bytes have no value they may not have; kernels write before they read, and a
             // buyer's kernel gets its outputs cleared.
             unsafe { self.stream.alloc::<u8>(bytes) }.ok()?
@@ -212,35 +214,38 @@ impl Driver {
         })
     }
 
-    /// Writes bytes to the beginning of a block, before whatever is run next.
+    /// Writes bytes to the beginning of a block, before whatever is run next. The block must have
+    /// room for them.
     pub fn write(&self, block: &Block, bytes: &[u8]) -> Result<(), String> {
         let span = block.span(0, bytes.len() as u64);
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let _alone = self.order.alone();
-        staging.write(&self.stream, span, bytes).map_err(text)
+        let _alone = self.order.lock_stream();
+        staging.write(&self.stream, span, bytes).map_err(error_text)
     }
 
-    /// Copies memory within the card; both stretches are of the same length.
-    pub fn copy(&self, from: Span, to: Span) -> Result<(), String> {
-        self.stream.context().bind_to_thread().map_err(text)?;
-        let _alone = self.order.alone();
+    /// Copies memory within the card, as many bytes as the shorter stretch has. The caller must
+    /// keep the blocks of both alive.
+    pub fn copy_span(&self, from: Span, to: Span) -> Result<(), String> {
+        self.stream.context().bind_to_thread().map_err(error_text)?;
+        let _alone = self.order.lock_stream();
         let bytes = usize::try_from(from.bytes.min(to.bytes)).unwrap_or(usize::MAX);
         let stream = self.stream.cu_stream();
         // SAFETY: each span lies within a block that the caller keeps alive.
-        unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, stream) }.map_err(text)
+        unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, stream) }
+            .map_err(error_text)
     }
 
     /// Translates and compiles a kernel.
-    pub fn compile(&self, wgsl: &str) -> Result<Kernel, String> {
-        let translated = emit::translate(wgsl).map_err(|error| error.to_string())?;
+    pub fn compile_kernel(&self, wgsl: &str) -> Result<Kernel, String> {
+        let translated = emit::translate_kernel(wgsl).map_err(|error| error.to_string())?;
         let Translation {
             source,
             threads,
             arrays,
         } = translated;
-        let ptx = nvrtc::compile(&source, self.capability)?;
-        let module = self.stream.context().load_module(ptx).map_err(text)?;
-        let function = module.load_function(ENTRY).map_err(text)?;
+        let ptx = nvrtc::compile_ptx(&source, self.capability)?;
+        let module = self.stream.context().load_module(ptx).map_err(error_text)?;
+        let function = module.load_function(ENTRY).map_err(error_text)?;
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         Ok(Kernel {
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
@@ -250,13 +255,14 @@ impl Driver {
         })
     }
 
-    /// Executes work in order. Launches work that ran before with the same memory as one graph.
+    /// Executes work in order. Launches work that ran before with the same memory as one graph. The
+    /// caller must keep that memory alive.
     pub fn run(&self, work: &[Work]) -> Result<(), String> {
         let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
-        let _alone = self.order.alone();
+        let _alone = self.order.lock_stream();
         match graphs.seen.get(&key) {
-            Some(Some(graph)) => return graph.0.launch().map_err(text),
+            Some(Some(graph)) => return graph.0.launch().map_err(error_text),
             Some(None) => {}
             None => {
                 if graphs.seen.len() >= GRAPHS_MAX {
@@ -267,26 +273,26 @@ impl Driver {
             }
         }
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.stream.begin_capture(mode).map_err(text)?;
+        self.stream.begin_capture(mode).map_err(error_text)?;
         let launched = self.launch_all(work);
         let graph = self.stream.end_capture(sys::CUgraphInstantiate_flags(0));
         launched?;
-        let Some(graph) = graph.map_err(text)? else {
+        let Some(graph) = graph.map_err(error_text)? else {
             return self.launch_all(work);
         };
-        graph.launch().map_err(text)?;
+        graph.launch().map_err(error_text)?;
         graphs.seen.insert(key, Some(Graph(graph)));
         Ok(())
     }
 
     fn launch_all(&self, work: &[Work]) -> Result<(), String> {
         work.iter().try_for_each(|step| match step {
-            Work::Kernel(call) => self.launch(call),
-            Work::Product(product) => self.multiply(product),
+            Work::Kernel(call) => self.launch_kernel(call),
+            Work::Product(product) => self.multiply_matrices(product),
         })
     }
 
-    fn launch(&self, call: &Call) -> Result<(), String> {
+    fn launch_kernel(&self, call: &Call) -> Result<(), String> {
         let tuple = |[x, y, z]: [u32; 3]| (x, y, z);
         let config = LaunchConfig {
             grid_dim: tuple(call.groups),
@@ -299,18 +305,20 @@ impl Driver {
         }
         // SAFETY: the arguments are those that the kernel was translated for, in its order. The
         // caller keeps the memory alive, and the kernel stays within the lengths in its arguments.
-        unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
+        unsafe { launch.launch(config) }
+            .map(|_| ())
+            .map_err(error_text)
     }
 
     /// Multiplies matrices with the library.
     ///
     /// # Errors
     /// Returns the library's message, or says that there is no library.
-    pub fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
+    pub fn multiply_matrices(&self, product: &Product<Span>) -> Result<(), String> {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());
         };
-        products.multiply(product)
+        products.multiply_matrices(product)
     }
 
     /// Waits for all work and reads the first bytes of some blocks; returns `None` if the work is
@@ -321,23 +329,23 @@ impl Driver {
         time_max: Duration,
     ) -> Result<Option<Vec<Bytes>>, String> {
         let done = {
-            let _alone = self.order.alone();
-            self.stream.record_event(None).map_err(text)?
+            let _alone = self.order.lock_stream();
+            self.stream.record_event(None).map_err(error_text)?
         };
         let start = Instant::now();
-        while !done.try_is_complete().map_err(text)? {
+        while !done.try_is_complete().map_err(error_text)? {
             if start.elapsed() > time_max {
                 return Ok(None);
             }
             thread::sleep(POLL_PERIOD);
         }
         let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        let _alone = self.order.alone();
+        let _alone = self.order.lock_stream();
         let mut read = Vec::with_capacity(blocks.len());
         for (block, bytes) in blocks {
-            let bytes = usize::try_from((*bytes).min(block.bytes())).map_err(text)?;
+            let bytes = usize::try_from((*bytes).min(block.bytes())).map_err(error_text)?;
             let held = staging.read(&self.stream, block.span(0, u64::MAX), bytes);
-            read.push(held.map_err(text)?.into());
+            read.push(held.map_err(error_text)?.into());
         }
         Ok(Some(read))
     }
@@ -365,7 +373,7 @@ impl Drop for Block {
         let Some(slice) = self.slice.take() else {
             return;
         };
-        let _alone = self.order.alone();
+        let _alone = self.order.lock_stream();
         // A card that is gone has no memory to give back.
         let _ = slice.context().bind_to_thread();
         drop(slice);
@@ -374,7 +382,7 @@ impl Drop for Block {
 
 impl Order {
     /// Locks the stream: until the guard is dropped, no other thread enqueues work.
-    pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
+    pub(super) fn lock_stream(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -434,7 +442,7 @@ impl Work {
                 key.push(product.bias.map_or(0, |bias| bias.address));
                 let scales = product.scales.iter().flatten();
                 key.extend(scales.map(|scale| scale.address));
-                key.extend(product.form());
+                key.extend(product.algorithm_key());
                 key
             }
         }

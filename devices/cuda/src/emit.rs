@@ -70,7 +70,7 @@ pub enum EmitError {
 }
 
 /// Translates the WGSL of a kernel.
-pub fn translate(wgsl: &str) -> Result<Translation, EmitError> {
+pub fn translate_kernel(wgsl: &str) -> Result<Translation, EmitError> {
     let module = naga::front::wgsl::parse_str(wgsl).map_err(|error| EmitError::Parse {
         reason: error.emit_to_string(wgsl),
     })?;
@@ -90,7 +90,7 @@ pub fn translate(wgsl: &str) -> Result<Translation, EmitError> {
         info: &info,
         text: PRELUDE.to_owned(),
     }
-    .kernel()
+    .write_kernel()
 }
 
 struct Writer<'a> {
@@ -103,7 +103,7 @@ struct Writer<'a> {
 const WRITTEN: &str = "a text takes whatever is written to it";
 
 impl Writer<'_> {
-    fn kernel(mut self) -> Result<Translation, EmitError> {
+    fn write_kernel(mut self) -> Result<Translation, EmitError> {
         let entries = &self.module.entry_points;
         let is_main = |entry: &&naga::EntryPoint| entry.name == "main";
         let entry = entries.iter().find(is_main).ok_or(EmitError::Entry)?;
@@ -158,10 +158,10 @@ impl Writer<'_> {
         for (handle, function) in self.module.functions.iter() {
             let info = &self.info[handle];
             let name = format!("f{}", handle.index());
-            self.function(function, info, &name, &function.arguments)?;
+            self.write_function(function, info, &name, &function.arguments)?;
         }
         let entry_info = self.info.get_entry_point(place.unwrap_or_default());
-        self.function(&entry.function, entry_info, "run", &[])?;
+        self.write_function(&entry.function, entry_info, "run", &[])?;
         self.text.push_str("};\n");
         self.launched(threads, &arrays)?;
         let mut arrays: Vec<Bound> = arrays.into_iter().map(|(_, bound, _)| bound).collect();
@@ -221,7 +221,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn function(
+    fn write_function(
         &mut self,
         function: &Function,
         info: &naga::valid::FunctionInfo,
@@ -240,7 +240,7 @@ impl Writer<'_> {
         writeln!(self.text, "{result} {name}({parameters}) {{").expect(WRITTEN);
         if arguments.is_empty() {
             for (index, argument) in function.arguments.iter().enumerate() {
-                let value = builtin(argument)?;
+                let value = builtin_text(argument)?;
                 writeln!(self.text, "const auto a{index} = {value};").expect(WRITTEN);
             }
         }
@@ -249,8 +249,8 @@ impl Writer<'_> {
             function,
             info,
         };
-        body.locals()?;
-        body.block(&function.body)?;
+        body.write_locals()?;
+        body.write_block(&function.body)?;
         self.text.push_str("}\n");
         Ok(())
     }
@@ -278,18 +278,20 @@ impl Writer<'_> {
     }
 
     /// An expression known when the kernel is compiled.
-    fn constant(&self, expression: Handle<Expression>) -> Result<String, EmitError> {
+    fn constant_text(&self, expression: Handle<Expression>) -> Result<String, EmitError> {
         match &self.module.global_expressions[expression] {
-            Expression::Literal(value) => literal(*value),
-            Expression::Constant(constant) => self.constant(self.module.constants[*constant].init),
+            Expression::Literal(value) => literal_text(*value),
+            Expression::Constant(constant) => {
+                self.constant_text(self.module.constants[*constant].init)
+            }
             Expression::ZeroValue(ty) => Ok(format!("({}{{}})", self.type_name(*ty)?)),
             Expression::Compose { ty, components } => {
-                let parts = components.iter().map(|part| self.constant(*part));
+                let parts = components.iter().map(|part| self.constant_text(*part));
                 let parts = parts.collect::<Result<Vec<_>, _>>()?.join(", ");
                 Ok(format!("{}{{{{{parts}}}}}", self.type_name(*ty)?))
             }
             Expression::Splat { size, value } => {
-                let value = self.constant(*value)?;
+                let value = self.constant_text(*value)?;
                 Ok(format!("splat<{}>({value})", *size as u32))
             }
             _ => Err(EmitError::Untranslated("such constants")),
@@ -307,7 +309,7 @@ fn scalar_name(scalar: naga::Scalar) -> Result<&'static str, EmitError> {
     }
 }
 
-fn literal(value: Literal) -> Result<String, EmitError> {
+fn literal_text(value: Literal) -> Result<String, EmitError> {
     Ok(match value {
         // Write the bits, so that CUDA reads exactly the same value.
         Literal::F32(value) => format!("__uint_as_float({:#x}u)", value.to_bits()),
@@ -319,7 +321,7 @@ fn literal(value: Literal) -> Result<String, EmitError> {
 }
 
 /// Returns the CUDA expression of a built-in position of a thread.
-fn builtin(argument: &FunctionArgument) -> Result<&'static str, EmitError> {
+fn builtin_text(argument: &FunctionArgument) -> Result<&'static str, EmitError> {
     let Some(Binding::BuiltIn(builtin)) = &argument.binding else {
         return Err(EmitError::Untranslated("structures"));
     };

@@ -19,7 +19,7 @@ use souk_vocabulary::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 use thiserror::Error;
 
 pub use driver::{Block, Driver, Kernel, Span, Work};
-pub use library::{Absent, present};
+pub use library::{Absent, check_libraries};
 pub use product::{FusedFunction, Product, Side, Sums, even_stride};
 
 /// A GPU that the driver lists.
@@ -58,7 +58,7 @@ pub enum CudaError {
 }
 
 impl CudaError {
-    fn driver(error: impl std::fmt::Debug) -> Self {
+    fn from_driver(error: impl std::fmt::Debug) -> Self {
         let reason = format!("{error:?}");
         Self::Driver { reason }
     }
@@ -68,14 +68,14 @@ impl CudaError {
 ///
 /// # Errors
 /// Returns a [`CudaError`] if a library is absent or the driver reports an error.
-pub fn devices() -> Result<Vec<CudaDevice>, CudaError> {
-    present()?;
-    let count = driver::device_count().map_err(CudaError::driver)?;
-    (0..count).map(driver::describe).collect()
+pub fn list_devices() -> Result<Vec<CudaDevice>, CudaError> {
+    check_libraries()?;
+    let count = driver::device_count().map_err(CudaError::from_driver)?;
+    (0..count).map(driver::describe_device).collect()
 }
 
 impl CudaDevice {
-    /// Describes the device; leaves measured figures open.
+    /// Describes the device. A measurement must fill in the figures of its speed.
     #[must_use]
     pub fn profile(&self) -> Profile {
         Profile {

@@ -18,11 +18,11 @@ pub struct Absent {
     pub remedy: &'static str,
 }
 
-/// Whether the driver and the compiler are there.
+/// Whether the driver and the compiler are there. You must check this before you open a card.
 ///
 /// # Errors
 /// [`Absent`], the first that is not.
-pub fn present() -> Result<(), Absent> {
+pub fn check_libraries() -> Result<(), Absent> {
     // SAFETY: this opens a library, if there is one, and reads nothing in it.
     let driver = unsafe { cudarc::driver::sys::is_culib_present() };
     // SAFETY: as above.

@@ -6,7 +6,7 @@ use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 /// that CUDA still supports.
 #[must_use]
 #[expect(unsafe_code, reason = "the compiler writes as many numbers as it says")]
-pub fn oldest() -> Option<(u8, u8)> {
+pub fn oldest_capability() -> Option<(u8, u8)> {
     use cudarc::nvrtc::sys;
 
     let mut count = 0;
@@ -26,11 +26,11 @@ pub fn oldest() -> Option<(u8, u8)> {
     Some((oldest / 10, oldest % 10))
 }
 
-/// Compiles a translated kernel.
+/// Compiles a translated kernel. Cards of this compute capability and later ones can load it.
 ///
 /// # Errors
 /// The compiler's own text.
-pub fn compile(source: &str, capability: (u8, u8)) -> Result<Ptx, String> {
+pub fn compile_ptx(source: &str, capability: (u8, u8)) -> Result<Ptx, String> {
     let (major, minor) = capability;
     let options = CompileOptions {
         options: vec![

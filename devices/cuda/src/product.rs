@@ -12,11 +12,11 @@ use souk_memory::DType;
 const AMPERE: (u8, u8) = (8, 0);
 /// From this one on cards multiply integers of 8 bits in units for matrices.
 const TURING: (u8, u8) = (7, 5);
-/// Sides of matrices of 8-bit integers are multiples of this.
+/// Depth, columns and pitches of products of 8-bit integers must be multiples of this.
 const BYTES: usize = 4;
 /// From this compute capability on, cards multiply 8-bit floats directly.
 pub(super) const ADA: (u8, u8) = (8, 9);
-/// Sides of matrices of 8-bit floats are multiples of this.
+/// Depth, columns and pitches of products of 8-bit floats must be multiples of this.
 const QUARTERS: usize = 16;
 
 /// A function that libraries of products do themselves.
@@ -119,7 +119,7 @@ impl<P> Side<P> {
         })
     }
 
-    fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Side<Q>> {
+    fn map_place<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Side<Q>> {
         Some(Side {
             place: spell(&self.place)?,
             dtype: self.dtype,
@@ -132,7 +132,7 @@ impl<P> Side<P> {
 
 impl<P> Product<P> {
     /// Converts its places with `spell`; returns `None` if one has no conversion.
-    pub fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Product<Q>> {
+    pub fn map_places<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Product<Q>> {
         let bias = match &self.bias {
             Some(bias) => Some(spell(bias)?),
             None => None,
@@ -143,8 +143,8 @@ impl<P> Product<P> {
         };
         Some(Product {
             scales,
-            left: self.left.spelt(&spell)?,
-            right: self.right.spelt(&spell)?,
+            left: self.left.map_place(&spell)?,
+            right: self.right.map_place(&spell)?,
             bias,
             result: spell(&self.result)?,
             made: self.made,
@@ -159,7 +159,7 @@ impl<P> Product<P> {
     }
 
     /// Returns a key of everything except addresses: products with one key use the same algorithm.
-    pub fn form(&self) -> Vec<u64> {
+    pub fn algorithm_key(&self) -> Vec<u64> {
         let sides = [&self.left, &self.right].into_iter();
         let sides = sides.flat_map(|side| {
             let flag = u64::from(side.is_transposed);
@@ -187,7 +187,7 @@ impl<P> Product<P> {
     }
 
     /// The terms for a card of this compute capability; `None` where it cannot do this product.
-    pub fn terms(&self, capability: (u8, u8)) -> Option<Terms> {
+    pub fn compute_terms(&self, capability: (u8, u8)) -> Option<Terms> {
         let is_ampere = capability >= AMPERE;
         let full = cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let compute = match (self.left.dtype, self.sums) {
@@ -217,7 +217,7 @@ impl<P> Product<P> {
                 DType::I32 => cudaDataType_t::CUDA_R_32I,
                 _ => cudaDataType_t::CUDA_R_32F,
             },
-            epilogue: epilogue(self.bias.is_some(), self.known),
+            epilogue: select_epilogue(self.bias.is_some(), self.known),
         })
     }
 }
@@ -279,7 +279,7 @@ fn data_type(dtype: DType) -> Option<cudaDataType_t> {
 }
 
 /// Returns the library's epilogue for a bias and a function.
-fn epilogue(has_bias: bool, known: Option<FusedFunction>) -> cublasLtEpilogue_t {
+fn select_epilogue(has_bias: bool, known: Option<FusedFunction>) -> cublasLtEpilogue_t {
     match (has_bias, known) {
         (false, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
         (true, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
@@ -332,22 +332,22 @@ mod tests {
             sums: Sums::Tf32,
             ..product(DType::F32)
         };
-        let compute = |product: &Product<()>, card| product.terms(card).unwrap().compute;
+        let compute = |product: &Product<()>, card| product.compute_terms(card).unwrap().compute;
         assert_eq!(compute(&product(DType::F32), (9, 0)), full);
         assert_eq!(
             compute(&asked, (8, 0)),
             cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
         );
         assert_eq!(compute(&asked, (7, 5)), full, "a card without it");
-        assert_ne!(asked.form(), product(DType::F32).form());
+        assert_ne!(asked.algorithm_key(), product(DType::F32).algorithm_key());
     }
 
     #[test]
     fn a_card_is_asked_only_for_types_it_has() {
-        assert_eq!(product(DType::Bf16).terms((7, 5)), None);
-        assert!(product(DType::Bf16).terms((8, 0)).is_some());
-        assert!(product(DType::F16).terms((7, 0)).is_some());
-        assert_eq!(product(DType::F64).terms((9, 0)), None);
+        assert_eq!(product(DType::Bf16).compute_terms((7, 5)), None);
+        assert!(product(DType::Bf16).compute_terms((8, 0)).is_some());
+        assert!(product(DType::F16).compute_terms((7, 0)).is_some());
+        assert_eq!(product(DType::F64).compute_terms((9, 0)), None);
     }
 
     #[test]
@@ -358,14 +358,14 @@ mod tests {
             ..product(DType::F8E4M3Fn)
         };
         quarters.right.is_transposed = true;
-        let terms = quarters.terms((8, 9)).unwrap();
+        let terms = quarters.compute_terms((8, 9)).unwrap();
         assert_eq!(terms.left, cudaDataType_t::CUDA_R_8F_E4M3);
         assert_eq!(terms.made, cudaDataType_t::CUDA_R_32F);
-        assert_eq!(quarters.terms((8, 6)), None);
+        assert_eq!(quarters.compute_terms((8, 6)), None);
         let refused = |change: fn(&mut Product<()>)| {
             let mut other = quarters.clone();
             change(&mut other);
-            assert_eq!(other.terms((9, 0)), None);
+            assert_eq!(other.compute_terms((9, 0)), None);
         };
         refused(|it| it.right.is_transposed = false);
         refused(|it| it.depth = 60);
@@ -373,7 +373,7 @@ mod tests {
         refused(|it| (it.left.dtype, it.right.dtype) = (DType::F8E5M2, DType::F8E5M2));
         refused(|it| it.right.dtype = DType::F16);
         quarters.left.dtype = DType::F8E5M2;
-        assert!(quarters.terms((9, 0)).is_some());
+        assert!(quarters.compute_terms((9, 0)).is_some());
     }
 
     #[test]
@@ -386,16 +386,20 @@ mod tests {
         // Any number of rows, and fours that are no sixteens.
         (bytes.rows, bytes.depth, bytes.columns) = (7, 20, 12);
         (bytes.left.pitch, bytes.right.pitch) = (20, 20);
-        let terms = bytes.terms((7, 5)).unwrap();
+        let terms = bytes.compute_terms((7, 5)).unwrap();
         assert_eq!(terms.compute, cublasComputeType_t::CUBLAS_COMPUTE_32I);
         assert_eq!(terms.left, cudaDataType_t::CUDA_R_8I);
         assert_eq!(terms.made, cudaDataType_t::CUDA_R_32I);
         assert_eq!(terms.factor, cudaDataType_t::CUDA_R_32I);
-        assert_eq!(bytes.terms((7, 0)), None, "a card without the units");
+        assert_eq!(
+            bytes.compute_terms((7, 0)),
+            None,
+            "a card without the units"
+        );
         let refused = |change: fn(&mut Product<()>)| {
             let mut other = bytes.clone();
             change(&mut other);
-            assert_eq!(other.terms((9, 0)), None);
+            assert_eq!(other.compute_terms((9, 0)), None);
         };
         refused(|it| it.right.is_transposed = false);
         refused(|it| it.left.is_transposed = true);
@@ -407,7 +411,7 @@ mod tests {
         refused(|it| it.factor = 2.0);
         refused(|it| it.bias = Some(()));
         refused(|it| it.batch = 2);
-        let floats = product(DType::F16).terms((9, 0)).unwrap();
+        let floats = product(DType::F16).compute_terms((9, 0)).unwrap();
         assert_eq!(floats.factor, cudaDataType_t::CUDA_R_32F);
     }
 
@@ -422,7 +426,7 @@ mod tests {
                 Some(FusedFunction::GeluTanh),
             ] {
                 (product.bias, product.known) = (bias, known);
-                epilogues.push(product.terms((9, 0)).unwrap().epilogue as u32);
+                epilogues.push(product.compute_terms((9, 0)).unwrap().epilogue as u32);
             }
         }
         // As cuBLASLt's header numbers them.

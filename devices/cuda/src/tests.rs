@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn what_is_absent_is_named() {
     // A machine with a card says so instead, by listing it.
-    match devices() {
+    match list_devices() {
         Ok(devices) => assert!(!devices.is_empty(), "a driver that lists nothing says why"),
         Err(error @ CudaError::Absent(_)) => {
             let said = error.to_string();
@@ -23,13 +23,17 @@ fn what_is_absent_is_named() {
 #[test]
 fn what_is_not_translated_is_refused_by_name() {
     let kernel = |lines: &str| format!("{lines}\n@compute @workgroup_size(1) fn main() {{}}");
-    let refused = |lines: &str| emit::translate(&kernel(lines)).unwrap_err().to_string();
+    let refused = |lines: &str| {
+        emit::translate_kernel(&kernel(lines))
+            .unwrap_err()
+            .to_string()
+    };
     let counted = "@group(0) @binding(0) var<storage, read_write> a: array<atomic<u32>>;";
     assert!(refused(counted).contains("arrays but of numbers"));
     let shaped = "struct S { a: u32 } @group(0) @binding(0) var<storage> s: S;";
     assert!(refused(shaped).contains("no arrays"), "{}", refused(shaped));
     assert!(refused("fn f() { not wgsl }").contains("not"));
-    let entry = emit::translate("fn f() {}").unwrap_err();
+    let entry = emit::translate_kernel("fn f() {}").unwrap_err();
     assert_eq!(entry, emit::EmitError::Entry);
 }
 
@@ -40,7 +44,7 @@ fn arrays_are_taken_by_their_bindings() {
         @compute @workgroup_size(8, 4) fn main(@builtin(global_invocation_id) i: vec3<u32>) {
           y[i.x] = x[i.x];
         }";
-    let translated = emit::translate(kernel).unwrap();
+    let translated = emit::translate_kernel(kernel).unwrap();
     let bound = |binding, is_written| emit::Bound {
         binding,
         is_written,

@@ -23,7 +23,7 @@
 //! use souk_vocabulary::catalogue;
 //! use souk_vocabulary::processor::Processor;
 //!
-//! let card = catalogue::find("nvidia-t4").ok_or("it is catalogued")?.clone();
+//! let card = catalogue::find_processor("nvidia-t4").ok_or("it is catalogued")?.clone();
 //! let cpu = Arc::new(Cpu::new(card.clone(), NonZeroUsize::MIN));
 //! let config = EmulatedConfig { pace: Pace::Virtual, ..EmulatedConfig::default() };
 //! let device = EmulatedDevice::new(card, cpu, config)?;
@@ -54,7 +54,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 use souk_onnx::sampling::is_sample;
 use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported, UnsupportedReason};
-use souk_onnx::work::{Work, computes};
+use souk_onnx::work::{Work, is_computation};
 use souk_vocabulary::processor::session::{Session, State as SessionState};
 use souk_vocabulary::processor::{
     Energy, Estimate, Outcome, Processor, Program, RunError, WorkError,
@@ -74,11 +74,12 @@ const SHAPES_MAX: usize = 64;
 pub struct EmulatedConfig {
     /// Whether it answers when its modelled time has passed, or at once.
     pub pace: Pace,
-    /// Real speed as a factor of the profile's: 0.5 takes twice the time.
+    /// Real speed as a factor of the profile's: 0.5 takes twice the time. It must be positive and
+    /// finite.
     pub speed: f64,
-    /// Largest part by which a run takes longer or shorter, 0 to below 1.
+    /// Largest part by which a run takes longer or shorter. It must be from 0 to below 1.
     pub jitter: f64,
-    /// The part of runs that fail, 0 to 1.
+    /// The part of runs that fail. It must be from 0 to 1.
     pub failures: f64,
     /// Decides jitter and failures: an equal seed gives equal runs.
     pub seed: u64,
@@ -138,7 +139,8 @@ impl EmulatedConfig {
     }
 }
 
-/// Infers the types and sizes of a subgraph's values for inputs, if they follow without a run.
+/// Infers the types and sizes of a subgraph's values for inputs, if they follow without a run. They
+/// must be exact, because the modelled time follows from them.
 pub type Infer = dyn Fn(&Subgraph, &BTreeMap<String, Tensor>) -> Option<Extents> + Send + Sync;
 
 /// A device that is only described.
@@ -179,7 +181,7 @@ impl EmulatedDevice {
         };
         let state = Arc::<State>::default();
         Ok(Self {
-            memory: EmulatedMemory::of(&profile, config.pace, state.clone()),
+            memory: EmulatedMemory::for_profile(&profile, config.pace, state.clone()),
             profile,
             cpu,
             config,
@@ -190,13 +192,13 @@ impl EmulatedDevice {
 
     /// Returns the bytes copied to and from its memory, and the time of the copies by its profile.
     #[must_use]
-    pub fn copied(&self) -> CopyTotals {
-        self.state.copies.copied()
+    pub fn copy_totals(&self) -> CopyTotals {
+        self.state.copies.copy_totals()
     }
 
     /// Returns the same device, which calls `infer` before it resorts to a run to find sizes.
     #[must_use]
-    pub fn inferring(mut self, infer: Arc<Infer>) -> Self {
+    pub fn with_infer(mut self, infer: Arc<Infer>) -> Self {
         self.infer = Some(infer);
         self
     }
@@ -204,8 +206,8 @@ impl EmulatedDevice {
     /// Refuses arithmetic in a type that the described device does not compute in. Tokens are drawn
     /// by the host, in whatever it has.
     fn refuse_unknown_types(&self, subgraph: &Subgraph) -> Result<(), CompileError> {
-        let graph = Graph::bind(subgraph)?;
-        let computing = |node: &&NodeProto| computes(node.op_type()) && !is_sample(node);
+        let graph = Graph::from_subgraph(subgraph)?;
+        let computing = |node: &&NodeProto| is_computation(node.op_type()) && !is_sample(node);
         for node in graph.nodes().iter().filter(computing) {
             let typed = node.input.iter().filter_map(|name| graph.dtypes.get(name));
             for &dtype in typed.filter(|dtype| dtype.is_float()) {
@@ -223,12 +225,12 @@ impl Processor for EmulatedDevice {
         &self.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        self.cpu.supports(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.cpu.check_support(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        Estimate::of(work, &self.profile)
+        Estimate::for_work(work, &self.profile)
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
@@ -264,7 +266,7 @@ impl Processor for EmulatedDevice {
         None
     }
 
-    fn memory(&self) -> Option<&dyn DeviceMemory> {
+    fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         self.memory
             .as_ref()
             .map(|memory| memory as &dyn DeviceMemory)
@@ -296,20 +298,22 @@ impl Drop for EmulatedProgram {
 
 impl EmulatedProgram {
     /// Returns the modelled time and energy of a run on these inputs.
-    fn modelled(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Estimate, RunError> {
+    fn estimate_run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Estimate, RunError> {
         let shapes: Vec<Vec<usize>> = inputs.values().map(|input| input.dims().to_vec()).collect();
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(estimate) = known().get(&shapes) {
             return Ok(*estimate);
         }
-        let works = self.works(inputs).map_err(|error| match error {
+        let works = self.node_works(inputs).map_err(|error| match error {
             WorkError::Run(error) => error,
             WorkError::Compile(error) => RunError::Engine {
                 engine: "emulated",
                 reason: error.to_string(),
             },
         })?;
-        let estimates = works.iter().map(|work| Estimate::of(work, &self.profile));
+        let estimates = works
+            .iter()
+            .map(|work| Estimate::for_work(work, &self.profile));
         let none = Estimate {
             time: Duration::ZERO,
             joules: Some(0.0),
@@ -329,7 +333,7 @@ impl EmulatedProgram {
         Ok(total)
     }
 
-    fn works(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Work>, WorkError> {
+    fn node_works(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Vec<Work>, WorkError> {
         let infer = self.infer.as_ref();
         if let Some(extents) = infer.and_then(|infer| infer(&self.subgraph, inputs))
             && let Some(works) = Cpu::work_from(&self.subgraph, &extents)?
@@ -347,15 +351,15 @@ impl EmulatedProgram {
     ) -> Result<Outcome, RunError> {
         let start = Instant::now();
         let run = self.state.runs.fetch_add(1, Ordering::Relaxed);
-        if fraction(self.config.seed, run, 0) < self.config.failures {
+        if random_fraction(self.config.seed, run, 0) < self.config.failures {
             return Err(RunError::Injected {
                 device: self.profile.name.clone(),
                 run,
             });
         }
         let outcome = run_it()?;
-        let estimate = self.modelled(inputs)?;
-        let seconds = estimate.time.as_secs_f64() * self.factor(run);
+        let estimate = self.estimate_run(inputs)?;
+        let seconds = estimate.time.as_secs_f64() * self.duration_factor(run);
         let busy = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let watts = self.profile.power.map(|power| power.busy_watts);
         let energy = watts.map(|watts| Energy {
@@ -365,7 +369,7 @@ impl EmulatedProgram {
         if self.config.pace == Pace::Paced {
             std::thread::sleep(busy.saturating_sub(start.elapsed()));
         }
-        self.state.busy.note(busy);
+        self.state.busy.record_busy(busy);
         Ok(Outcome {
             busy,
             energy,
@@ -374,8 +378,8 @@ impl EmulatedProgram {
     }
 
     /// Returns the duration of a run, including jitter, as a factor of the model.
-    fn factor(&self, run: u64) -> f64 {
-        let spread = 2.0 * fraction(self.config.seed, run, 1) - 1.0;
+    fn duration_factor(&self, run: u64) -> f64 {
+        let spread = 2.0 * random_fraction(self.config.seed, run, 1) - 1.0;
         (1.0 + self.config.jitter * spread) / self.config.speed
     }
 }
@@ -393,7 +397,7 @@ impl Program for EmulatedProgram {
         self.as_modelled(inputs, || self.program.run(inputs))
     }
 
-    fn session(&self, states: Vec<SessionState>) -> Result<Box<dyn Session + '_>, RunError> {
+    fn open_session(&self, states: Vec<SessionState>) -> Result<Box<dyn Session + '_>, RunError> {
         Ok(Box::new(EmulatedSession::new(self, states)?))
     }
 
@@ -404,11 +408,11 @@ impl Program for EmulatedProgram {
     ) -> Result<Outcome<TensorHandle>, RunError> {
         let memory = self.memory.as_ref();
         let input = |(name, held): (&String, &TensorHandle)| {
-            let tensor = memory.map_or_else(|| held.to_host(), |memory| memory.input(held));
+            let tensor = memory.map_or_else(|| held.to_host(), |memory| memory.run_input(held));
             Ok((name.clone(), tensor?))
         };
         if let Some(memory) = memory {
-            memory.crosses(inputs.values());
+            memory.pace_crossing(inputs.values());
         }
         let inputs = inputs.iter().map(input).collect::<Result<_, RunError>>()?;
         let mut outcome = self
@@ -421,16 +425,16 @@ impl Program for EmulatedProgram {
             if let TensorHandle::Host(tensor) = output
                 && kept.contains(name)
             {
-                *output = TensorHandle::Device(memory.keep(tensor.clone())?);
+                *output = TensorHandle::Device(memory.hold_tensor(tensor.clone())?);
             }
         }
-        memory.crosses(outcome.outputs.values());
+        memory.pace_crossing(outcome.outputs.values());
         Ok(outcome)
     }
 }
 
 /// Returns a number from 0 to below 1 that depends only on the arguments (splitmix64).
-fn fraction(seed: u64, run: u64, purpose: u64) -> f64 {
+fn random_fraction(seed: u64, run: u64, purpose: u64) -> f64 {
     let mut word = seed
         .wrapping_add(run.wrapping_mul(2).wrapping_add(purpose).wrapping_add(1))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -446,7 +450,7 @@ mod tests {
     use souk_onnx::custom::DOMAIN;
     use souk_onnx::sampling::{OPERATOR, Sampling};
     use souk_onnx::states::StatePort;
-    use souk_testing::{model, named, node, product, product_inputs, subgraph};
+    use souk_testing::{matmul_subgraph, model, named_tensors, node, product_inputs, subgraph};
     use souk_vocabulary::profile::Throughput;
 
     use super::*;
@@ -483,7 +487,7 @@ mod tests {
     fn results_are_the_cpus_and_time_and_energy_the_profiles() {
         let device = device(at_once());
         assert!(device.profile().emulated);
-        let program = device.compile(&product()).unwrap();
+        let program = device.compile(&matmul_subgraph()).unwrap();
         let outcome = program.run(&product_inputs()).unwrap();
         assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
         // 8 operations at 8 a second, 10 watts.
@@ -503,7 +507,7 @@ mod tests {
             speed: 0.5,
             ..at_once()
         };
-        let program = device(slow).compile(&product()).unwrap();
+        let program = device(slow).compile(&matmul_subgraph()).unwrap();
         assert_eq!(
             program.run(&product_inputs()).unwrap().busy,
             Duration::from_secs(2)
@@ -512,7 +516,7 @@ mod tests {
             speed: 50.0,
             ..EmulatedConfig::default()
         };
-        let program = device(quick).compile(&product()).unwrap();
+        let program = device(quick).compile(&matmul_subgraph()).unwrap();
         let start = Instant::now();
         program.run(&product_inputs()).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(20));
@@ -526,7 +530,7 @@ mod tests {
             ..at_once()
         };
         let outcomes = || {
-            let program = device(failing).compile(&product()).unwrap();
+            let program = device(failing).compile(&matmul_subgraph()).unwrap();
             let failed = |_| program.run(&product_inputs()).is_err();
             (0..32).map(failed).collect::<Vec<bool>>()
         };
@@ -544,7 +548,7 @@ mod tests {
             ..at_once()
         };
         let times = |seed| {
-            let program = device(uneven(seed)).compile(&product()).unwrap();
+            let program = device(uneven(seed)).compile(&matmul_subgraph()).unwrap();
             let run = |_| program.run(&product_inputs()).unwrap().busy.as_secs_f64();
             (0..RUNS).map(run).collect::<Vec<f64>>()
         };
@@ -569,7 +573,7 @@ mod tests {
             seed: 7,
             ..at_once()
         };
-        let program = device(failing).compile(&product()).unwrap();
+        let program = device(failing).compile(&matmul_subgraph()).unwrap();
         let failed = (0..RUNS).filter(|_| program.run(&product_inputs()).is_err());
         let part = failed.count() as f64 / RUNS as f64;
         assert!((part - 0.3).abs() < 0.04, "{part}");
@@ -579,7 +583,7 @@ mod tests {
     fn memory_is_taken_by_programs_and_given_back() {
         let device = device(at_once());
         let free = device.memory_free_bytes();
-        let program = device.compile(&product()).unwrap();
+        let program = device.compile(&matmul_subgraph()).unwrap();
         assert!(device.memory_free_bytes() < free);
         drop(program);
         assert_eq!(device.memory_free_bytes(), free);
@@ -588,7 +592,7 @@ mod tests {
     #[test]
     fn a_session_takes_the_profiles_time_and_memory_and_gives_the_memory_back() {
         let device = device(at_once());
-        let program = device.compile(&product()).unwrap();
+        let program = device.compile(&matmul_subgraph()).unwrap();
         let given = product_inputs();
         let (name, first) = given.first_key_value().unwrap();
         let port = StatePort {
@@ -601,14 +605,14 @@ mod tests {
         };
         let free = device.memory_free_bytes();
         let held = first.bytes().len() as u64;
-        let mut session = program.session(vec![state]).unwrap();
+        let mut session = program.open_session(vec![state]).unwrap();
         let step = session.step(&BTreeMap::new()).unwrap();
         assert_eq!(device.memory_free_bytes(), free - held);
         assert!(step.outputs.is_empty(), "states stay where they are");
         // 8 operations at 8 a second, 10 watts: a run's.
         assert_eq!(step.busy, Duration::from_secs(1));
         assert_eq!(step.energy.map(|it| it.joules), Some(10.0));
-        let kept = session.export(0).unwrap();
+        let kept = session.export_states(0).unwrap();
         assert_eq!(kept[name].to_vec::<f32>().unwrap(), [13.0, 24.0]);
         drop(session);
         assert_eq!(device.memory_free_bytes(), free);
@@ -626,7 +630,7 @@ mod tests {
         };
         profile.throughput.insert(DType::I8, rate);
         let device = EmulatedDevice::new(profile, Arc::new(cpu()), at_once()).unwrap();
-        let refused = device.compile(&product()).err().unwrap();
+        let refused = device.compile(&matmul_subgraph()).err().unwrap();
         assert!(
             refused
                 .to_string()
@@ -647,8 +651,8 @@ mod tests {
             domain: Some(DOMAIN.to_owned()),
             version: Some(1),
         });
-        let numbers = Sampling::default().numbers(0);
-        let given = named(&[
+        let numbers = Sampling::default().to_numbers(0);
+        let given = named_tensors(&[
             (
                 "logits",
                 Tensor::from_vec([1, 3], vec![0f32, 2.0, 1.0]).unwrap(),

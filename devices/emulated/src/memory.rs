@@ -62,7 +62,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    pub fn copied(&self) -> CopyTotals {
+    pub fn copy_totals(&self) -> CopyTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CopyTotals {
             from_host: read(&self.from_host),
@@ -76,14 +76,14 @@ impl Copies {
 
 impl EmulatedMemory {
     /// Returns the memory of the device that `profile` describes; `None` if it works in the host's.
-    pub fn of(profile: &Profile, pace: Pace, state: Arc<State>) -> Option<Self> {
-        let stated = catalogue::interconnect(&profile.name);
+    pub fn for_profile(profile: &Profile, pace: Pace, state: Arc<State>) -> Option<Self> {
+        let stated = catalogue::find_interconnect(&profile.name);
         if stated.is_none() && !is_apart(profile) {
             return None;
         }
         let Interconnect { pcie, direct } = stated.cloned().unwrap_or_default();
-        let host_link = pcie.map_or_else(links::copied, |(generation, lanes)| {
-            links::pcie(generation, lanes)
+        let host_link = pcie.map_or_else(links::host_copy_path, |(generation, lanes)| {
+            links::pcie_path(generation, lanes)
         });
         Some(Self(Arc::new(Inside {
             label: format!("{} (emulated)", profile.name),
@@ -95,8 +95,8 @@ impl EmulatedMemory {
         })))
     }
 
-    /// Keeps a tensor that a run left here: it needs room, but no copy.
-    pub fn keep(&self, tensor: Tensor) -> Result<Arc<dyn Resident>, RunError> {
+    /// Keeps a tensor that a run left here: there must be room for it, but it needs no copy.
+    pub fn hold_tensor(&self, tensor: Tensor) -> Result<Arc<dyn Resident>, RunError> {
         let inside = &*self.0;
         let bytes = tensor.bytes().len() as u64;
         let loaded = &inside.state.loaded_bytes;
@@ -116,7 +116,7 @@ impl EmulatedMemory {
 
     /// Returns an input of a run as the CPU computes with it; first copies it here if it lies
     /// elsewhere.
-    pub fn input(&self, held: &TensorHandle) -> Result<Tensor, RunError> {
+    pub fn run_input(&self, held: &TensorHandle) -> Result<Tensor, RunError> {
         let TensorHandle::Device(resident) = held else {
             return held.to_host();
         };
@@ -127,25 +127,28 @@ impl EmulatedMemory {
                 return Ok(emulated.tensor.clone());
             }
             if self.peer_link(&emulated.memory).is_some() {
-                self.take(&**resident)?;
+                self.copy_from_peer(&**resident)?;
                 return Ok(emulated.tensor.clone());
             }
         }
         let tensor = resident.to_host()?;
-        self.put(&tensor)?;
+        self.copy_from_host(&tensor)?;
         Ok(tensor)
     }
 
     /// Reserves room here for a tensor in another such device's memory, and returns the link
-    /// between them.
-    fn taken(&self, from: &dyn Resident) -> Result<(Arc<dyn Resident>, Path), RunError> {
-        let there = emulated(from);
+    /// between them, which must exist.
+    fn reserve_from_peer(
+        &self,
+        from: &dyn Resident,
+    ) -> Result<(Arc<dyn Resident>, Path), RunError> {
+        let there = as_emulated(from);
         let link = there.and_then(|there| self.peer_link(&there.memory));
-        let (there, link) = there.zip(link).ok_or_else(|| self.unlinked(&from))?;
-        Ok((self.keep(there.tensor.clone())?, link))
+        let (there, link) = there.zip(link).ok_or_else(|| self.unlinked_error(&from))?;
+        Ok((self.hold_tensor(there.tensor.clone())?, link))
     }
 
-    fn unlinked(&self, from: &dyn fmt::Debug) -> RunError {
+    fn unlinked_error(&self, from: &dyn fmt::Debug) -> RunError {
         RunError::Engine {
             engine: "emulated",
             reason: format!("nothing links {from:?} to {}", self.0.label),
@@ -153,20 +156,20 @@ impl EmulatedMemory {
     }
 
     /// Counts the tensors among these that are on the host as one crossing.
-    pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a TensorHandle>) {
+    pub fn pace_crossing<'a>(&self, all: impl Iterator<Item = &'a TensorHandle>) {
         let on_host = all.filter_map(|held| match held {
             TensorHandle::Host(tensor) => Some(tensor.bytes().len() as u64),
             TensorHandle::Device(_) => None,
         });
         let bytes: u64 = on_host.sum();
         if self.0.pace == Pace::Paced && bytes > 0 {
-            std::thread::sleep(self.0.host_link.time(bytes));
+            std::thread::sleep(self.0.host_link.transfer_time(bytes));
         }
     }
 
-    fn copy(&self, link: &Path, counter: &AtomicU64, bytes: u64) {
+    fn record_copy(&self, link: &Path, counter: &AtomicU64, bytes: u64) {
         let start = Instant::now();
-        let time = link.time(bytes);
+        let time = link.transfer_time(bytes);
         let copies = &self.0.state.copies;
         counter.fetch_add(bytes, Ordering::Relaxed);
         copies.operations.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +181,7 @@ impl EmulatedMemory {
     }
 }
 
-fn emulated(resident: &dyn Resident) -> Option<&EmulatedResident> {
+fn as_emulated(resident: &dyn Resident) -> Option<&EmulatedResident> {
     let any: &dyn Any = resident;
     any.downcast_ref()
 }
@@ -213,52 +216,56 @@ impl DeviceMemory for EmulatedMemory {
         })
     }
 
-    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
-        let resident = self.keep(tensor.clone())?;
+    fn copy_from_host(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        let resident = self.hold_tensor(tensor.clone())?;
         let counter = &self.0.state.copies.from_host;
-        self.copy(&self.0.host_link, counter, resident.bytes());
+        self.record_copy(&self.0.host_link, counter, resident.bytes());
         Ok(resident)
     }
 
     fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
-        let kept = tensors.iter().map(|tensor| self.keep(tensor.clone()));
+        let kept = tensors
+            .iter()
+            .map(|tensor| self.hold_tensor(tensor.clone()));
         let residents = kept.collect::<Result<Vec<_>, _>>()?;
         let counter = &self.0.state.copies.from_host;
-        self.copy(&self.0.host_link, counter, bytes_of(&residents));
+        self.record_copy(&self.0.host_link, counter, bytes_of(&residents));
         Ok(residents)
     }
 
     fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
         let own = residents.iter().filter_map(|resident| {
-            let there = emulated(&**resident)?;
+            let there = as_emulated(&**resident)?;
             let is_here = Arc::ptr_eq(&there.memory.0, &self.0);
             is_here.then(|| there.tensor.clone())
         });
         let tensors: Vec<Tensor> = own.collect();
         if tensors.len() < residents.len() {
-            return Err(self.unlinked(&residents));
+            return Err(self.unlinked_error(&residents));
         }
         let counter = &self.0.state.copies.to_host;
-        self.copy(&self.0.host_link, counter, bytes_of(residents));
+        self.record_copy(&self.0.host_link, counter, bytes_of(residents));
         Ok(tensors)
     }
 
-    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
-        let (resident, link) = self.taken(from)?;
+    fn copy_from_peer(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+        let (resident, link) = self.reserve_from_peer(from)?;
         let counter = &self.0.state.copies.from_peers;
-        self.copy(&link, counter, resident.bytes());
+        self.record_copy(&link, counter, resident.bytes());
         Ok(resident)
     }
 
     fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
-        let each = from.iter().map(|resident| self.taken(&**resident));
+        let each = from
+            .iter()
+            .map(|resident| self.reserve_from_peer(&**resident));
         let (residents, links): (Vec<_>, Vec<Path>) = each
             .collect::<Result<Vec<_>, RunError>>()?
             .into_iter()
             .unzip();
         if let Some(link) = links.first() {
             let counter = &self.0.state.copies.from_peers;
-            self.copy(link, counter, bytes_of(&residents));
+            self.record_copy(link, counter, bytes_of(&residents));
         }
         Ok(residents)
     }
@@ -287,7 +294,7 @@ impl Resident for EmulatedResident {
     fn to_host(&self) -> Result<Tensor, RunError> {
         let memory = &self.memory;
         let counter = &memory.0.state.copies.to_host;
-        memory.copy(&memory.0.host_link, counter, self.bytes);
+        memory.record_copy(&memory.0.host_link, counter, self.bytes);
         Ok(self.tensor.clone())
     }
 }
@@ -311,8 +318,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use souk_cpu::Cpu;
-    use souk_testing::{model, node, noise, subgraph};
-    use souk_vocabulary::catalogue::find;
+    use souk_testing::{model, node, noise_tensor, subgraph};
+    use souk_vocabulary::catalogue::find_processor;
     use souk_vocabulary::processor::Processor;
 
     use super::*;
@@ -328,7 +335,12 @@ mod tests {
             pace,
             ..EmulatedConfig::default()
         };
-        EmulatedDevice::new(find(name).unwrap().clone(), Arc::new(cpu()), config).unwrap()
+        EmulatedDevice::new(
+            find_processor(name).unwrap().clone(),
+            Arc::new(cpu()),
+            config,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -343,7 +355,7 @@ mod tests {
         .map(|name| device(name, Pace::Virtual));
         let other = device("google-tpu-v5p", Pace::Virtual);
         let [sxm, h200, pcie, amd, tpu, other] =
-            [&sxm, &h200, &pcie, &amd, &tpu, &other].map(|device| device.memory().unwrap());
+            [&sxm, &h200, &pcie, &amd, &tpu, &other].map(|device| device.device_memory().unwrap());
         let (generation, lanes) = (5, 16);
         let kind = PathKind::Pcie { generation, lanes };
         assert_eq!(sxm.host_link().kind, kind);
@@ -356,7 +368,10 @@ mod tests {
         assert_eq!(rate(tpu, other), Some(100e9));
         assert_eq!(tpu.host_link().kind, PathKind::HostCopy);
         for shares in ["apple-m3-max-gpu", "qualcomm-adreno-750", "amd-epyc-9654"] {
-            assert!(device(shares, Pace::Virtual).memory().is_none(), "{shares}");
+            assert!(
+                device(shares, Pace::Virtual).device_memory().is_none(),
+                "{shares}"
+            );
         }
     }
 
@@ -366,26 +381,31 @@ mod tests {
             device("nvidia-h100-sxm", Pace::Virtual),
             device("nvidia-h100-sxm", Pace::Virtual),
         );
-        let (memory, peer) = (one.memory().unwrap(), two.memory().unwrap());
-        let (all, tensor) = (one.memory_free_bytes(), noise(&[1 << 18], 3));
-        let there = memory.put(&tensor).unwrap();
+        let (memory, peer) = (one.device_memory().unwrap(), two.device_memory().unwrap());
+        let (all, tensor) = (one.memory_free_bytes(), noise_tensor(&[1 << 18], 3));
+        let there = memory.copy_from_host(&tensor).unwrap();
         assert!(format!("{there:?}").ends_with("in nvidia-h100-sxm (emulated)"));
         assert_eq!(one.memory_free_bytes(), all - (1 << 20));
-        assert_eq!(one.copied().from_host, 1 << 20);
-        assert_eq!(one.copied().time, memory.host_link().time(1 << 20));
-        let copy = peer.take(&*there).unwrap();
+        assert_eq!(one.copy_totals().from_host, 1 << 20);
+        assert_eq!(
+            one.copy_totals().time,
+            memory.host_link().transfer_time(1 << 20)
+        );
+        let copy = peer.copy_from_peer(&*there).unwrap();
         let link = peer.peer_link(memory).unwrap();
-        assert_eq!(two.copied().time, link.time(1 << 20));
+        assert_eq!(two.copy_totals().time, link.transfer_time(1 << 20));
         assert_eq!(copy.to_host().unwrap().bytes(), tensor.bytes());
-        assert_eq!(two.copied().to_host, 1 << 20);
+        assert_eq!(two.copy_totals().to_host, 1 << 20);
         drop(there);
         assert_eq!(one.memory_free_bytes(), all);
-        let refused = memory.put(&noise(&[2], 1)).and_then(|it| {
-            device("nvidia-t4", Pace::Virtual)
-                .memory()
-                .unwrap()
-                .take(&*it)
-        });
+        let refused = memory
+            .copy_from_host(&noise_tensor(&[2], 1))
+            .and_then(|it| {
+                device("nvidia-t4", Pace::Virtual)
+                    .device_memory()
+                    .unwrap()
+                    .copy_from_peer(&*it)
+            });
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("nothing links"), "{refused}");
     }
@@ -396,24 +416,24 @@ mod tests {
             device("nvidia-h100-sxm", Pace::Virtual),
             device("nvidia-h100-sxm", Pace::Virtual),
         );
-        let (memory, peer) = (one.memory().unwrap(), two.memory().unwrap());
-        let tensors: Vec<Tensor> = (0..8).map(|seed| noise(&[256], seed)).collect();
+        let (memory, peer) = (one.device_memory().unwrap(), two.device_memory().unwrap());
+        let tensors: Vec<Tensor> = (0..8).map(|seed| noise_tensor(&[256], seed)).collect();
         let there = memory.put_all(&tensors).unwrap();
         let (bytes, link) = (8 * 1024, memory.host_link());
         assert_eq!(
-            (one.copied().from_host, one.copied().operations),
+            (one.copy_totals().from_host, one.copy_totals().operations),
             (bytes, 1)
         );
-        assert_eq!(one.copied().time, link.time(bytes));
+        assert_eq!(one.copy_totals().time, link.transfer_time(bytes));
         assert_eq!(memory.read_all(&there).unwrap(), tensors);
-        assert_eq!(one.copied().time, 2 * link.time(bytes));
+        assert_eq!(one.copy_totals().time, 2 * link.transfer_time(bytes));
         let copies = peer.take_all(&there).unwrap();
         let direct = peer.peer_link(memory).unwrap();
         assert_eq!(
-            (two.copied().from_peers, two.copied().operations),
+            (two.copy_totals().from_peers, two.copy_totals().operations),
             (bytes, 1)
         );
-        assert_eq!(two.copied().time, direct.time(bytes));
+        assert_eq!(two.copy_totals().time, direct.transfer_time(bytes));
         assert_eq!(peer.read_all(&copies).unwrap(), tensors);
         let elsewhere = peer.read_all(&there).unwrap_err().to_string();
         assert!(elsewhere.contains("nothing links"), "{elsewhere}");
@@ -422,10 +442,10 @@ mod tests {
     #[test]
     fn a_paced_copy_makes_wait() {
         let device = device("google-tpu-v5p", Pace::Paced);
-        let memory = device.memory().unwrap();
+        let memory = device.device_memory().unwrap();
         let start = Instant::now();
-        let _there = memory.put(&noise(&[1 << 21], 3)).unwrap();
-        assert!(start.elapsed() >= memory.host_link().time(8 << 20));
+        let _there = memory.copy_from_host(&noise_tensor(&[1 << 21], 3)).unwrap();
+        assert!(start.elapsed() >= memory.host_link().transfer_time(8 << 20));
     }
 
     #[test]
@@ -434,9 +454,9 @@ mod tests {
         let (x, y) = (("x", DType::F32), ("y", DType::F32));
         let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
         let program = device.compile(&graph).unwrap();
-        let (memory, x) = (device.memory().unwrap(), noise(&[1 << 21], 3));
-        let way = memory.host_link().time(8 << 20);
-        let there = TensorHandle::Device(memory.put(&x).unwrap());
+        let (memory, x) = (device.device_memory().unwrap(), noise_tensor(&[1 << 21], 3));
+        let way = memory.host_link().transfer_time(8 << 20);
+        let there = TensorHandle::Device(memory.copy_from_host(&x).unwrap());
         let run = |x: &TensorHandle, kept: &[&str]| {
             let kept = kept.iter().map(|name| (*name).to_owned()).collect();
             let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
@@ -453,7 +473,7 @@ mod tests {
             );
         }
         assert_eq!(
-            device.copied().operations,
+            device.copy_totals().operations,
             1,
             "nothing was copied but before"
         );
@@ -461,7 +481,7 @@ mod tests {
 
     #[test]
     fn what_a_run_leaves_is_not_copied_and_may_be_too_much() {
-        let mut profile = find("nvidia-t4").unwrap().clone();
+        let mut profile = find_processor("nvidia-t4").unwrap().clone();
         profile.memory.bytes = 100_000;
         let config = EmulatedConfig {
             pace: Pace::Virtual,
@@ -471,7 +491,7 @@ mod tests {
         let (x, y) = (("x", DType::F32), ("y", DType::F32));
         let graph = subgraph(&model(vec![node("Relu", &["x"], &["y"])], &[x], &[y], &[]));
         let program = device.compile(&graph).unwrap();
-        let x = noise(&[100, 100], 4);
+        let x = noise_tensor(&[100, 100], 4);
         let alone = program.run(&BTreeMap::from([("x".to_owned(), x.clone())]));
         let alone = alone.unwrap().outputs["y"].clone();
         let kept = BTreeSet::from(["y".to_owned()]);
@@ -482,7 +502,7 @@ mod tests {
             .remove("y")
             .unwrap();
         let second = run(first.clone()).unwrap().outputs.remove("y").unwrap();
-        assert_eq!(device.copied(), CopyTotals::default());
+        assert_eq!(device.copy_totals(), CopyTotals::default());
         let error = run(first.clone()).unwrap_err();
         let RunError::OutOfMemory {
             device: named,
@@ -496,6 +516,6 @@ mod tests {
         drop(first);
         assert!(run(second.clone()).is_ok());
         assert_eq!(second.to_host().unwrap().bytes(), alone.bytes());
-        assert_eq!(device.copied().to_host, 40_000);
+        assert_eq!(device.copy_totals().to_host, 40_000);
     }
 }

@@ -28,7 +28,7 @@ impl<'a> EmulatedSession<'a> {
         let first: BTreeMap<String, Tensor> = first
             .map(|state| (state.port.input.clone(), state.value.clone()))
             .collect();
-        let session = program.program.session(states)?;
+        let session = program.program.open_session(states)?;
         let bytes = first.values().map(|state| state.bytes().len() as u64).sum();
         Ok(Self {
             program,
@@ -60,8 +60,8 @@ impl Session for EmulatedSession<'_> {
         steps.iter().map(|step| self.step_one(step)).collect()
     }
 
-    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
-        self.session.export(sequence)
+    fn export_states(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+        self.session.export_states(sequence)
     }
 }
 

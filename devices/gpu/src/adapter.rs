@@ -34,9 +34,9 @@ const NUMBERS: Features = Features::SHADER_F16
 /// How a GPU is used.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuConfig {
-    /// Bytes of its memory that souk may use; `None` for all of it.
+    /// Bytes of its memory that souk can use; `None` for all of it.
     pub memory_bytes_max: Option<u64>,
-    /// Time after which the device gives a run up.
+    /// A submission must end within this time, otherwise souk gives the device up.
     pub time_max: Duration,
 }
 
@@ -68,7 +68,7 @@ pub struct OpenError {
 
 /// The adapters of this machine, software ones last.
 #[must_use]
-pub fn adapters() -> Vec<Adapter> {
+pub fn list_adapters() -> Vec<Adapter> {
     let mut descriptor = InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
     let instance = Instance::new(descriptor);
@@ -99,7 +99,7 @@ impl Adapter {
 
     /// The driver with its version.
     #[must_use]
-    pub fn driver(&self) -> String {
+    pub fn driver_version(&self) -> String {
         let info = &self.info;
         format!("{:?}: {} {}", info.backend, info.driver, info.driver_info)
     }
@@ -113,7 +113,7 @@ impl Adapter {
             info.vendor,
             info.device,
             info.name,
-            self.driver()
+            self.driver_version()
         )
     }
 
@@ -124,9 +124,9 @@ impl Adapter {
         let is_shared = self.info.device_type != DeviceType::DiscreteGpu;
         Profile {
             name: profile::GPU.to_owned(),
-            vendor: vendor(self.info.vendor),
+            vendor: vendor_name(self.info.vendor),
             model: self.info.name.clone(),
-            kind: self.kind(),
+            kind: self.device_kind(),
             emulated: false,
             memory: Memory {
                 kind: if is_shared {
@@ -141,11 +141,11 @@ impl Adapter {
             launch: Duration::ZERO,
             power: None,
             traits: vec![Trait::HighlyParallel, Trait::LargeBatch],
-            source: format!("{}; memory: {source}", self.driver()),
+            source: format!("{}; memory: {source}", self.driver_version()),
         }
     }
 
-    fn kind(&self) -> Kind {
+    fn device_kind(&self) -> Kind {
         let api = match (self.info.vendor, self.info.backend) {
             (QUALCOMM, _) => GpuApi::Adreno,
             (ARM, _) => GpuApi::Mali,
@@ -159,7 +159,7 @@ impl Adapter {
     }
 
     /// Where Linux describes it, if the driver says which card it is.
-    fn folder(&self) -> Option<PathBuf> {
+    fn sysfs_folder(&self) -> Option<PathBuf> {
         let bus = &self.info.device_pci_bus_id;
         let is_known = !bus.is_empty();
         is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
@@ -169,11 +169,11 @@ impl Adapter {
     /// it. Where both are one memory, the driver still copies within it.
     pub(crate) fn host_link(&self) -> Link {
         match self.info.device_type {
-            DeviceType::IntegratedGpu | DeviceType::Cpu => links::copied(),
+            DeviceType::IntegratedGpu | DeviceType::Cpu => links::host_copy_path(),
             _ => self
-                .folder()
+                .sysfs_folder()
                 .and_then(|folder| souk_host::bus::pcie_at(&folder))
-                .unwrap_or_else(links::copied),
+                .unwrap_or_else(links::host_copy_path),
         }
     }
 
@@ -181,7 +181,7 @@ impl Adapter {
     /// it.
     fn memory_bytes(&self) -> (u64, &'static str) {
         let vram = self
-            .folder()
+            .sysfs_folder()
             .map(|folder| folder.join("mem_info_vram_total"));
         let stated = vram.and_then(|file| fs::read_to_string(file).ok());
         if let Some(bytes) = stated.and_then(|text| text.trim().parse().ok()) {
@@ -196,7 +196,7 @@ impl Adapter {
         (largest, "at least the largest buffer the driver allows")
     }
 
-    pub(crate) fn open(&self, config: GpuConfig) -> Result<Context, OpenError> {
+    pub(crate) fn open_context(&self, config: GpuConfig) -> Result<Context, OpenError> {
         let own = self.adapter.limits();
         let limits = Limits {
             max_buffer_size: own.max_buffer_size,
@@ -228,12 +228,15 @@ impl Adapter {
         let driver = WebGpu::new(device, queue, answers, lost_now);
         let driver = Driver::WebGpu(driver);
         let context = Context::new(name, driver, bytes_max, config.time_max, lost);
-        Ok(context.watched(self.folder().and_then(|folder| Live::of(&folder))))
+        Ok(context.with_live_readings(
+            self.sysfs_folder()
+                .and_then(|folder| Live::open_folder(&folder)),
+        ))
     }
 }
 
 /// Makers by PCI number; others keep the number.
-fn vendor(number: u32) -> String {
+fn vendor_name(number: u32) -> String {
     let known = match number {
         0x1002 => "AMD",
         0x10de => "NVIDIA",

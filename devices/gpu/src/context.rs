@@ -33,9 +33,9 @@ pub(crate) struct Context {
     driver: Driver,
     /// Name of the device in errors.
     pub name: String,
-    /// The most bytes that may be in use at once.
+    /// The most bytes that can be in use at once.
     pub bytes_max: u64,
-    /// How long one submission may take.
+    /// A submission must end within this time.
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
     meter: Option<Box<dyn Domain>>,
@@ -99,13 +99,13 @@ impl Context {
 
     /// Adds a counter of the device's energy.
     #[cfg(feature = "cuda")]
-    pub fn metered(mut self, meter: Option<Box<dyn Domain>>) -> Self {
+    pub fn with_meter(mut self, meter: Option<Box<dyn Domain>>) -> Self {
         self.meter = meter;
         self
     }
 
     /// Adds the readings that the kernel's driver provides of the card.
-    pub fn watched(mut self, live: Option<Live>) -> Self {
+    pub fn with_live_readings(mut self, live: Option<Live>) -> Self {
         self.live = live;
         self
     }
@@ -124,7 +124,7 @@ impl Context {
 
     /// Joules counted, where the device has a counter.
     pub fn joules(&self) -> Option<f64> {
-        self.meter.as_ref()?.joules()
+        self.meter.as_ref()?.energy_joules()
     }
 
     /// Bytes in buffers that hold values.
@@ -133,7 +133,7 @@ impl Context {
     }
 
     /// How kernels have floats of 16 bits; two to a word until [`Self::try_halves`] was called.
-    pub fn halves(&self) -> Halves {
+    pub fn half_support(&self) -> Halves {
         self.halves.get().copied().unwrap_or(Halves::Words)
     }
 
@@ -143,8 +143,8 @@ impl Context {
     }
 
     /// Which numbers of 64 bits kernels have.
-    pub fn doubles(&self) -> Doubles {
-        *self.doubles.get_or_init(|| self.driver.doubles())
+    pub fn double_support(&self) -> Doubles {
+        *self.doubles.get_or_init(|| self.driver.double_support())
     }
 
     /// Leaves these numbers of 64 bits to it, whatever the device has.
@@ -178,20 +178,24 @@ impl Context {
 
     /// Notes that the device worked.
     pub fn note_busy(&self, time: Duration) {
-        self.busy.note(time);
+        self.busy.record_busy(time);
     }
 
     /// Returns the part of the time that the device worked since the last call, 0 to 1; or its
     /// recent load by all processes, if that is known and larger.
     pub fn utilisation(&self) -> f64 {
         let own = self.busy.utilisation();
-        let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy());
-        let for_all = self.live.as_ref().and_then(Live::busy).or_else(by_meter);
+        let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy_fraction());
+        let for_all = self
+            .live
+            .as_ref()
+            .and_then(Live::busy_fraction)
+            .or_else(by_meter);
         for_all.map_or(own, |for_all| own.max(for_all))
     }
 
     /// A buffer of at least `bytes`.
-    pub fn buffer(&self, bytes: u64) -> Result<Arc<PooledBuffer>, GpuError> {
+    pub fn allocate_buffer(&self, bytes: u64) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = bytes.max(BUFFER_BYTES_MIN).next_power_of_two();
         // Large ones are rounded less: half of a device would be lost to rounding.
         let size = if size > 1 << 20 {
@@ -203,8 +207,8 @@ impl Context {
             bytes,
             free: self.bytes_max.saturating_sub(self.used_bytes()),
         };
-        if let Some(buffer) = self.memory.take(size) {
-            return Ok(self.memory.hold(buffer));
+        if let Some(buffer) = self.memory.take_idle(size) {
+            return Ok(self.memory.hold_reusable(buffer));
         }
         let largest = self.driver.buffer_bytes_max();
         if size > largest || self.used_bytes() + size > self.bytes_max {
@@ -214,24 +218,28 @@ impl Context {
         if self.used_bytes() + rested + size > self.bytes_max {
             self.memory.let_go();
         }
-        let made = self.driver.buffer(size).or_else(|| {
+        let made = self.driver.allocate_buffer(size).or_else(|| {
             self.memory.let_go();
-            self.driver.buffer(size)
+            self.driver.allocate_buffer(size)
         });
-        Ok(self.memory.hold(made.ok_or_else(out_of_memory)?))
+        Ok(self.memory.hold_reusable(made.ok_or_else(out_of_memory)?))
     }
 
     /// Uploads bytes to a buffer outside the pool. The driver executes a write before the whole
-    /// submission that records it, and an earlier part of that submission may use a pooled buffer.
-    pub fn upload(&self, bytes: &[u8]) -> Result<Arc<PooledBuffer>, GpuError> {
+    /// submission that records it, and an earlier part of that submission can use a pooled buffer.
+    pub fn upload_bytes(&self, bytes: &[u8]) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = (bytes.len() as u64).max(4).next_multiple_of(4);
         let free = self.bytes_max.saturating_sub(self.used_bytes());
         let out_of_memory = GpuError::OutOfMemory { bytes: size, free };
         if size > self.driver.buffer_bytes_max() || size > free {
             return Err(out_of_memory);
         }
-        let buffer = self.driver.upload(bytes, size)?.ok_or(out_of_memory)?;
-        self.traffic.note(Way::FromHost, bytes.len() as u64);
+        let buffer = self
+            .driver
+            .upload_bytes(bytes, size)?
+            .ok_or(out_of_memory)?;
+        self.traffic
+            .record_transfer(Way::FromHost, bytes.len() as u64);
         Ok(self.memory.hold_once(buffer))
     }
 
@@ -241,7 +249,10 @@ impl Context {
         contents: &[Cow<'_, [u8]>],
     ) -> Result<Vec<Arc<PooledBuffer>>, GpuError> {
         if let [] | [_] = contents {
-            return contents.iter().map(|bytes| self.upload(bytes)).collect();
+            return contents
+                .iter()
+                .map(|bytes| self.upload_bytes(bytes))
+                .collect();
         }
         let sized = contents.iter().map(|bytes| {
             let size = (bytes.len() as u64).max(4).next_multiple_of(4);
@@ -257,13 +268,13 @@ impl Context {
         }
         let buffers = self.driver.upload_all(&sized)?.ok_or(out_of_memory)?;
         let bytes = contents.iter().map(|bytes| bytes.len() as u64).sum();
-        self.traffic.note(Way::FromHost, bytes);
+        self.traffic.record_transfer(Way::FromHost, bytes);
         let hold = |buffer| self.memory.hold_once(buffer);
         Ok(buffers.into_iter().map(hold).collect())
     }
 
     /// The pipeline of a kernel, compiled at its first use.
-    pub fn pipeline(&self, source: &str) -> Result<Arc<Pipeline>, GpuError> {
+    pub fn pipeline_for(&self, source: &str) -> Result<Arc<Pipeline>, GpuError> {
         let held = self
             .pipelines
             .lock()
@@ -274,7 +285,7 @@ impl Context {
             return Ok(pipeline);
         }
         let start = Instant::now();
-        let pipeline = Arc::new(self.driver.compile(source)?);
+        let pipeline = Arc::new(self.driver.compile_kernel(source)?);
         let took = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.compiling_us.fetch_add(took, Ordering::Relaxed);
         let mut pipelines = self
@@ -294,7 +305,7 @@ impl Context {
     }
 
     /// Returns an error if the device was lost or hung in a run.
-    pub fn check(&self) -> Result<(), GpuError> {
+    pub fn ensure_not_lost(&self) -> Result<(), GpuError> {
         match self.lost.load(Ordering::Relaxed) {
             true => Err(GpuError::Lost),
             false => Ok(()),
@@ -309,8 +320,8 @@ impl Context {
     }
 
     /// Carries out launches in order.
-    pub fn launch(&self, launches: &[Launch]) -> Result<(), GpuError> {
-        match self.driver.launch(launches, self.time_max)? {
+    pub fn submit_launches(&self, launches: &[Launch]) -> Result<(), GpuError> {
+        match self.driver.submit_launches(launches, self.time_max)? {
             true => Ok(()),
             false => Err(self.give_up()),
         }
@@ -324,16 +335,16 @@ impl Context {
     /// Reads buffers back, the first bytes of each, once everything launched is done.
     pub fn read(&self, buffers: &[(&Buffer, u64)]) -> Result<Vec<Bytes>, GpuError> {
         let read = self.driver.read(buffers, self.time_max);
-        self.check()?;
+        self.ensure_not_lost()?;
         let read = read?.ok_or_else(|| self.give_up())?;
         let bytes = buffers.iter().map(|(_, bytes)| bytes).sum();
-        self.traffic.note(Way::ToHost, bytes);
+        self.traffic.record_transfer(Way::ToHost, bytes);
         Ok(read)
     }
 }
 
 impl Memory {
-    fn take(&self, size: u64) -> Option<Buffer> {
+    fn take_idle(&self, size: u64) -> Option<Buffer> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         // A buffer a quarter larger does as well.
         let (&found, buffers) = idle
@@ -350,16 +361,16 @@ impl Memory {
         self.idle_bytes.store(0, Ordering::Relaxed);
     }
 
-    fn hold(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
-        self.counted(buffer, true)
+    fn hold_reusable(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
+        self.count_buffer(buffer, true)
     }
 
     /// Holds a buffer that does not go to the pool.
     fn hold_once(self: &Arc<Self>, buffer: Buffer) -> Arc<PooledBuffer> {
-        self.counted(buffer, false)
+        self.count_buffer(buffer, false)
     }
 
-    fn counted(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<PooledBuffer> {
+    fn count_buffer(self: &Arc<Self>, buffer: Buffer, reusable: bool) -> Arc<PooledBuffer> {
         self.used_bytes.fetch_add(buffer.size(), Ordering::Relaxed);
         Arc::new(PooledBuffer {
             buffer: Some(buffer),

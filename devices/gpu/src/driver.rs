@@ -83,7 +83,7 @@ impl Buffer {
     }
 
     /// Returns the stretch of the whole buffer.
-    pub fn whole(&self) -> Stretch {
+    pub fn as_stretch(&self) -> Stretch {
         Stretch {
             buffer: self.clone(),
             start: 0,
@@ -125,7 +125,7 @@ impl Driver {
         }
     }
 
-    /// Whether kernels may have floats of 16 bits of the device's own.
+    /// Whether kernels can have floats of 16 bits of the device's own.
     pub fn has_halves(&self) -> bool {
         match self {
             Self::WebGpu(driver) => driver.has_halves(),
@@ -136,10 +136,10 @@ impl Driver {
         }
     }
 
-    /// Which numbers of 64 bits kernels may have.
-    pub fn doubles(&self) -> Doubles {
+    /// Which numbers of 64 bits kernels can have.
+    pub fn double_support(&self) -> Doubles {
         match self {
-            Self::WebGpu(driver) => driver.doubles(),
+            Self::WebGpu(driver) => driver.double_support(),
             #[cfg(feature = "cuda")]
             Self::Cuda(_) => Doubles::default(),
             #[cfg(all(test, feature = "cuda"))]
@@ -169,8 +169,8 @@ impl Driver {
         None
     }
 
-    /// Copies the first bytes of a buffer of a device that there is a link from.
-    pub fn take(
+    /// Copies the first bytes of a buffer of another device, from which there must be a link.
+    pub fn copy_from_peer(
         &self,
         from: &Self,
         source: &Buffer,
@@ -181,8 +181,12 @@ impl Driver {
         if let (Self::Cuda(own), Self::Cuda(from)) = (self, from)
             && let (Buffer::Cuda(source), Buffer::Cuda(target)) = (source, target)
         {
-            let copied =
-                cuda::Driver::take(own, from, source.span(0, bytes), target.span(0, bytes));
+            let copied = cuda::Driver::copy_from_peer(
+                own,
+                from,
+                source.span(0, bytes),
+                target.span(0, bytes),
+            );
             return copied.map_err(GpuError::Driver);
         }
         let _ = (from, source, target, bytes);
@@ -190,30 +194,32 @@ impl Driver {
     }
 
     /// Allocates a buffer; returns `None` if there is no room.
-    pub fn buffer(&self, bytes: u64) -> Option<Buffer> {
+    pub fn allocate_buffer(&self, bytes: u64) -> Option<Buffer> {
         match self {
-            Self::WebGpu(driver) => driver.buffer(bytes).map(Buffer::WebGpu),
+            Self::WebGpu(driver) => driver.allocate_buffer(bytes).map(Buffer::WebGpu),
             #[cfg(feature = "cuda")]
-            Self::Cuda(driver) => driver.block(bytes).map(|it| Buffer::Cuda(Arc::new(it))),
+            Self::Cuda(driver) => driver
+                .allocate_block(bytes)
+                .map(|it| Buffer::Cuda(Arc::new(it))),
             #[cfg(all(test, feature = "cuda"))]
-            Self::Paper => Some(paper(&[], bytes)),
+            Self::Paper => Some(paper_buffer(&[], bytes)),
         }
     }
 
     /// A new buffer of `size` bytes with these in it, before whatever is launched next.
-    pub fn upload(&self, bytes: &[u8], size: u64) -> Result<Option<Buffer>, GpuError> {
+    pub fn upload_bytes(&self, bytes: &[u8], size: u64) -> Result<Option<Buffer>, GpuError> {
         match self {
-            Self::WebGpu(driver) => Ok(driver.upload(bytes, size).map(Buffer::WebGpu)),
+            Self::WebGpu(driver) => Ok(driver.upload_bytes(bytes, size).map(Buffer::WebGpu)),
             #[cfg(feature = "cuda")]
             Self::Cuda(driver) => {
-                let Some(block) = driver.block(size) else {
+                let Some(block) = driver.allocate_block(size) else {
                     return Ok(None);
                 };
                 driver.write(&block, bytes).map_err(GpuError::Driver)?;
                 Ok(Some(Buffer::Cuda(Arc::new(block))))
             }
             #[cfg(all(test, feature = "cuda"))]
-            Self::Paper => Ok(Some(paper(bytes, size))),
+            Self::Paper => Ok(Some(paper_buffer(bytes, size))),
         }
     }
 
@@ -228,19 +234,19 @@ impl Driver {
             _ => {
                 let each = contents
                     .iter()
-                    .map(|(bytes, size)| self.upload(bytes, *size));
+                    .map(|(bytes, size)| self.upload_bytes(bytes, *size));
                 each.collect()
             }
         }
     }
 
     /// Compiles a kernel.
-    pub fn compile(&self, source: &str) -> Result<Pipeline, GpuError> {
+    pub fn compile_kernel(&self, source: &str) -> Result<Pipeline, GpuError> {
         match self {
-            Self::WebGpu(driver) => driver.compile(source).map(Pipeline::WebGpu),
+            Self::WebGpu(driver) => driver.compile_kernel(source).map(Pipeline::WebGpu),
             #[cfg(feature = "cuda")]
             Self::Cuda(driver) => {
-                let compiled = driver.compile(source).map_err(GpuError::Kernel);
+                let compiled = driver.compile_kernel(source).map_err(GpuError::Kernel);
                 compiled.map(Pipeline::Cuda)
             }
             #[cfg(all(test, feature = "cuda"))]
@@ -250,9 +256,13 @@ impl Driver {
 
     /// Submits launches; an error names the launch that the driver refused. Returns `Ok(false)` if
     /// the driver does not answer in this time.
-    pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
+    pub fn submit_launches(
+        &self,
+        launches: &[Launch],
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
         match self {
-            Self::WebGpu(driver) => driver.launch(launches, time_max),
+            Self::WebGpu(driver) => driver.submit_launches(launches, time_max),
             #[cfg(feature = "cuda")]
             Self::Cuda(driver) => launch_cuda(driver, launches).map(|()| true),
             #[cfg(all(test, feature = "cuda"))]
@@ -298,7 +308,7 @@ impl Driver {
 }
 
 #[cfg(all(test, feature = "cuda"))]
-fn paper(bytes: &[u8], size: u64) -> Buffer {
+fn paper_buffer(bytes: &[u8], size: u64) -> Buffer {
     let word = |at: usize| {
         let word = bytes.get(4 * at..4 * at + 4).unwrap_or_default();
         AtomicU32::new(word.try_into().map_or(0, u32::from_le_bytes))
@@ -354,7 +364,7 @@ fn launch_cuda(driver: &cuda::Driver, launches: &[Launch]) -> Result<(), GpuErro
                 spelt.push(cuda::Work::Kernel(call));
             }
             Launch::Product(product) => {
-                if let Some(product) = product.spelt(span) {
+                if let Some(product) = product.map_places(span) {
                     spelt.push(cuda::Work::Product(product));
                 }
             }

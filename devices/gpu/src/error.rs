@@ -42,7 +42,7 @@ pub(crate) enum GpuError {
 impl GpuError {
     /// Returns this failure as one of compiling, for a weight on its way to the device called
     /// `device`.
-    pub fn sending(self, device: &str, weight: &str) -> CompileError {
+    pub fn into_compile_error(self, device: &str, weight: &str) -> CompileError {
         let device = device.to_owned();
         match self {
             Self::OutOfMemory { bytes, free } => CompileError::OutOfMemory {
@@ -59,7 +59,7 @@ impl GpuError {
     }
 
     /// Returns this failure as one of a run, on the device called `device`, and at `node` if known.
-    pub fn at(self, device: &str, node: Option<&NodeProto>) -> RunError {
+    pub fn into_run_error(self, device: &str, node: Option<&NodeProto>) -> RunError {
         let device = device.to_owned();
         match (self, node) {
             (Self::OutOfMemory { bytes, free }, _) => RunError::OutOfMemory {

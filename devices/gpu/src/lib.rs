@@ -38,13 +38,13 @@ use souk_vocabulary::profile::Profile;
 use souk_vocabulary::residency::DeviceMemory;
 use souk_vocabulary::taxonomy::Kind;
 
-pub use adapter::{Adapter, GpuConfig, OpenError, adapters};
+pub use adapter::{Adapter, GpuConfig, OpenError, list_adapters};
 use context::Context;
 use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
 pub use traffic::TrafficTotals;
 
-/// Whether GPUs run an operator of this name, in any types; the host may do part of it for them.
+/// Whether GPUs run an operator of this name, in any types; the host can do part of it for them.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
     match node.operator_domain().is_empty() {
@@ -58,13 +58,13 @@ pub struct Gpu {
     profile: Profile,
     context: Arc<Context>,
     memory: GpuMemory,
-    /// Bytes of its memory that may be used, if not all.
+    /// Bytes of its memory that can be used, if not all.
     memory_bytes_max: Option<u64>,
 }
 
 impl Gpu {
     /// Creates a GPU over a newly opened device, with the link between its memory and the host's.
-    fn over(profile: Profile, context: Context, host_link: Path) -> Self {
+    fn from_context(profile: Profile, context: Context, host_link: Path) -> Self {
         let context = Arc::new(context);
         Self {
             profile,
@@ -75,7 +75,7 @@ impl Gpu {
     }
 
     /// Limits the memory of the GPU to this many bytes, and states that in its profile.
-    fn within(mut self, memory_bytes_max: Option<u64>) -> Self {
+    fn with_memory_max(mut self, memory_bytes_max: Option<u64>) -> Self {
         self.memory_bytes_max = memory_bytes_max;
         if let Some(bytes_max) = memory_bytes_max {
             self.profile.memory.bytes = self.profile.memory.bytes.min(bytes_max);
@@ -85,22 +85,22 @@ impl Gpu {
 
     /// Bytes that tensors and the sizes of kernels moved between its memory and others.
     #[must_use]
-    pub fn moved(&self) -> TrafficTotals {
-        self.context.traffic().moved()
+    pub fn traffic_totals(&self) -> TrafficTotals {
+        self.context.traffic().traffic_totals()
     }
 
     /// Replaces the profile by one that was measured when the device was opened before.
     #[must_use]
-    pub fn described(mut self, profile: Profile) -> Self {
+    pub fn with_profile(mut self, profile: Profile) -> Self {
         self.profile = profile;
         let memory_bytes_max = self.memory_bytes_max;
-        self.within(memory_bytes_max)
+        self.with_memory_max(memory_bytes_max)
     }
 
     /// Adds measurements of the link to the host, taken from copies.
     #[must_use]
-    pub fn noting(mut self, timed: &[Link]) -> Self {
-        self.memory.note(timed);
+    pub fn with_link_timings(mut self, timed: &[Link]) -> Self {
+        self.memory.record_timings(timed);
         self
     }
 
@@ -108,11 +108,11 @@ impl Gpu {
     ///
     /// # Errors
     /// Returns an [`OpenError`] if the driver refuses.
-    pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
-        let context = adapter.open(config)?;
+    pub fn open_unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
+        let context = adapter.open_context(config)?;
         let profile = adapter.profile();
-        let gpu = Self::over(profile, context, adapter.host_link());
-        Ok(gpu.within(config.memory_bytes_max))
+        let gpu = Self::from_context(profile, context, adapter.host_link());
+        Ok(gpu.with_memory_max(config.memory_bytes_max))
     }
 }
 
@@ -121,7 +121,7 @@ impl Processor for Gpu {
         &self.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
         if node.operator_domain().is_empty() && table::is_declared(node.op_type()) {
             return Ok(());
         }
@@ -132,23 +132,23 @@ impl Processor for Gpu {
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        Estimate::of(work, &self.profile)
+        Estimate::for_work(work, &self.profile)
     }
 
     /// A software adapter, whose profile states no kind, uses all cores.
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         match self.profile.kind {
-            Kind::Custom => system::cores(),
+            Kind::Custom => system::available_cores(),
             _ => 0,
         }
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let graph = Graph::bind(subgraph)?;
+        let graph = Graph::from_subgraph(subgraph)?;
         if graph.dtypes.values().any(|dtype| *dtype == DType::F16) {
-            self.context.try_halves(probe::halves);
+            self.context.try_halves(probe::probe_halves);
         }
-        let program = GpuProgram::compile(self.context.clone(), graph)?;
+        let program = GpuProgram::compile_graph(self.context.clone(), graph)?;
         Ok(Box::new(program))
     }
 
@@ -164,7 +164,7 @@ impl Processor for Gpu {
         self.context.joules()
     }
 
-    fn memory(&self) -> Option<&dyn DeviceMemory> {
+    fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         Some(&self.memory)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Such a tensor is a buffer that a run wrote. It is out of the pool, and counts as used, until its
 //! last reference is dropped. A kernel writes only to buffers of its own run, so a resident tensor
-//! may be the input of any number of runs at once.
+//! can be the input of any number of runs at once.
 
 use std::any::Any;
 use std::fmt;
@@ -20,7 +20,7 @@ use souk_vocabulary::residency::{DeviceMemory, Resident};
 use crate::context::Context;
 use crate::error::GpuError;
 use crate::numbers::packed::lies_there;
-use crate::recording::{Array, Stream, Value, tensor, upload, upload_all};
+use crate::recording::{Array, Stream, Value, tensor_from_words, upload_all, upload_tensor};
 use crate::traffic::Way;
 
 /// A GPU's memory as others see it.
@@ -35,7 +35,7 @@ impl GpuMemory {
     }
 
     /// Takes in how long copies to the host and back took: of both ways the slower.
-    pub fn note(&mut self, timed: &[Link]) {
+    pub fn record_timings(&mut self, timed: &[Link]) {
         let slowest = timed.iter().map(|link| link.bytes_per_second);
         let Some(rate) = slowest.min_by(f64::total_cmp) else {
             return;
@@ -50,13 +50,13 @@ impl GpuMemory {
     }
 
     /// Whether tensors of a type go there.
-    fn takes(&self, dtype: DType) -> bool {
-        lies_there(dtype) || dtype == DType::F64 && self.context.doubles().floats
+    fn can_hold(&self, dtype: DType) -> bool {
+        lies_there(dtype) || dtype == DType::F64 && self.context.double_support().floats
     }
 
-    fn resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {
+    fn wrap_resident(&self, value: Value) -> Result<Arc<dyn Resident>, RunError> {
         let resident = GpuResident::new(&self.context, value);
-        let resident = resident.map_err(|error| error.at(&self.context.name, None))?;
+        let resident = resident.map_err(|error| error.into_run_error(&self.context.name, None))?;
         Ok(Arc::new(resident))
     }
 }
@@ -75,28 +75,28 @@ impl DeviceMemory for GpuMemory {
 
     /// Moves floats, truths and bytes to the device. Other integers stay in the host's memory; each
     /// run whose kernels read them sends them, in the 32 bits in which kernels compute.
-    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
-        if !self.takes(tensor.dtype()) {
-            return self.resident(Value::of_host(tensor.clone()));
+    fn copy_from_host(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+        if !self.can_hold(tensor.dtype()) {
+            return self.wrap_resident(Value::of_host(tensor.clone()));
         }
-        let gone = self.context.check();
-        let sent = gone.and_then(|()| upload(&Stream::new(&self.context), tensor));
-        let array = sent.map_err(|error| error.at(&self.context.name, None))?;
-        self.resident(Value::of_device(array))
+        let gone = self.context.ensure_not_lost();
+        let sent = gone.and_then(|()| upload_tensor(&Stream::new(&self.context), tensor));
+        let array = sent.map_err(|error| error.into_run_error(&self.context.name, None))?;
+        self.wrap_resident(Value::of_device(array))
     }
 
     fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
-        let there = |tensor: &&Tensor| self.takes(tensor.dtype());
+        let there = |tensor: &&Tensor| self.can_hold(tensor.dtype());
         let sent: Vec<&Tensor> = tensors.iter().filter(there).collect();
-        let gone = self.context.check();
+        let gone = self.context.ensure_not_lost();
         let arrays = gone.and_then(|()| upload_all(&Stream::new(&self.context), &sent));
         let mut arrays = arrays
-            .map_err(|error| error.at(&self.context.name, None))?
+            .map_err(|error| error.into_run_error(&self.context.name, None))?
             .into_iter();
         let each = tensors.iter().map(|tensor| {
             let array = there(&tensor).then(|| arrays.next()).flatten();
             let on_host = || Value::of_host(tensor.clone());
-            self.resident(array.map_or_else(on_host, Value::of_device))
+            self.wrap_resident(array.map_or_else(on_host, Value::of_device))
         });
         each.collect()
     }
@@ -104,18 +104,18 @@ impl DeviceMemory for GpuMemory {
     fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
         let own = residents
             .iter()
-            .map(|resident| own(&self.context, &**resident));
+            .map(|resident| local_resident(&self.context, &**resident));
         // A resident of another device reads itself.
         let Some(own) = own.collect::<Option<Vec<&GpuResident>>>() else {
             return residents.iter().map(|it| it.to_host()).collect();
         };
         let read = read(&self.context, &own);
-        read.map_err(|error| error.at(&self.context.name, None))
+        read.map_err(|error| error.into_run_error(&self.context.name, None))
     }
 
-    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
-        match taken(&self.context, from)? {
-            Some(value) => self.resident(value),
+    fn copy_from_peer(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+        match import_resident(&self.context, from)? {
+            Some(value) => self.wrap_resident(value),
             None => Err(RunError::Engine {
                 engine: "gpu",
                 reason: format!("nothing links {from:?} to {}", self.context.name),
@@ -150,7 +150,7 @@ impl GpuResident {
     }
 
     /// Where it lies on the device, if nowhere else.
-    fn array(&self) -> Option<&Array> {
+    fn device_array(&self) -> Option<&Array> {
         let on_device = self.value.on_device();
         on_device.filter(|_| self.value.host.is_none())
     }
@@ -172,7 +172,7 @@ impl Resident for GpuResident {
 
     fn to_host(&self) -> Result<Tensor, RunError> {
         let read = read(&self.context, &[self]);
-        let mut read = read.map_err(|error| error.at(&self.context.name, None))?;
+        let mut read = read.map_err(|error| error.into_run_error(&self.context.name, None))?;
         Ok(read.pop().expect("it was asked for one"))
     }
 }
@@ -186,23 +186,29 @@ impl fmt::Debug for GpuResident {
 
 /// Reads residents of a device; reads those that lie only there in one copy.
 fn read(context: &Context, residents: &[&GpuResident]) -> Result<Vec<Tensor>, GpuError> {
-    let arrays: Vec<&Array> = residents.iter().filter_map(|it| it.array()).collect();
+    let arrays: Vec<&Array> = residents
+        .iter()
+        .filter_map(|it| it.device_array())
+        .collect();
     let mut read = Vec::new();
     if !arrays.is_empty() {
-        context.check()?;
+        context.ensure_not_lost()?;
         let buffers = arrays.iter().map(|it| (it.buffer.get(), it.bytes()));
         read = context.read(&buffers.collect::<Vec<_>>())?;
     }
     let mut read = read.into_iter();
-    let each = residents.iter().map(|it| match it.array() {
-        Some(array) => tensor(array, read.next().ok_or(KernelError::Missing(0))?),
+    let each = residents.iter().map(|it| match it.device_array() {
+        Some(array) => tensor_from_words(array, read.next().ok_or(KernelError::Missing(0))?),
         None => Ok(it.value.host.clone().ok_or(KernelError::Missing(0))?),
     });
     each.collect()
 }
 
 /// Returns a resident, if it lies in this device's memory.
-fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r GpuResident> {
+fn local_resident<'r>(
+    context: &Arc<Context>,
+    resident: &'r dyn Resident,
+) -> Option<&'r GpuResident> {
     let any: &dyn Any = resident;
     let resident: &GpuResident = any.downcast_ref()?;
     Arc::ptr_eq(&resident.context, context).then_some(resident)
@@ -210,7 +216,7 @@ fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r Gpu
 
 /// Returns a resident as a value of runs on `context`: itself if it lies there, or a copy if a link
 /// leads from its device; `None` if neither.
-pub(crate) fn taken(
+pub(crate) fn import_resident(
     context: &Arc<Context>,
     from: &dyn Resident,
 ) -> Result<Option<Value>, RunError> {
@@ -225,8 +231,8 @@ pub(crate) fn taken(
     match (&value.host, value.on_device()) {
         (Some(tensor), _) => Ok(Some(Value::of_host(tensor.clone()))),
         (None, Some(array)) => {
-            let copy = copied(context, &resident.context, array);
-            let copy = copy.map_err(|error| error.at(&context.name, None))?;
+            let copy = copy_peer_array(context, &resident.context, array);
+            let copy = copy.map_err(|error| error.into_run_error(&context.name, None))?;
             Ok(copy.map(Value::of_device))
         }
         (None, None) => Ok(None),
@@ -234,20 +240,20 @@ pub(crate) fn taken(
 }
 
 /// Copies an array of another device; returns `None` without a link.
-fn copied(to: &Context, from: &Context, array: &Array) -> Result<Option<Array>, GpuError> {
+fn copy_peer_array(to: &Context, from: &Context, array: &Array) -> Result<Option<Array>, GpuError> {
     if to.driver().link_from(from.driver()).is_none() {
         return Ok(None);
     }
-    to.check()?;
-    from.check()?;
-    let buffer = to.buffer(array.bytes())?;
-    to.driver().take(
+    to.ensure_not_lost()?;
+    from.ensure_not_lost()?;
+    let buffer = to.allocate_buffer(array.bytes())?;
+    to.driver().copy_from_peer(
         from.driver(),
         array.buffer.get(),
         buffer.get(),
         array.bytes(),
     )?;
-    to.traffic().note(Way::FromPeer, array.bytes());
+    to.traffic().record_transfer(Way::FromPeer, array.bytes());
     Ok(Some(Array {
         buffer,
         ..array.clone()

@@ -23,45 +23,47 @@ use crate::error::GpuError;
 use crate::recording::{Array, Step};
 use crate::shaders::Softmax;
 use attention::attention;
-use attention::rotary;
+use attention::rotary_embedding;
 use batch::batch_norm;
-use blocks::blocks;
+use blocks::rearrange_blocks;
 use convolutions::conv;
 use convolutions::conv_transpose;
 use dropout::dropout;
-use elementwise::binary;
-use elementwise::unary;
+use elementwise::binary_map;
+use elementwise::unary_map;
 use pool::local_response;
 use pool::pool;
 use products::gemm;
 use products::matmul;
-use reduce::reduction;
+use reduce::find_reduction;
 use scatter::scatter;
 
-/// Records a node that was judged to run on the device.
-pub(crate) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+/// Records a node, which must have been judged to run on the device.
+pub(crate) fn record_node(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let output = step.wanted;
     let operator = step.call.node.op_type();
-    if unary(operator).is_some() {
-        return elementwise::one(step);
+    if unary_map(operator).is_some() {
+        return elementwise::apply_unary(step);
     }
     if operator == "Pow" {
         return casts::power(step);
     }
-    if binary(operator).is_some() {
-        return elementwise::chain(step);
+    if binary_map(operator).is_some() {
+        return elementwise::apply_chain(step);
     }
     match operator {
-        "BitwiseNot" => elementwise::one(step),
-        "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Mod" => elementwise::chain(step),
+        "BitwiseNot" => elementwise::apply_unary(step),
+        "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Mod" => {
+            elementwise::apply_chain(step)
+        }
         "GlobalAveragePool" | "GlobalMaxPool" => {
-            let by = reduction(operator).expect("both are in the table");
-            reduce::global(step, by)
+            let by = find_reduction(operator).expect("both are in the table");
+            reduce::global_pool(step, by)
         }
         "Cast" | "CastLike" => casts::cast(step, output.unwrap_or(DType::F32)),
         "QuantizeLinear" => quantise::quantise(step, output),
-        _ => match reduction(operator) {
-            Some(by) => reduce::reduced(step, by),
+        _ => match find_reduction(operator) {
+            Some(by) => reduce::reduce_axes(step, by),
             None => record_named(step),
         },
     }
@@ -69,7 +71,7 @@ pub(crate) fn record(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     match step.call.node.op_type() {
-        "ArgMax" | "ArgMin" => reduce::extreme(step),
+        "ArgMax" | "ArgMin" => reduce::arg_extreme(step),
         "Attention" => attention(step),
         "AveragePool" | "LpPool" | "MaxPool" => pool(step),
         "BatchNormalization" => batch_norm(step),
@@ -77,15 +79,15 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "Concat" => layout::concat(step),
         "DequantizeLinear" => quantise::dequantise(step),
         "Dropout" => dropout(step),
-        "DynamicQuantizeLinear" => quantise::dynamic(step),
+        "DynamicQuantizeLinear" => quantise::quantise_dynamic(step),
         "MatMulInteger" => integers::matmul_integer(step),
         "QLinearMatMul" => integers::qlinear_matmul(step),
         "Conv" => conv(step),
         "ConvTranspose" => conv_transpose(step),
-        "DepthToSpace" | "SpaceToDepth" => blocks(step),
+        "DepthToSpace" | "SpaceToDepth" => rearrange_blocks(step),
         "Expand" => layout::expand(step),
         "Gather" => match step.matrix {
-            Some(matrix) => products::matrix::rows(step, matrix),
+            Some(matrix) => products::matrix::gather_rows(step, matrix),
             None => layout::gather(step),
         },
         "GatherElements" => layout::gather_elements(step),
@@ -95,24 +97,24 @@ fn record_named(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "GroupNormalization" | "InstanceNormalization" => reduce::group_norm(step),
         "LRN" => local_response(step),
         "LayerNormalization" | "RMSNormalization" => reduce::layer_norm(step),
-        "LogSoftmax" => reduce::soft(step, Softmax::Log),
+        "LogSoftmax" => reduce::apply_softmax(step, Softmax::Log),
         "MatMul" => matmul(step),
         "Mean" => elementwise::mean(step),
         "NegativeLogLikelihoodLoss" => loss::negative_log_likelihood(step),
         "Not" => elementwise::not(step),
         "Pad" => layout::pad(step),
         "ReduceLogSumExp" => reduce::log_sum_exp(step),
-        "RotaryEmbedding" => rotary(step),
+        "RotaryEmbedding" => rotary_embedding(step),
         "Scatter" | "ScatterElements" | "ScatterND" => scatter(step),
         "Slice" => layout::slice(step),
         "SoftmaxCrossEntropyLoss" => loss::cross_entropy(step),
-        "Softmax" => reduce::soft(step, Softmax::Plain),
+        "Softmax" => reduce::apply_softmax(step, Softmax::Plain),
         "Split" => layout::split(step),
-        "TensorScatter" => scatter::cache(step),
+        "TensorScatter" => scatter::tensor_scatter(step),
         "Tile" => layout::tile(step),
         "TopK" => reduce::top_k(step),
         "Transpose" => layout::transpose(step),
         "Where" => elementwise::select(step),
-        _ => layout::renamed(step),
+        _ => layout::change_shape(step),
     }
 }

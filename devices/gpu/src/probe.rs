@@ -15,16 +15,18 @@ const PATTERNS: usize = 1 << 16;
 
 /// Uses the device's own halves if it has them and they give the CPU's bits; treats any failure as
 /// no.
-pub(crate) fn halves(context: &Context) -> Halves {
-    let is_right = || widens(context).and_then(|widens| Ok(widens && rounds(context)?));
+pub(crate) fn probe_halves(context: &Context) -> Halves {
+    let is_right = || {
+        has_exact_widening(context).and_then(|widens| Ok(widens && has_exact_rounding(context)?))
+    };
     match context.driver().has_halves() && is_right().unwrap_or(false) {
         true => Halves::Own,
         false => Halves::Words,
     }
 }
 
-/// Whether the device widens each half to its exact value.
-fn widens(context: &Context) -> Result<bool, GpuError> {
+/// Whether the device widens each half to its exact value; a NaN can become any NaN.
+fn has_exact_widening(context: &Context) -> Result<bool, GpuError> {
     let given: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let lines = "y[i] = f32(x[i]);";
     let found = tried(context, [DType::F16, DType::F32], lines, &given, PATTERNS)?;
@@ -38,7 +40,7 @@ fn widens(context: &Context) -> Result<bool, GpuError> {
 
 /// Whether each half, and the floats halfway to the next and on both sides of that, are rounded to
 /// the nearest, of two as near to the even one.
-fn rounds(context: &Context) -> Result<bool, GpuError> {
+fn has_exact_rounding(context: &Context) -> Result<bool, GpuError> {
     let about = |bits: u16| {
         let (own, next) = (F16(bits), F16(bits.wrapping_add(1)));
         let (own, next) = (own.to_f32(), next.to_f32());
@@ -83,10 +85,10 @@ fn tried(
     let prelude = prelude(&arrays);
     let source = format!("{prelude}{arrays}{BY_THREAD}  {lines}\n}}");
     let mut stream = Stream::new(context);
-    let x = stream.words(from, &[count], given)?;
-    let y = stream.array(to, &[count])?;
+    let x = stream.upload_words(from, &[count], given)?;
+    let y = stream.allocate_array(to, &[count])?;
     let groups = Groups::Threads(count);
-    stream.dispatch(&source, &[count as u32], &[&x, &y], groups)?;
+    stream.record_dispatch(&source, &[count as u32], &[&x, &y], groups)?;
     stream.submit()?;
     let read = context.read(&[(y.buffer.get(), y.bytes())])?;
     Ok(read.into_iter().next().unwrap_or_default())

@@ -24,7 +24,9 @@ use crate::error::GpuError;
 use crate::memory::GpuResident;
 use crate::numbers::doubles::Doubles;
 use crate::numbers::packed::lies_there;
-use crate::recording::{Array, Matrix, Step, Stream, Value, narrow, tensor, upload};
+use crate::recording::{
+    Array, Matrix, Step, Stream, Value, narrow_array, tensor_from_words, upload_tensor,
+};
 use crate::{memory, operators};
 use fusion::{Fusion, Place};
 use matrices::Source;
@@ -51,28 +53,30 @@ pub(crate) struct GpuProgram {
 
 impl GpuProgram {
     /// Judges every node and sends the weights that the device reads.
-    pub fn compile(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
-        let sides = judge(&graph, context.doubles())?;
+    pub fn compile_graph(context: Arc<Context>, graph: Graph) -> Result<Self, CompileError> {
+        let sides = assign_sides(&graph, context.double_support())?;
         for node in graph.nodes().iter().filter(|node| custom::is_kernel(node)) {
-            let checked = custom::check(&context, &graph, node);
+            let checked = custom::check_kernel(&context, &graph, node);
             checked.map_err(|reason| Unsupported::new(node, reason))?;
         }
         let sources = match context.driver().reads_blocks() {
-            true => matrices::plan(&graph, &sides),
+            true => matrices::plan_matrices(&graph, &sides),
             false => BTreeMap::new(),
         };
         let weights = send_weights(&context, &graph, &sides, &sources)?;
-        let matrices = matrices::sent(&context, &graph, &sources, &weights);
-        let matrices = matrices.map_err(|(name, error)| error.sending(&context.name, &name))?;
-        let mut places = fusion::plan(&graph, &sides, context.driver().multiplies_quarters());
-        matrices::take(&graph, &sources, &mut places);
+        let matrices = matrices::send_matrices(&context, &graph, &sources, &weights);
+        let matrices =
+            matrices.map_err(|(name, error)| error.into_compile_error(&context.name, &name))?;
+        let mut places =
+            fusion::plan_fusion(&graph, &sides, context.driver().multiplies_quarters());
+        matrices::skip_unread(&graph, &sources, &mut places);
         let nodes = graph.nodes().iter().zip(&sides);
-        let doubles = context.doubles();
+        let doubles = context.double_support();
         let host_reads =
             nodes.flat_map(|(node, side)| table::read_by_host(node, *side, &graph.dtypes, doubles));
         Ok(Self {
             host_reads: host_reads.map(str::to_owned).collect(),
-            ends: ends(&graph, &places),
+            ends: last_uses(&graph, &places),
             places,
             context,
             sides,
@@ -84,8 +88,8 @@ impl GpuProgram {
         })
     }
 
-    /// Records all nodes. States may be written over where they are read last.
-    fn record<'a>(
+    /// Records all nodes. States can be written over where they are read last.
+    fn record_nodes<'a>(
         &'a self,
         stream: &mut Stream<'a>,
         values: &mut BTreeMap<String, Value>,
@@ -104,7 +108,8 @@ impl GpuProgram {
                 (Side::Host, _) => self.on_host(node, stream, values),
                 (Side::Device, _) => self.on_device((node, overwrites), fused, stream, values),
             };
-            let made = made.map_err(|error| error.at(&self.context.name, Some(node)))?;
+            let made =
+                made.map_err(|error| error.into_run_error(&self.context.name, Some(node)))?;
             let names = match place {
                 Place::Head(fused) => std::slice::from_ref(&fused.output),
                 _ => &node.output,
@@ -132,7 +137,7 @@ impl GpuProgram {
         stream: &mut Stream<'a>,
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
-        let names = fused.inputs(node).into_iter();
+        let names = fused.input_names(node).into_iter();
         let given: Vec<Option<&Value>> = names.map(|name| self.value(values, name)).collect();
         let inputs = given
             .iter()
@@ -159,16 +164,16 @@ impl GpuProgram {
             matrix: node.input.iter().find_map(|it| self.matrices.get(it)),
         };
         if custom::is_kernel(node) {
-            let arrays = custom::record(&mut step, &self.graph)?;
+            let arrays = custom::record_kernel(&mut step, &self.graph)?;
             return Ok(arrays.into_iter().map(Value::of_device).collect());
         }
-        let arrays = operators::record(&mut step)?;
+        let arrays = operators::record_node(&mut step)?;
         let outputs = arrays.into_iter().enumerate();
         outputs
             .map(|(index, array)| {
                 let wanted = names.get(index).and_then(dtype);
                 let wanted = wanted.unwrap_or(array.dtype);
-                Ok(Value::of_device(narrow(stream, array, wanted)?))
+                Ok(Value::of_device(narrow_array(stream, array, wanted)?))
             })
             .collect()
     }
@@ -180,12 +185,12 @@ impl GpuProgram {
         values: &BTreeMap<String, Value>,
     ) -> Result<Vec<Value>, GpuError> {
         if matches!(node.op_type(), "Shape" | "Size") {
-            return self.sizes(node, values);
+            return self.evaluate_sizes(node, values);
         }
         let mut scope = Scope::new();
         for name in node.input.iter().filter(|name| !name.is_empty()) {
             let value = self.value(values, name).ok_or(KernelError::Missing(0))?;
-            scope.insert(name.clone(), self.brought(stream, value)?);
+            scope.insert(name.clone(), self.fetch_to_host(stream, value)?);
         }
         let run = reference::run_nodes(std::slice::from_ref(node), &mut scope, self.graph.opset);
         run.map_err(|error| KernelError::Inner(Box::new(error)))?;
@@ -199,18 +204,22 @@ impl GpuProgram {
 
     /// Returns a value in host memory. If only the device has it (such as logits to sample from),
     /// first completes all work recorded so far.
-    fn brought<'a>(&'a self, stream: &mut Stream<'a>, value: &Value) -> Result<Tensor, GpuError> {
+    fn fetch_to_host<'a>(
+        &'a self,
+        stream: &mut Stream<'a>,
+        value: &Value,
+    ) -> Result<Tensor, GpuError> {
         if let Some(tensor) = &value.host {
             return Ok(tensor.clone());
         }
         let array = value.on_device().ok_or(KernelError::Missing(0))?;
         std::mem::replace(stream, Stream::new(&self.context)).submit()?;
         let mut read = self.context.read(&[(array.buffer.get(), array.bytes())])?;
-        tensor(array, read.pop().ok_or(KernelError::Missing(0))?)
+        tensor_from_words(array, read.pop().ok_or(KernelError::Missing(0))?)
     }
 
     /// `Shape` and `Size`, which need no element of their input.
-    fn sizes(
+    fn evaluate_sizes(
         &self,
         node: &NodeProto,
         values: &BTreeMap<String, Value>,
@@ -236,7 +245,7 @@ impl GpuProgram {
     /// Turns inputs into values of a run. A tensor on this device stays there, unless the host must
     /// know it; one on another device comes by the link between them or through the host. Both wait
     /// for the other device's turn, so they complete before this device's turn begins.
-    fn given(
+    fn import_inputs(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
     ) -> Result<BTreeMap<String, Value>, RunError> {
@@ -244,7 +253,7 @@ impl GpuProgram {
             let mut value = match held {
                 TensorHandle::Host(tensor) => Value::of_host(tensor.clone()),
                 TensorHandle::Device(resident) => {
-                    match memory::taken(&self.context, &**resident)? {
+                    match memory::import_resident(&self.context, &**resident)? {
                         Some(value) => value,
                         None => Value::of_host(resident.to_host()?),
                     }
@@ -259,7 +268,7 @@ impl GpuProgram {
     }
 
     /// Submits, waits, and reads back the outputs that do not stay on the device.
-    fn finish(
+    fn finish_run(
         &self,
         stream: Stream<'_>,
         values: &BTreeMap<String, Value>,
@@ -289,7 +298,10 @@ impl GpuProgram {
             .collect();
         let read = self.context.read(&buffers)?;
         for ((port, array), words) in arrays.into_iter().zip(read) {
-            outputs.insert(port.name.clone(), TensorHandle::Host(tensor(array, words)?));
+            outputs.insert(
+                port.name.clone(),
+                TensorHandle::Host(tensor_from_words(array, words)?),
+            );
         }
         Ok(outputs)
     }
@@ -327,24 +339,24 @@ impl Program for GpuProgram {
         states: &BTreeSet<String>,
     ) -> Result<Outcome<TensorHandle>, RunError> {
         check_held(&self.graph.inputs, inputs)?;
-        let mut values = self.given(inputs)?;
+        let mut values = self.import_inputs(inputs)?;
         let turn = self.context.turn.lock();
         let _turn = turn.unwrap_or_else(PoisonError::into_inner);
         let before = self.context.joules();
         let (start, compiled_before) = (Instant::now(), self.context.compiled_for());
-        let gone = self.context.check();
-        gone.map_err(|error| error.at(&self.context.name, None))?;
+        let gone = self.context.ensure_not_lost();
+        gone.map_err(|error| error.into_run_error(&self.context.name, None))?;
         let mut stream = Stream::new(&self.context);
-        self.record(&mut stream, &mut values, states)?;
-        let outputs = self.finish(stream, &values, kept);
-        let outputs = outputs.map_err(|error| error.at(&self.context.name, None))?;
+        self.record_nodes(&mut stream, &mut values, states)?;
+        let outputs = self.finish_run(stream, &values, kept);
+        let outputs = outputs.map_err(|error| error.into_run_error(&self.context.name, None))?;
         let compiled = self.context.compiled_for() - compiled_before;
         let busy = start.elapsed().saturating_sub(compiled);
         self.context.note_busy(busy);
         Ok(Outcome {
             outputs,
             busy,
-            energy: before.zip(self.context.joules()).map(counted),
+            energy: before.zip(self.context.joules()).map(energy_between),
             operators: self.graph.nodes().len() as u64,
             engine: Engine::Own,
         })
@@ -352,7 +364,7 @@ impl Program for GpuProgram {
 }
 
 /// Returns the difference of a counter before and after a run.
-fn counted((before, after): (f64, f64)) -> Energy {
+fn energy_between((before, after): (f64, f64)) -> Energy {
     Energy {
         joules: after - before,
         measured: true,
@@ -360,22 +372,22 @@ fn counted((before, after): (f64, f64)) -> Energy {
 }
 
 /// Where each node runs; refused if one runs nowhere, or none on the device.
-fn judge(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+fn assign_sides(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
     let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
-    let sides = sides(graph, Takeover::Nothing, doubles)?;
+    let sides = find_sides(graph, Takeover::Nothing, doubles)?;
     let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
         return Ok(sides);
     };
     // Integers are not sizes and masks of something else here, but all there is.
     for takeover in [Takeover::Narrow, Takeover::All] {
-        if let Ok(sides) = self::sides(graph, takeover, doubles)
+        if let Ok(sides) = find_sides(graph, takeover, doubles)
             && works(&sides)
         {
             return Ok(sides);
         }
     }
     let judge = judge_of(graph, Takeover::All, doubles);
-    let lacking = |node| Some((node, judge.lacking(node)?));
+    let lacking = |node| Some((node, judge.unsupported_reason(node)?));
     let reason = "the graph has no work for this device but sizes and masks of integers";
     let (node, reason) = match graph.nodes().iter().find_map(lacking) {
         Some(lacking) => lacking,
@@ -384,10 +396,14 @@ fn judge(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
     Err(Unsupported::new(node, reason))
 }
 
-fn sides(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+fn find_sides(
+    graph: &Graph,
+    takeover: Takeover,
+    doubles: Doubles,
+) -> Result<Vec<Side>, Unsupported> {
     let mut judge = judge_of(graph, takeover, doubles);
     let side = |node| {
-        let side = judge.side(node);
+        let side = judge.judge_node(node);
         side.map_err(|reason| Unsupported::new(node, reason))
     };
     graph.nodes().iter().map(side).collect()
@@ -427,8 +443,8 @@ fn send_weights(
     for (name, tensor) in &graph.weights {
         let is_sent = read.contains(name.as_str()) && lies_there(tensor.dtype());
         let value = if is_sent {
-            let array =
-                upload(&stream, tensor).map_err(|error| error.sending(&context.name, name))?;
+            let array = upload_tensor(&stream, tensor)
+                .map_err(|error| error.into_compile_error(&context.name, name))?;
             Value::of_both(tensor.clone(), array)
         } else {
             Value::of_host(tensor.clone())
@@ -439,7 +455,7 @@ fn send_weights(
 }
 
 /// Returns for each node the values that it is the last to read or make.
-fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
+fn last_uses(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs
         .iter()
@@ -450,7 +466,7 @@ fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     for (node, place) in graph.nodes().iter().zip(places).rev() {
         let names = node.input.iter().chain(&node.output).map(String::as_str);
         let more = match place {
-            Place::Head(fused) => fused.inputs(node),
+            Place::Head(fused) => fused.input_names(node),
             _ => Vec::new(),
         };
         let named = names.chain(more).filter(|name| !name.is_empty());

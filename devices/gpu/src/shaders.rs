@@ -38,7 +38,7 @@ pub(crate) struct Numbers {
 
 impl Numbers {
     /// Returns the types of a kernel that reads one array and writes another.
-    pub fn of(read: &'static str, written: &'static str) -> Self {
+    pub fn from_types(read: &'static str, written: &'static str) -> Self {
         let number = if read == "f16" { "f32" } else { read };
         Self {
             number,
@@ -49,21 +49,21 @@ impl Numbers {
 
     /// Returns an expression that converts an element read to the type of the computation.
     pub fn read(self, value: &str) -> String {
-        converted(self.read, self.number, value)
+        convert_expression(self.read, self.number, value)
     }
 
     /// Returns an expression that converts a result to the type of the array written.
-    pub fn written(self, value: &str) -> String {
-        converted(self.number, self.written, value)
+    pub fn store_expression(self, value: &str) -> String {
+        convert_expression(self.number, self.written, value)
     }
 
     /// Its array `x` to read and `y` to write.
-    fn arrays(self) -> String {
+    fn array_bindings(self) -> String {
         bindings(&[("x", self.read), ("y", self.written)], 1)
     }
 }
 
-fn converted(from: &str, to: &str, value: &str) -> String {
+fn convert_expression(from: &str, to: &str, value: &str) -> String {
     match from == to {
         true => value.to_owned(),
         false => format!("{to}({value})"),
@@ -106,7 +106,7 @@ pub(crate) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
 }
 
 /// All threads of a group bring `t` together into `t[0]` by `combine`, of `a` and `b`.
-pub(crate) fn gather(combine: &str) -> String {
+pub(crate) fn group_reduction(combine: &str) -> String {
     format!(
         r"
   workgroupBarrier();
@@ -124,7 +124,7 @@ pub(crate) fn gather(combine: &str) -> String {
 /// size, step read, step written, start, stride, size of the source, and the values outside it (0
 /// none, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the sizes, or the
 /// first one of an array of its own.
-pub(crate) fn copy(word: Word, has_fill: bool) -> String {
+pub(crate) fn copy_kernel(word: Word, has_fill: bool) -> String {
     let name = word.name();
     let (names, fill): (&[_], _) = match has_fill {
         true => (
@@ -188,7 +188,7 @@ impl Word {
 }
 
 /// `y[i] = x[places[i]]` in runs of `p[1]` words; a place below 0 gives the fill `p[2]`.
-pub(crate) fn take(word: Word) -> String {
+pub(crate) fn take_kernel(word: Word) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);
@@ -201,7 +201,7 @@ pub(crate) fn take(word: Word) -> String {
 }
 
 /// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
-pub(crate) fn put(word: Word) -> String {
+pub(crate) fn put_kernel(word: Word) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);
@@ -218,7 +218,7 @@ pub(crate) fn put(word: Word) -> String {
 ///
 /// Sizes: count, words of an update. `starts` holds the index in `order` at which the updates of a
 /// place begin.
-pub(crate) fn combine(element: &str, combine: &str) -> String {
+pub(crate) fn combine_kernel(element: &str, combine: &str) -> String {
     let arrays = bindings(
         &[
             ("x", element),
@@ -248,7 +248,7 @@ pub(crate) fn combine(element: &str, combine: &str) -> String {
 /// The expressions are the initial value, `pre` of `v`, `combine` of `a` and `b`, and `post` of `a`
 /// and `n`. A group or a thread computes each result.
 pub(crate) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
-    let arrays = numbers.arrays();
+    let arrays = numbers.array_bindings();
     let prelude = prelude(&arrays);
     let [init, pre, combine, post] = expressions;
     let number = numbers.number;
@@ -261,8 +261,8 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 "
     );
     if grouped {
-        let (entry, gather) = (by_group(number), gather("combine(a, b)"));
-        let made = numbers.written(&format!("post(t[0], {number}(p[1]))"));
+        let (entry, gather) = (by_group(number), group_reduction("combine(a, b)"));
+        let made = numbers.store_expression(&format!("post(t[0], {number}(p[1]))"));
         return format!(
             r"{prelude}{arrays}{functions}{entry}
   let start = (g / p[2]) * p[1] * p[2] + g % p[2];
@@ -274,7 +274,7 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 }}"
         );
     }
-    let made = numbers.written(&format!("post(sum, {number}(p[1]))"));
+    let made = numbers.store_expression(&format!("post(sum, {number}(p[1]))"));
     format!(
         r"{prelude}{arrays}{functions}{BY_THREAD}
   let start = (i / p[2]) * p[1] * p[2] + i % p[2];
@@ -286,12 +286,12 @@ fn post(a: {number}, n: {number}) -> {number} {{ return {post}; }}
 }
 
 /// Softmax, its logarithm, or the logarithm of the sum alone, over the middle dimension.
-pub(crate) fn softmax(numbers: Numbers, kind: Softmax) -> String {
-    let arrays = numbers.arrays();
+pub(crate) fn softmax_kernel(numbers: Numbers, kind: Softmax) -> String {
+    let arrays = numbers.array_bindings();
     let (prelude, entry) = (prelude(&arrays), by_group(numbers.number));
-    let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let (largest, sum) = (group_reduction("larger(a, b)"), group_reduction("a + b"));
     let (x, number) = (numbers.read("x[start + r * p[2]]"), numbers.number);
-    let made = |expression: &str| numbers.written(expression);
+    let made = |expression: &str| numbers.store_expression(expression);
     let each = match kind {
         Softmax::Plain => made(&format!("exp({x} - top) / sum")),
         Softmax::Log => made(&format!("({x} - top) - log(sum)")),
@@ -303,7 +303,7 @@ pub(crate) fn softmax(numbers: Numbers, kind: Softmax) -> String {
         }
         _ => format!("for (var r = l; r < p[1]; r += 64u) {{ y[start + r * p[2]] = {each}; }}"),
     };
-    // The largest may be infinite: then it is not taken off, as the definition has it.
+    // The largest can be infinite: then it is not taken off, as the definition has it.
     let guard = match kind {
         Softmax::LogSum => "if (is_inf(top)) { top = 0.0; }",
         _ => "",
@@ -341,7 +341,7 @@ pub(crate) enum Softmax {
 /// Sizes: rows, row length, epsilon, whether to subtract the mean, then for scale and shift how
 /// many elements share one and how many there are. The kernel stores the mean and the inverse
 /// deviation.
-pub(crate) fn normalise(numbers: Numbers) -> String {
+pub(crate) fn normalise_kernel(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),
@@ -353,10 +353,10 @@ pub(crate) fn normalise(numbers: Numbers) -> String {
         ],
         3,
     );
-    let (sum, entry) = (gather("a + b"), by_group("f32"));
+    let (sum, entry) = (group_reduction("a + b"), by_group("f32"));
     let (prelude, x) = (prelude(&arrays), numbers.read("x[start + r]"));
     let made = format!("({x} - mean) * inverse * scale[at] + shift[at]");
-    let made = numbers.written(&made);
+    let made = numbers.store_expression(&made);
     format!(
         r"{prelude}{arrays}{entry}
   let start = g * p[1];
@@ -386,7 +386,7 @@ pub(crate) fn normalise(numbers: Numbers) -> String {
 /// The place of the largest (or smallest, `p[4]`) element along the middle dimension, the first or
 /// the last (`p[3]`) of equals.
 pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
-    let arrays = numbers.arrays();
+    let arrays = numbers.array_bindings();
     let prelude = prelude(&arrays);
     let (first, each) = (
         numbers.read("x[start]"),
@@ -410,7 +410,7 @@ pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
 /// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`. Each
 /// element counts those before it, and writes itself at that place if it is one of the first. NaN
 /// counts as larger than any number.
-pub(crate) fn top(numbers: Numbers) -> String {
+pub(crate) fn top_kernel(numbers: Numbers) -> String {
     let names = [
         ("x", numbers.read),
         ("y", numbers.written),
@@ -424,7 +424,7 @@ pub(crate) fn top(numbers: Numbers) -> String {
         _ => "false",
     };
     let (own, each) = (numbers.read("x[i]"), numbers.read("x[start + r * p[2]]"));
-    let made = numbers.written("v");
+    let made = numbers.store_expression("v");
     format!(
         r"{prelude}{arrays}
 fn is_none(v: {number}) -> bool {{ return {is_none}; }}
@@ -451,7 +451,7 @@ fn is_none(v: {number}) -> bool {{ return {is_none}; }}
 
 /// Rotary positions: sizes are count, heads, length, width, rotated width, whether pairs are
 /// interleaved, and whether heads come before positions.
-pub(crate) fn rotate(numbers: Numbers) -> String {
+pub(crate) fn rotate_kernel(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
             ("x", numbers.read),
@@ -463,7 +463,7 @@ pub(crate) fn rotate(numbers: Numbers) -> String {
     );
     let prelude = prelude(&arrays);
     let (own, other) = (numbers.read("x[i]"), numbers.read("x[other]"));
-    let made = |expression: String| numbers.written(&expression);
+    let made = |expression: String| numbers.store_expression(&expression);
     let same = made(own.clone());
     let first = made(format!("{own} * cosines[at] - {other} * sines[at]"));
     let second = made(format!("{other} * sines[at] + {own} * cosines[at]"));

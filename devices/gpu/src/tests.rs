@@ -66,9 +66,9 @@ fn opened(config: GpuConfig) -> Option<Gpu> {
     #[cfg(feature = "cuda")]
     if let Ok(card) = std::env::var("SOUK_TEST_CUDA") {
         let ordinal = card.parse().expect("SOUK_TEST_CUDA is a card's number");
-        return Some(crate::card::open(ordinal, config).unwrap());
+        return Some(crate::card::open_card(ordinal, config).unwrap());
     }
-    let adapters = adapters();
+    let adapters = list_adapters();
     let Some(adapter) = adapters.first() else {
         assert!(
             std::env::var_os("SOUK_TEST_GPU").is_none(),
@@ -76,7 +76,7 @@ fn opened(config: GpuConfig) -> Option<Gpu> {
         );
         return None;
     };
-    Some(Gpu::unmeasured(adapter, config).unwrap())
+    Some(Gpu::open_unmeasured(adapter, config).unwrap())
 }
 
 /// A GPU whose kernels are translated for CUDA, compiled for it, and run on the CPU.
@@ -92,7 +92,7 @@ fn on_paper() -> Option<&'static Gpu> {
         let (name, driver) = ("paper".to_owned(), driver::Driver::Paper);
         let time_max = std::time::Duration::MAX;
         let context = Context::new(name, driver, u64::MAX, time_max, Arc::default());
-        Gpu::over(profile, context, souk_vocabulary::links::copied())
+        Gpu::from_context(profile, context, souk_vocabulary::links::host_copy_path())
     };
     Some(GPU.get_or_init(open))
 }
@@ -498,7 +498,7 @@ fn no_number_goes_through_pools_and_activations() {
     ];
     for literal in odd_pools().iter().chain(&odd_activations()) {
         for device in devices.into_iter().flatten() {
-            literal.holds_on(device, &literal.alone());
+            literal.holds_on(device, &literal.build_subgraph());
         }
     }
 }
@@ -508,7 +508,7 @@ fn every_half_is_widened_and_every_float_rounded_as_the_cpu_does() {
     let cast = |from: DType, to: DType, bytes: Vec<u8>| {
         let node = with_int(node("Cast", &["x"], &["y"]), "to", to.onnx_code().into());
         let proto = model(vec![node], &[("x", from)], &[("y", to)], &[]);
-        let shape = Shape::new(vec![bytes.len() * 8 / from.bits()]).unwrap();
+        let shape = Shape::new(vec![bytes.len() * 8 / from.bit_width()]).unwrap();
         let x = Tensor::new(from, shape, bytes.into()).unwrap();
         let given = BTreeMap::from([("x".to_owned(), x)]);
         let graph = subgraph(&proto);
@@ -641,7 +641,7 @@ fn a_device_that_hung_takes_nothing_more() {
     let Some(gpu) = open(GpuConfig::default()) else {
         return;
     };
-    let hung = gpu.context.give_up().at("the device", None);
+    let hung = gpu.context.give_up().into_run_error("the device", None);
     assert!(matches!(hung, RunError::Hung { .. }), "{hung}");
     let relu = node("Relu", &["x"], &["y"]);
     let error = run(&gpu, &relu, DType::F32, &[(vec![4], vec![1.0])], &[]).unwrap_err();
@@ -689,7 +689,7 @@ fn main(@builtin(global_invocation_id) at: vec3<u32>) { y[at.x] = x[at.x] + x[at
 fn kernel_graph(source: &str, shapes: &'static str) -> Subgraph {
     let source = source.replace("size(4)", "size(64)").into_bytes();
     let kernel = Tensor::from_vec([source.len()], source).unwrap();
-    let custom = souk_testing::custom("Wgsl", &["kernel", "a"], &["b"], &[1]);
+    let custom = souk_testing::custom_node("Wgsl", &["kernel", "a"], &["b"], &[1]);
     let custom = with(custom, "output_shapes", |attribute| {
         attribute.strings = vec![bytes::Bytes::from_static(shapes.as_bytes())];
     });

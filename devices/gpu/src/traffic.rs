@@ -33,7 +33,7 @@ pub(crate) enum Way {
 }
 
 impl Traffic {
-    pub fn note(&self, way: Way, bytes: u64) {
+    pub fn record_transfer(&self, way: Way, bytes: u64) {
         let counter = match way {
             Way::FromHost => &self.from_host,
             Way::ToHost => &self.to_host,
@@ -43,7 +43,7 @@ impl Traffic {
         self.operations.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn moved(&self) -> TrafficTotals {
+    pub fn traffic_totals(&self) -> TrafficTotals {
         TrafficTotals {
             from_host: self.from_host.load(Ordering::Relaxed),
             to_host: self.to_host.load(Ordering::Relaxed),

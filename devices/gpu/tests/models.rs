@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use souk_cpu::Cpu;
-use souk_gpu::{Gpu, GpuConfig, adapters};
+use souk_gpu::{Gpu, GpuConfig, list_adapters};
 use souk_memory::Tensor;
 use souk_onnx::subgraph::Subgraph;
 use souk_vocabulary::catalogue;
@@ -24,15 +24,15 @@ fn compiled(device: &dyn Processor) -> Box<dyn Program> {
 
 #[test]
 fn the_digit_classifier_gives_the_same_scores_on_gpu_and_cpu() {
-    let adapters = adapters();
+    let adapters = list_adapters();
     let Some(adapter) = adapters.first() else {
         let wanted = std::env::var_os("SOUK_TEST_GPU").is_some();
         assert!(!wanted, "SOUK_TEST_GPU is set and there is no adapter");
         eprintln!("SKIPPED: no GPU adapter");
         return;
     };
-    let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).expect("it opens");
-    let profile = catalogue::find("amd-epyc-9654").expect("catalogued");
+    let gpu = Gpu::open_unmeasured(adapter, GpuConfig::default()).expect("it opens");
+    let profile = catalogue::find_processor("amd-epyc-9654").expect("catalogued");
     let cpu = Cpu::new(profile.clone(), NonZeroUsize::MIN);
     let (on_gpu, on_cpu) = (compiled(&gpu), compiled(&cpu));
     for samples in [1usize, 7, 1] {

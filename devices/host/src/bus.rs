@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path as Folder;
 
 use souk_memory::paths::Path;
-use souk_vocabulary::links::{PCIE, pcie};
+use souk_vocabulary::links::{PCIE, pcie_path};
 
 /// The link of a PCI device that Linux describes in this folder: the most that it and the port
-/// above it do (an idle card's is slower for the time), with the lanes it has.
+/// above it can do (an idle card's link can be slower for the time), with the lanes it has.
 pub fn pcie_at(folder: &Folder) -> Option<Path> {
     let own = fs::canonicalize(folder).ok()?;
     let mut generation = generation_at(&own)?;
@@ -17,7 +17,9 @@ pub fn pcie_at(folder: &Folder) -> Option<Path> {
     let lanes = fs::read_to_string(own.join("current_link_width")).ok()?;
     let lanes: u8 = lanes.trim().parse().ok()?;
     // A port without a link says 0, one whose driver does not know says 255.
-    (1..=32).contains(&lanes).then(|| pcie(generation, lanes))
+    (1..=32)
+        .contains(&lanes)
+        .then(|| pcie_path(generation, lanes))
 }
 
 /// The generation whose rate a port states, such as `16.0 GT/s PCIe`.

@@ -23,13 +23,14 @@ impl Default for Busy {
 }
 
 impl Busy {
-    /// Notes that the device worked for so long.
-    pub fn note(&self, time: Duration) {
+    /// Notes that the device worked for so long. The times of several runs can overlap.
+    pub fn record_busy(&self, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// The part of the time since this was last asked that was noted, 0 to 1.
+    /// The part of the time since this was last asked that was noted, 0 to 1. Only one caller
+    /// should ask, because each call begins the next interval.
     pub fn utilisation(&self) -> f64 {
         self.utilisation_at(Instant::now())
     }
@@ -52,10 +53,10 @@ mod tests {
         let busy = Busy::default();
         let start = busy.asked.lock().unwrap().0;
         let at = |seconds| start + Duration::from_secs(seconds);
-        busy.note(Duration::from_secs(3));
+        busy.record_busy(Duration::from_secs(3));
         assert_eq!(busy.utilisation_at(at(4)), 0.75);
         assert_eq!(busy.utilisation_at(at(8)), 0.0);
-        busy.note(Duration::from_secs(60));
+        busy.record_busy(Duration::from_secs(60));
         assert_eq!(busy.utilisation_at(at(9)), 1.0, "several runs at once");
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 #[cfg(unix)]
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the processor time of the calling thread since a fixed start of its own.
+/// Returns the processor time of the calling thread since a fixed start of its own. You can compare
+/// only readings of the same thread.
 #[must_use]
 pub fn of_thread() -> Duration {
     #[cfg(unix)]

@@ -1,6 +1,7 @@
 //! Finds the processor of this machine: name, instruction set, cores, caches, memory.
 //!
-//! On Linux it reads `/proc` and `/sys`; elsewhere it finds only the facts that Rust itself knows.
+//! On Linux it reads `/proc` and `/sys`; elsewhere it can find only the facts that Rust itself
+//! knows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ pub struct CpuDescription {
     pub model: String,
     /// Its instruction set and vector level.
     pub isa: CpuIsa,
-    /// Hardware threads this process may run on.
+    /// Hardware threads this process can run on.
     pub threads: NonZeroUsize,
     /// Physical cores of the machine, where the system distinguishes them from hardware threads.
     pub cores: Option<usize>,
@@ -46,22 +47,23 @@ pub struct Cache {
 
 /// The CPU this process runs on.
 #[must_use]
-pub fn cpu() -> CpuDescription {
+pub fn describe_cpu() -> CpuDescription {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name| field(&text, name).unwrap_or("unknown").to_owned();
+    let field = |name| find_field(&text, name).unwrap_or("unknown").to_owned();
     CpuDescription {
-        vendor: vendor(&field("vendor_id")).to_owned(),
+        vendor: vendor_name(&field("vendor_id")).to_owned(),
         model: field("model name"),
-        isa: isa(),
+        isa: detect_isa(),
         threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-        cores: cores(&text),
-        caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+        cores: count_cores(&text),
+        caches: read_caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
         memory_bytes: system::memory_bytes(),
     }
 }
 
 impl CpuDescription {
-    /// A key that changes when anything measured on this CPU might.
+    /// A key that changes when anything measured on this CPU might. You should discard measurements
+    /// that were stored with another key.
     #[must_use]
     pub fn key(&self) -> String {
         format!(
@@ -72,7 +74,7 @@ impl CpuDescription {
 }
 
 /// The value of the first line `name : value`.
-fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+fn find_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then_some(value.trim())
@@ -80,7 +82,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Returns the maker's usual name for the processor's vendor string.
-fn vendor(id: &str) -> &str {
+fn vendor_name(id: &str) -> &str {
     match id {
         "AuthenticAMD" => "AMD",
         "GenuineIntel" => "Intel",
@@ -89,7 +91,7 @@ fn vendor(id: &str) -> &str {
 }
 
 /// Distinct pairs of socket and core.
-fn cores(text: &str) -> Option<usize> {
+fn count_cores(text: &str) -> Option<usize> {
     let mut cores = BTreeMap::new();
     let mut socket = "";
     for line in text.lines() {
@@ -107,7 +109,7 @@ fn cores(text: &str) -> Option<usize> {
     (!cores.is_empty()).then_some(cores.len())
 }
 
-fn caches(folder: &Path) -> Vec<Cache> {
+fn read_caches(folder: &Path) -> Vec<Cache> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -131,8 +133,8 @@ fn caches(folder: &Path) -> Vec<Cache> {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn isa() -> CpuIsa {
-    let level = if amx() {
+fn detect_isa() -> CpuIsa {
+    let level = if has_amx() {
         X86Level::Amx
     } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
         X86Level::Avx512
@@ -148,22 +150,22 @@ fn isa() -> CpuIsa {
 
 /// Whether the system lets programs use matrix tiles; Rust's own detection of them is unstable.
 #[cfg(target_arch = "x86_64")]
-fn amx() -> bool {
+fn has_amx() -> bool {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "amx_tile"))
+    find_field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "amx_tile"))
 }
 
 #[cfg(target_arch = "aarch64")]
-fn isa() -> CpuIsa {
+fn detect_isa() -> CpuIsa {
     CpuIsa::Arm64 {
         sve: std::arch::is_aarch64_feature_detected!("sve"),
     }
 }
 
 #[cfg(target_arch = "riscv64")]
-fn isa() -> CpuIsa {
+fn detect_isa() -> CpuIsa {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let letters = field(&text, "isa")
+    let letters = find_field(&text, "isa")
         .and_then(|isa| isa.split('_').next())
         .unwrap_or_default();
     CpuIsa::RiscV64 {
@@ -176,7 +178,7 @@ fn isa() -> CpuIsa {
     target_arch = "aarch64",
     target_arch = "riscv64"
 )))]
-fn isa() -> CpuIsa {
+fn detect_isa() -> CpuIsa {
     CpuIsa::Other
 }
 
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_processor_with_a_thread() {
-        let cpu = cpu();
+        let cpu = describe_cpu();
         assert!(cpu.threads.get() >= 1);
         assert!(cpu.key().contains(&cpu.model));
     }
@@ -195,7 +197,7 @@ mod tests {
     fn hyperthreads_share_a_core() {
         let text = "physical id : 0\ncore id : 0\n\nphysical id : 0\ncore id : 0\n\n\
                     physical id : 1\ncore id : 0\n";
-        assert_eq!(cores(text), Some(2));
-        assert_eq!(cores("processor : 0\n"), None);
+        assert_eq!(count_cores(text), Some(2));
+        assert_eq!(count_cores("processor : 0\n"), None);
     }
 }

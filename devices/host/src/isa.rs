@@ -1,6 +1,7 @@
 //! The vector instructions of this processor, among those that kernels are built for.
 
-/// The vector instructions that kernels are run with.
+/// The vector instructions that kernels are run with. A kernel must not run with instructions that
+/// the processor lacks, so callers should use [`Isa::detect_widest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// 16 floats at once, 32 registers.
@@ -16,7 +17,7 @@ pub enum Isa {
 impl Isa {
     /// The widest this processor has.
     #[must_use]
-    pub fn found() -> Self {
+    pub fn detect_widest() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl") {
@@ -31,9 +32,9 @@ impl Isa {
 
     /// All that this processor has, for tests that compare them.
     #[must_use]
-    pub fn all() -> Vec<Self> {
+    pub fn all_supported() -> Vec<Self> {
         #[cfg(target_arch = "x86_64")]
-        match Self::found() {
+        match Self::detect_widest() {
             Self::Avx512 => return vec![Self::Avx512, Self::Avx2, Self::Plain],
             Self::Avx2 => return vec![Self::Avx2, Self::Plain],
             Self::Plain => {}
@@ -43,7 +44,7 @@ impl Isa {
 
     /// Floats in a vector.
     #[must_use]
-    pub fn width(self) -> usize {
+    pub fn vector_width(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => 16,

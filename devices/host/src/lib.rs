@@ -4,7 +4,7 @@
 //! ```
 //! use souk_host::discover;
 //!
-//! let cpu = discover::cpu();
+//! let cpu = discover::describe_cpu();
 //! println!("{} with {} threads", cpu.model, cpu.threads);
 //! assert!(cpu.caches.iter().all(|cache| cache.level >= 1));
 //! ```

@@ -29,11 +29,11 @@ pub trait Domain: Send + Sync {
 
     /// Returns the joules used since an unknown start; `None` where the domain has no counter or
     /// this process may not read it.
-    fn joules(&self) -> Option<f64>;
+    fn energy_joules(&self) -> Option<f64>;
 
     /// Returns the part of recent time that the domain worked, for all processes, 0 to 1; `None`
     /// where nothing counts it.
-    fn busy(&self) -> Option<f64> {
+    fn busy_fraction(&self) -> Option<f64> {
         None
     }
 
@@ -41,12 +41,13 @@ pub trait Domain: Send + Sync {
     ///
     /// # Errors
     /// Returns a [`PowerError`] where the domain has no limit or this process may not read it.
-    fn limit(&self) -> Result<Limit, PowerError>;
+    fn power_limit(&self) -> Result<Limit, PowerError>;
 
     /// Changes the limit. The caller must restore the former limit afterwards.
     ///
     /// # Errors
-    /// Returns a [`PowerError`] if `watts` is out of range or the system refuses.
+    /// Returns a [`PowerError`] if `watts` is out of range or the system refuses. The system can
+    /// refuse a process that is not root.
     fn set_limit(&self, watts: f64) -> Result<(), PowerError>;
 }
 
@@ -55,9 +56,9 @@ pub trait Domain: Send + Sync {
 pub struct Limit {
     /// Watts now.
     pub watts: f64,
-    /// The least that may be set, where the system says.
+    /// The least that can be set, where the system says.
     pub watts_min: Option<f64>,
-    /// The most that may be set, where the system says.
+    /// The most that can be set, where the system says.
     pub watts_max: Option<f64>,
 }
 
@@ -107,12 +108,12 @@ fn known_names(known: &[String]) -> String {
 
 /// The domains of this machine, packages first.
 #[must_use]
-pub fn domains() -> Vec<Box<dyn Domain>> {
-    let packages = powercap::packages(Path::new(POWERCAP)).into_iter();
+pub fn list_domains() -> Vec<Box<dyn Domain>> {
+    let packages = powercap::list_packages(Path::new(POWERCAP)).into_iter();
     let packages = packages.map(|package| Box::new(package) as Box<dyn Domain>);
     #[cfg(feature = "cuda")]
     let packages = packages.chain(
-        nvml::cards()
+        nvml::find_cards()
             .into_iter()
             .map(|card| Box::new(card) as Box<dyn Domain>),
     );
@@ -123,8 +124,8 @@ pub fn domains() -> Vec<Box<dyn Domain>> {
 ///
 /// # Errors
 /// [`PowerError::Unknown`], with the names there are.
-pub fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
-    let mut all = domains();
+pub fn find_domain(name: &str) -> Result<Box<dyn Domain>, PowerError> {
+    let mut all = list_domains();
     match all.iter().position(|domain| domain.name() == name) {
         Some(place) => Ok(all.swap_remove(place)),
         None => Err(PowerError::Unknown {
@@ -135,7 +136,7 @@ pub fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
 }
 
 /// Refuses a limit outside the domain's range before the system sees it.
-fn check(domain: &str, watts: f64, limit: &Limit) -> Result<(), PowerError> {
+fn check_range(domain: &str, watts: f64, limit: &Limit) -> Result<(), PowerError> {
     let least = limit.watts_min.unwrap_or(1.0);
     let most = limit.watts_max.unwrap_or(f64::from(u32::MAX) / 1e6);
     if (least..=most).contains(&watts) {

@@ -48,14 +48,14 @@ impl SealedMemory {
             file.write_all(piece)?;
         }
         fcntl_add_seals(&file, SEALS)?;
-        SealedMemory::received(file.into())
+        SealedMemory::from_fd(file.into())
     }
 
     /// Accepts memory that another process sent, if it is sealed.
     ///
     /// # Errors
     /// Returns [`io::ErrorKind::InvalidData`] if it is not sealed, otherwise the system's error.
-    pub fn received(file: OwnedFd) -> io::Result<SealedMemory> {
+    pub fn from_fd(file: OwnedFd) -> io::Result<SealedMemory> {
         if !fcntl_get_seals(&file)?.contains(SEALS) {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -65,7 +65,8 @@ impl SealedMemory {
         Ok(SealedMemory { file, length })
     }
 
-    /// Returns the file descriptor to send to another process.
+    /// Returns the file descriptor to send to another process. That process should pass it to
+    /// [`Self::from_fd`], which checks the seals.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -77,11 +78,11 @@ impl SealedMemory {
         self.length
     }
 
-    /// Maps the bytes; they stay valid even after this value is dropped.
+    /// Maps the bytes; they will stay valid even after this value is dropped.
     ///
     /// # Errors
     /// Returns the system's error.
-    pub fn bytes(&self) -> io::Result<Bytes> {
+    pub fn map_bytes(&self) -> io::Result<Bytes> {
         if self.length == 0 {
             return Ok(Bytes::new());
         }
@@ -132,7 +133,7 @@ mod tests {
     #[test]
     fn what_is_sealed_is_read_whole_and_cannot_be_changed() {
         let sealed = SealedMemory::new(&[b"one ", b"two"]).unwrap();
-        let bytes = sealed.bytes().unwrap();
+        let bytes = sealed.map_bytes().unwrap();
         assert_eq!((&bytes[..], sealed.length()), (&b"one two"[..], 7));
         let mut file = File::from(sealed.file().try_clone_to_owned().unwrap());
         assert!(file.write_all(b"x").is_err());
@@ -143,13 +144,19 @@ mod tests {
 
     #[test]
     fn nothing_is_no_special_case_for_callers() {
-        assert!(SealedMemory::new(&[]).unwrap().bytes().unwrap().is_empty());
+        assert!(
+            SealedMemory::new(&[])
+                .unwrap()
+                .map_bytes()
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[test]
     fn memory_that_could_still_change_is_refused() {
         let open = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
-        let refused = SealedMemory::received(open).unwrap_err();
+        let refused = SealedMemory::from_fd(open).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
     }
 }

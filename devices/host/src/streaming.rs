@@ -4,12 +4,13 @@
 #[cfg(target_arch = "x86_64")]
 const STORE_BYTES: usize = 16;
 
-/// Copies bytes that no code reads again soon. Uses streaming stores where the processor has them
-/// (x86-64), which neither read the target first nor bring it into the cache.
+/// Copies bytes that no code will read again soon. Use an ordinary copy for others, which should
+/// stay in the cache. Uses streaming stores where the processor has them (x86-64), which neither
+/// read the target first nor bring it into the cache.
 ///
 /// # Panics
 /// Panics if the two differ in length.
-pub fn copy(to: &mut [u8], from: &[u8]) {
+pub fn stream_copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "bytes are copied one for one");
     #[cfg(target_arch = "x86_64")]
     let (to, from) = {
@@ -52,7 +53,7 @@ mod tests {
             for length in (0..70).chain([255, 256, 257, 300]) {
                 let mut to = vec![0; 400];
                 let end = begin + length;
-                copy(&mut to[begin..end], &from[3..3 + length]);
+                stream_copy(&mut to[begin..end], &from[3..3 + length]);
                 assert_eq!(to[begin..end], from[3..3 + length]);
                 let beside = to[..begin].iter().chain(&to[end..]);
                 assert!(beside.into_iter().all(|byte| *byte == 0));

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 /// Cores that this process may compute on.
 #[must_use]
-pub fn cores() -> usize {
+pub fn available_cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// Bytes of memory a program could still take, swap left aside.
+/// Bytes of memory that programs can still take without swap.
 #[must_use]
 pub fn memory_free_bytes() -> Option<u64> {
     memory_field("MemAvailable:")
@@ -61,7 +61,7 @@ pub fn process_times(process: Option<u32>) -> Option<ProcessTimes> {
     const TICKS: u32 = 100;
     let name = process.map_or_else(|| "self".to_owned(), |process| process.to_string());
     let stat = fs::read_to_string(format!("/proc/{name}/stat")).ok()?;
-    // The program's name may hold anything, spaces and brackets too.
+    // The program's name can contain anything, spaces and brackets too.
     let (_, rest) = stat.rsplit_once(") ")?;
     let words: Vec<&str> = rest.split(' ').collect();
     let time = |place: usize| {
@@ -74,7 +74,8 @@ pub fn process_times(process: Option<u32>) -> Option<ProcessTimes> {
     })
 }
 
-/// Follows the load of all cores: the busy part since the last reading.
+/// Follows the load of all cores: the busy part since the last reading. Each reader should have its
+/// own, because a reading begins the next interval.
 #[derive(Debug, Default)]
 pub struct Load {
     last: Mutex<Ticks>,
@@ -91,7 +92,7 @@ impl Load {
     /// The part of the cores' time spent busy since the last call (since start at the first),
     /// 0 to 1; 0 where the system does not say.
     pub fn utilisation(&self) -> f64 {
-        let Some(now) = ticks() else { return 0.0 };
+        let Some(now) = read_ticks() else { return 0.0 };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let all = now.all.saturating_sub(last.all);
         let busy = now.busy.saturating_sub(last.busy);
@@ -104,7 +105,7 @@ impl Load {
     }
 }
 
-fn ticks() -> Option<Ticks> {
+fn read_ticks() -> Option<Ticks> {
     let text = fs::read_to_string("/proc/stat").ok()?;
     let fields = text.lines().next()?.split_whitespace().skip(1);
     let fields: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();

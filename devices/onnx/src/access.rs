@@ -27,9 +27,9 @@ fn standard_as_empty(domain: &str) -> &str {
 }
 
 impl NodeProto {
-    /// Creates a node with one output and no attributes.
+    /// Creates a node with one output and no attributes, which you can add by [`Self::with`].
     #[must_use]
-    pub fn of(operator: &str, inputs: &[&str], output: &str) -> Self {
+    pub fn for_operator(operator: &str, inputs: &[&str], output: &str) -> Self {
         Self {
             op_type: Some(operator.to_owned()),
             input: inputs.iter().map(ToString::to_string).collect(),
@@ -40,17 +40,17 @@ impl NodeProto {
 
     /// Creates a node of the classical domain with one output and no attributes.
     #[must_use]
-    pub fn classical(operator: &str, inputs: &[&str], output: &str) -> Self {
+    pub fn for_classical_operator(operator: &str, inputs: &[&str], output: &str) -> Self {
         Self {
             domain: Some(CLASSICAL_DOMAIN.to_owned()),
-            ..Self::of(operator, inputs, output)
+            ..Self::for_operator(operator, inputs, output)
         }
     }
 
     /// Returns the node with one more attribute.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<AttributeValue>) -> Self {
-        self.attribute.push(AttributeProto::of(name, value));
+        self.attribute.push(AttributeProto::from_value(name, value));
         self
     }
 
@@ -93,7 +93,8 @@ impl NodeProto {
         std::str::from_utf8(self.attribute(name)?.s.as_ref()?).ok()
     }
 
-    /// Returns an attribute that is a list of integers.
+    /// Returns an attribute that is a list of integers. An attribute of another kind will give an
+    /// empty list, so callers should not rely on a length.
     #[must_use]
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         self.attribute(name)
@@ -190,7 +191,7 @@ impl From<Vec<Bytes>> for AttributeValue {
 impl AttributeProto {
     /// Creates an attribute.
     #[must_use]
-    pub fn of(name: &str, value: impl Into<AttributeValue>) -> Self {
+    pub fn from_value(name: &str, value: impl Into<AttributeValue>) -> Self {
         let mut attribute = Self {
             name: Some(name.to_owned()),
             ..Self::default()
@@ -233,7 +234,7 @@ impl AttributeProto {
 impl TensorProto {
     /// Returns the value of an entry of `external_data`.
     #[must_use]
-    pub fn external(&self, key: &str) -> Option<&str> {
+    pub fn external_entry(&self, key: &str) -> Option<&str> {
         let entry = self.external_data.iter().find(|entry| entry.key() == key)?;
         Some(entry.value())
     }
@@ -262,7 +263,11 @@ impl StringStringEntryProto {
 impl ValueInfoProto {
     /// Creates the declaration of a tensor; `dims` is `None` if the rank is unknown.
     #[must_use]
-    pub fn tensor(name: impl Into<String>, elem_type: i32, dims: Option<Vec<Dimension>>) -> Self {
+    pub fn new_tensor(
+        name: impl Into<String>,
+        elem_type: i32,
+        dims: Option<Vec<Dimension>>,
+    ) -> Self {
         let tensor = type_proto::Tensor {
             elem_type: Some(elem_type),
             shape: dims.map(|dim| TensorShapeProto { dim }),
@@ -295,7 +300,7 @@ impl Dimension {
     /// Returns the symbol of an extent that is known only by name; `None` if the extent is open or
     /// a number.
     #[must_use]
-    pub fn named(&self) -> Option<&str> {
+    pub fn symbol_name(&self) -> Option<&str> {
         let Some(DimensionValue::DimParam(name)) = &self.value else {
             return None;
         };
@@ -305,7 +310,7 @@ impl Dimension {
 
     /// Creates a known extent.
     #[must_use]
-    pub fn fixed(extent: i64) -> Self {
+    pub fn new_fixed(extent: i64) -> Self {
         Self {
             value: Some(DimensionValue::DimValue(extent)),
             denotation: None,
@@ -314,7 +319,7 @@ impl Dimension {
 
     /// Creates an extent that is known only by name.
     #[must_use]
-    pub fn symbol(name: impl Into<String>) -> Self {
+    pub fn new_symbol(name: impl Into<String>) -> Self {
         Self {
             value: Some(DimensionValue::DimParam(name.into())),
             denotation: None,
@@ -329,11 +334,11 @@ mod tests {
     #[test]
     fn placeholders_of_an_extent_are_no_symbols() {
         for open in ["?", "", "*", "-1", "None", "unknown"] {
-            assert_eq!(Dimension::symbol(open).named(), None, "{open:?}");
+            assert_eq!(Dimension::new_symbol(open).symbol_name(), None, "{open:?}");
         }
         for name in ["batch", "N", "unk__12", "2*height", "_"] {
-            assert_eq!(Dimension::symbol(name).named(), Some(name));
+            assert_eq!(Dimension::new_symbol(name).symbol_name(), Some(name));
         }
-        assert_eq!(Dimension::fixed(3).named(), None);
+        assert_eq!(Dimension::new_fixed(3).symbol_name(), None);
     }
 }

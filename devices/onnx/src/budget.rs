@@ -75,7 +75,7 @@ impl Usage {
     /// [`Beyond`] if the body alone exceeds a limit.
     pub fn of_function(function: &FunctionProto) -> Result<Self, Beyond> {
         let bytes = prost::Message::encode_to_vec(function);
-        let counted = count(&bytes, Message::Function);
+        let counted = count_usage(&bytes, Message::Function);
         let counted = counted.or_else(|refused| match refused {
             NotCounted::Malformed => Ok(Self::default()),
             NotCounted::Beyond(beyond) => Err(beyond),
@@ -112,7 +112,7 @@ impl Usage {
     ///
     /// # Errors
     /// [`Beyond`], with the limit that it exceeds.
-    pub fn checked(self) -> Result<Self, Beyond> {
+    pub fn check_limits(self) -> Result<Self, Beyond> {
         if self.nodes > NODES_MAX {
             return Err(Beyond::Nodes { limit: NODES_MAX });
         }
@@ -123,12 +123,13 @@ impl Usage {
     }
 }
 
-/// Counts the resources that the bytes of a model need.
+/// Counts the resources that the bytes of a model need. Callers must not decode a model that this
+/// refuses.
 pub(super) fn count_model(bytes: &[u8]) -> Result<Usage, NotCounted> {
-    count(bytes, Message::Model)
+    count_usage(bytes, Message::Model)
 }
 
-fn count(bytes: &[u8], message: Message) -> Result<Usage, NotCounted> {
+fn count_usage(bytes: &[u8], message: Message) -> Result<Usage, NotCounted> {
     let mut usage = Usage::default();
     usage.add_message(bytes, message, 1)?;
     Ok(usage)
@@ -175,7 +176,7 @@ enum Field {
 
 impl Message {
     /// Returns the bytes of one message in memory, without separately allocated contents.
-    fn size(self) -> u64 {
+    fn struct_size(self) -> u64 {
         let size = match self {
             Self::Model => size_of::<onnx::ModelProto>(),
             Self::Graph => size_of::<GraphProto>(),
@@ -204,7 +205,7 @@ impl Message {
     }
 
     /// Returns the kind of the field with this number.
-    fn field(self, number: u64) -> Field {
+    fn field_kind(self, number: u64) -> Field {
         use Field::{Of, Plain, Text, Varints};
         match (self, number) {
             (Self::Model, 7) => Of(Self::Graph),
@@ -259,23 +260,23 @@ impl Usage {
         }
         let own = Self {
             nodes: u64::from(message == Message::Node),
-            memory: message.size(),
+            memory: message.struct_size(),
         };
         self.add(own)?;
         while !bytes.is_empty() {
-            let key = varint(&mut bytes)?;
-            let field = message.field(key >> 3);
+            let key = read_varint(&mut bytes)?;
+            let field = message.field_kind(key >> 3);
             match (key & 7, &field) {
                 (0, Field::Varints(width)) => {
-                    varint(&mut bytes)?;
+                    read_varint(&mut bytes)?;
                     self.add_memory(*width)?;
                 }
-                (0, _) => drop(varint(&mut bytes)?),
-                (1, _) => drop(taken(&mut bytes, 8)?),
-                (5, _) => drop(taken(&mut bytes, 4)?),
+                (0, _) => drop(read_varint(&mut bytes)?),
+                (1, _) => drop(take_bytes(&mut bytes, 8)?),
+                (5, _) => drop(take_bytes(&mut bytes, 4)?),
                 (2, _) => {
-                    let length = varint(&mut bytes)?;
-                    let inner = taken(&mut bytes, length)?;
+                    let length = read_varint(&mut bytes)?;
+                    let inner = take_bytes(&mut bytes, length)?;
                     self.add_field(inner, &field, depth)?;
                 }
                 _ => return Err(NotCounted::Malformed),
@@ -303,13 +304,16 @@ impl Usage {
     }
 
     fn add(&mut self, other: Self) -> Result<(), NotCounted> {
-        *self = self.with(other).checked().map_err(NotCounted::Beyond)?;
+        *self = self
+            .with(other)
+            .check_limits()
+            .map_err(NotCounted::Beyond)?;
         Ok(())
     }
 }
 
 /// Splits off the next `length` bytes.
-fn taken<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> {
+fn take_bytes<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> {
     let length = usize::try_from(length).map_err(|_| NotCounted::Malformed)?;
     let (first, rest) = bytes
         .split_at_checked(length)
@@ -318,7 +322,7 @@ fn taken<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> 
     Ok(first)
 }
 
-fn varint(bytes: &mut &[u8]) -> Result<u64, NotCounted> {
+fn read_varint(bytes: &mut &[u8]) -> Result<u64, NotCounted> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or(NotCounted::Malformed)?;
@@ -336,7 +340,7 @@ mod tests {
     use prost::encoding::encode_varint;
 
     use super::*;
-    use crate::{AttributeProto, DecodeError, ModelProto, decode, encode};
+    use crate::{AttributeProto, DecodeError, ModelProto, decode_model, encode_model};
 
     /// A field of a number that holds bytes.
     fn field(number: u64, bytes: &[u8]) -> Vec<u8> {
@@ -354,7 +358,7 @@ mod tests {
     }
 
     fn refusal(graph: &[u8]) -> Beyond {
-        match decode(model(graph)) {
+        match decode_model(model(graph)) {
             Err(DecodeError::Beyond(beyond)) => beyond,
             other => panic!("{:?}", other.map(|_| ())),
         }
@@ -391,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_model_of_tens_of_thousands_of_nodes_passes() {
-        let node = NodeProto::of("Conv", &["x", "w", "b"], "y")
+        let node = NodeProto::for_operator("Conv", &["x", "w", "b"], "y")
             .with("pads", vec![1i64; 4])
             .with("strides", vec![1i64; 2])
             .with("group", 1i64);
@@ -404,17 +408,17 @@ mod tests {
             graph: Some(graph),
             ..ModelProto::default()
         };
-        let bytes = encode(&whole);
+        let bytes = encode_model(&whole);
         let counted = count_model(&bytes).unwrap();
         assert_eq!(counted.nodes, 60_000);
         assert!(counted.memory > 60_000 * size_of::<AttributeProto>() as u64 * 3);
-        assert_eq!(decode(bytes), Ok(whole));
+        assert_eq!(decode_model(bytes), Ok(whole));
     }
 
     #[test]
     fn what_is_counted_is_at_least_what_is_held() {
         let body = GraphProto {
-            node: vec![NodeProto::of("Neg", &["a"], "b"); 3],
+            node: vec![NodeProto::for_operator("Neg", &["a"], "b"); 3],
             ..GraphProto::default()
         };
         let attribute = AttributeProto {
@@ -424,7 +428,7 @@ mod tests {
         };
         let node = NodeProto {
             attribute: vec![attribute],
-            ..NodeProto::of("If", &["c"], "y")
+            ..NodeProto::for_operator("If", &["c"], "y")
         };
         let function = FunctionProto {
             node: vec![node],

@@ -4,9 +4,10 @@ use souk_memory::Tensor;
 
 use crate::{NodeProto, tensor_from_proto};
 
-/// Returns the value of a `Constant`, if it is a tensor of a known element type.
+/// Returns the value of a `Constant`, if it is a tensor of a known element type. The caller must
+/// check the operator first, because other operators can have attributes of the same names.
 #[must_use]
-pub fn constant(node: &NodeProto) -> Option<Tensor> {
+pub fn constant_value(node: &NodeProto) -> Option<Tensor> {
     if let Some(value) = node.tensor("value") {
         return tensor_from_proto(value).ok();
     }

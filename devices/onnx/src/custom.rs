@@ -74,7 +74,7 @@ pub enum CustomError {
 impl Custom {
     /// Returns the language of a node's kernel, if it has one.
     #[must_use]
-    pub fn of(node: &NodeProto) -> Option<Self> {
+    pub fn from_node(node: &NodeProto) -> Option<Self> {
         match (node.operator_domain(), node.op_type()) {
             (DOMAIN, "Wasm") => Some(Self::Wasm),
             (DOMAIN, "Wgsl") => Some(Self::Wgsl),
@@ -120,12 +120,12 @@ pub fn output_shapes(node: &NodeProto) -> Result<Option<Vec<Vec<Size>>>, CustomE
     let shapes = attribute.strings.iter().map(|text| {
         let text = String::from_utf8_lossy(text);
         let sizes = text.split(',').map(str::trim).filter(|it| !it.is_empty());
-        sizes.map(size).collect()
+        sizes.map(parse_size).collect()
     });
     shapes.collect::<Result<_, _>>().map(Some)
 }
 
-fn size(text: &str) -> Result<Size, CustomError> {
+fn parse_size(text: &str) -> Result<Size, CustomError> {
     let read = || match text.strip_prefix('i') {
         None => text.parse().ok().map(Size::Fixed),
         Some(place) => {
@@ -139,7 +139,7 @@ fn size(text: &str) -> Result<Size, CustomError> {
 }
 
 /// Returns the shapes of a node's outputs for input tensors of these shapes, if the node states
-/// them.
+/// them. `given` must not include the kernel.
 ///
 /// # Errors
 /// [`CustomError`] if the stated shapes do not fit the node or its inputs.

@@ -42,15 +42,16 @@ pub enum DecodeError {
     NoVersion,
 }
 
-/// Decodes a model. Weights stay in `bytes`, shared.
+/// Decodes a model. Weights stay in `bytes`, shared, so each of them will keep the whole file in
+/// memory. Use [`split_file`](crate::split_file) if that must not happen.
 ///
 /// # Errors
 /// [`DecodeError`], which says how the file is not a model.
-pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
+pub fn decode_model(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     if bytes.is_empty() {
         return Err(DecodeError::Empty);
     }
-    walk(&bytes)?;
+    check_framing(&bytes)?;
     let length = bytes.len();
     count_model(&bytes).map_err(|refused| match refused {
         NotCounted::Beyond(beyond) => DecodeError::Beyond(beyond),
@@ -74,7 +75,7 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
 
 /// Encodes a model. Equal models have equal bytes, because the schema contains no maps.
 #[must_use]
-pub fn encode(model: &ModelProto) -> Bytes {
+pub fn encode_model(model: &ModelProto) -> Bytes {
     Bytes::from(model.encode_to_vec())
 }
 
@@ -85,19 +86,20 @@ pub fn encode_attribute(attribute: &AttributeProto) -> Bytes {
 }
 
 /// Steps over the outermost fields, to distinguish a truncated file from one that never was ONNX.
-fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
+fn check_framing(bytes: &[u8]) -> Result<(), DecodeError> {
     let mut at = 0;
     let not_onnx = |reason: &str| DecodeError::NotOnnx {
         length: bytes.len(),
         reason: reason.to_owned(),
     };
     while at < bytes.len() {
-        let key = varint(bytes, &mut at).ok_or_else(|| not_onnx("a field without a number"))?;
+        let key =
+            read_varint(bytes, &mut at).ok_or_else(|| not_onnx("a field without a number"))?;
         let field = u32::try_from(key >> 3).map_err(|_| not_onnx("an impossible field number"))?;
         let needed = match key & 7 {
-            0 => varint(bytes, &mut at).map(|_| 0),
+            0 => read_varint(bytes, &mut at).map(|_| 0),
             1 => Some(8),
-            2 => varint(bytes, &mut at),
+            2 => read_varint(bytes, &mut at),
             5 => Some(4),
             _ => return Err(not_onnx("an impossible field type")),
         };
@@ -126,7 +128,7 @@ fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
 /// it.
 const FIELD_MAX: u32 = 1000;
 
-fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
+fn read_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = *bytes.get(*at)?;
@@ -163,24 +165,27 @@ mod tests {
 
     #[test]
     fn a_model_survives_the_round_trip() {
-        assert_eq!(decode(encode(&model())), Ok(model()));
+        assert_eq!(decode_model(encode_model(&model())), Ok(model()));
     }
 
     #[test]
     fn every_cut_of_a_model_is_an_error() {
-        let bytes = encode(&model());
+        let bytes = encode_model(&model());
         for length in 0..bytes.len() {
-            assert!(decode(bytes.slice(..length)).is_err(), "{length} bytes");
+            assert!(
+                decode_model(bytes.slice(..length)).is_err(),
+                "{length} bytes"
+            );
         }
-        let cut = decode(bytes.slice(..bytes.len() - 1));
+        let cut = decode_model(bytes.slice(..bytes.len() - 1));
         assert!(matches!(cut, Err(DecodeError::Truncated { field: 7, .. })));
     }
 
     #[test]
     fn other_files_are_named_as_such() {
-        let text = decode(Bytes::from_static(b"hello, I am a text file"));
+        let text = decode_model(Bytes::from_static(b"hello, I am a text file"));
         assert!(matches!(text, Err(DecodeError::NotOnnx { .. })), "{text:?}");
-        assert_eq!(decode(Bytes::new()), Err(DecodeError::Empty));
+        assert_eq!(decode_model(Bytes::new()), Err(DecodeError::Empty));
     }
 
     #[test]
@@ -191,8 +196,8 @@ mod tests {
         };
         let mut model = model();
         model.graph.as_mut().unwrap().initializer.push(weights);
-        let file = encode(&model);
-        let decoded = decode(file.clone()).unwrap();
+        let file = encode_model(&model);
+        let decoded = decode_model(file.clone()).unwrap();
         let raw = decoded.graph.unwrap().initializer[0]
             .raw_data
             .clone()

@@ -4,7 +4,7 @@
 //! mostly short for standard ones. souk expands them when it loads a model, so that it can infer,
 //! cost and cut the model, and run it on any device with the standard operators. Operators that
 //! have kernels of their own remain, in one form each. Unknown operators remain as they are, and a
-//! device refuses them by name.
+//! device will refuse them by name.
 //!
 //! Numbers stand for texts: see [`Words`]. Operators that process texts run before the rest of the
 //! model: see [`Preparation`].
@@ -81,7 +81,8 @@ pub enum Label {
     Text(String),
 }
 
-/// The meanings of values that the expansion changed.
+/// The meanings of values that the expansion changed. The caller must keep them, because only they
+/// can turn the model's numbers back into texts and maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Meanings {
     /// The inputs and outputs that are texts, and the known words.
@@ -97,7 +98,7 @@ pub struct Meanings {
 /// # Errors
 /// [`ExpansionError`] if a node computes with texts, an output is a list of unknown length, or the
 /// model exceeds a limit.
-pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
+pub fn expand_model(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     let mut meanings = Meanings::default();
     if model.opset("").is_none() {
         model.opset_import.push(OperatorSetIdProto {
@@ -107,10 +108,10 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     }
     let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
     if let Some(graph) = &mut model.graph {
-        sparse::resolve(graph);
-        optionals::resolve(graph);
-        words::number(graph, &mut meanings.texts);
-        meanings.preparation = preparation::take(graph, &mut meanings.texts);
+        sparse::resolve_sparse(graph);
+        optionals::resolve_optionals(graph);
+        words::number_graph(graph, &mut meanings.texts);
+        meanings.preparation = preparation::extract_preparation(graph, &mut meanings.texts);
         let facts = written_out(graph, &Facts::new(opset), &mut meanings)?;
         lists::give_outputs(graph, &facts, &meanings.columns)?;
         declare_columns(graph, &meanings.columns);
@@ -124,7 +125,7 @@ fn written_out(
     around: &Facts,
     meanings: &mut Meanings,
 ) -> Result<Facts, ExpansionError> {
-    let mut facts = around.within(graph);
+    let mut facts = around.nested_facts(graph);
     let mut written = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
         for attribute in &mut node.attribute {
@@ -133,53 +134,53 @@ fn written_out(
             }
         }
         let mut body = Body::new(&node, &facts, meanings);
-        let nodes = if let Some(list) = lists::made(&mut body) {
-            let mut nodes = body.written();
+        let nodes = if let Some(list) = lists::create_list(&mut body) {
+            let mut nodes = body.into_nodes();
             facts.note_list(&node, list);
             nodes.push(node);
             nodes
-        } else if expanded(&mut body).is_some() {
-            body.written()
+        } else if expand_node(&mut body).is_some() {
+            body.into_nodes()
         } else {
             vec![node]
         };
         for node in &nodes {
-            facts.follow(node, &mut meanings.texts)?;
+            facts.record_outputs(node, &mut meanings.texts)?;
         }
         written.extend(nodes);
         let usage = Usage {
             nodes: written.len() as u64,
             memory: 0,
         };
-        usage.checked()?;
+        usage.check_limits()?;
     }
     graph.node = written;
     Ok(facts)
 }
 
 /// Expands the node of `body`; returns `None` if the node remains as it is.
-fn expanded(body: &mut Body<'_>) -> Option<()> {
+fn expand_node(body: &mut Body<'_>) -> Option<()> {
     match body.call().operator_domain() {
-        CLASSICAL_DOMAIN => classical::expand(body),
-        RUNTIME_DOMAIN => activation::expand(body)
-            .or_else(|| fused::expand(body))
-            .or_else(|| quantised::expand(body))
-            .or_else(|| attention::expand(body)),
-        "" => standard(body),
+        CLASSICAL_DOMAIN => classical::expand_node(body),
+        RUNTIME_DOMAIN => activation::expand_node(body)
+            .or_else(|| fused::expand_node(body))
+            .or_else(|| quantised::expand_node(body))
+            .or_else(|| attention::expand_node(body)),
+        "" => expand_standard(body),
         _ => None,
     }
 }
 
 /// Expands operators that tools write as if they were standard, and casts between texts.
-fn standard(body: &mut Body<'_>) -> Option<()> {
+fn expand_standard(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
         "Cast" if body.is_text(0) && words::is_text_cast(body.call()) => {
-            let value = body.input(0)?.to_owned();
-            body.give(0, &value);
+            let value = body.input_name(0)?.to_owned();
+            body.set_output(0, &value);
             Some(())
         }
-        _ => lists::expand(body),
+        _ => lists::expand_node(body),
     }
 }
 
@@ -187,7 +188,7 @@ fn standard(body: &mut Body<'_>) -> Option<()> {
 fn declare_columns(graph: &mut GraphProto, columns: &Columns) {
     for output in &mut graph.output {
         if columns.contains_key(output.name()) {
-            *output = crate::ValueInfoProto::tensor(output.name(), 0, None);
+            *output = crate::ValueInfoProto::new_tensor(output.name(), 0, None);
         }
     }
 }

@@ -31,22 +31,23 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Decodes a model and binds its weights.
+    /// Decodes a model and binds its weights, which must include each external one that the model
+    /// refers to.
     ///
     /// # Errors
     /// [`CompileError`], with the name of the malformed or missing part.
-    pub fn bind(subgraph: &Subgraph) -> Result<Self, CompileError> {
-        let mut model = subgraph.decoded()?;
+    pub fn from_subgraph(subgraph: &Subgraph) -> Result<Self, CompileError> {
+        let mut model = subgraph.decode_model()?;
         let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
         let graph = model.graph.get_or_insert_default();
         let mut weights = BTreeMap::new();
         for initializer in std::mem::take(&mut graph.initializer) {
-            let tensor = weight(&initializer, &subgraph.weights)?;
+            let tensor = load_weight(&initializer, &subgraph.weights)?;
             weights.insert(initializer.name().to_owned(), tensor);
         }
         // `Constant` nodes serve as weights.
         for node in std::mem::take(&mut graph.node) {
-            match constant(&node) {
+            match named_constant(&node) {
                 Some((name, tensor)) => {
                     weights.insert(name, tensor);
                 }
@@ -54,7 +55,12 @@ impl Graph {
             }
         }
         let is_input = |value: &&ValueInfoProto| !weights.contains_key(value.name());
-        let inputs: Result<Vec<_>, _> = graph.input.iter().filter(is_input).map(port).collect();
+        let inputs: Result<Vec<_>, _> = graph
+            .input
+            .iter()
+            .filter(is_input)
+            .map(declared_port)
+            .collect();
         let mut bound = Self {
             opset,
             weights,
@@ -63,14 +69,14 @@ impl Graph {
             dtypes: BTreeMap::new(),
             model,
         };
-        bound.dtypes = bound.types()?;
+        bound.dtypes = bound.infer_types()?;
         bound.outputs = bound.output_ports()?;
         Ok(bound)
     }
 
     /// Returns the model's graph.
     #[must_use]
-    pub fn graph(&self) -> &GraphProto {
+    pub fn graph_proto(&self) -> &GraphProto {
         self.model
             .graph
             .as_ref()
@@ -80,17 +86,17 @@ impl Graph {
     /// Returns its nodes, each after those it depends on.
     #[must_use]
     pub fn nodes(&self) -> &[NodeProto] {
-        &self.graph().node
+        &self.graph_proto().node
     }
 
     /// Infers the type of every value.
-    fn types(&self) -> Result<Types, CompileError> {
+    fn infer_types(&self) -> Result<Types, CompileError> {
         let inputs = self.inputs.iter().map(|port| (&port.name, port.dtype));
         let weights = self.weights.iter();
         let weights = weights.map(|(name, weight)| (name, weight.dtype()));
         let known = inputs.chain(weights);
         let mut types = known.map(|(name, dtype)| (name.clone(), dtype)).collect();
-        types::infer_nodes(self.graph(), &mut types)?;
+        types::infer_nodes(self.graph_proto(), &mut types)?;
         Ok(types)
     }
 
@@ -109,30 +115,30 @@ impl Graph {
             Ok(Port {
                 name,
                 dtype,
-                dims: dims(value),
+                dims: declared_dims(value),
             })
         };
-        self.graph().output.iter().map(output).collect()
+        self.graph_proto().output.iter().map(output).collect()
     }
 }
 
 /// Returns the name and value of a constant, if it is a tensor of a known element type.
-fn constant(node: &NodeProto) -> Option<(String, Tensor)> {
+fn named_constant(node: &NodeProto) -> Option<(String, Tensor)> {
     if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
         return None;
     }
     let name = node.output.first()?.clone();
-    Some((name, detached(&crate::constant::constant(node)?)))
+    Some((name, copy_tensor(&crate::constant::constant_value(node)?)))
 }
 
 /// Returns the values of an initializer, from the model or from `weights`.
-fn weight(
+fn load_weight(
     initializer: &TensorProto,
     weights: &BTreeMap<ContentId, Bytes>,
 ) -> Result<Tensor, CompileError> {
     let name = || initializer.name().to_owned();
-    let Some(location) = onnx::location(initializer) else {
-        return Ok(detached(&onnx::tensor_from_proto(initializer)?));
+    let Some(location) = onnx::external_location(initializer) else {
+        return Ok(copy_tensor(&onnx::tensor_from_proto(initializer)?));
     };
     let place = || CompileError::WeightPlace {
         name: name(),
@@ -153,28 +159,28 @@ fn weight(
 
 /// Copies the tensor into memory of its own. The copy is aligned for every element type, unlike a
 /// file's contents, and does not keep the whole file in memory.
-fn detached(tensor: &Tensor) -> Tensor {
+fn copy_tensor(tensor: &Tensor) -> Tensor {
     let bytes = Bytes::copy_from_slice(tensor.bytes());
     let moved = Tensor::new(tensor.dtype(), tensor.shape().clone(), bytes);
     moved.expect("the same bytes in another place")
 }
 
 /// Returns the port that a model declares.
-fn port(value: &ValueInfoProto) -> Result<Port, CompileError> {
+fn declared_port(value: &ValueInfoProto) -> Result<Port, CompileError> {
     let name = value.name().to_owned();
     let declared = value.tensor_type().map(|tensor| tensor.elem_type());
     match declared.map(DType::from_onnx_code) {
         Some(Ok(dtype)) => Ok(Port {
             name,
             dtype,
-            dims: dims(value),
+            dims: declared_dims(value),
         }),
         _ => Err(CompileError::Port { name }),
     }
 }
 
 /// Returns the sizes that a model declares; `None` if it does not state their number.
-fn dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
+fn declared_dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
     let shape = value.tensor_type()?.shape.as_ref()?;
     let size = |dim: &onnx::Dimension| match &dim.value {
         // Exporters write 0 or -1 for an open size.

@@ -1,18 +1,19 @@
 //! ONNX models as Rust types: the messages, and common queries on them.
 //!
-//! ONNX is souk's graph language, so all backends and the planner share these types. [`decode`]
-//! distinguishes a file that is not an ONNX model from a truncated one; accessors for attributes
-//! and names spare you the protobuf's nested options.
+//! ONNX is souk's graph language, so all backends and the planner share these types.
+//! [`decode_model`] distinguishes a file that is not an ONNX model from a truncated one; accessors
+//! for attributes and names spare you the protobuf's nested options. A model can come from a
+//! stranger, so decoding will refuse one that exceeds a limit ([`budget`]).
 //!
 //! ```
 //! let file = std::fs::read("../../testnet/models/digits/digits.onnx")?;
-//! let model = souk_onnx::decode(file.into())?;
+//! let model = souk_onnx::decode_model(file.into())?;
 //! assert_eq!(model.opset(""), Some(17));
 //! let graph = model.graph.ok_or("a model has a graph")?;
 //! let products = graph.node.iter().filter(|node| node.op_type() == "Gemm");
 //! assert_eq!(products.count(), 2);
 //!
-//! assert!(souk_onnx::decode("no model".into()).is_err());
+//! assert!(souk_onnx::decode_model("no model".into()).is_err());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -39,8 +40,10 @@ pub mod types;
 pub mod work;
 
 pub use access::CLASSICAL_DOMAIN;
-pub use constant::constant;
-pub use decode::{DecodeError, decode, encode, encode_attribute};
+pub use constant::constant_value;
+pub use decode::{DecodeError, decode_model, encode_attribute, encode_model};
 pub use proto::*;
 pub use split::{Split, SplitError, split_file};
-pub use tensor::{TensorDataError, location, raw_bytes, tensor_from_proto, tensor_to_proto};
+pub use tensor::{
+    TensorDataError, external_location, raw_bytes, tensor_from_proto, tensor_to_proto,
+};

@@ -52,7 +52,7 @@ impl<'a> StepValues<&'a str> {
 
 impl<V: Ord + Clone> Liveness<V> {
     /// Computes the lifetimes of a run's values: those in `given` exist before its first step, and
-    /// those in `kept` must outlive its last.
+    /// those in `kept` must outlive its last. The steps must be in the order in which they run.
     pub fn new(
         given: impl IntoIterator<Item = V>,
         steps: impl IntoIterator<Item = StepValues<V>>,
@@ -90,7 +90,7 @@ impl<V: Ord + Clone> Liveness<V> {
         }
     }
 
-    /// Returns for each step the values that no later step needs.
+    /// Returns for each step the values that an engine can free after it.
     #[must_use]
     pub fn freed_after_steps(&self) -> Vec<Vec<V>> {
         let mut freed = vec![Vec::new(); self.steps];

@@ -1,7 +1,7 @@
 //! The ONNX protobuf messages, with the field numbers of the ONNX project's `onnx.proto`.
 //!
 //! They are written by hand for prost's derive, so that no build needs `protoc`. They include every
-//! field of the schema, so if you decode and encode a model, nothing is lost. Scalars whose
+//! field of the schema, so a model that you decode and encode will lose nothing. Scalars whose
 //! presence the ONNX checker tests are `Option`; `raw_data` is [`Bytes`], so if you decode from
 //! [`Bytes`], the weights share the file's memory. Repeated numbers that the schema does not pack
 //! stay unpacked, as the reference implementation writes them.
@@ -54,7 +54,7 @@ pub struct ModelProto {
 /// A graph: nodes in topological order, constants, inputs, outputs and known types.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GraphProto {
-    /// Nodes, each after those that it depends on.
+    /// Nodes, each of which must follow those that it depends on.
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeProto>,
     /// Name of the graph.
@@ -69,7 +69,7 @@ pub struct GraphProto {
     /// Free text for people.
     #[prost(string, optional, tag = "10")]
     pub doc_string: Option<String>,
-    /// Inputs; before IR version 4 they include the initializers.
+    /// Inputs; before IR version 4 they must include the initializers.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
     /// Outputs of the graph.
@@ -95,7 +95,7 @@ pub struct NodeProto {
     /// Names of the values that it makes; empty for an optional output that it leaves out.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
-    /// Name of the node; may be empty.
+    /// Name of the node; can be empty.
     #[prost(string, optional, tag = "3")]
     pub name: Option<String>,
     /// Operator or function that the node applies.

@@ -16,14 +16,14 @@ pub struct Ranks {
 
 impl Ranks {
     /// Infers ranks from weights and declared values, node by node.
-    pub fn infer(graph: &Graph) -> Self {
+    pub fn from_graph(graph: &Graph) -> Self {
         let mut ranks = Self::default();
         for (name, weight) in &graph.weights {
-            ranks.hold(name, weight.dims());
+            ranks.record_constant(name, weight.dims());
         }
-        ranks.declare(graph.graph());
+        ranks.record_declarations(graph.graph_proto());
         for node in graph.nodes() {
-            ranks.follow(node);
+            ranks.record_outputs(node);
         }
         ranks
     }
@@ -41,27 +41,27 @@ impl Ranks {
     }
 
     /// Notes a constant of these sizes.
-    pub(crate) fn hold(&mut self, name: &str, dims: &[usize]) {
-        self.note(name, dims.len());
+    pub(crate) fn record_constant(&mut self, name: &str, dims: &[usize]) {
+        self.record_rank(name, dims.len());
         if let [length] = dims {
             self.lengths.insert(name.to_owned(), *length);
         }
     }
 
     /// Notes the ranks that a graph declares.
-    pub(crate) fn declare(&mut self, proto: &GraphProto) {
+    pub(crate) fn record_declarations(&mut self, proto: &GraphProto) {
         let inner = proto.input.iter().chain(&proto.value_info);
         for value in inner.chain(&proto.output) {
             let shape = value.tensor_type().and_then(|tensor| tensor.shape.as_ref());
             if let Some(shape) = shape {
-                self.note(value.name(), shape.dim.len());
+                self.record_rank(value.name(), shape.dim.len());
             }
         }
     }
 
     /// Returns whether both operands of a product are known to be matrices, or batches of them.
     pub fn are_matrices(&self, node: &NodeProto) -> bool {
-        (0..2).all(|index| self.of(node, index).is_some_and(|rank| rank >= 2))
+        (0..2).all(|index| self.input_rank(node, index).is_some_and(|rank| rank >= 2))
     }
 
     /// Returns the rank of a value, if known.
@@ -69,23 +69,23 @@ impl Ranks {
         self.ranks.get(name).copied()
     }
 
-    fn note(&mut self, name: &str, rank: usize) {
+    fn record_rank(&mut self, name: &str, rank: usize) {
         if !name.is_empty() {
             self.ranks.insert(name.to_owned(), rank);
         }
     }
 
-    fn of(&self, node: &NodeProto, index: usize) -> Option<usize> {
+    fn input_rank(&self, node: &NodeProto, index: usize) -> Option<usize> {
         self.ranks.get(node.input_name(index)?).copied()
     }
 
-    fn length(&self, node: &NodeProto, index: usize) -> Option<usize> {
+    fn input_length(&self, node: &NodeProto, index: usize) -> Option<usize> {
         self.lengths.get(node.input_name(index)?).copied()
     }
 
-    /// Notes the rank of a node's output.
-    pub(crate) fn follow(&mut self, node: &NodeProto) {
-        if let Some(rank) = self.result(node) {
+    /// Notes the rank of a node's output. The caller must have noted those of its inputs before.
+    pub(crate) fn record_outputs(&mut self, node: &NodeProto) {
+        if let Some(rank) = self.result_rank(node) {
             // Among operators with several outputs, only those of a split have the same rank.
             let alike = match node.op_type() {
                 "Split" => node.output.len(),
@@ -93,7 +93,7 @@ impl Ranks {
             };
             for name in node.output.iter().take(alike) {
                 if !self.ranks.contains_key(name) {
-                    self.note(name, rank);
+                    self.record_rank(name, rank);
                 }
             }
         }
@@ -103,31 +103,31 @@ impl Ranks {
     }
 
     /// Returns the rank of a node's first output.
-    fn result(&self, node: &NodeProto) -> Option<usize> {
-        let first = self.of(node, 0);
+    fn result_rank(&self, node: &NodeProto) -> Option<usize> {
+        let first = self.input_rank(node, 0);
         match node.op_type() {
             "Shape" => Some(1),
             "Size" => Some(0),
             "Range" => Some(1),
             "Flatten" | "NonZero" => Some(2),
-            "Reshape" => self.length(node, 1).or(node
+            "Reshape" => self.input_length(node, 1).or(node
                 .ints("shape")
                 .filter(|it| !it.is_empty())
                 .map(<[_]>::len)),
-            "ConstantOfShape" => self.length(node, 0),
-            "Expand" => Some(first?.max(self.length(node, 1)?)),
-            "Gather" => (first? + self.of(node, 1)?).checked_sub(1),
-            "Unsqueeze" => Some(first? + self.axes(node)?),
-            "Squeeze" => first?.checked_sub(self.axes(node)?),
+            "ConstantOfShape" => self.input_length(node, 0),
+            "Expand" => Some(first?.max(self.input_length(node, 1)?)),
+            "Gather" => (first? + self.input_rank(node, 1)?).checked_sub(1),
+            "Unsqueeze" => Some(first? + self.axis_count(node)?),
+            "Squeeze" => first?.checked_sub(self.axis_count(node)?),
             "MatMul" => {
-                let (left, right) = (first?, self.of(node, 1)?);
+                let (left, right) = (first?, self.input_rank(node, 1)?);
                 (left >= 2 && right >= 2).then(|| left.max(right))
             }
-            operator => match OperatorSchema::of(operator).extents {
+            operator => match OperatorSchema::for_operator(operator).extents {
                 Extents::OfFirst | Extents::RankOfFirst => first,
                 Extents::Repeated => {
                     let inputs = 0..node.input.len();
-                    let ranks = inputs.map(|index| self.of(node, index));
+                    let ranks = inputs.map(|index| self.input_rank(node, index));
                     ranks.collect::<Option<Vec<usize>>>()?.into_iter().max()
                 }
                 Extents::Own => {
@@ -139,26 +139,28 @@ impl Ranks {
     }
 
     /// Returns the number of axes that a node names.
-    fn axes(&self, node: &NodeProto) -> Option<usize> {
+    fn axis_count(&self, node: &NodeProto) -> Option<usize> {
         node.ints("axes")
             .filter(|it| !it.is_empty())
             .map(<[i64]>::len)
-            .or(self.length(node, 1))
+            .or(self.input_length(node, 1))
     }
 
     /// Returns the length of a node's output, if it is a vector.
     fn result_length(&self, node: &NodeProto) -> Option<usize> {
-        let is_scalar = |index| self.of(node, index) == Some(0);
+        let is_scalar = |index| self.input_rank(node, index) == Some(0);
         match node.op_type() {
-            "Shape" if node.attribute.is_empty() => self.of(node, 0),
+            "Shape" if node.attribute.is_empty() => self.input_rank(node, 0),
             "Unsqueeze" if is_scalar(0) => Some(1),
-            "Gather" if self.of(node, 1) == Some(1) && self.of(node, 0) == Some(1) => {
-                self.length(node, 1)
+            "Gather"
+                if self.input_rank(node, 1) == Some(1) && self.input_rank(node, 0) == Some(1) =>
+            {
+                self.input_length(node, 1)
             }
             "Concat" => (0..node.input.len())
-                .map(|index| self.length(node, index))
+                .map(|index| self.input_length(node, index))
                 .sum(),
-            "Cast" | "Identity" => self.length(node, 0),
+            "Cast" | "Identity" => self.input_length(node, 0),
             _ => None,
         }
     }

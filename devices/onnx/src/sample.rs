@@ -1,5 +1,5 @@
 //! A small model with an image classifier's operators. It serves as the first run of a device, so
-//! that the first job does not pay for that run.
+//! that the first job will not pay for that run.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use souk_memory::{DType, Tensor};
 
 use crate::subgraph::Subgraph;
 use crate::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
     tensor_to_proto,
 };
 
@@ -20,26 +20,26 @@ const FEATURES: [usize; 2] = [32 * 14 * 14, 16];
 
 /// Returns the model's inputs: as many images as in a small job.
 #[must_use]
-pub fn inputs() -> BTreeMap<String, Tensor> {
-    BTreeMap::from([("x".to_owned(), filled(&IMAGES))])
+pub fn model_inputs() -> BTreeMap<String, Tensor> {
+    BTreeMap::from([("x".to_owned(), filled_tensor(&IMAGES))])
 }
 
 /// Returns the model: a convolution, the operators between, a product and a softmax.
 #[must_use]
-pub fn subgraph() -> Subgraph {
+pub fn model_subgraph() -> Subgraph {
     let port = |name: &str, dims: &[usize]| {
-        let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.collect()))
+        let dims = dims.iter().map(|&size| Dimension::new_fixed(size as i64));
+        ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims.collect()))
     };
-    let weight = |name: &'static str, dims: &[usize]| tensor_to_proto(name, &filled(dims));
+    let weight = |name: &'static str, dims: &[usize]| tensor_to_proto(name, &filled_tensor(dims));
     let graph = GraphProto {
         name: Some("warm".to_owned()),
         node: vec![
-            NodeProto::of("Conv", &["x", "filters"], "maps"),
-            NodeProto::of("Relu", &["maps"], "lit"),
-            NodeProto::of("Flatten", &["lit"], "rows"),
-            NodeProto::of("MatMul", &["rows", "matrix"], "scores"),
-            NodeProto::of("Softmax", &["scores"], "y"),
+            NodeProto::for_operator("Conv", &["x", "filters"], "maps"),
+            NodeProto::for_operator("Relu", &["maps"], "lit"),
+            NodeProto::for_operator("Flatten", &["lit"], "rows"),
+            NodeProto::for_operator("MatMul", &["rows", "matrix"], "scores"),
+            NodeProto::for_operator("Softmax", &["scores"], "y"),
         ],
         input: vec![port("x", &IMAGES)],
         output: vec![port("y", &[IMAGES[0], FEATURES[1]])],
@@ -56,12 +56,12 @@ pub fn subgraph() -> Subgraph {
         ..ModelProto::default()
     };
     Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights: BTreeMap::new(),
     }
 }
 
-fn filled(dims: &[usize]) -> Tensor {
+fn filled_tensor(dims: &[usize]) -> Tensor {
     let values = vec![0.5_f32; dims.iter().product()];
     Tensor::from_vec(dims.to_vec(), values).expect("as many values as its sizes say")
 }

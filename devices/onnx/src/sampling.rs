@@ -6,7 +6,7 @@
 //!
 //! Sampling is also an operator, `Sample` of the domain `ai.souk`, so that the device that computes
 //! logits can draw from them and does not need to send them. Its inputs are logits, `[.., rows,
-//! vocabulary]`, and the settings as numbers ([`Sampling::numbers`]); its output is the token of
+//! vocabulary]`, and the settings as numbers ([`Sampling::to_numbers`]); its output is the token of
 //! each row, `[.., rows]`, where each row is one position further.
 
 use std::cmp::Ordering;
@@ -54,7 +54,7 @@ pub struct Sampling {
     pub presence: f64,
     /// Amounts to add to the logits of these tokens.
     pub bias: BTreeMap<u32, f64>,
-    /// Seed; draws with the same seed repeat.
+    /// Seed; draws with the same seed will repeat.
     pub seed: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct History<'a> {
 }
 
 impl History<'_> {
-    fn position(&self) -> u64 {
+    fn next_position(&self) -> u64 {
         (self.prompt.len() + self.generated.len()) as u64
     }
 }
@@ -121,7 +121,7 @@ impl Sampling {
     ///
     /// # Errors
     /// [`SamplingError`], for the first that is not.
-    pub fn checked(self) -> Result<Self, SamplingError> {
+    pub fn check_ranges(self) -> Result<Self, SamplingError> {
         let share = |value: f64| (0.0..=1.0).contains(&value);
         let bias = self.bias.values().find(|bias| !bias.is_finite());
         let bias = bias.copied().unwrap_or_default();
@@ -177,7 +177,7 @@ impl Sampling {
     /// Returns the settings as numbers, for a first token at a position. They do not include
     /// penalties, because the operator has no history.
     #[must_use]
-    pub fn numbers(&self, position: u64) -> Vec<f64> {
+    pub fn to_numbers(&self, position: u64) -> Vec<f64> {
         let half = |word: u64| f64::from(word as u32);
         let mut numbers = vec![
             self.temperature,
@@ -207,21 +207,21 @@ impl Sampling {
             return Err(wrong);
         }
         let bias = bias.iter().map(|&[token, bias]| {
-            let token = whole("a token", token, f64::from(u32::MAX))?;
+            let token = check_integer("a token", token, f64::from(u32::MAX))?;
             Ok((token as u32, bias))
         });
-        let half = |half: f64| whole("half of the seed", half, f64::from(u32::MAX));
+        let half = |half: f64| check_integer("half of the seed", half, f64::from(u32::MAX));
         let sampling = Self {
             temperature,
-            top_k: whole("top-k", top_k, WHOLE_MAX)? as usize,
+            top_k: check_integer("top-k", top_k, WHOLE_MAX)? as usize,
             top_p,
             min_p,
             bias: bias.collect::<Result<_, SamplingError>>()?,
             seed: half(low)? | half(high)? << 32,
             ..Self::default()
         };
-        let position = whole("the position", position, WHOLE_MAX)?;
-        Ok((sampling.checked()?, position))
+        let position = check_integer("the position", position, WHOLE_MAX)?;
+        Ok((sampling.check_ranges()?, position))
     }
 
     /// Draws the token at a position, without a history.
@@ -236,17 +236,17 @@ impl Sampling {
             prompt: &[],
             generated: &[],
         };
-        Ok(self.drawn(self.scores(logits, history), position))
+        Ok(self.draw_from_scores(self.token_scores(logits, history), position))
     }
 
-    /// Draws the next token.
+    /// Draws the next token. The settings should be checked before ([`Self::check_ranges`]).
     ///
     /// # Panics
     /// Panics if there are no logits.
     #[must_use]
-    pub fn draw(&self, logits: &[f32], history: History<'_>) -> u32 {
+    pub fn draw_token(&self, logits: &[f32], history: History<'_>) -> u32 {
         assert!(!logits.is_empty(), "a vocabulary has tokens");
-        self.drawn(self.scores(logits, history), history.position())
+        self.draw_from_scores(self.token_scores(logits, history), history.next_position())
     }
 
     /// Draws the next token from those allowed; returns `None` if the logit of each of them is
@@ -258,17 +258,17 @@ impl Sampling {
         history: History<'_>,
         is_allowed: impl Fn(u32) -> bool,
     ) -> Option<u32> {
-        let mut scores = self.scores(logits, history);
+        let mut scores = self.token_scores(logits, history);
         scores.retain(|(token, score)| *score > f64::NEG_INFINITY && is_allowed(*token));
-        (!scores.is_empty()).then(|| self.drawn(scores, history.position()))
+        (!scores.is_empty()).then(|| self.draw_from_scores(scores, history.next_position()))
     }
 
-    fn drawn(&self, scores: Vec<(u32, f64)>, position: u64) -> u32 {
+    fn draw_from_scores(&self, scores: Vec<(u32, f64)>, position: u64) -> u32 {
         if self.temperature == 0.0 {
-            return likeliest(&scores);
+            return likeliest_token(&scores);
         }
-        let shares = self.shares(scores);
-        let point = uniform(self.seed, position);
+        let shares = self.token_shares(scores);
+        let point = uniform_fraction(self.seed, position);
         let mut below = 0.0;
         for &(token, share) in &shares {
             below += share;
@@ -282,20 +282,23 @@ impl Sampling {
 
     /// Returns the tokens that can be drawn with their probabilities, the likeliest first.
     #[must_use]
-    pub fn probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
-        let mut shares = self.shares(self.scores(logits, history));
-        shares.sort_unstable_by(likelier);
+    pub fn token_probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
+        let mut shares = self.token_shares(self.token_scores(logits, history));
+        shares.sort_unstable_by(compare_likelihood);
         shares
     }
 
-    fn scores(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
-        let scores = self.penalised(logits, history).into_iter().enumerate();
+    fn token_scores(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
+        let scores = self
+            .penalise_logits(logits, history)
+            .into_iter()
+            .enumerate();
         scores.map(|(token, score)| (token as u32, score)).collect()
     }
 
     /// Returns the tokens that can be drawn, by number. It sorts only where necessary, because
     /// sorting a whole vocabulary takes longer than the rest.
-    fn shares(&self, mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
+    fn token_shares(&self, mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
         let temperature = match self.temperature {
             0.0 => 1.0,
             temperature => temperature,
@@ -304,7 +307,7 @@ impl Sampling {
             .iter_mut()
             .for_each(|(_, score)| *score /= temperature);
         if self.top_k > 0 && self.top_k < scores.len() {
-            scores.select_nth_unstable_by(self.top_k, likelier);
+            scores.select_nth_unstable_by(self.top_k, compare_likelihood);
             scores.truncate(self.top_k);
             scores.sort_unstable_by_key(|(token, _)| *token);
         }
@@ -312,20 +315,24 @@ impl Sampling {
         if self.top_p < 1.0 {
             keep_nucleus(&mut shares, self.top_p);
             shares.sort_unstable_by_key(|(token, _)| *token);
-            normalise(&mut shares);
+            normalise_shares(&mut shares);
         }
         if self.min_p > 0.0 {
-            let (likeliest, most) = shares.iter().copied().min_by(likelier).unwrap_or_default();
+            let (likeliest, most) = shares
+                .iter()
+                .copied()
+                .min_by(compare_likelihood)
+                .unwrap_or_default();
             let least = self.min_p * most;
             // The likeliest token stays even if its share is not a number, because logits may be
             // infinite.
             shares.retain(|(token, share)| *share >= least || *token == likeliest);
-            normalise(&mut shares);
+            normalise_shares(&mut shares);
         }
         shares
     }
 
-    fn penalised(&self, logits: &[f32], history: History<'_>) -> Vec<f64> {
+    fn penalise_logits(&self, logits: &[f32], history: History<'_>) -> Vec<f64> {
         let mut scores: Vec<f64> = logits.iter().map(|&logit| f64::from(logit)).collect();
         for (&token, bias) in &self.bias {
             if let Some(score) = scores.get_mut(token as usize) {
@@ -377,7 +384,7 @@ impl LogProbabilities {
     /// # Panics
     /// Panics if the token has no logit.
     #[must_use]
-    pub fn of(logits: &[f32], token: u32, most: usize) -> Self {
+    pub fn from_logits(logits: &[f32], token: u32, most: usize) -> Self {
         let scores = logits.iter().map(|&logit| f64::from(logit)).enumerate();
         let mut scores: Vec<(u32, f64)> = scores.map(|(id, score)| (id as u32, score)).collect();
         let largest = scores
@@ -390,10 +397,10 @@ impl LogProbabilities {
         let all = largest + sum.ln();
         let own = scores[token as usize].1 - all;
         if most < scores.len() {
-            scores.select_nth_unstable_by(most, likelier);
+            scores.select_nth_unstable_by(most, compare_likelihood);
             scores.truncate(most);
         }
-        scores.sort_unstable_by(likelier);
+        scores.sort_unstable_by(compare_likelihood);
         Self {
             token: own,
             likeliest: scores
@@ -405,15 +412,15 @@ impl LogProbabilities {
 }
 
 /// Checks that a number is an integer from 0 to `most`.
-fn whole(name: &'static str, value: f64, most: f64) -> Result<u64, SamplingError> {
+fn check_integer(name: &'static str, value: f64, most: f64) -> Result<u64, SamplingError> {
     let range = "a whole number";
     let is_whole = (0.0..=most).contains(&value) && value.fract() == 0.0;
     let refused = SamplingError { name, value, range };
     is_whole.then_some(value as u64).ok_or(refused)
 }
 
-/// Returns the first token with the largest score.
-fn likeliest(scores: &[(u32, f64)]) -> u32 {
+/// Returns the first token with the largest score; there must be at least one.
+fn likeliest_token(scores: &[(u32, f64)]) -> u32 {
     let mut best = scores[0];
     for one in scores {
         if one.1 > best.1 {
@@ -424,7 +431,7 @@ fn likeliest(scores: &[(u32, f64)]) -> u32 {
 }
 
 /// Orders tokens by their scores or shares, the likeliest first.
-fn likelier(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
+fn compare_likelihood(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
@@ -435,11 +442,11 @@ fn softmax(mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     scores
         .iter_mut()
         .for_each(|(_, score)| *score = (*score - largest).exp());
-    normalise(&mut scores);
+    normalise_shares(&mut scores);
     scores
 }
 
-fn normalise(shares: &mut [(u32, f64)]) {
+fn normalise_shares(shares: &mut [(u32, f64)]) {
     let sum: f64 = shares.iter().map(|(_, share)| share).sum();
     shares.iter_mut().for_each(|(_, share)| *share /= sum);
 }
@@ -453,11 +460,11 @@ fn keep_nucleus(shares: &mut Vec<(u32, f64)>, wanted: f64) {
         let first = match is_all {
             true => &mut shares[..],
             false => {
-                shares.select_nth_unstable_by(count, likelier);
+                shares.select_nth_unstable_by(count, compare_likelihood);
                 &mut shares[..count]
             }
         };
-        first.sort_unstable_by(likelier);
+        first.sort_unstable_by(compare_likelihood);
         let mut sum = 0.0;
         let enough = |(_, share): &(u32, f64)| {
             sum += share;
@@ -472,12 +479,12 @@ fn keep_nucleus(shares: &mut Vec<(u32, f64)>, wanted: f64) {
 }
 
 /// Returns a number from 0 to below 1 for a seed and a position, by two rounds of SplitMix64.
-fn uniform(seed: u64, position: u64) -> f64 {
-    let bits = mixed(mixed(seed).wrapping_add(position)) >> 11;
+fn uniform_fraction(seed: u64, position: u64) -> f64 {
+    let bits = mix_bits(mix_bits(seed).wrapping_add(position)) >> 11;
     bits as f64 / (1u64 << 53) as f64
 }
 
-fn mixed(word: u64) -> u64 {
+fn mix_bits(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -505,7 +512,7 @@ mod tests {
     }
 
     fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<(u32, f64)> {
-        let shares = sampling.probabilities(logits, NONE).into_iter();
+        let shares = sampling.token_probabilities(logits, NONE).into_iter();
         let rounded = |share: f64| (share * 1e6).round() / 1e6;
         shares
             .map(|(token, share)| (token, rounded(share)))
@@ -519,14 +526,14 @@ mod tests {
 
     #[test]
     fn probabilities_that_are_told_are_the_models_own() {
-        let told = LogProbabilities::of(&logits(&[0.1, 0.4, 0.2, 0.3]), 0, 2);
+        let told = LogProbabilities::from_logits(&logits(&[0.1, 0.4, 0.2, 0.3]), 0, 2);
         let near = |a: f64, b: f64| (a.exp() - b).abs() < 1e-6;
         assert!(near(told.token, 0.1));
         let ids: Vec<u32> = told.likeliest.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids, [1, 3]);
         assert!(near(told.likeliest[0].1, 0.4) && near(told.likeliest[1].1, 0.3));
         // More than there are, of logits that are far from being logarithms.
-        let told = LogProbabilities::of(&[1000.0, 1000.0, f32::NEG_INFINITY], 1, 20);
+        let told = LogProbabilities::from_logits(&[1000.0, 1000.0, f32::NEG_INFINITY], 1, 20);
         assert!(near(told.token, 0.5));
         assert_eq!(told.likeliest.len(), 3);
     }
@@ -551,9 +558,9 @@ mod tests {
     fn a_nucleus_of_many_tokens_is_the_likeliest_of_them() {
         // Of 3,000 tokens each is a little likelier than the one before.
         let logits: Vec<f32> = (0..3000).map(|at| at as f32 / 1000.0).collect();
-        let all = with(|_| {}).probabilities(&logits, NONE);
+        let all = with(|_| {}).token_probabilities(&logits, NONE);
         for top_p in [0.05, 0.5, 0.999] {
-            let kept = with(|it| it.top_p = top_p).probabilities(&logits, NONE);
+            let kept = with(|it| it.top_p = top_p).token_probabilities(&logits, NONE);
             let together = |count: usize| all[..count].iter().map(|it| it.1).sum::<f64>();
             assert!(together(kept.len()) >= top_p && together(kept.len() - 1) < top_p);
             let ids = |of: &[(u32, f64)]| of.iter().map(|it| it.0).collect::<Vec<_>>();
@@ -567,8 +574,9 @@ mod tests {
             prompt: &[0],
             generated: &[1, 1],
         };
-        let penalised =
-            |change: fn(&mut Sampling)| with(change).penalised(&[2.0, 2.0, -2.0, 1.0], history);
+        let penalised = |change: fn(&mut Sampling)| {
+            with(change).penalise_logits(&[2.0, 2.0, -2.0, 1.0], history)
+        };
         assert_eq!(penalised(|it| it.repetition = 2.0), [1.0, 1.0, -2.0, 1.0]);
         assert_eq!(penalised(|it| it.frequency = 0.5), [2.0, 1.0, -2.0, 1.0]);
         assert_eq!(penalised(|it| it.presence = 0.5), [2.0, 1.5, -2.0, 1.0]);
@@ -587,7 +595,7 @@ mod tests {
                     prompt: &prompt,
                     generated: &[],
                 };
-                sampling.draw(&logits, history)
+                sampling.draw_token(&logits, history)
             };
             (0..4000).map(at).collect()
         };
@@ -600,7 +608,7 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused_by_name() {
-        let refused = |change: fn(&mut Sampling)| with(change).checked().unwrap_err().name;
+        let refused = |change: fn(&mut Sampling)| with(change).check_ranges().unwrap_err().name;
         assert_eq!(refused(|it| it.temperature = -1.0), "temperature");
         assert_eq!(refused(|it| it.temperature = f64::NAN), "temperature");
         assert_eq!(refused(|it| it.top_p = 0.0), "top-p");
@@ -614,7 +622,7 @@ mod tests {
     fn numbers_that_are_of_no_way_are_refused() {
         let refused = |numbers: &[f64]| Sampling::of_numbers(numbers).unwrap_err();
         assert_eq!(refused(&[]), SampleError::Numbers(0));
-        let mut numbers = Sampling::default().numbers(3);
+        let mut numbers = Sampling::default().to_numbers(3);
         numbers.push(1.0);
         assert_eq!(refused(&numbers), SampleError::Numbers(8));
         numbers.push(f64::NAN);
@@ -626,7 +634,7 @@ mod tests {
             (6, f64::INFINITY),
             (6, 1e300),
         ] {
-            let mut numbers = Sampling::default().numbers(3);
+            let mut numbers = Sampling::default().to_numbers(3);
             numbers[at] = value;
             assert!(matches!(refused(&numbers), SampleError::Range(_)), "{at}");
         }
@@ -656,11 +664,11 @@ mod tests {
                 Sampling { temperature, top_k, top_p, min_p, seed, bias, ..Sampling::default() };
             prop_assert!(!sampling.looks_back());
             let history = History { prompt: &before, generated: &[] };
-            let numbers = sampling.numbers(before.len() as u64);
+            let numbers = sampling.to_numbers(before.len() as u64);
             let (read, position) = Sampling::of_numbers(&numbers).unwrap();
             prop_assert_eq!(&read, &sampling);
             let drawn = read.draw_at(&logits, position);
-            prop_assert_eq!(drawn, Ok(sampling.draw(&logits, history)));
+            prop_assert_eq!(drawn, Ok(sampling.draw_token(&logits, history)));
         }
 
         /// Among all tokens the same is drawn as before there were others; among some, one of them.
@@ -671,7 +679,7 @@ mod tests {
         ) {
             let temperature = if temperature < 0.5 { 0.0 } else { temperature };
             let sampling = Sampling { temperature, top_k, top_p, seed, ..Sampling::default() };
-            let drawn = sampling.draw(&logits, NONE);
+            let drawn = sampling.draw_token(&logits, NONE);
             prop_assert_eq!(sampling.draw_among(&logits, NONE, |_| true), Some(drawn));
             let drawn = sampling.draw_among(&logits, NONE, |token| token % each == 1);
             prop_assert_eq!(drawn.is_none(), logits.len() == 1);

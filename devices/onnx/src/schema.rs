@@ -74,7 +74,7 @@ pub enum OperatorClass {
     Other,
 }
 
-/// The use of values by an operator that may run in rten.
+/// The use of values by an operator that can run in rten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtenClass {
     /// It computes in 32-bit floats.
@@ -96,27 +96,27 @@ pub struct OperatorSchema {
     pub result: ResultType,
     /// The kind of its work.
     pub class: OperatorClass,
-    /// The operator's use of values, if it may run in rten.
+    /// The operator's use of values, if it can run in rten.
     pub rten: Option<RtenClass>,
 }
 
 impl OperatorSchema {
     /// Returns the schema of the operator with this name.
     #[must_use]
-    pub fn of(operator: &str) -> Self {
+    pub fn for_operator(operator: &str) -> Self {
         match TABLE.binary_search_by_key(&operator, |row| row.0) {
             Ok(at) => TABLE[at].1,
             Err(_) => Self {
                 extents: Own,
                 result: Input(0),
-                class: unlisted(operator),
+                class: fallback_class(operator),
                 rten: None,
             },
         }
     }
 
     /// Returns the names of the operators in the table, in order.
-    pub fn names() -> impl Iterator<Item = &'static str> {
+    pub fn operator_names() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|row| row.0)
     }
 }
@@ -124,7 +124,7 @@ impl OperatorSchema {
 impl ResultType {
     /// Returns the type of a node's first output as a `T`. `input` returns the type of an input,
     /// and `known` converts an ONNX code.
-    pub fn of<T>(
+    pub fn output_type<T>(
         self,
         node: &NodeProto,
         input: impl Fn(usize) -> Option<T>,
@@ -157,7 +157,7 @@ pub fn is_drawn(operator: &str) -> bool {
 }
 
 /// Returns the class of an operator that the table lacks.
-fn unlisted(operator: &str) -> OperatorClass {
+fn fallback_class(operator: &str) -> OperatorClass {
     match operator {
         _ if operator.starts_with("Reduce") => Reduction,
         _ if operator.starts_with("Sequence") || operator.starts_with("Optional") => View,
@@ -193,7 +193,7 @@ macro_rules! table {
     };
 }
 
-/// The operators, sorted by name.
+/// The operators, which must be sorted by name for the binary search.
 const TABLE: &[(&str, OperatorSchema)] = table! {
     "Abs" => OfFirst, Input(0), Elementwise, Some(Float);
     "Acos" => OfFirst, Input(0), Elementwise, Some(Float);
@@ -388,8 +388,8 @@ mod tests {
     #[test]
     fn names_are_in_order_so_that_each_is_found() {
         assert!(TABLE.is_sorted_by(|left, right| left.0 < right.0));
-        assert_eq!(OperatorSchema::of("Where").extents, Repeated);
-        assert_eq!(OperatorSchema::of("SequenceAt").class, View);
-        assert_eq!(OperatorSchema::of("Unheard").result, Input(0));
+        assert_eq!(OperatorSchema::for_operator("Where").extents, Repeated);
+        assert_eq!(OperatorSchema::for_operator("SequenceAt").class, View);
+        assert_eq!(OperatorSchema::for_operator("Unheard").result, Input(0));
     }
 }

@@ -45,7 +45,7 @@ pub type Split = (Bytes, BTreeMap<ContentId, Bytes>);
 /// Splits the model in a file.
 ///
 /// # Errors
-/// [`SplitError`]; other errors of a model appear when you decode it.
+/// [`SplitError`]; other errors of a model will appear when you decode it.
 pub fn split_file(path: &Path) -> Result<Split, SplitError> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -53,7 +53,7 @@ pub fn split_file(path: &Path) -> Result<Split, SplitError> {
         source: BufReader::new(file),
         weights: BTreeMap::new(),
     };
-    let model = splitter.message(length, Level::Model)?;
+    let model = splitter.split_message(length, Level::Model)?;
     Ok((model.into(), splitter.weights))
 }
 
@@ -72,27 +72,27 @@ struct Splitter {
 
 impl Splitter {
     /// Reads a message of `left` bytes, and returns it without its weights.
-    fn message(&mut self, mut left: u64, level: Level) -> Result<Vec<u8>, SplitError> {
+    fn split_message(&mut self, mut left: u64, level: Level) -> Result<Vec<u8>, SplitError> {
         let mut kept = Vec::new();
         while left > 0 {
-            let key = self.varint(&mut left)?;
+            let key = self.read_varint(&mut left)?;
             if key & 7 != 2 {
                 encode_varint(key, &mut kept);
-                self.scalar(key & 7, &mut left, &mut kept)?;
+                self.copy_scalar(key & 7, &mut left, &mut kept)?;
                 continue;
             }
-            let length = self.varint(&mut left)?;
+            let length = self.read_varint(&mut left)?;
             left = left
                 .checked_sub(length)
                 .ok_or(SplitError::NotOnnx("a field is longer than what holds it"))?;
             let part = match (level, key >> 3) {
-                (Level::Model, GRAPH) => self.message(length, Level::Graph)?,
-                (Level::Graph, INITIALIZER) => self.message(length, Level::Tensor)?,
+                (Level::Model, GRAPH) => self.split_message(length, Level::Graph)?,
+                (Level::Graph, INITIALIZER) => self.split_message(length, Level::Tensor)?,
                 (Level::Tensor, RAW_DATA) if length >= SPLIT_BYTES_MIN => {
-                    kept.extend(self.weight(length)?);
+                    kept.extend(self.extract_weight(length)?);
                     continue;
                 }
-                _ => self.bytes(length)?,
+                _ => self.read_bytes(length)?,
             };
             encode_varint(key, &mut kept);
             encode_varint(part.len() as u64, &mut kept);
@@ -102,9 +102,9 @@ impl Splitter {
     }
 
     /// Separates a weight's values, and returns the fields that state their new location.
-    fn weight(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
-        let values = Bytes::from(self.bytes(length)?);
-        let id = ContentId::of(&values);
+    fn extract_weight(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
+        let values = Bytes::from(self.read_bytes(length)?);
+        let id = ContentId::for_content(&values);
         self.weights.insert(id, values);
         let place = TensorProto {
             data_location: Some(DataLocation::External as i32),
@@ -118,7 +118,7 @@ impl Splitter {
     }
 
     /// Reads bytes of the file. The caller must check the length against the rest of the file.
-    fn bytes(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
+    fn read_bytes(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
         let length = usize::try_from(length);
         let length = length.map_err(|_| SplitError::NotOnnx("a field is too long"))?;
         let mut bytes = vec![0; length];
@@ -126,10 +126,15 @@ impl Splitter {
         Ok(bytes)
     }
 
-    fn scalar(&mut self, kind: u64, left: &mut u64, kept: &mut Vec<u8>) -> Result<(), SplitError> {
+    fn copy_scalar(
+        &mut self,
+        kind: u64,
+        left: &mut u64,
+        kept: &mut Vec<u8>,
+    ) -> Result<(), SplitError> {
         let length = match kind {
             0 => {
-                encode_varint(self.varint(left)?, kept);
+                encode_varint(self.read_varint(left)?, kept);
                 return Ok(());
             }
             1 => 8,
@@ -138,11 +143,11 @@ impl Splitter {
         };
         let cut = SplitError::NotOnnx("a field is cut short");
         *left = left.checked_sub(length).ok_or(cut)?;
-        kept.extend(self.bytes(length)?);
+        kept.extend(self.read_bytes(length)?);
         Ok(())
     }
 
-    fn varint(&mut self, left: &mut u64) -> Result<u64, SplitError> {
+    fn read_varint(&mut self, left: &mut u64) -> Result<u64, SplitError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let cut = SplitError::NotOnnx("a field is cut short");
@@ -161,7 +166,7 @@ impl Splitter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{GraphProto, ModelProto, decode, encode};
+    use crate::{GraphProto, ModelProto, decode_model, encode_model};
 
     fn model(values: usize) -> ModelProto {
         let weight = TensorProto {
@@ -187,16 +192,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.onnx");
         for (values, split) in [(100, false), (1000, true)] {
-            std::fs::write(&path, encode(&model(values))).unwrap();
+            std::fs::write(&path, encode_model(&model(values))).unwrap();
             let (bytes, weights) = split_file(&path).unwrap();
-            let found = decode(bytes).unwrap();
+            let found = decode_model(bytes).unwrap();
             assert_eq!(weights.len(), usize::from(split));
             if split {
                 let (id, held) = weights.first_key_value().unwrap();
                 assert_eq!(held.len(), values * 4);
                 let initializer = &found.graph.unwrap().initializer[0];
                 let location = format!("blake3:{id}");
-                assert_eq!(crate::location(initializer), Some(location.as_str()));
+                assert_eq!(
+                    crate::external_location(initializer),
+                    Some(location.as_str())
+                );
             } else {
                 assert_eq!(found, model(values));
             }
@@ -207,10 +215,10 @@ mod tests {
     fn a_file_cut_short_is_refused_wherever_it_is_cut() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.onnx");
-        let whole = encode(&model(300));
+        let whole = encode_model(&model(300));
         for length in 1..whole.len() {
             std::fs::write(&path, &whole[..length]).unwrap();
-            let graph = split_file(&path).map(|(bytes, _)| decode(bytes));
+            let graph = split_file(&path).map(|(bytes, _)| decode_model(bytes));
             let same = matches!(&graph, Ok(Ok(found)) if found.graph.is_some());
             assert!(!same, "cut after {length} bytes");
         }

@@ -9,8 +9,8 @@
 //! request, unless that request brings the input itself. For example, a decoder continues from the
 //! last token. Any other node can read it.
 //!
-//! A model may also declare the values at which the planner may cut it; it then cuts nowhere else.
-//! This suits models for whose parts some provider has kernels.
+//! A model can also declare the values at which the planner can cut it; the planner will then cut
+//! nowhere else. This suits models for whose parts some provider has kernels.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const KEY: &str = "ai.souk.state";
 /// The key of a fed output's entry; its value is the output's index and the input's name.
 const FED_KEY: &str = "ai.souk.fed";
 
-/// The key of a cut's entry; its value is the index of an output that may go from part to part.
+/// The key of a cut's entry; its value is the index of an output that can go from part to part.
 const CUT_KEY: &str = "ai.souk.cut";
 
 /// A state's input, and the output that is its next value.
@@ -63,7 +63,7 @@ pub enum StateError {
 
 /// Returns the metadata entry of a node whose output is the next value of its input.
 #[must_use]
-pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
+pub fn state_entry(input: usize, output: usize) -> StringStringEntryProto {
     StringStringEntryProto::new(KEY, format!("{input}:{output}"))
 }
 
@@ -105,7 +105,7 @@ pub fn fed_of_node(node: &NodeProto) -> impl Iterator<Item = (usize, &str)> {
 ///
 /// # Errors
 /// [`StateError`] if a declaration does not fit the graph.
-pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
+pub fn model_states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     let Some(graph) = &model.graph else {
         return Ok(Vec::new());
     };
@@ -122,7 +122,7 @@ pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     let inputs: BTreeSet<&str> = graph.input.iter().map(|it| it.name()).collect();
     let outputs: BTreeSet<&str> = graph.output.iter().map(|it| it.name()).collect();
     for StatePort { input, output } in &stated {
-        if !inputs.contains(input.as_str()) || reads(graph, input) != 1 {
+        if !inputs.contains(input.as_str()) || count_reads(graph, input) != 1 {
             let input = input.clone();
             return Err(StateError::Input { input });
         }
@@ -158,7 +158,7 @@ pub fn of_node(node: &NodeProto) -> impl Iterator<Item = Result<(usize, usize), 
 }
 
 /// Counts how many times nodes read a value.
-fn reads(graph: &GraphProto, name: &str) -> usize {
+fn count_reads(graph: &GraphProto, name: &str) -> usize {
     let read = graph.node.iter().flat_map(crate::graph::values_read);
     read.filter(|read| *read == name).count()
 }
@@ -169,7 +169,7 @@ mod tests {
     use crate::ValueInfoProto;
 
     fn model(nodes: Vec<NodeProto>) -> ModelProto {
-        let value = |name: &str| ValueInfoProto::tensor(name, 1, None);
+        let value = |name: &str| ValueInfoProto::new_tensor(name, 1, None);
         ModelProto {
             graph: Some(GraphProto {
                 node: nodes,
@@ -184,22 +184,22 @@ mod tests {
     fn joined(value: &str) -> NodeProto {
         NodeProto {
             metadata_props: vec![StringStringEntryProto::new(KEY, value)],
-            ..NodeProto::of("Concat", &["past", "x"], "present")
+            ..NodeProto::for_operator("Concat", &["past", "x"], "present")
         }
     }
 
     #[test]
     fn a_state_is_read_by_the_one_node_that_makes_it() {
-        let y = || NodeProto::of("Relu", &["present"], "y");
-        let found = states(&model(vec![joined("0:0"), y()])).unwrap();
+        let y = || NodeProto::for_operator("Relu", &["present"], "y");
+        let found = model_states(&model(vec![joined("0:0"), y()])).unwrap();
         let port = StatePort {
             input: "past".to_owned(),
             output: "present".to_owned(),
         };
         assert_eq!(found, [port]);
-        assert_eq!(entry(0, 0), joined("0:0").metadata_props[0]);
-        let spy = NodeProto::of("Relu", &["past"], "y");
-        let refused = states(&model(vec![joined("0:0"), spy]));
+        assert_eq!(state_entry(0, 0), joined("0:0").metadata_props[0]);
+        let spy = NodeProto::for_operator("Relu", &["past"], "y");
+        let refused = model_states(&model(vec![joined("0:0"), spy]));
         assert!(
             matches!(refused, Err(StateError::Input { .. })),
             "{refused:?}"
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_the_graph_is_refused() {
-        let of = |node: NodeProto| states(&model(vec![node]));
+        let of = |node: NodeProto| model_states(&model(vec![node]));
         for value in ["", "0", "2:0", "0:1", "a:b", "0:0:0"] {
             let refused = of(joined(value));
             assert!(matches!(refused, Err(StateError::Entry { .. })), "{value}");
@@ -218,12 +218,15 @@ mod tests {
             ..joined("0:0")
         };
         assert!(matches!(of(inner), Err(StateError::Output { .. })));
-        assert_eq!(of(NodeProto::of("Relu", &["x"], "y")), Ok(Vec::new()));
+        assert_eq!(
+            of(NodeProto::for_operator("Relu", &["x"], "y")),
+            Ok(Vec::new())
+        );
     }
 
     #[test]
     fn a_node_says_at_which_of_its_outputs_a_model_is_cut() {
-        let mut node = NodeProto::of("Add", &["x", "y"], "sum");
+        let mut node = NodeProto::for_operator("Add", &["x", "y"], "sum");
         assert_eq!(cuts_of_node(&node).count(), 0);
         node.metadata_props = vec![
             cut_entry(0),

@@ -1,4 +1,4 @@
-//! Subgraphs: models with weights that a device runs, and the reasons why it may refuse them.
+//! Subgraphs: models with weights that a device runs, and the reasons why it can refuse them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::{
     AttributeProto, DecodeError, GraphProto, ModelProto, NodeProto, SparseTensorProto,
-    TensorDataError, TensorProto, decode, location,
+    TensorDataError, TensorProto, decode_model, external_location,
 };
 
 /// An ONNX model and its external weights.
@@ -17,8 +17,8 @@ use crate::{
 pub struct Subgraph {
     /// Bytes of the model.
     pub model: Bytes,
-    /// Values of weights, little-endian in C order, by id: the `location` of an initializer with
-    /// external data is `blake3:` and the id.
+    /// Values of weights, little-endian in C order, by id. They must include each that the model
+    /// refers to: the `location` of an initializer with external data is `blake3:` and the id.
     pub weights: BTreeMap<ContentId, Bytes>,
 }
 
@@ -147,15 +147,15 @@ impl Subgraph {
     ///
     /// # Errors
     /// [`CompileError::Decode`], or [`CompileError::WeightPlace`] for values at other locations.
-    pub fn decoded(&self) -> Result<ModelProto, CompileError> {
-        let model = decode(self.model.clone())?;
+    pub fn decode_model(&self) -> Result<ModelProto, CompileError> {
+        let model = decode_model(self.model.clone())?;
         if let Some(graph) = &model.graph {
-            let named = |tensor: &&TensorProto| match location(tensor) {
+            let named = |tensor: &&TensorProto| match external_location(tensor) {
                 Some(place) => weight_id(place).is_none(),
                 None => false,
             };
             none_outside(graph.initializer.iter().filter(named))?;
-            none_outside(graph.sparse_initializer.iter().flat_map(both))?;
+            none_outside(graph.sparse_initializer.iter().flat_map(component_tensors))?;
             nodes_closed(&graph.node)?;
         }
         for function in &model.functions {
@@ -172,7 +172,7 @@ impl Subgraph {
 
 fn graph_closed(graph: &GraphProto) -> Result<(), CompileError> {
     none_outside(&graph.initializer)?;
-    none_outside(graph.sparse_initializer.iter().flat_map(both))?;
+    none_outside(graph.sparse_initializer.iter().flat_map(component_tensors))?;
     nodes_closed(&graph.node)
 }
 
@@ -190,27 +190,28 @@ fn attributes_closed(attributes: &[AttributeProto]) -> Result<(), CompileError> 
             .as_deref()
             .into_iter()
             .chain(&attribute.sparse_tensors);
-        none_outside(sparse.flat_map(both))?;
+        none_outside(sparse.flat_map(component_tensors))?;
         let mut graphs = attribute.g.iter().chain(&attribute.graphs);
         graphs.try_for_each(graph_closed)
     })
 }
 
 /// Returns the two tensors of a sparse one.
-fn both(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
+fn component_tensors(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
 
 fn none_outside<'a>(
     tensors: impl IntoIterator<Item = &'a TensorProto>,
 ) -> Result<(), CompileError> {
-    let outside =
-        |tensor: &TensorProto| location(tensor).is_some() || !tensor.external_data.is_empty();
+    let outside = |tensor: &TensorProto| {
+        external_location(tensor).is_some() || !tensor.external_data.is_empty()
+    };
     match tensors.into_iter().find(|tensor| outside(tensor)) {
         None => Ok(()),
         Some(tensor) => Err(CompileError::WeightPlace {
             name: tensor.name().to_owned(),
-            location: tensor.external("location").unwrap_or("").to_owned(),
+            location: tensor.external_entry("location").unwrap_or("").to_owned(),
         }),
     }
 }
@@ -228,7 +229,7 @@ impl Port {
 
     /// Returns whether a tensor of this shape fits.
     #[must_use]
-    pub fn accepts(&self, dims: &[usize]) -> bool {
+    pub fn accepts_dims(&self, dims: &[usize]) -> bool {
         self.dims.as_ref().is_none_or(|expected| {
             let fits = |(expected, found): (&Option<usize>, &usize)| {
                 expected.is_none_or(|expected| expected == *found)
@@ -286,7 +287,7 @@ pub fn node_name(node: &NodeProto) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DataLocation, FunctionProto, StringStringEntryProto, encode};
+    use crate::{DataLocation, FunctionProto, StringStringEntryProto, encode_model};
 
     /// A tensor whose values are said to be in a file of whoever opens it.
     fn from_file(location: &str) -> TensorProto {
@@ -309,7 +310,7 @@ mod tests {
     fn constant(tensor: TensorProto) -> NodeProto {
         NodeProto {
             attribute: vec![holding(tensor)],
-            ..NodeProto::of("Constant", &[], "y")
+            ..NodeProto::for_operator("Constant", &[], "y")
         }
     }
 
@@ -321,10 +322,10 @@ mod tests {
             ..ModelProto::default()
         };
         let subgraph = Subgraph {
-            model: encode(&model),
+            model: encode_model(&model),
             ..Subgraph::default()
         };
-        subgraph.decoded().map(drop)
+        subgraph.decode_model().map(drop)
     }
 
     #[test]
@@ -336,7 +337,7 @@ mod tests {
                     g: Some(graph),
                     ..AttributeProto::default()
                 }],
-                ..NodeProto::of("If", &["c"], "y")
+                ..NodeProto::for_operator("If", &["c"], "y")
             }],
             ..GraphProto::default()
         };
@@ -378,7 +379,7 @@ mod tests {
 
     #[test]
     fn values_are_named_by_content_in_the_graphs_own_initializers_alone() {
-        let id = ContentId::of(b"values");
+        let id = ContentId::for_content(b"values");
         let content = || from_file(&format!("blake3:{id}"));
         let graph = GraphProto {
             initializer: vec![content()],

@@ -43,14 +43,16 @@ pub enum TensorDataError {
     },
 }
 
-/// Returns the location of values outside the model: the `location` entry.
+/// Returns the location of values outside the model: the `location` entry. The caller must load
+/// such values itself.
 #[must_use]
-pub fn location(proto: &TensorProto) -> Option<&str> {
+pub fn external_location(proto: &TensorProto) -> Option<&str> {
     let external = proto.data_location() == DataLocation::External;
-    external.then(|| proto.external("location").unwrap_or(""))
+    external.then(|| proto.external_entry("location").unwrap_or(""))
 }
 
-/// Converts the message into a tensor; shares raw values instead of a copy.
+/// Converts the message into a tensor. Shares raw values instead of a copy, so the tensor can keep
+/// a whole file in memory.
 ///
 /// # Errors
 /// [`TensorDataError`] if the values are external, of an unknown type, or do not fit the shape.
@@ -75,7 +77,7 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor, TensorDataError>
 /// [`TensorDataError`] if the values are external, segmented or of an unknown type.
 pub fn raw_bytes(proto: &TensorProto) -> Result<Bytes, TensorDataError> {
     let name = || proto.name().to_owned();
-    if let Some(location) = location(proto) {
+    if let Some(location) = external_location(proto) {
         let location = location.to_owned();
         return Err(TensorDataError::External {
             name: name(),
@@ -122,7 +124,7 @@ fn typed_bytes(proto: &TensorProto, dtype: DType) -> Vec<u8> {
         _ => {
             // In this field, packed types have one byte per entry, and wider types use its low
             // bytes.
-            let width = dtype.bytes().unwrap_or(1);
+            let width = dtype.byte_width().unwrap_or(1);
             low_bytes(
                 proto.int32_data.iter().map(|value| value.to_le_bytes()),
                 width,

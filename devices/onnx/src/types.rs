@@ -15,7 +15,8 @@ use crate::{GraphProto, NodeProto, tensor_from_proto};
 /// Types of values by name.
 pub type Types = BTreeMap<String, DType>;
 
-/// Adds the types of a graph's node outputs to `types`.
+/// Adds the types of a graph's node outputs to `types`, which must already contain those of its
+/// inputs and weights.
 ///
 /// # Errors
 /// [`CompileError`] if a node reads a value that does not exist, or its types cannot be inferred.
@@ -23,7 +24,7 @@ pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileE
     for node in &graph.node {
         let used = node.input.iter().filter(|name| !name.is_empty());
         if let Some(missing) = used.into_iter().find(|name| !types.contains_key(*name)) {
-            return Err(dangling(node, missing));
+            return Err(dangling_error(node, missing));
         }
         let outputs = output_types(node, types)?;
         for (name, dtype) in node.output.iter().zip(outputs) {
@@ -38,7 +39,7 @@ pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileE
 /// Returns the types of all outputs of a node.
 fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
     let count = node.output.len();
-    if Custom::of(node).is_some() {
+    if Custom::from_node(node).is_some() {
         let stated = custom::output_types(node);
         let refused = |error: CustomError| UnsupportedReason::Engine(error.to_string());
         return stated.map_err(|error| Unsupported::new(node, refused(error)).into());
@@ -63,8 +64,8 @@ fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
 pub(crate) fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
     let input = |index| types.get(node.input_name(index)?).copied();
     let known = |code| DType::from_onnx_code(code).ok();
-    let result = OperatorSchema::of(node.op_type()).result;
-    result.of(node, input, known)
+    let result = OperatorSchema::for_operator(node.op_type()).result;
+    result.output_type(node, input, known)
 }
 
 /// Returns the types of the outputs after the first, at their index; the last also applies to all
@@ -144,7 +145,7 @@ pub fn body_types(
 }
 
 /// Returns the error for a node that reads a value that does not exist.
-fn dangling(node: &NodeProto, value: &str) -> CompileError {
+fn dangling_error(node: &NodeProto, value: &str) -> CompileError {
     CompileError::Dangling {
         node: node_name(node),
         value: value.to_owned(),

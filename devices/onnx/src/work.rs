@@ -50,24 +50,28 @@ pub struct Extent<'a> {
 impl Extent<'_> {
     /// Returns the number of elements; saturates.
     #[must_use]
-    pub fn count(&self) -> u64 {
-        product(self.dims)
+    pub fn element_count(&self) -> u64 {
+        saturating_product(self.dims)
     }
 
     /// Returns the number of bytes; saturates.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.count()
-            .saturating_mul(self.dtype.bits() as u64)
+    pub fn byte_count(&self) -> u64 {
+        self.element_count()
+            .saturating_mul(self.dtype.bit_width() as u64)
             .div_ceil(8)
     }
 }
 
 impl Work {
     /// Returns the work of one node, given its inputs (in order, absent ones `None`) and outputs.
-    /// For a node with bodies this is only its launch: see [`Work::around`].
+    /// For a node with bodies this is only its launch: see [`Work::for_bodies`].
     #[must_use]
-    pub fn of(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> Self {
+    pub fn for_node(
+        node: &NodeProto,
+        inputs: &[Option<Extent<'_>>],
+        outputs: &[Extent<'_>],
+    ) -> Self {
         if has_bodies(node) {
             return Self {
                 launches: 1,
@@ -78,7 +82,7 @@ impl Work {
             return Self::default();
         }
         // The kernel of a buyer's own operator is its first input, not data that it computes with.
-        let kernels = usize::from(Custom::of(node).is_some());
+        let kernels = usize::from(Custom::from_node(node).is_some());
         let dtype = inputs
             .iter()
             .skip(kernels)
@@ -92,9 +96,9 @@ impl Work {
                 inputs,
                 outputs,
             }
-            .operations(),
+            .count_operations(),
             bytes_read: bytes_read(node, inputs, outputs),
-            bytes_written: outputs.iter().map(Extent::bytes).sum(),
+            bytes_written: outputs.iter().map(Extent::byte_count).sum(),
             launches: 1,
             dtype,
         }
@@ -104,7 +108,7 @@ impl Work {
     /// branch of an `If`; else that of the body times its runs. These are the length of a `Scan`,
     /// or `rounds` of a `Loop`, and 1 if unknown.
     #[must_use]
-    pub fn around(
+    pub fn for_bodies(
         node: &NodeProto,
         inputs: &[Option<Extent<'_>>],
         rounds: Option<u64>,
@@ -115,14 +119,14 @@ impl Work {
             (work.operations, bytes)
         };
         let body = bodies.iter().max_by_key(amount).copied();
-        let times = Self::rounds(node, inputs, rounds).unwrap_or(1);
-        body.unwrap_or_default().times(times)
+        let times = Self::max_rounds(node, inputs, rounds).unwrap_or(1);
+        body.unwrap_or_default().scale_by(times)
     }
 
     /// Returns the most runs of the body of a `Loop` with this many stated rounds, or of a `Scan`;
     /// 1 for any other node, and `None` if only a run determines the number.
     #[must_use]
-    pub fn rounds(
+    pub fn max_rounds(
         node: &NodeProto,
         inputs: &[Option<Extent<'_>>],
         stated: Option<u64>,
@@ -134,7 +138,7 @@ impl Work {
         }
     }
 
-    fn times(self, count: u64) -> Self {
+    fn scale_by(self, count: u64) -> Self {
         Self {
             operations: self.operations.saturating_mul(count),
             bytes_read: self.bytes_read.saturating_mul(count),
@@ -172,7 +176,7 @@ impl Sum for Work {
 
 /// Returns whether an operator computes, rather than only moves elements.
 #[must_use]
-pub fn computes(operator: &str) -> bool {
+pub fn is_computation(operator: &str) -> bool {
     !is_view(operator) && !is_move(operator)
 }
 
@@ -225,12 +229,12 @@ fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent
         extents
             .iter()
             .flatten()
-            .map(Extent::bytes)
+            .map(Extent::byte_count)
             .fold(0, u64::saturating_add)
     };
     match node.op_type() {
         "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" => {
-            let taken: u64 = outputs.iter().map(Extent::bytes).sum();
+            let taken: u64 = outputs.iter().map(Extent::byte_count).sum();
             taken.saturating_add(read(inputs.get(1..).unwrap_or(&[])))
         }
         "RoutedMatMul" => {
@@ -241,8 +245,8 @@ fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent
                 .dims
                 .first()
                 .map_or(1, |&count| (count as u64).max(1));
-            let each = experts.bytes().div_ceil(all);
-            let chosen = each.saturating_mul(choices.count().min(all));
+            let each = experts.byte_count().div_ceil(all);
+            let chosen = each.saturating_mul(choices.element_count().min(all));
             chosen.saturating_add(read(&[*rows, Some(*choices)]))
         }
         _ => read(inputs),
@@ -284,7 +288,7 @@ fn is_move(operator: &str) -> bool {
     MOVES.contains(&operator)
 }
 
-fn product(dims: &[usize]) -> u64 {
+fn saturating_product(dims: &[usize]) -> u64 {
     dims.iter()
         .fold(1, |count, &size| count.saturating_mul(size as u64))
 }

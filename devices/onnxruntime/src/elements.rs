@@ -3,7 +3,7 @@
 use ort::value::TensorElementType;
 use souk_memory::DType;
 
-/// The common element types, with the library's names.
+/// The common element types, with the library's names. No tensor of another type can cross.
 const TYPES: &[(DType, TensorElementType)] = &[
     (DType::F32, TensorElementType::Float32),
     (DType::F64, TensorElementType::Float64),
@@ -21,18 +21,18 @@ const TYPES: &[(DType, TensorElementType)] = &[
 ];
 
 /// Returns whether the library has this type.
-pub(super) fn carries(dtype: DType) -> bool {
-    element(dtype).is_some()
+pub(super) fn has_element_type(dtype: DType) -> bool {
+    to_element(dtype).is_some()
 }
 
 /// Returns the library's name of an element type, if it has the type.
-pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
+pub(super) fn to_element(dtype: DType) -> Option<TensorElementType> {
     let mut known = TYPES.iter();
     known.find_map(|(own, element)| (*own == dtype).then_some(*element))
 }
 
 /// Returns souk's name of one of the library's element types.
-pub(super) fn dtype(element: TensorElementType) -> Option<DType> {
+pub(super) fn to_dtype(element: TensorElementType) -> Option<DType> {
     let mut known = TYPES.iter();
     known.find_map(|(own, theirs)| (*theirs == element).then_some(*own))
 }

@@ -58,8 +58,8 @@ struct HostLoad {
 }
 
 impl OnnxRuntime {
-    /// Creates the processor of a provider, with `profile` as its description; `threads` applies to
-    /// work on the CPU.
+    /// Creates the processor of a provider, which should be one of the library's, with `profile` as
+    /// its description; `threads` applies to work on the CPU.
     #[must_use]
     pub fn new(
         library: Arc<Library>,
@@ -69,7 +69,7 @@ impl OnnxRuntime {
     ) -> Self {
         let host = provider.is_cpu().then(|| HostLoad {
             load: system::Load::default(),
-            meter: Meter::find().map(Arc::new),
+            meter: Meter::for_machine().map(Arc::new),
         });
         Self {
             library,
@@ -83,7 +83,7 @@ impl OnnxRuntime {
 
     /// Returns whether there is memory to compile and run a subgraph, within the machine's free
     /// memory and this process's limit. Reserves the memory in one allocation, untouched, and frees
-    /// it.
+    /// it, so other work can take it afterwards.
     #[must_use]
     pub fn has_room(&self, subgraph: &Subgraph) -> bool {
         let weights = subgraph.weights.values().map(Bytes::len);
@@ -105,15 +105,15 @@ impl Processor for OnnxRuntime {
         &self.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        rules::known(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        rules::check_operator(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        Estimate::of(work, &self.profile)
+        Estimate::for_work(work, &self.profile)
     }
 
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         match self.provider.is_cpu() {
             true => self.threads.get(),
             false => 0,
@@ -121,21 +121,22 @@ impl Processor for OnnxRuntime {
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let graph = Graph::bind(subgraph)?;
-        rules::check(&graph, &self.provider)?;
+        let graph = Graph::from_subgraph(subgraph)?;
+        rules::check_graph(&graph, &self.provider)?;
         let mut ports = graph.inputs.iter().chain(&graph.outputs);
-        if let Some(port) = ports.find(|port| !elements::carries(port.dtype)) {
+        if let Some(port) = ports.find(|port| !elements::has_element_type(port.dtype)) {
             let name = port.name.clone();
             return Err(CompileError::Port { name });
         }
         let loaded = match self.provider.is_cpu() {
-            true => LoadedModel::beside(subgraph)?,
-            false => LoadedModel::whole(subgraph)?,
+            true => LoadedModel::with_external_weights(subgraph)?,
+            false => LoadedModel::with_embedded_weights(subgraph)?,
         };
         let opened = self
             .library
             .open_model(loaded, &self.provider, self.threads);
-        let opened = opened.map_err(|refusal| refusal.of(&graph, &self.provider.title()))?;
+        let opened =
+            opened.map_err(|refusal| refusal.into_error(&graph, &self.provider.title()))?;
         Ok(Box::new(RuntimeProgram::new(
             opened,
             graph,
@@ -164,7 +165,7 @@ impl Processor for OnnxRuntime {
 
     fn meter_joules(&self) -> Option<f64> {
         let meter = self.host.as_ref()?.meter.as_ref()?;
-        meter.joules()
+        meter.energy_joules()
     }
 }
 

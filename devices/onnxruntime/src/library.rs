@@ -104,7 +104,7 @@ enum LibraryState {
     Open(Arc<Library>),
 }
 
-fn held() -> MutexGuard<'static, LibraryState> {
+fn lock_state() -> MutexGuard<'static, LibraryState> {
     static HELD: OnceLock<Mutex<LibraryState>> = OnceLock::new();
     let held = HELD.get_or_init(Mutex::default);
     held.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,13 +134,13 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
 /// Returns a small model with its weights inside.
 fn warm_model() -> LoadedModel {
     LoadedModel {
-        model: sample::subgraph().model.clone(),
+        model: sample::model_subgraph().model.clone(),
         beside: Vec::new(),
     }
 }
 
 /// Returns why the file at `path` was not loaded.
-fn unloaded(path: &Path, error: LoadDynamicError) -> LoadError {
+fn load_error(path: &Path, error: LoadDynamicError) -> LoadError {
     let path = path.to_owned();
     match error {
         LoadDynamicError::Dlopen { error, .. } => LoadError::NoLibrary {
@@ -168,7 +168,7 @@ impl Library {
     /// # Errors
     /// [`LoadError`] if it cannot be opened, or another one is open.
     pub fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
-        let mut held = held();
+        let mut held = lock_state();
         if let LibraryState::Open(library) = &*held {
             if library.path == path {
                 return Ok(library.clone());
@@ -186,7 +186,7 @@ impl Library {
             path: path.to_owned(),
             reason,
         };
-        let builder = ort::init_from(path).map_err(|error| unloaded(path, error))?;
+        let builder = ort::init_from(path).map_err(|error| load_error(path, error))?;
         let builder = builder.with_name("souk").with_telemetry(false);
         let environment = builder
             .build()
@@ -195,20 +195,21 @@ impl Library {
         let library = Arc::new(Self {
             path: path.to_owned(),
             environment,
-            host: Provider::host(discover::cpu().isa),
+            host: Provider::for_host(discover::describe_cpu().isa),
             providers: OnceLock::new(),
         });
         *held = LibraryState::Open(library.clone());
         Ok(library)
     }
 
-    /// Makes [`Library::find`] use the library at `path`, or none, in place of the environment
-    /// variable and the usual folders. Does not open it yet.
+    /// Makes [`Library::find_or_open`] use the library at `path`, or none, in place of the
+    /// environment variable and the usual folders. Does not open it yet. You must call this before
+    /// a library is open, unless it is the one at `path`.
     ///
     /// # Errors
     /// [`LoadError::Another`] if another library is open.
-    pub fn choose(path: Option<&Path>) -> Result<(), LoadError> {
-        let mut held = held();
+    pub fn set_path(path: Option<&Path>) -> Result<(), LoadError> {
+        let mut held = lock_state();
         match &*held {
             LibraryState::Open(library) if Some(library.path()) == path => {}
             LibraryState::Open(library) => {
@@ -221,13 +222,13 @@ impl Library {
     }
 
     /// Returns the open library, otherwise opens the chosen one, otherwise the first that it finds.
-    /// So if a process gives up its access to the file system, it keeps the library that it opened
-    /// before.
+    /// So you should call this before a process gives up its access to the file system: it will
+    /// keep the library that it opened.
     ///
     /// # Errors
     /// [`LoadError`] if there is none, or it cannot be opened.
-    pub fn find() -> Result<Arc<Self>, LoadError> {
-        let path = match &*held() {
+    pub fn find_or_open() -> Result<Arc<Self>, LoadError> {
+        let path = match &*lock_state() {
             LibraryState::Open(library) => return Ok(library.clone()),
             LibraryState::Chosen(path) => path.clone(),
             LibraryState::Unsought => library_path(),
@@ -237,16 +238,16 @@ impl Library {
 
     /// Returns the library that this process has opened.
     #[must_use]
-    pub fn opened() -> Option<Arc<Self>> {
-        match &*held() {
+    pub fn already_open() -> Option<Arc<Self>> {
+        match &*lock_state() {
             LibraryState::Open(library) => Some(library.clone()),
             LibraryState::Unsought | LibraryState::Chosen(_) => None,
         }
     }
 
     /// Loads and drops a small model, so that the library reads the machine's properties now.
-    pub fn warm(&self) {
-        // If this fails, later models fail too, and report it.
+    pub fn warm_up(&self) {
+        // If this fails, later models will fail too, and report it.
         let _ = self.open_model(warm_model(), &self.host, NonZeroUsize::MIN);
     }
 
@@ -258,13 +259,13 @@ impl Library {
 
     /// Returns the library's build description.
     #[must_use]
-    pub fn build(&self) -> &'static str {
+    pub fn build_info(&self) -> &'static str {
         ort::info()
     }
 
     /// Returns the provider of the host's CPU.
     #[must_use]
-    pub fn host(&self) -> &Provider {
+    pub fn host_provider(&self) -> &Provider {
         &self.host
     }
 
@@ -274,7 +275,7 @@ impl Library {
     #[must_use]
     pub fn providers(&self) -> &[Provider] {
         self.providers.get_or_init(|| {
-            let built_in = provider::built_in(discover::cpu().isa);
+            let built_in = provider::built_in(discover::describe_cpu().isa);
             let opens = |provider: &Provider| {
                 let opened = || self.open_model(warm_model(), provider, NonZeroUsize::MIN);
                 !provider.is_one_of_several() || opened().is_ok()
@@ -286,7 +287,7 @@ impl Library {
     /// Finds a provider by the beginning of its title, otherwise by a part of it, in any case and
     /// with or without "execution provider". An empty name matches the first.
     #[must_use]
-    pub fn provider(&self, name: &str) -> Option<&Provider> {
+    pub fn find_provider(&self, name: &str) -> Option<&Provider> {
         let name = name.to_lowercase();
         let find = |fits: fn(&str, &str) -> bool| {
             self.providers().iter().find(|provider| {
@@ -307,7 +308,7 @@ impl Library {
         provider: &Provider,
         threads: NonZeroUsize,
     ) -> Result<OpenSession, Refusal> {
-        let builder = |log: Option<&Placements>| self.builder(provider, threads, log);
+        let builder = |log: Option<&Placements>| self.session_builder(provider, threads, log);
         let opened = OpenSession::new(loaded, || builder(None));
         opened.map_err(|(loaded, said)| {
             if !refusal::is_left(&said) {
@@ -317,13 +318,13 @@ impl Library {
             // Only a session that may leave nodes to the CPU reports which; this one exists for its
             // log.
             let _ = OpenSession::new(loaded, || builder(Some(&placements)));
-            Refusal::Left(placements.left())
+            Refusal::Left(placements.fallback_nodes())
         })
     }
 
     /// Returns the builder of a session on a provider. A session with a log may leave nodes to the
     /// CPU.
-    fn builder(
+    fn session_builder(
         &self,
         provider: &Provider,
         threads: NonZeroUsize,
@@ -333,7 +334,7 @@ impl Library {
         let builder = Session::builder(&self.environment).map_err(|error| error.to_string())?;
         let mut builder = builder.with_intra_threads(threads.get()).map_err(text)?;
         if let Some(placements) = log {
-            builder = builder.with_logger(placements.logger()).map_err(text)?;
+            builder = builder.with_logger(placements.new_logger()).map_err(text)?;
         }
         let level = log.map_or(LogLevel::Fatal, |_| LogLevel::Verbose);
         builder = builder.with_log_level(level).map_err(text)?;
@@ -345,7 +346,7 @@ impl Library {
             // bytes.
             builder = builder.with_quant_qdq(false).map_err(text)?;
         }
-        match provider.dispatch(threads) {
+        match provider.build_dispatch(threads) {
             Some(dispatch) => builder
                 .with_execution_providers([dispatch.error_on_failure()])
                 .map_err(text),

@@ -15,36 +15,36 @@ use souk_onnx as onnx;
 use souk_onnx::TensorProto;
 use souk_onnx::subgraph::{CompileError, Subgraph, weight_id};
 
-use super::elements::element;
+use super::elements::to_element;
 
 /// A model and its external weights.
 pub(super) struct LoadedModel {
     /// The encoded ONNX model.
     pub model: Bytes,
-    /// Tensors that a session reads while it lives, by the initializers' names.
+    /// Tensors by the initializers' names. They must live as long as the session that reads them.
     pub beside: Vec<(String, Tensor)>,
 }
 
 impl LoadedModel {
     /// Converts a subgraph, with all its weights inside the model.
-    pub fn whole(subgraph: &Subgraph) -> Result<Self, CompileError> {
+    pub fn with_embedded_weights(subgraph: &Subgraph) -> Result<Self, CompileError> {
         Self::new(subgraph, |_| false)
     }
 
     /// Converts a subgraph, and leaves aligned weights at their present address.
-    pub fn beside(subgraph: &Subgraph) -> Result<Self, CompileError> {
+    pub fn with_external_weights(subgraph: &Subgraph) -> Result<Self, CompileError> {
         Self::new(subgraph, is_aligned)
     }
 
     fn new(subgraph: &Subgraph, stays: fn(&Tensor) -> bool) -> Result<Self, CompileError> {
-        let mut model = subgraph.decoded()?;
+        let mut model = subgraph.decode_model()?;
         let mut beside = Vec::new();
         let graph = model.graph.iter_mut();
         for initializer in graph.flat_map(|graph| &mut graph.initializer) {
-            let Some(location) = onnx::location(initializer).map(str::to_owned) else {
+            let Some(location) = onnx::external_location(initializer).map(str::to_owned) else {
                 continue;
             };
-            let values = held(&location, initializer.name(), &subgraph.weights)?;
+            let values = find_weight(&location, initializer.name(), &subgraph.weights)?;
             let within = TensorProto {
                 data_location: None,
                 external_data: Vec::new(),
@@ -59,13 +59,13 @@ impl LoadedModel {
             }
         }
         Ok(Self {
-            model: onnx::encode(&model),
+            model: onnx::encode_model(&model),
             beside,
         })
     }
 }
 
-fn held(
+fn find_weight(
     location: &str,
     name: &str,
     weights: &BTreeMap<ContentId, Bytes>,
@@ -81,9 +81,9 @@ fn held(
 
 /// Returns whether the library can read the elements at their present address.
 fn is_aligned(tensor: &Tensor) -> bool {
-    let width = tensor.dtype().bytes();
+    let width = tensor.dtype().byte_width();
     let address = tensor.bytes().as_ptr().addr();
-    element(tensor.dtype()).is_some() && width.is_some_and(|width| address.is_multiple_of(width))
+    to_element(tensor.dtype()).is_some() && width.is_some_and(|width| address.is_multiple_of(width))
 }
 
 /// A session and the weights that it reads.
@@ -105,7 +105,7 @@ impl OpenSession {
             let mut builder = builder()?;
             for (name, tensor) in &loaded.beside {
                 // SAFETY: nothing writes to tensors, and these are dropped after the session.
-                let value = unsafe { borrowed(tensor) }?;
+                let value = unsafe { borrow_tensor(tensor) }?;
                 let with = builder.with_external_initializer(name, value);
                 builder = with.map_err(|error| error.to_string())?;
             }
@@ -131,8 +131,8 @@ impl OpenSession {
     unsafe_code,
     reason = "ort borrows only what is of a type known when it is built"
 )]
-pub(super) unsafe fn borrowed(tensor: &Tensor) -> Result<DynValue, String> {
-    let element = element(tensor.dtype()).ok_or_else(|| format!("no {}", tensor.dtype()))?;
+pub(super) unsafe fn borrow_tensor(tensor: &Tensor) -> Result<DynValue, String> {
+    let element = to_element(tensor.dtype()).ok_or_else(|| format!("no {}", tensor.dtype()))?;
     let memory = MemoryInfo::default();
     let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
     let bytes = tensor.bytes();

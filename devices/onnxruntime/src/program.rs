@@ -16,12 +16,12 @@ use souk_vocabulary::processor::{Energy, Engine, Outcome, Program, RunError, che
 use souk_vocabulary::profile::Power;
 
 use super::ENGINE;
-use super::elements::{self, element};
+use super::elements::{self, to_element};
 use super::loaded::OpenSession;
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {
-    // A run changes the session, so runs of one program are sequential.
+    // A run changes the session, so only one run of a program can proceed at a time.
     opened: Mutex<OpenSession>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -63,7 +63,12 @@ impl Program for RuntimeProgram {
         check_inputs(&self.inputs, inputs)?;
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let session = &mut opened.session;
-        let meter = || self.watch.meter.as_ref().and_then(|meter| meter.joules());
+        let meter = || {
+            self.watch
+                .meter
+                .as_ref()
+                .and_then(|meter| meter.energy_joules())
+        };
         let (start, before) = (Instant::now(), meter());
         let given = |port: &Port| {
             let value = value(session, &inputs[&port.name])?;
@@ -71,15 +76,15 @@ impl Program for RuntimeProgram {
         };
         let given: Result<Vec<(String, SessionInputValue<'_>)>, RunError> =
             self.inputs.iter().map(given).collect();
-        let mut made = session.run(given?).map_err(|error| failed(&error))?;
+        let mut made = session.run(given?).map_err(|error| engine_error(&error))?;
         let output = |port: &Port| {
             let value = made.remove(&port.name);
-            let missing = || failed(&format!("output {:?} was not made", port.name));
-            Ok((port.name.clone(), tensor(value.ok_or_else(missing)?)?))
+            let missing = || engine_error(&format!("output {:?} was not made", port.name));
+            Ok((port.name.clone(), copy_tensor(value.ok_or_else(missing)?)?))
         };
         let outputs = self.outputs.iter().map(output).collect::<Result<_, _>>()?;
         let busy = start.elapsed();
-        self.watch.busy.note(busy);
+        self.watch.busy.record_busy(busy);
         Ok(Outcome {
             outputs,
             busy,
@@ -90,7 +95,7 @@ impl Program for RuntimeProgram {
     }
 }
 
-fn failed(reason: &impl ToString) -> RunError {
+fn engine_error(reason: &impl ToString) -> RunError {
     RunError::Engine {
         engine: ENGINE,
         reason: reason.to_string(),
@@ -100,15 +105,15 @@ fn failed(reason: &impl ToString) -> RunError {
 /// Copies a tensor into the library's memory.
 #[expect(unsafe_code, reason = "tensors of any type are filled as bytes")]
 fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
-    let Some(element) = element(tensor.dtype()) else {
-        return Err(failed(&format!(
+    let Some(element) = to_element(tensor.dtype()) else {
+        return Err(engine_error(&format!(
             "it has no element type {}",
             tensor.dtype()
         )));
     };
     let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
     let made = DynTensor::new(session.allocator(), element, dims);
-    let mut made = made.map_err(|error| failed(&error))?;
+    let mut made = made.map_err(|error| engine_error(&error))?;
     let bytes = tensor.bytes();
     if !bytes.is_empty() {
         // SAFETY: the library allocated elements of this type for this shape, which take exactly as
@@ -123,14 +128,14 @@ fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
 
 /// Copies a tensor from the library's memory.
 #[expect(unsafe_code, reason = "tensors of any type are read as bytes")]
-fn tensor(value: DynValue) -> Result<Tensor, RunError> {
+fn copy_tensor(value: DynValue) -> Result<Tensor, RunError> {
     let found: Result<DynTensor, _> = value.downcast();
-    let found = found.map_err(|error| failed(&error))?;
+    let found = found.map_err(|error| engine_error(&error))?;
     let element = *found.data_type();
-    let Some(dtype) = elements::dtype(element) else {
-        return Err(failed(&format!("an output is of {element:?}")));
+    let Some(dtype) = elements::to_dtype(element) else {
+        return Err(engine_error(&format!("an output is of {element:?}")));
     };
-    let shape = Shape::from_i64(found.shape()).map_err(|error| failed(&error))?;
+    let shape = Shape::from_i64(found.shape()).map_err(|error| engine_error(&error))?;
     let length = shape.byte_length(dtype);
     let bytes = if length == 0 {
         Bytes::new()
@@ -140,5 +145,5 @@ fn tensor(value: DynValue) -> Result<Tensor, RunError> {
         let slice = unsafe { std::slice::from_raw_parts(found.data_ptr().cast::<u8>(), length) };
         Bytes::copy_from_slice(slice)
     };
-    Tensor::new(dtype, shape, bytes).map_err(|error| failed(&error))
+    Tensor::new(dtype, shape, bytes).map_err(|error| engine_error(&error))
 }

@@ -28,7 +28,7 @@ pub struct Provider {
     pub kind: Kind,
 }
 
-/// A provider that a library's build may include.
+/// A provider that a library's build can include.
 struct ProviderEntry {
     name: &'static str,
     device: Option<&'static str>,
@@ -38,19 +38,19 @@ struct ProviderEntry {
 
 /// All supported providers, in the order of lists: the host's CPU last.
 const KNOWN: [ProviderEntry; 11] = [
-    of::<QNN>(|_| npu(NpuFamily::QualcommHexagon)),
-    of::<CoreML>(|_| npu(NpuFamily::AppleNeuralEngine)),
-    of::<CANN>(|_| npu(NpuFamily::HuaweiAscend)),
-    of::<Vitis>(|_| Kind::Fpga {
+    new_entry::<QNN>(|_| npu_kind(NpuFamily::QualcommHexagon)),
+    new_entry::<CoreML>(|_| npu_kind(NpuFamily::AppleNeuralEngine)),
+    new_entry::<CANN>(|_| npu_kind(NpuFamily::HuaweiAscend)),
+    new_entry::<Vitis>(|_| Kind::Fpga {
         family: FpgaFamily::AmdXilinx,
     }),
     // The architecture and the compute capability appear only when a model is loaded.
-    of::<MIGraphX>(|_| gpu(GpuApi::Rocm { gfx: String::new() })),
-    of::<TensorRT>(|_| cuda()),
-    of::<CUDA>(|_| cuda()),
-    openvino("NPU", |_| npu(NpuFamily::IntelVpu)),
-    openvino("GPU", |_| gpu(GpuApi::OneApi)),
-    openvino("CPU", |isa| Kind::Cpu { isa }),
+    new_entry::<MIGraphX>(|_| gpu_kind(GpuApi::Rocm { gfx: String::new() })),
+    new_entry::<TensorRT>(|_| cuda_kind()),
+    new_entry::<CUDA>(|_| cuda_kind()),
+    openvino_entry("NPU", |_| npu_kind(NpuFamily::IntelVpu)),
+    openvino_entry("GPU", |_| gpu_kind(GpuApi::OneApi)),
+    openvino_entry("CPU", |isa| Kind::Cpu { isa }),
     ProviderEntry {
         name: HOST,
         device: None,
@@ -59,7 +59,7 @@ const KNOWN: [ProviderEntry; 11] = [
     },
 ];
 
-const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+const fn new_entry<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
     ProviderEntry {
         name: T::NAME,
         device: None,
@@ -68,23 +68,23 @@ const fn of<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
     }
 }
 
-const fn openvino(device: &'static str, kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+const fn openvino_entry(device: &'static str, kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
     ProviderEntry {
         device: Some(device),
-        ..of::<OpenVINO>(kind)
+        ..new_entry::<OpenVINO>(kind)
     }
 }
 
-const fn npu(family: NpuFamily) -> Kind {
+const fn npu_kind(family: NpuFamily) -> Kind {
     Kind::Npu { family }
 }
 
-const fn gpu(api: GpuApi) -> Kind {
+const fn gpu_kind(api: GpuApi) -> Kind {
     Kind::Gpu { api }
 }
 
-const fn cuda() -> Kind {
-    gpu(GpuApi::Cuda { capability: (0, 0) })
+const fn cuda_kind() -> Kind {
+    gpu_kind(GpuApi::Cuda { capability: (0, 0) })
 }
 
 /// Returns the providers that the open library's build includes, for a machine whose CPU has `isa`.
@@ -92,11 +92,11 @@ pub(super) fn built_in(isa: CpuIsa) -> Vec<Provider> {
     let there = KNOWN
         .iter()
         .filter(|known| matches!((known.is_built_in)(), Ok(true)));
-    there.map(|known| known.provider(isa)).collect()
+    there.map(|known| known.new_provider(isa)).collect()
 }
 
 impl ProviderEntry {
-    fn provider(&self, isa: CpuIsa) -> Provider {
+    fn new_provider(&self, isa: CpuIsa) -> Provider {
         Provider {
             name: self.name.to_owned(),
             device: self.device,
@@ -107,8 +107,8 @@ impl ProviderEntry {
 
 impl Provider {
     /// Returns the provider of the host's CPU, which every library has.
-    pub(super) fn host(isa: CpuIsa) -> Self {
-        KNOWN[KNOWN.len() - 1].provider(isa)
+    pub(super) fn for_host(isa: CpuIsa) -> Self {
+        KNOWN[KNOWN.len() - 1].new_provider(isa)
     }
 
     /// Returns its name, followed by the processor if it reaches several.
@@ -136,7 +136,7 @@ impl Provider {
         matches!(self.kind, Kind::Cpu { .. })
     }
 
-    /// Returns whether its provider reaches several processors, of which a machine may lack some.
+    /// Returns whether its provider reaches several processors, of which a machine can lack some.
     pub(super) fn is_one_of_several(&self) -> bool {
         self.device.is_some()
     }
@@ -145,8 +145,8 @@ impl Provider {
     /// build. A provider reports nothing about its processor's memory: if that is not the host's,
     /// the profile has 0 bytes of memory, and its source says so.
     #[must_use]
-    pub fn profile(&self, build: &str) -> Profile {
-        let cpu = discover::cpu();
+    pub fn unmeasured_profile(&self, build: &str) -> Profile {
+        let cpu = discover::describe_cpu();
         let memory = self.host_memory();
         let told = match memory {
             Some(_) => "the machine's own",
@@ -154,7 +154,7 @@ impl Provider {
         };
         Profile {
             name: Backend::Onnxruntime.name().to_owned(),
-            vendor: self.vendor(&cpu.vendor),
+            vendor: self.vendor_name(&cpu.vendor),
             model: match self.is_cpu() {
                 true => format!("{} ({})", cpu.model, self.title()),
                 false => self.title(),
@@ -175,7 +175,7 @@ impl Provider {
     }
 
     /// Returns the processor's maker; `host` is the host's.
-    fn vendor(&self, host: &str) -> String {
+    fn vendor_name(&self, host: &str) -> String {
         match &self.kind {
             Kind::Cpu { .. } => host,
             Kind::Gpu { api } => match api {
@@ -219,13 +219,16 @@ impl Provider {
     }
 
     /// Returns the provider's options; `None` for the host's CPU, which is always present.
-    pub(super) fn dispatch(&self, threads: NonZeroUsize) -> Option<ExecutionProviderDispatch> {
+    pub(super) fn build_dispatch(
+        &self,
+        threads: NonZeroUsize,
+    ) -> Option<ExecutionProviderDispatch> {
         Some(match self.name.as_str() {
             OpenVINO::NAME => OpenVINO::default()
                 .with_device_type(self.device.unwrap_or("CPU"))
                 .with_num_threads(threads.get())
                 .build(),
-            QNN::NAME => hexagon().build(),
+            QNN::NAME => hexagon_provider().build(),
             CoreML::NAME => CoreML::default().build(),
             CANN::NAME => CANN::default().build(),
             Vitis::NAME => Vitis::default().build(),
@@ -239,7 +242,7 @@ impl Provider {
 
 /// Returns Qualcomm's provider on its tensor unit. Without a library's name, the provider would use
 /// no backend, or its CPU backend.
-fn hexagon() -> QNN {
+fn hexagon_provider() -> QNN {
     let library = match OS {
         "windows" => "QnnHtp.dll",
         _ => "libQnnHtp.so",
@@ -253,11 +256,11 @@ mod tests {
 
     /// What a provider and a device of it stand for: kind, maker, whether the memory is the host's.
     fn told(known: &ProviderEntry) -> (String, String, String, bool) {
-        let provider = known.provider(CpuIsa::Other);
+        let provider = known.new_provider(CpuIsa::Other);
         (
             provider.title(),
             format!("{:?}", provider.kind),
-            provider.vendor("the host's"),
+            provider.vendor_name("the host's"),
             provider.host_memory().is_some(),
         )
     }
@@ -341,7 +344,9 @@ mod tests {
     #[test]
     fn each_provider_but_the_hosts_is_asked_for_by_name() {
         for known in &KNOWN {
-            let asked = known.provider(CpuIsa::Other).dispatch(NonZeroUsize::MIN);
+            let asked = known
+                .new_provider(CpuIsa::Other)
+                .build_dispatch(NonZeroUsize::MIN);
             assert_eq!(asked.is_none(), known.name == HOST, "{}", known.name);
         }
     }
@@ -349,9 +354,13 @@ mod tests {
     #[test]
     fn memory_that_is_not_the_hosts_is_said_to_be_unknown() {
         for known in &KNOWN {
-            let profile = known.provider(CpuIsa::Other).profile("a library");
-            let is_host = known.provider(CpuIsa::Other).host_memory().is_some();
-            let expected = is_host.then(|| discover::cpu().memory_bytes).flatten();
+            let profile = known
+                .new_provider(CpuIsa::Other)
+                .unmeasured_profile("a library");
+            let is_host = known.new_provider(CpuIsa::Other).host_memory().is_some();
+            let expected = is_host
+                .then(|| discover::describe_cpu().memory_bytes)
+                .flatten();
             assert_eq!(
                 profile.memory.bytes,
                 expected.unwrap_or(0),
@@ -369,7 +378,7 @@ mod tests {
 
     #[test]
     fn qualcomms_is_told_to_use_the_tensor_unit() {
-        let told = format!("{:?}", hexagon());
+        let told = format!("{:?}", hexagon_provider());
         assert!(told.contains("QnnHtp"), "{told}");
     }
 }

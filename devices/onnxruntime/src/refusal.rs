@@ -46,7 +46,7 @@ pub(super) fn is_left(said: &str) -> bool {
 
 impl Refusal {
     /// Converts the refusal of a graph by a provider into an error.
-    pub fn of(self, graph: &Graph, provider: &str) -> CompileError {
+    pub fn into_error(self, graph: &Graph, provider: &str) -> CompileError {
         let left = match self {
             Self::Left(left) => left,
             Self::Said(reason) => {
@@ -64,7 +64,7 @@ impl Refusal {
         let reason = UnsupportedReason::Engine(reason);
         let first = left.first();
         let node = match first {
-            Some(left) => graph.nodes().iter().find(|node| left.is(node)),
+            Some(left) => graph.nodes().iter().find(|node| left.is_same_node(node)),
             None => graph.nodes().first(),
         };
         match (node, first) {
@@ -96,13 +96,13 @@ impl LeftNode {
         })
     }
 
-    fn is(&self, node: &NodeProto) -> bool {
+    fn is_same_node(&self, node: &NodeProto) -> bool {
         let is_named = self.name.is_empty() || self.name == node_name(node);
         is_named && node.op_type() == self.operator
     }
 }
 
-/// Finds the nodes that go to the host's CPU in a session's log.
+/// Finds the nodes that go to the host's CPU in a session's log, which must be verbose.
 #[derive(Clone, Default)]
 pub(super) struct Placements {
     read: Arc<Mutex<PlacementLog>>,
@@ -116,23 +116,23 @@ struct PlacementLog {
 
 impl Placements {
     /// Returns the logger for a session.
-    pub fn logger(&self) -> LoggerFunction {
+    pub fn new_logger(&self) -> LoggerFunction {
         let read = self.read.clone();
         Arc::new(move |_, _, _, _, line| {
             let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);
-            read.line(line);
+            read.parse_line(line);
         })
     }
 
     /// Returns the nodes found.
-    pub fn left(&self) -> Vec<LeftNode> {
+    pub fn fallback_nodes(&self) -> Vec<LeftNode> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         read.left.clone()
     }
 }
 
 impl PlacementLog {
-    fn line(&mut self, line: &str) {
+    fn parse_line(&mut self, line: &str) {
         if line.contains(PLACED) {
             self.is_cpu = line.contains(ON_CPU);
         } else if self.is_cpu {
@@ -161,7 +161,7 @@ mod tests {
             "SaveMLValueNameIndexMapping",
             "  Conv (elsewhere)",
         ] {
-            read.line(line);
+            read.parse_line(line);
         }
         let node = |operator: &str, name: &str| LeftNode {
             operator: operator.to_owned(),

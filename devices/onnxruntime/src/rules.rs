@@ -12,7 +12,7 @@ use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
 use super::Provider;
 
 /// Checks that an operator is one of ONNX's own, whose meaning is known.
-pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
+pub(super) fn check_operator(node: &NodeProto) -> Result<(), Unsupported> {
     if node.operator_domain().is_empty() {
         return Ok(());
     }
@@ -20,10 +20,10 @@ pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
 }
 
 /// Refuses a graph with a node that would go wrong on a provider.
-pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
+pub(super) fn check_graph(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
     for node in graph.nodes() {
-        known(node)?;
-        if let Err(reason) = judge(node, graph) {
+        check_operator(node)?;
+        if let Err(reason) = check_node(node, graph) {
             return Err(Unsupported::new(node, reason).into());
         }
         if provider.is_host() && !bytes_are_exact() && mixes_bytes(node, graph) {
@@ -31,7 +31,9 @@ pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileErr
             let reason = UnsupportedReason::Engine(why.to_owned());
             return Err(Unsupported::new(node, reason).into());
         }
-        let of_provider = provider.is_openvino().then(|| openvino::fault(node, graph));
+        let of_provider = provider
+            .is_openvino()
+            .then(|| openvino::find_fault(node, graph));
         if let Some(fault) = of_provider.flatten() {
             let reason = UnsupportedReason::Engine(fault.to_owned());
             return Err(Unsupported::new(node, reason).into());
@@ -40,7 +42,7 @@ pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileErr
     Ok(())
 }
 
-fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
+fn check_node(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
     let refused = |why: &str| Err(UnsupportedReason::Engine(why.to_owned()));
     let has_input = |index| node.input_name(index).is_some();
     let has_output = |index: usize| node.output.get(index).is_some_and(|name| !name.is_empty());
@@ -65,7 +67,9 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
         "Resize" if node.string("coordinate_transformation_mode") == Some("align_corners") => {
             refused("ONNX Runtime aligns corners by another size")
         }
-        "Dropout" if trains(node, graph) => refused("what it drops is drawn at random"),
+        "Dropout" if is_training_dropout(node, graph) => {
+            refused("what it drops is drawn at random")
+        }
         operator if is_drawn(operator) => refused("its result is drawn at random"),
         _ => Ok(()),
     }
@@ -91,8 +95,8 @@ fn mixes_bytes(node: &NodeProto, graph: &Graph) -> bool {
     dtype(0) == Some(DType::U8) && dtype(second) == Some(DType::I8)
 }
 
-/// Returns whether a dropout drops elements, or might do so in a run.
-fn trains(node: &NodeProto, graph: &Graph) -> bool {
+/// Returns whether a dropout drops elements, or can do so in a run.
+fn is_training_dropout(node: &NodeProto, graph: &Graph) -> bool {
     node.input_name(2).is_some_and(|name| {
         let flag = graph.weights.get(name);
         flag.is_none_or(|flag| flag.bytes().iter().any(|&byte| byte != 0))

@@ -9,7 +9,7 @@ use souk_memory::{DType, Tensor};
 use souk_onnx as onnx;
 use souk_onnx::subgraph::node_name;
 use souk_onnx::{Dimension, NodeProto, ValueInfoProto};
-use souk_testing::{model, node, product, product_inputs, subgraph, with_ints};
+use souk_testing::{matmul_subgraph, model, node, product_inputs, subgraph, with_ints};
 use souk_vocabulary::processor::RunError;
 use souk_vocabulary::taxonomy::{Kind, NpuFamily};
 
@@ -28,7 +28,7 @@ pub(crate) fn device() -> Option<OnnxRuntime> {
         return None;
     };
     let library = Library::open(&path).expect("the library that was found opens");
-    let provider = library.host().clone();
+    let provider = library.host_provider().clone();
     let profile = cpu().profile().clone();
     Some(OnnxRuntime::new(
         library,
@@ -41,7 +41,7 @@ pub(crate) fn device() -> Option<OnnxRuntime> {
 #[test]
 fn a_product_is_the_cpus() {
     let Some(device) = device() else { return };
-    let program = device.compile(&product()).unwrap();
+    let program = device.compile(&matmul_subgraph()).unwrap();
     let outcome = program.run(&product_inputs()).unwrap();
     assert_eq!(outcome.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
     let error = program.run(&BTreeMap::new()).unwrap_err();
@@ -61,8 +61,8 @@ fn beside() -> (Subgraph, Vec<f32>) {
         &[("y", DType::F32)],
         &[("w", weight)],
     );
-    std::fs::write(&path, onnx::encode(&proto)).unwrap();
-    let split = souk_devices_bench::models::open(&path).unwrap();
+    std::fs::write(&path, onnx::encode_model(&proto)).unwrap();
+    let split = souk_devices_bench::models::open_model(&path).unwrap();
     assert_eq!(split.weights.len(), 1);
     (split, values)
 }
@@ -111,9 +111,18 @@ fn weights_stay_where_they_lie_if_elements_may_lie_there() {
     let (split, _) = beside();
     let lies = |loaded: LoadedModel| loaded.beside.first().map(|(_, it)| it.bytes().as_ptr());
     let own = split.weights.values().next().map(|bytes| bytes.as_ptr());
-    assert_eq!(lies(LoadedModel::beside(&split).unwrap()), own);
-    assert_eq!(lies(LoadedModel::beside(&shifted(&split)).unwrap()), None);
-    assert_eq!(lies(LoadedModel::whole(&split).unwrap()), None);
+    assert_eq!(
+        lies(LoadedModel::with_external_weights(&split).unwrap()),
+        own
+    );
+    assert_eq!(
+        lies(LoadedModel::with_external_weights(&shifted(&split)).unwrap()),
+        None
+    );
+    assert_eq!(
+        lies(LoadedModel::with_embedded_weights(&split).unwrap()),
+        None
+    );
 }
 
 #[test]
@@ -239,18 +248,18 @@ fn openvino_refuses(node: NodeProto) -> bool {
     let names: Vec<String> = node.input.clone();
     let inputs: Vec<(&str, DType)> = names.iter().map(|it| (it.as_str(), DType::F32)).collect();
     let proto = model(vec![node], &inputs, &[("y", DType::F32)], &[]);
-    let graph = Graph::bind(&subgraph(&proto)).unwrap();
+    let graph = Graph::from_subgraph(&subgraph(&proto)).unwrap();
     let provider = |name: &str| Provider {
         name: name.to_owned(),
         device: None,
         kind: cpu().profile().kind.clone(),
     };
-    let plain = rules::check(&graph, &provider("CPUExecutionProvider"));
+    let plain = rules::check_graph(&graph, &provider("CPUExecutionProvider"));
     assert!(
         plain.is_ok(),
         "only this provider is known to fail: {plain:?}"
     );
-    rules::check(&graph, &provider("OpenVINOExecutionProvider")).is_err()
+    rules::check_graph(&graph, &provider("OpenVINOExecutionProvider")).is_err()
 }
 
 #[test]
@@ -297,7 +306,7 @@ fn each_provider_has_a_kind_and_the_cpus_is_last() {
             NonZeroUsize::MIN,
         );
         // A provider whose processor this machine lacks says so when a model is loaded.
-        match runs.compile(&product()) {
+        match runs.compile(&matmul_subgraph()) {
             Ok(program) => {
                 let found = program.run(&product_inputs()).unwrap();
                 assert_eq!(found.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
@@ -312,23 +321,23 @@ fn each_provider_has_a_kind_and_the_cpus_is_last() {
 fn a_provider_is_found_by_the_beginning_of_its_title_first() {
     let Some(device) = device() else { return };
     let library = &device.library;
-    assert_eq!(library.provider("cpu"), Some(library.host()));
+    assert_eq!(library.find_provider("cpu"), Some(library.host_provider()));
     assert_eq!(
-        library.provider("CPUExecutionProvider"),
-        Some(library.host())
+        library.find_provider("CPUExecutionProvider"),
+        Some(library.host_provider())
     );
     assert_eq!(
-        library.provider("executionprovider"),
+        library.find_provider("executionprovider"),
         library.providers().first()
     );
-    assert_eq!(library.provider(""), library.providers().first());
-    assert_eq!(library.provider("abacus"), None);
+    assert_eq!(library.find_provider(""), library.providers().first());
+    assert_eq!(library.find_provider("abacus"), None);
 }
 
 /// OpenVINO's provider on the CPU, which says it is another processor: what a test can have of one.
 fn elsewhere() -> Option<OnnxRuntime> {
     let device = device()?;
-    let mut provider = match device.library.provider("openvino:cpu") {
+    let mut provider = match device.library.find_provider("openvino:cpu") {
         Some(provider) => provider.clone(),
         None => {
             let must = std::env::var_os("SOUK_TEST_OPENVINO").is_some();
@@ -357,8 +366,8 @@ fn elsewhere() -> Option<OnnxRuntime> {
 fn squares(nodes: Vec<NodeProto>) -> Subgraph {
     let weight = Tensor::from_vec([2, 2], vec![1.0_f32, 2.0, 3.0, 4.0]).unwrap();
     let mut proto = model(nodes, &[], &[("y", DType::F32)], &[("w", weight)]);
-    let sizes = vec![Dimension::fixed(2), Dimension::fixed(2)];
-    let x = ValueInfoProto::tensor("x", DType::F32.onnx_code(), Some(sizes));
+    let sizes = vec![Dimension::new_fixed(2), Dimension::new_fixed(2)];
+    let x = ValueInfoProto::new_tensor("x", DType::F32.onnx_code(), Some(sizes));
     proto.graph.as_mut().unwrap().input = vec![x];
     subgraph(&proto)
 }
@@ -400,12 +409,12 @@ fn only_the_hosts_own_processor_has_its_load_and_its_meter() {
         0.0,
         "nothing ran, whatever the host does"
     );
-    let host = device.library.host().clone();
+    let host = device.library.host_provider().clone();
     let cpu = OnnxRuntime::new(
         device.library.clone(),
         host,
         device.profile.clone(),
         NonZeroUsize::MIN,
     );
-    assert_eq!(cpu.meter_joules().is_some(), Meter::find().is_some());
+    assert_eq!(cpu.meter_joules().is_some(), Meter::for_machine().is_some());
 }

@@ -3,12 +3,12 @@
 use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
-use super::layout::{joined, transposed};
-use super::shape::{broadcast, broadcast_places};
-use super::value::{floats, from_floats, truths};
+use super::layout::{concat_along, permute_axes};
+use super::shape::{broadcast_places, broadcast_shape};
+use super::value::{from_floats, to_floats, to_truths};
 
 /// Converts `[batch, length, heads * width]` to `[batch, heads, length, width]`; a tensor of any
-/// other rank stays as it is.
+/// other rank stays as it is. The number of heads must divide the width.
 fn by_head(tensor: &Tensor, heads: i64) -> Result<Tensor, KernelError> {
     let &[batch, length, width] = tensor.dims() else {
         return Ok(tensor.clone());
@@ -17,18 +17,18 @@ fn by_head(tensor: &Tensor, heads: i64) -> Result<Tensor, KernelError> {
         .ok()
         .filter(|&it| it > 0 && width % it == 0);
     let heads = heads.ok_or(KernelError::Attribute("q_num_heads"))?;
-    transposed(
-        &tensor.reshaped([batch, length, heads, width / heads])?,
+    permute_axes(
+        &tensor.to_shape([batch, length, heads, width / heads])?,
         &[0, 2, 1, 3],
     )
 }
 
 /// Reverses [`by_head`], for inputs of three dimensions.
-fn merged(tensor: &Tensor) -> Result<Tensor, KernelError> {
+fn merge_heads(tensor: &Tensor) -> Result<Tensor, KernelError> {
     let &[batch, heads, length, width] = tensor.dims() else {
         return Err(KernelError::Range(0));
     };
-    Ok(transposed(tensor, &[0, 2, 1, 3])?.reshaped([batch, length, heads * width])?)
+    Ok(permute_axes(tensor, &[0, 2, 1, 3])?.to_shape([batch, length, heads * width])?)
 }
 
 /// The sizes of one attention operator.
@@ -51,7 +51,7 @@ impl Sizes {
         let &[_, key_heads, keys, key_width] = key.dims() else {
             return Err(mismatch());
         };
-        let value_width = last(value);
+        let value_width = last_dim(value);
         if width != key_width || key_heads == 0 || heads % key_heads != 0 {
             return Err(mismatch());
         }
@@ -73,7 +73,7 @@ impl Sizes {
     }
 }
 
-/// The addends of the scores: 0 where a query may attend, minus infinity where it may not, or a
+/// The addends of the scores: 0 where a query can attend, minus infinity where it must not, or a
 /// bias.
 struct Mask {
     /// Rows of keys for each query of each head, from the mask input.
@@ -90,15 +90,15 @@ struct Mask {
 impl Mask {
     fn read(call: &Call<'_>, sizes: &Sizes) -> Result<Self, KernelError> {
         let bias = call
-            .optional(3)
+            .optional_input(3)
             .map(|mask| mask_bias(mask, sizes))
             .transpose()?;
         let valid = call.optional_ints(6)?;
         let past = call
-            .optional(4)
+            .optional_input(4)
             .map_or(0, |past| past.dims().get(2).copied().unwrap_or(0));
         let offsets = match &valid {
-            Some(valid) if call.optional(4).is_none() => valid
+            Some(valid) if call.optional_input(4).is_none() => valid
                 .iter()
                 .map(|valid| valid - sizes.queries as i64)
                 .collect(),
@@ -114,7 +114,7 @@ impl Mask {
         })
     }
 
-    fn at(&self, sizes: &Sizes, lane: usize, query: usize, key: usize) -> f64 {
+    fn bias_at(&self, sizes: &Sizes, lane: usize, query: usize, key: usize) -> f64 {
         let sample = lane / sizes.heads;
         let place = query as i64 + self.offsets[sample];
         let ahead = key as i64 - place;
@@ -137,9 +137,9 @@ impl Mask {
 fn mask_bias(mask: &Tensor, sizes: &Sizes) -> Result<Vec<f64>, KernelError> {
     let given = if mask.dtype() == DType::Bool {
         let open = |open: bool| if open { 0.0 } else { f64::NEG_INFINITY };
-        truths(mask)?.into_iter().map(open).collect()
+        to_truths(mask)?.into_iter().map(open).collect()
     } else {
-        floats(mask)?
+        to_floats(mask)?
     };
     let length = *mask.dims().last().ok_or(KernelError::Range(3))?;
     let shown = if length == 1 {
@@ -148,7 +148,7 @@ fn mask_bias(mask: &Tensor, sizes: &Sizes) -> Result<Vec<f64>, KernelError> {
         length.min(sizes.keys)
     };
     let dims = [sizes.batch, sizes.heads, sizes.queries, shown];
-    if broadcast(mask.dims(), &dims)? != dims {
+    if broadcast_shape(mask.dims(), &dims)? != dims {
         return Err(KernelError::Shapes(mask.dims().to_vec(), dims.to_vec()));
     }
     let places = broadcast_places(mask.dims(), &dims);
@@ -172,16 +172,16 @@ pub(super) fn attention(call: &Call<'_>) -> Results {
     let new_key = by_head(call.input(1)?, call.int("kv_num_heads", 0))?;
     let new_value = by_head(call.input(2)?, call.int("kv_num_heads", 0))?;
     let with_past = |past: Option<&Tensor>, new: Tensor| match past {
-        Some(past) => joined(&[past, &new], 2),
+        Some(past) => concat_along(&[past, &new], 2),
         None => Ok(new),
     };
-    let key = with_past(call.optional(4), new_key)?;
-    let value = with_past(call.optional(5), new_value)?;
+    let key = with_past(call.optional_input(4), new_key)?;
+    let value = with_past(call.optional_input(5), new_value)?;
     let sizes = Sizes::read(&query, &key, &value)?;
     let mask = Mask::read(call, &sizes)?;
     let scale = call.float("scale", 1.0 / (sizes.width as f64).sqrt());
     let softcap = call.float("softcap", 0.0);
-    let (queries, keys, values) = (floats(&query)?, floats(&key)?, floats(&value)?);
+    let (queries, keys, values) = (to_floats(&query)?, to_floats(&key)?, to_floats(&value)?);
     let mode = call.int("qk_matmul_output_mode", 0).clamp(0, 3) as usize;
     let (mut results, mut scores) = (Vec::new(), Vec::new());
     for lane in 0..sizes.batch * sizes.heads {
@@ -189,7 +189,7 @@ pub(super) fn attention(call: &Call<'_>) -> Results {
         let with = sizes.key_lane(lane);
         let key = &keys[with * sizes.keys * sizes.width..][..sizes.keys * sizes.width];
         let value = &values[with * sizes.keys * sizes.value_width..];
-        let head = head(
+        let head = attend_head(
             &sizes,
             &mask,
             lane,
@@ -203,7 +203,7 @@ pub(super) fn attention(call: &Call<'_>) -> Results {
     let dtype = query.dtype();
     let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.value_width];
     let result = from_floats(dtype, &dims, results)?;
-    let result = if flat { merged(&result)? } else { result };
+    let result = if flat { merge_heads(&result)? } else { result };
     let score_dims = [sizes.batch, sizes.heads, sizes.queries, sizes.keys];
     Ok(vec![
         result,
@@ -213,7 +213,7 @@ pub(super) fn attention(call: &Call<'_>) -> Results {
     ])
 }
 
-fn head(
+fn attend_head(
     sizes: &Sizes,
     mask: &Mask,
     lane: usize,
@@ -236,14 +236,14 @@ fn head(
         };
         let capped: Vec<f64> = raw.iter().map(cap).collect();
         let bias: Vec<f64> = (0..sizes.keys)
-            .map(|key| mask.at(sizes, lane, at, key))
+            .map(|key| mask.bias_at(sizes, lane, at, key))
             .collect();
         let biased: Vec<f64> = capped
             .iter()
             .zip(&bias)
             .map(|(score, bias)| score + bias)
             .collect();
-        let weights = weights(&biased, &bias);
+        let weights = attention_weights(&biased, &bias);
         for (key, weight) in weights.iter().enumerate() {
             for column in 0..sizes.value_width {
                 let place = at * sizes.value_width + column;
@@ -259,8 +259,8 @@ fn head(
     Head { stages, result }
 }
 
-/// Returns the softmax of one row, or zeros if it may attend to no key.
-fn weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
+/// Returns the softmax of one row, or zeros if it can attend to no key.
+fn attention_weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
     if bias.iter().all(|bias| *bias == f64::NEG_INFINITY) {
         return vec![0.0; scores.len()];
     }
@@ -271,7 +271,7 @@ fn weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
 }
 
 /// Rotates pairs of numbers by an angle that grows with the position.
-pub(super) fn rotary(call: &Call<'_>) -> Results {
+pub(super) fn rotary_embedding(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let flat = input.dims().len() == 3;
     let heads = by_head(input, call.int("num_heads", 0))?;
@@ -294,7 +294,7 @@ pub(super) fn rotary(call: &Call<'_>) -> Results {
             vec![half],
         ));
     }
-    let mut values = floats(&heads)?;
+    let mut values = to_floats(&heads)?;
     for (row, line) in values.chunks_exact_mut(width.max(1)).enumerate() {
         let (sample, at) = (row / (head_count * length), row % length);
         let angle = match &positions {
@@ -316,11 +316,11 @@ pub(super) fn rotary(call: &Call<'_>) -> Results {
         }
     }
     let result = from_floats(input.dtype(), heads.dims(), values)?;
-    Ok(vec![if flat { merged(&result)? } else { result }])
+    Ok(vec![if flat { merge_heads(&result)? } else { result }])
 }
 
 /// Computes attention whose keys and values accumulate in a state that decays and is corrected.
-pub(super) fn linear(call: &Call<'_>) -> Results {
+pub(super) fn linear_attention(call: &Call<'_>) -> Results {
     let (heads, key_heads) = (call.int("q_num_heads", 0), call.int("kv_num_heads", 0));
     let query = by_head(call.input(0)?, heads)?;
     let key = by_head(call.input(1)?, key_heads)?;
@@ -331,19 +331,19 @@ pub(super) fn linear(call: &Call<'_>) -> Results {
     let decay = needed(rule.starts_with("gated"), 4)?;
     let beta = needed(rule.ends_with("delta"), 5)?;
     let decay = decay
-        .map(|it| Ok::<_, KernelError>((floats(it)?, last(it))))
+        .map(|it| Ok::<_, KernelError>((to_floats(it)?, last_dim(it))))
         .transpose()?;
     let beta = beta
-        .map(|it| Ok::<_, KernelError>((floats(it)?, last(it))))
+        .map(|it| Ok::<_, KernelError>((to_floats(it)?, last_dim(it))))
         .transpose()?;
     let scale = match call.float("scale", 0.0) {
         0.0 => 1.0 / (sizes.width as f64).sqrt(),
         scale => scale,
     };
     let cells = sizes.width * sizes.value_width;
-    let (queries, keys, values) = (floats(&query)?, floats(&key)?, floats(&value)?);
-    let mut states = match call.optional(3) {
-        Some(past) => floats(past)?,
+    let (queries, keys, values) = (to_floats(&query)?, to_floats(&key)?, to_floats(&value)?);
+    let mut states = match call.optional_input(3) {
+        Some(past) => to_floats(past)?,
         None => vec![0.0; sizes.batch * sizes.key_heads * cells],
     };
     let mut results = vec![0.0; sizes.batch * sizes.heads * sizes.queries * sizes.value_width];
@@ -354,7 +354,7 @@ pub(super) fn linear(call: &Call<'_>) -> Results {
         for step in 0..sizes.queries {
             let row = sample * sizes.queries + step;
             if let Some((decay, width)) = &decay {
-                fade(state, &sizes, |at| {
+                decay_state(state, &sizes, |at| {
                     let own = if *width == sizes.key_heads {
                         head
                     } else {
@@ -380,18 +380,18 @@ pub(super) fn linear(call: &Call<'_>) -> Results {
         }
     }
     let dims = [sizes.batch, sizes.heads, sizes.queries, sizes.value_width];
-    let result = merged(&from_floats(query.dtype(), &dims, results)?)?;
+    let result = merge_heads(&from_floats(query.dtype(), &dims, results)?)?;
     let state_dims = [sizes.batch, sizes.key_heads, sizes.width, sizes.value_width];
-    let state_type = call.optional(3).map_or(query.dtype(), Tensor::dtype);
+    let state_type = call.optional_input(3).map_or(query.dtype(), Tensor::dtype);
     Ok(vec![result, from_floats(state_type, &state_dims, states)?])
 }
 
-fn last(tensor: &Tensor) -> usize {
+fn last_dim(tensor: &Tensor) -> usize {
     tensor.dims().last().copied().unwrap_or(1).max(1)
 }
 
 /// Multiplies each row of the state by the exponential of its decay.
-fn fade(state: &mut [f64], sizes: &Sizes, decay: impl Fn(usize) -> f64) {
+fn decay_state(state: &mut [f64], sizes: &Sizes, decay: impl Fn(usize) -> f64) {
     for (at, row) in state.chunks_exact_mut(sizes.value_width.max(1)).enumerate() {
         let factor = decay(at).exp();
         row.iter_mut().for_each(|cell| *cell *= factor);

@@ -24,35 +24,38 @@ pub struct Call<'a> {
 impl Call<'_> {
     /// Returns an input, or an error if it is absent.
     pub fn input(&self, index: usize) -> Result<&Tensor, KernelError> {
-        self.optional(index).ok_or(KernelError::Missing(index))
+        self.optional_input(index)
+            .ok_or(KernelError::Missing(index))
     }
 
-    /// Returns an input that may be absent.
-    pub fn optional(&self, index: usize) -> Option<&Tensor> {
+    /// Returns an input that can be absent.
+    pub fn optional_input(&self, index: usize) -> Option<&Tensor> {
         self.inputs.get(index)?.as_ref()
     }
 
     /// Returns an input as 64-bit floats.
     pub fn floats(&self, index: usize) -> Result<Vec<f64>, KernelError> {
-        value::floats(self.input(index)?)
+        value::to_floats(self.input(index)?)
     }
 
     /// Returns an input as integers.
     pub fn ints(&self, index: usize) -> Result<Vec<i64>, KernelError> {
-        value::indices(self.input(index)?)
+        value::to_indices(self.input(index)?)
     }
 
     /// Returns an input as integers, if present.
     pub fn optional_ints(&self, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
-        self.optional(index).map(value::indices).transpose()
+        self.optional_input(index)
+            .map(value::to_indices)
+            .transpose()
     }
 
     /// Returns an input's first element as a float, if present.
-    pub fn scalar(&self, index: usize) -> Result<Option<f64>, KernelError> {
-        let Some(tensor) = self.optional(index) else {
+    pub fn optional_scalar(&self, index: usize) -> Result<Option<f64>, KernelError> {
+        let Some(tensor) = self.optional_input(index) else {
             return Ok(None);
         };
-        value::floats(tensor)?
+        value::to_floats(tensor)?
             .first()
             .copied()
             .map(Some)
@@ -92,7 +95,7 @@ impl Call<'_> {
     }
 
     /// Returns a list of integers: an attribute in old versions, an input in new ones.
-    pub fn list(&self, name: &str, input: usize) -> Result<Option<Vec<i64>>, KernelError> {
+    pub fn int_list(&self, name: &str, input: usize) -> Result<Option<Vec<i64>>, KernelError> {
         match self.optional_ints(input)? {
             Some(list) => Ok(Some(list)),
             None => Ok(self
@@ -109,8 +112,8 @@ impl Call<'_> {
     }
 }
 
-/// Converts an axis counted from either end to one counted from the front.
-pub fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
+/// Converts an axis counted from either end to one counted from the front; the axis must exist.
+pub fn resolve_axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
     let refused = KernelError::Axis { axis, rank };
     let rank = i64::try_from(rank).map_err(|_| refused.clone())?;
     if axis < -rank || axis >= rank {
@@ -120,6 +123,6 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
 }
 
 /// Converts axes to ones counted from the front.
-pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, KernelError> {
-    list.iter().map(|&it| axis(it, rank)).collect()
+pub fn resolve_axes(list: &[i64], rank: usize) -> Result<Vec<usize>, KernelError> {
+    list.iter().map(|&it| resolve_axis(it, rank)).collect()
 }

@@ -6,9 +6,9 @@ use souk_memory::Tensor;
 use souk_onnx::liveness::{Liveness, StepValues};
 use souk_onnx::{GraphProto, TensorProto, ValueInfoProto, tensor_from_proto};
 
-use super::call::{Call, KernelError, Results, axis};
-use super::layout::{joined, section};
-use super::value::{from_bytes, from_truths, truths};
+use super::call::{Call, KernelError, Results, resolve_axis};
+use super::layout::{concat_along, slice_along};
+use super::value::{from_bytes, from_truths, to_truths};
 use super::{Scope, run_freeing};
 
 /// A loop can have at most this many rounds; a longer one counts as infinite.
@@ -26,7 +26,7 @@ pub(super) struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// Returns the graph in an attribute of the node.
-    pub fn of(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
+    pub fn from_attribute(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
         let found = call.node.attribute(attribute);
         let graph = found.and_then(|it| it.g.as_ref());
         Self::new(graph.ok_or(KernelError::Attribute(attribute))?)
@@ -60,14 +60,14 @@ impl<'a> Body<'a> {
     }
 
     /// Runs once on the values in scope and `inputs`, and returns the outputs. Removes the values
-    /// that the run made from the scope at the end.
+    /// that the run made from the scope at the end. A run that fails can leave some of them there.
     pub fn run(
         &self,
         call: &Call<'_>,
         scope: &mut Scope,
         inputs: Vec<Tensor>,
     ) -> Result<Vec<Tensor>, KernelError> {
-        self.fill(call, scope, inputs, &self.freed)?;
+        self.run_in_scope(call, scope, inputs, &self.freed)?;
         let output = |value: &ValueInfoProto| {
             scope
                 .get(value.name())
@@ -82,7 +82,7 @@ impl<'a> Body<'a> {
     }
 
     /// Runs once, and leaves its values in scope except those in `freed`.
-    fn fill(
+    fn run_in_scope(
         &self,
         call: &Call<'_>,
         scope: &mut Scope,
@@ -116,7 +116,8 @@ pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
     let round = |graph: &'a GraphProto| {
         let mut scope = call.scope.clone();
         let body = Body::new(graph).ok()?;
-        body.fill(call, &mut scope, given().ok()?, &[]).ok()?;
+        body.run_in_scope(call, &mut scope, given().ok()?, &[])
+            .ok()?;
         Some((graph, scope))
     };
     call.node.subgraphs().filter_map(round).collect()
@@ -133,7 +134,7 @@ fn first_elements(call: &Call<'_>) -> Results {
             return Ok(input.clone());
         };
         let along = scanned_axis(call, index, input)?;
-        element(input, along, 0)
+        scan_element(input, along, 0)
     });
     given.collect()
 }
@@ -141,36 +142,40 @@ fn first_elements(call: &Call<'_>) -> Results {
 /// Returns the axis along which a scan iterates over a sequence.
 fn scanned_axis(call: &Call<'_>, index: usize, source: &Tensor) -> Result<usize, KernelError> {
     let axes = call.node.ints("scan_input_axes").unwrap_or(&[]);
-    axis(axes.get(index).copied().unwrap_or(0), source.dims().len())
+    resolve_axis(axes.get(index).copied().unwrap_or(0), source.dims().len())
 }
 
 /// Returns one element of a sequence along an axis.
-fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelError> {
+fn scan_element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelError> {
     let mut dims = source.dims().to_vec();
     dims.remove(along);
-    Ok(section(source, along, at, 1)?.reshaped(dims)?)
+    Ok(slice_along(source, along, at, 1)?.to_shape(dims)?)
 }
 
-fn truth(tensor: &Tensor) -> Result<bool, KernelError> {
-    truths(tensor)?
+fn read_condition(tensor: &Tensor) -> Result<bool, KernelError> {
+    to_truths(tensor)?
         .first()
         .copied()
         .ok_or(KernelError::Range(0))
 }
 
-pub(super) fn condition(call: &Call<'_>) -> Results {
-    let name = if truth(call.input(0)?)? {
+pub(super) fn run_if(call: &Call<'_>) -> Results {
+    let name = if read_condition(call.input(0)?)? {
         "then_branch"
     } else {
         "else_branch"
     };
-    Body::of(call, name)?.run(call, &mut call.scope.clone(), Vec::new())
+    Body::from_attribute(call, name)?.run(call, &mut call.scope.clone(), Vec::new())
 }
 
-pub(super) fn repeat(call: &Call<'_>) -> Results {
-    let body = Body::of(call, "body")?;
+pub(super) fn run_loop(call: &Call<'_>) -> Results {
+    let body = Body::from_attribute(call, "body")?;
     let limit = call.scalar_int(0)?.unwrap_or(i64::MAX);
-    let mut go_on = call.optional(1).map(truth).transpose()?.unwrap_or(true);
+    let mut go_on = call
+        .optional_input(1)
+        .map(read_condition)
+        .transpose()?
+        .unwrap_or(true);
     let mut carried = (2..call.inputs.len()).map(|index| call.input(index).cloned());
     let mut carried: Vec<Tensor> = carried.by_ref().collect::<Result<_, _>>()?;
     let count = carried.len();
@@ -184,7 +189,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
         let counter = [Tensor::scalar(iteration), from_truths(&[], vec![true])?];
         let inputs = counter.into_iter().chain(carried).collect();
         let mut outputs = body.run(call, &mut scope, inputs)?.into_iter();
-        go_on = truth(&outputs.next().ok_or(KernelError::Attribute("body"))?)?;
+        go_on = read_condition(&outputs.next().ok_or(KernelError::Attribute("body"))?)?;
         carried = outputs.by_ref().take(count).collect();
         scanned
             .iter_mut()
@@ -192,22 +197,22 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
             .for_each(|(list, tensor)| list.push(tensor));
         iteration += 1;
     }
-    let stacks = scanned.iter().map(|list| stacked(list, 0));
+    let stacks = scanned.iter().map(|list| stack_tensors(list, 0));
     carried.into_iter().map(Ok).chain(stacks).collect()
 }
 
 /// Stacks tensors of one shape along a new axis.
-pub(super) fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
+pub(super) fn stack_tensors(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
     let Some(first) = list.first() else {
         return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
     };
     let mut dims = first.dims().to_vec();
     dims.insert(along, 1);
-    let list: Result<Vec<Tensor>, _> = list.iter().map(|it| it.reshaped(dims.clone())).collect();
-    joined(&list?.iter().collect::<Vec<_>>(), along)
+    let list: Result<Vec<Tensor>, _> = list.iter().map(|it| it.to_shape(dims.clone())).collect();
+    concat_along(&list?.iter().collect::<Vec<_>>(), along)
 }
 
-pub(super) fn scan(call: &Call<'_>) -> Results {
+pub(super) fn run_scan(call: &Call<'_>) -> Results {
     if call.opset < 9 {
         return scan_batched(call);
     }
@@ -225,9 +230,9 @@ fn scan_batched(call: &Call<'_>) -> Results {
     let mut outputs: Vec<Vec<Tensor>> = Vec::new();
     for sample in 0..batch {
         let own = |index: usize| {
-            let tensor = section(call.input(index)?, 0, sample, 1)?;
+            let tensor = slice_along(call.input(index)?, 0, sample, 1)?;
             let dims = tensor.dims()[1..].to_vec();
-            Ok::<_, KernelError>(tensor.reshaped(dims)?)
+            Ok::<_, KernelError>(tensor.to_shape(dims)?)
         };
         let inputs: Result<Vec<Tensor>, _> = (1..call.inputs.len()).map(own).collect();
         for (index, output) in scan_once(call, inputs?)?.into_iter().enumerate() {
@@ -237,11 +242,11 @@ fn scan_batched(call: &Call<'_>) -> Results {
             }
         }
     }
-    outputs.iter().map(|list| stacked(list, 0)).collect()
+    outputs.iter().map(|list| stack_tensors(list, 0)).collect()
 }
 
 fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
-    let body = Body::of(call, "body")?;
+    let body = Body::from_attribute(call, "body")?;
     let scanned_in = call.int("num_scan_inputs", 0).max(0) as usize;
     let states = inputs.len().checked_sub(scanned_in);
     let states = states.ok_or(KernelError::Attribute("num_scan_inputs"))?;
@@ -265,7 +270,7 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
         for (index, source) in sources.iter().enumerate() {
             let back = item(call.node.ints("scan_input_directions"), index) == 1;
             let at = if back { length - 1 - step } else { step };
-            given.push(element(source, axes_in[index], at)?);
+            given.push(scan_element(source, axes_in[index], at)?);
         }
         let mut outputs = body.run(call, &mut scope, given)?.into_iter();
         carried = outputs.by_ref().take(states).collect();
@@ -281,9 +286,9 @@ fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
     }
     let stacks = results.iter().enumerate().map(|(index, list)| {
         let rank = list.first().map_or(0, |tensor| tensor.dims().len()) + 1;
-        stacked(
+        stack_tensors(
             list,
-            axis(item(call.node.ints("scan_output_axes"), index), rank)?,
+            resolve_axis(item(call.node.ints("scan_output_axes"), index), rank)?,
         )
     });
     carried.into_iter().map(Ok).chain(stacks).collect()

@@ -3,11 +3,11 @@
 use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
-use super::functions::{round, sigmoid};
-use super::layout::{joined, section, sizes};
+use super::functions::{round_half_even, sigmoid};
+use super::layout::{concat_along, slice_along, to_sizes};
 use super::linear::Number;
-use super::shape::{count, index_of, strides};
-use super::value::{floats, from_floats, from_ints, ints};
+use super::shape::{element_count, index_of, strides};
+use super::value::{from_floats, from_ints, to_floats, to_ints};
 
 /// The movement of a window over the spatial dimensions.
 pub struct Window {
@@ -26,7 +26,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reads the window from a node's attributes, for spatial sizes `input`.
+    /// Reads the window from a node's attributes, for spatial sizes `input`; `kernel` must have as
+    /// many sizes.
     pub fn read(call: &Call<'_>, kernel: Vec<usize>, input: &[usize]) -> Result<Self, KernelError> {
         let rank = input.len();
         if kernel.len() != rank {
@@ -34,7 +35,7 @@ impl Window {
         }
         let list = |name: &'static str, default: usize| match call.node.ints(name) {
             Some(list) if !list.is_empty() => {
-                sizes(list, 0).map_err(|_| KernelError::Attribute(name))
+                to_sizes(list, 0).map_err(|_| KernelError::Attribute(name))
             }
             _ => Ok(vec![default; rank]),
         };
@@ -44,7 +45,7 @@ impl Window {
         }
         let pads = match call.node.ints("pads") {
             Some(pads) if pads.len() == 2 * rank => {
-                sizes(pads, 0).map_err(|_| KernelError::Attribute("pads"))?
+                to_sizes(pads, 0).map_err(|_| KernelError::Attribute("pads"))?
             }
             _ => vec![0; 2 * rank],
         };
@@ -60,13 +61,13 @@ impl Window {
         let ceil = call.flag("ceil_mode");
         let auto = call.text("auto_pad", "NOTSET").to_owned();
         for (axis, &size) in input.iter().enumerate() {
-            window.place(axis, size, &auto, ceil)?;
+            window.resolve_padding(axis, size, &auto, ceil)?;
         }
         Ok(window)
     }
 
     /// Sets padding and result size of one dimension.
-    fn place(
+    fn resolve_padding(
         &mut self,
         axis: usize,
         size: usize,
@@ -115,9 +116,9 @@ impl Window {
 
     /// Returns for each result position the input and kernel positions of every tap inside the
     /// input.
-    pub fn taps(&self, input: &[usize]) -> Result<Vec<Vec<(usize, usize)>>, KernelError> {
+    pub fn input_taps(&self, input: &[usize]) -> Result<Vec<Vec<(usize, usize)>>, KernelError> {
         let steps = strides(input);
-        let kernel_places = count(&self.kernel)?;
+        let kernel_places = element_count(&self.kernel)?;
         let one = |place: usize| {
             let at = index_of(place, &self.output);
             let tap = |kernel: usize| {
@@ -130,7 +131,7 @@ impl Window {
             };
             (0..kernel_places).filter_map(tap).collect()
         };
-        Ok((0..count(&self.output)?).map(one).collect())
+        Ok((0..element_count(&self.output)?).map(one).collect())
     }
 }
 
@@ -167,18 +168,23 @@ impl Extents {
 }
 
 /// Returns the result's shape, and the sums of products at each position.
-fn convolve<T: Number>(
+fn convolve_values<T: Number>(
     call: &Call<'_>,
-    (input, input_dims): (&[T], &[usize]),
-    (weights, weight_dims): (&[T], &[usize]),
+    input: &[T],
+    input_dims: &[usize],
+    weights: &[T],
+    weight_dims: &[usize],
 ) -> Result<(Vec<usize>, Vec<T>), KernelError> {
     let extents = Extents::read(call, input_dims, weight_dims)?;
     let window = Window::read(call, weight_dims[2..].to_vec(), &extents.spatial)?;
     let dims = [&[extents.samples, extents.filters], &window.output[..]].concat();
-    let taps = window.taps(&extents.spatial)?;
-    let (plane, kernel) = (count(&extents.spatial)?, count(&window.kernel)?);
+    let taps = window.input_taps(&extents.spatial)?;
+    let (plane, kernel) = (
+        element_count(&extents.spatial)?,
+        element_count(&window.kernel)?,
+    );
     let each = extents.channels / extents.groups;
-    let mut results = Vec::with_capacity(count(&dims)?);
+    let mut results = Vec::with_capacity(element_count(&dims)?);
     for sample in 0..extents.samples {
         for filter in 0..extents.filters {
             let group = filter / (extents.filters / extents.groups);
@@ -213,10 +219,11 @@ fn add_bias(values: &mut [f64], dims: &[usize], bias: &[f64]) -> Result<(), Kern
 
 pub(super) fn conv(call: &Call<'_>) -> Results {
     let (input, weights) = (call.input(0)?, call.input(1)?);
-    let (values, filters) = (floats(input)?, floats(weights)?);
-    let (dims, mut results) = convolve(call, (&values, input.dims()), (&filters, weights.dims()))?;
-    if let Some(bias) = call.optional(2) {
-        add_bias(&mut results, &dims, &floats(bias)?)?;
+    let (values, filters) = (to_floats(input)?, to_floats(weights)?);
+    let (dims, mut results) =
+        convolve_values(call, &values, input.dims(), &filters, weights.dims())?;
+    if let Some(bias) = call.optional_input(2) {
+        add_bias(&mut results, &dims, &to_floats(bias)?)?;
     }
     Ok(vec![from_floats(input.dtype(), &dims, results)?])
 }
@@ -237,10 +244,10 @@ pub(super) fn causal_conv(call: &Call<'_>) -> Results {
         &[samples, channels, back],
         vec![0.0; samples * channels * back],
     )?;
-    let padded = joined(&[call.optional(3).unwrap_or(&nothing), input], 2)?;
+    let padded = concat_along(&[call.optional_input(3).unwrap_or(&nothing), input], 2)?;
     let length = padded.dims()[2] - back;
-    let (values, filters) = (floats(&padded)?, floats(weights)?);
-    let bias = call.optional(2).map(floats).transpose()?;
+    let (values, filters) = (to_floats(&padded)?, to_floats(weights)?);
+    let bias = call.optional_input(2).map(to_floats).transpose()?;
     let mut results = Vec::with_capacity(samples * channels * length);
     for lane in 0..samples * channels {
         let line = &values[lane * padded.dims()[2]..(lane + 1) * padded.dims()[2]];
@@ -258,7 +265,7 @@ pub(super) fn causal_conv(call: &Call<'_>) -> Results {
             .iter_mut()
             .for_each(|value| *value *= sigmoid(*value));
     }
-    let kept = section(&padded, 2, length, back)?;
+    let kept = slice_along(&padded, 2, length, back)?;
     Ok(vec![
         from_floats(input.dtype(), &[samples, channels, length], results)?,
         kept,
@@ -267,9 +274,9 @@ pub(super) fn causal_conv(call: &Call<'_>) -> Results {
 
 /// Subtracts a zero point from integers: one for all, or one for each slice of the first dimension.
 fn less_zero(tensor: &Tensor, zero: Option<&Tensor>) -> Result<Vec<i128>, KernelError> {
-    let values = ints(tensor)?;
+    let values = to_ints(tensor)?;
     let Some(zero) = zero else { return Ok(values) };
-    let zeros = ints(zero)?;
+    let zeros = to_ints(zero)?;
     let slice = tensor.dims()[1..].iter().product::<usize>().max(1);
     let zero_of = |place: usize| match zeros.len() {
         1 => zeros[0],
@@ -284,37 +291,41 @@ fn less_zero(tensor: &Tensor, zero: Option<&Tensor>) -> Result<Vec<i128>, Kernel
 
 pub(super) fn conv_integer(call: &Call<'_>) -> Results {
     let (input, weights) = (call.input(0)?, call.input(1)?);
-    let values = less_zero(input, call.optional(2))?;
-    let filters = less_zero(weights, call.optional(3))?;
-    let (dims, results) = convolve(call, (&values, input.dims()), (&filters, weights.dims()))?;
+    let values = less_zero(input, call.optional_input(2))?;
+    let filters = less_zero(weights, call.optional_input(3))?;
+    let (dims, results) = convolve_values(call, &values, input.dims(), &filters, weights.dims())?;
     Ok(vec![from_ints(DType::I32, &dims, results)?])
 }
 
-/// Computes a convolution of quantised values and quantises the result; weights may have one scale
+/// Computes a convolution of quantised values and quantises the result; weights can have one scale
 /// per filter.
 pub(super) fn qlinear_conv(call: &Call<'_>) -> Results {
     let (input, weights, zero) = (call.input(0)?, call.input(3)?, call.input(7)?);
-    let values = less_zero(input, call.optional(2))?;
-    let filters = less_zero(weights, call.optional(5))?;
-    let (dims, mut results) = convolve(call, (&values, input.dims()), (&filters, weights.dims()))?;
+    let values = less_zero(input, call.optional_input(2))?;
+    let filters = less_zero(weights, call.optional_input(5))?;
+    let (dims, mut results) =
+        convolve_values(call, &values, input.dims(), &filters, weights.dims())?;
     let plane = dims[2..].iter().product::<usize>().max(1);
-    if let Some(bias) = call.optional(8) {
-        let bias = ints(bias)?;
+    if let Some(bias) = call.optional_input(8) {
+        let bias = to_ints(bias)?;
         for (place, value) in results.iter_mut().enumerate() {
             *value += bias[place / plane % bias.len().max(1)];
         }
     }
-    let scale = |index| call.scalar(index)?.ok_or(KernelError::Missing(index));
+    let scale = |index| {
+        call.optional_scalar(index)?
+            .ok_or(KernelError::Missing(index))
+    };
     let (scale_in, scale_out) = (scale(1)?, scale(6)?);
     let scales = call.floats(4)?;
-    let offset = floats(zero)?
+    let offset = to_floats(zero)?
         .first()
         .copied()
         .ok_or(KernelError::Range(7))?;
     let quantised = results.into_iter().enumerate().map(|(place, value)| {
         let filter = place / plane % dims[1];
         let scale = scales[filter % scales.len().max(1)] * scale_in / scale_out;
-        super::quantize::saturated(zero.dtype(), round(value as f64 * scale) + offset)
+        super::quantize::clamp_to_type(zero.dtype(), round_half_even(value as f64 * scale) + offset)
     });
     Ok(vec![from_ints(zero.dtype(), &dims, quantised.collect())?])
 }
@@ -336,11 +347,11 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
     }
     let spread = Spread::read(call, kernel, spatial)?;
     let dims = [&[samples, each * groups], &spread.output[..]].concat();
-    let (values, filters) = (floats(input)?, floats(weights)?);
-    let (plane, target) = (count(spatial)?, count(&spread.output)?);
-    let taps = count(kernel)?;
-    let moves = spread.moves(kernel, spatial)?;
-    let mut results = vec![0.0; count(&dims)?];
+    let (values, filters) = (to_floats(input)?, to_floats(weights)?);
+    let (plane, target) = (element_count(spatial)?, element_count(&spread.output)?);
+    let taps = element_count(kernel)?;
+    let moves = spread.product_positions(kernel, spatial)?;
+    let mut results = vec![0.0; element_count(&dims)?];
     for sample in 0..samples {
         for channel in 0..channels {
             let group = channel / (channels / groups);
@@ -354,8 +365,8 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
             }
         }
     }
-    if let Some(bias) = call.optional(2) {
-        add_bias(&mut results, &dims, &floats(bias)?)?;
+    if let Some(bias) = call.optional_input(2) {
+        add_bias(&mut results, &dims, &to_floats(bias)?)?;
     }
     Ok(vec![from_floats(input.dtype(), &dims, results)?])
 }
@@ -383,8 +394,8 @@ impl Spread {
             Some(list) if list.len() == rank => list.to_vec(),
             _ => vec![default; rank],
         };
-        let strides = sizes(&list("strides", 1), 0)?;
-        let dilations = sizes(&list("dilations", 1), 0)?;
+        let strides = to_sizes(&list("strides", 1), 0)?;
+        let dilations = to_sizes(&list("dilations", 1), 0)?;
         let extra = list("output_padding", 0);
         let wanted = call.node.ints("output_shape").filter(|it| !it.is_empty());
         let auto = call.text("auto_pad", "NOTSET");
@@ -429,16 +440,16 @@ impl Spread {
     }
 
     /// Returns the input, kernel and result positions of every product that falls into the result.
-    fn moves(
+    fn product_positions(
         &self,
         kernel: &[usize],
         spatial: &[usize],
     ) -> Result<Vec<(usize, usize, usize)>, KernelError> {
         let steps = strides(&self.output);
         let mut moves = Vec::new();
-        for place in 0..count(spatial)? {
+        for place in 0..element_count(spatial)? {
             let from = index_of(place, spatial);
-            for tap in 0..count(kernel)? {
+            for tap in 0..element_count(kernel)? {
                 let offset = index_of(tap, kernel);
                 let target = (0..spatial.len()).try_fold(0, |sum, axis| {
                     let at = from[axis] * self.strides[axis] + offset[axis] * self.dilations[axis];
@@ -455,22 +466,22 @@ impl Spread {
 /// Adds the columns of a convolution back into their image.
 pub(super) fn col2im(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let image = sizes(&call.ints(1)?, 1)?;
-    let kernel = sizes(&call.ints(2)?, 2)?;
+    let image = to_sizes(&call.ints(1)?, 1)?;
+    let kernel = to_sizes(&call.ints(2)?, 2)?;
     let &[samples, planes, blocks] = input.dims() else {
         return Err(KernelError::Range(0));
     };
     let window = Window::read(call, kernel, &image)?;
-    let taps = window.taps(&image)?;
-    let kernel_places = count(&window.kernel)?;
+    let taps = window.input_taps(&image)?;
+    let kernel_places = element_count(&window.kernel)?;
     let channels = planes / kernel_places.max(1);
     if taps.len() != blocks {
         return Err(KernelError::Shapes(vec![blocks], window.output));
     }
-    let values = floats(input)?;
-    let plane = count(&image)?;
+    let values = to_floats(input)?;
+    let plane = element_count(&image)?;
     let dims = [&[samples, channels], &image[..]].concat();
-    let mut results = vec![0.0; count(&dims)?];
+    let mut results = vec![0.0; element_count(&dims)?];
     for lane in 0..samples * channels {
         for (block, taps) in taps.iter().enumerate() {
             for &(place, tap) in taps {

@@ -4,7 +4,7 @@ use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results};
 use super::conv::Window;
-use super::value::{floats, from_floats};
+use super::value::{from_floats, to_floats};
 
 /// The samples of a convolution, and its division into groups.
 struct Samples<'a> {
@@ -84,18 +84,18 @@ pub(super) fn deform_conv(call: &Call<'_>) -> Results {
     let taps = kernel_height * kernel_width;
     let wanted = [samples, offset_groups * taps * 2, places[0], places[1]];
     has_dims(offsets, &wanted)?;
-    let mask = call.optional(4);
+    let mask = call.optional_input(4);
     if let Some(mask) = mask {
         has_dims(mask, &[samples, offset_groups * taps, places[0], places[1]])?;
     }
-    let (values, kernel, offsets) = (floats(input)?, floats(weights)?, floats(offsets)?);
-    let mask = mask.map(floats).transpose()?;
-    let bias = call.optional(3).map(floats).transpose()?;
+    let (values, kernel, offsets) = (to_floats(input)?, to_floats(weights)?, to_floats(offsets)?);
+    let mask = mask.map(to_floats).transpose()?;
+    let bias = call.optional_input(3).map(to_floats).transpose()?;
     if bias.as_ref().is_some_and(|bias| bias.len() != filters) {
         return Err(KernelError::Range(3));
     }
     let dims = [samples, filters, places[0], places[1]];
-    let mut results = Vec::with_capacity(super::shape::count(&dims)?);
+    let mut results = Vec::with_capacity(super::shape::element_count(&dims)?);
     let read = Samples {
         values: &values,
         size: [height, width],

@@ -4,7 +4,7 @@
 //! the node's key, so the result is the same on every machine, regardless of other draws. You can
 //! therefore compare the results of two providers, and another provider can recompute a lost
 //! result. The key is the node's `seed`, or its name if it has none, so two nodes draw differently,
-//! and each run repeats the draws of the last.
+//! and each run will repeat the draws of the last.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
@@ -13,8 +13,8 @@ use souk_onnx::subgraph::node_name;
 
 use super::call::{Call, KernelError, Results};
 use super::generate::stated_type;
-use super::shape::count;
-use super::value::{floats, from_floats, from_ints};
+use super::shape::element_count;
+use super::value::{from_floats, from_ints, to_floats};
 
 /// Counter increment from one element to the next: the golden ratio in 64 bits.
 const APART: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -25,33 +25,33 @@ struct Draws {
 }
 
 impl Draws {
-    fn of(node: &NodeProto) -> Self {
+    fn from_node(node: &NodeProto) -> Self {
         let key = match node.float("seed") {
             Some(seed) => u64::from(seed.to_bits()),
             None => node_name(node).bytes().fold(1 << 63, |key, byte| {
-                mixed(key ^ u64::from(byte)).wrapping_add(APART)
+                mix_bits(key ^ u64::from(byte)).wrapping_add(APART)
             }),
         };
-        Self { key: mixed(key) }
+        Self { key: mix_bits(key) }
     }
 
     /// Returns the number at an index, from 0 to below 1, with 53 bits.
-    fn fraction(&self, place: usize) -> f64 {
+    fn fraction_at(&self, place: usize) -> f64 {
         let counter = (place as u64).wrapping_add(1).wrapping_mul(APART);
-        (mixed(self.key.wrapping_add(counter)) >> 11) as f64 / (1_u64 << 53) as f64
+        (mix_bits(self.key.wrapping_add(counter)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
     /// Returns the number at an index, with mean 0 and deviation 1, from two fractions by Box and
     /// Muller.
-    fn normal(&self, place: usize) -> f64 {
-        let (near, turn) = (self.fraction(2 * place), self.fraction(2 * place + 1));
+    fn normal_at(&self, place: usize) -> f64 {
+        let (near, turn) = (self.fraction_at(2 * place), self.fraction_at(2 * place + 1));
         let radius = (-2.0 * (1.0 - near).ln()).sqrt();
         radius * (turn * std::f64::consts::TAU).cos()
     }
 }
 
 /// Draws the token of each row of logits, where each row is one position further.
-pub(super) fn sample(call: &Call<'_>) -> Results {
+pub(super) fn sample_tokens(call: &Call<'_>) -> Results {
     let refused = |error: SampleError| KernelError::Sample(error.to_string());
     let (sampling, position) = Sampling::of_numbers(&call.floats(1)?).map_err(refused)?;
     let logits = call.input(0)?;
@@ -65,16 +65,16 @@ pub(super) fn sample(call: &Call<'_>) -> Results {
 }
 
 /// Mixes 64 bits by Stafford's variant 13, the last step of SplitMix64.
-fn mixed(mut bits: u64) -> u64 {
+fn mix_bits(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ bits >> 31
 }
 
 /// Returns the type and shape of a node's output: those stated, or those of its input.
-fn made(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelError> {
+fn output_type_and_shape(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelError> {
     let stated = stated_type(call, "dtype")?;
-    if let Some(input) = call.optional(0) {
+    if let Some(input) = call.optional_input(0) {
         return Ok((stated.unwrap_or(input.dtype()), input.dims().to_vec()));
     }
     let shape = call.node.ints("shape").unwrap_or_default().iter();
@@ -84,32 +84,32 @@ fn made(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelError> {
     Ok((stated.unwrap_or(DType::F32), dims))
 }
 
-fn drawn(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Results {
-    let (dtype, dims) = made(call)?;
-    let draws = Draws::of(call.node);
-    let values = (0..count(&dims)?).map(|place| draw(&draws, place));
+fn draw_elements(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Results {
+    let (dtype, dims) = output_type_and_shape(call)?;
+    let draws = Draws::from_node(call.node);
+    let values = (0..element_count(&dims)?).map(|place| draw(&draws, place));
     Ok(vec![from_floats(dtype, &dims, values.collect())?])
 }
 
 /// Runs `RandomUniform` and `RandomUniformLike`.
-pub(super) fn uniform(call: &Call<'_>) -> Results {
+pub(super) fn random_uniform(call: &Call<'_>) -> Results {
     let (low, high) = (call.float("low", 0.0), call.float("high", 1.0));
-    drawn(call, |draws, place| {
-        low + (high - low) * draws.fraction(place)
+    draw_elements(call, |draws, place| {
+        low + (high - low) * draws.fraction_at(place)
     })
 }
 
 /// Runs `RandomNormal` and `RandomNormalLike`.
-pub(super) fn normal(call: &Call<'_>) -> Results {
+pub(super) fn random_normal(call: &Call<'_>) -> Results {
     let (mean, scale) = (call.float("mean", 0.0), call.float("scale", 1.0));
-    drawn(call, |draws, place| mean + scale * draws.normal(place))
+    draw_elements(call, |draws, place| mean + scale * draws.normal_at(place))
 }
 
 /// Runs `Bernoulli`: draws one with the probability in its input, otherwise zero.
 pub(super) fn bernoulli(call: &Call<'_>) -> Results {
     let chances = call.floats(0)?;
-    drawn(call, |draws, place| {
-        f64::from(u8::from(draws.fraction(place) < chances[place]))
+    draw_elements(call, |draws, place| {
+        f64::from(u8::from(draws.fraction_at(place) < chances[place]))
     })
 }
 
@@ -121,13 +121,13 @@ pub(super) fn multinomial(call: &Call<'_>) -> Results {
     };
     let samples = usize::try_from(call.int("sample_size", 1));
     let samples = samples.map_err(|_| KernelError::Attribute("sample_size"))?;
-    let (values, draws) = (floats(input)?, Draws::of(call.node));
-    let mut picked = Vec::with_capacity(count(&[rows, samples])?);
+    let (values, draws) = (to_floats(input)?, Draws::from_node(call.node));
+    let mut picked = Vec::with_capacity(element_count(&[rows, samples])?);
     for row in 0..rows {
-        let chances = sums(&values[row * classes..(row + 1) * classes]);
+        let chances = cumulative_weights(&values[row * classes..(row + 1) * classes]);
         let whole = chances.last().copied().unwrap_or(0.0);
         for sample in 0..samples {
-            let at = draws.fraction(row * samples + sample) * whole;
+            let at = draws.fraction_at(row * samples + sample) * whole;
             let class = chances.partition_point(|&sum| sum <= at);
             picked.push(class.min(classes.saturating_sub(1)) as i128);
         }
@@ -137,7 +137,7 @@ pub(super) fn multinomial(call: &Call<'_>) -> Results {
 }
 
 /// Returns the running sums of the logarithms' exponentials, scaled by the largest.
-fn sums(logarithms: &[f64]) -> Vec<f64> {
+fn cumulative_weights(logarithms: &[f64]) -> Vec<f64> {
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;
     let chance = |&logarithm: &f64| {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn random(operator: &str, shape: &[i64]) -> NodeProto {
-        NodeProto::of(operator, &[], "y").with("shape", shape.to_vec())
+        NodeProto::for_operator(operator, &[], "y").with("shape", shape.to_vec())
     }
 
     /// Mean and deviation.
@@ -204,7 +204,7 @@ mod tests {
 
         let chances = Tensor::from_vec([2, 50_000], [[0.2f32; 50_000], [0.9; 50_000]].concat());
         let bernoulli = run(
-            NodeProto::of("Bernoulli", &["x"], "y"),
+            NodeProto::for_operator("Bernoulli", &["x"], "y"),
             Some(chances.unwrap()),
         );
         let values = bernoulli.to_f64s().unwrap();
@@ -215,7 +215,8 @@ mod tests {
 
         let logarithms: Vec<f32> = [0.1f32, 0.6, 0.3].iter().map(|it| it.ln()).collect();
         let logarithms = Tensor::from_vec([1, 3], logarithms).unwrap();
-        let node = NodeProto::of("Multinomial", &["x"], "y").with("sample_size", 50_000i64);
+        let node =
+            NodeProto::for_operator("Multinomial", &["x"], "y").with("sample_size", 50_000i64);
         let classes = run(node, Some(logarithms)).to_vec::<i32>().unwrap();
         for (class, chance) in [0.1, 0.6, 0.3].into_iter().enumerate() {
             let found = classes.iter().filter(|&&it| it == class as i32).count();

@@ -4,13 +4,15 @@ use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
 use super::functions::PowerRounding;
-use super::shape::{broadcast, broadcast_places};
-use super::value::{floats, from_bytes, from_floats, from_ints, from_truths, ints, item, truths};
+use super::shape::{broadcast_places, broadcast_shape};
+use super::value::{
+    element_bytes, from_bytes, from_floats, from_ints, from_truths, to_floats, to_ints, to_truths,
+};
 
 /// Applies a float function to each element.
 pub(super) fn unary(call: &Call<'_>, function: impl Fn(f64) -> f64) -> Results {
     let input = call.input(0)?;
-    let values = floats(input)?.into_iter().map(function).collect();
+    let values = to_floats(input)?.into_iter().map(function).collect();
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
@@ -24,38 +26,40 @@ pub(super) fn unary_either(
     if input.dtype().is_float() {
         return unary(call, float);
     }
-    let values = ints(input)?.into_iter().map(int).collect();
+    let values = to_ints(input)?.into_iter().map(int).collect();
     Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
 }
 
 /// Applies a predicate to each float.
-pub(super) fn test(call: &Call<'_>, question: impl Fn(f64) -> bool) -> Results {
+pub(super) fn map_predicate(call: &Call<'_>, question: impl Fn(f64) -> bool) -> Results {
     let input = call.input(0)?;
-    let values = floats(input)?.into_iter().map(question).collect();
+    let values = to_floats(input)?.into_iter().map(question).collect();
     Ok(vec![from_truths(input.dims(), values)?])
 }
 
 pub(super) fn not(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let values = truths(input)?.into_iter().map(|value| !value).collect();
+    let values = to_truths(input)?.into_iter().map(|value| !value).collect();
     Ok(vec![from_truths(input.dims(), values)?])
 }
 
 pub(super) fn is_inf(call: &Call<'_>) -> Results {
     let positive = call.int("detect_positive", 1) != 0;
     let negative = call.int("detect_negative", 1) != 0;
-    test(call, |value| {
+    map_predicate(call, |value| {
         value.is_infinite() && if value > 0.0 { positive } else { negative }
     })
 }
 
 /// Pairs two inputs of one type element by element, with the smaller one broadcast.
-fn paired<S: Copy, T>(
-    (left, left_dims): (&[S], &[usize]),
-    (right, right_dims): (&[S], &[usize]),
+fn zip_broadcast<S: Copy, T>(
+    left: &[S],
+    left_dims: &[usize],
+    right: &[S],
+    right_dims: &[usize],
     function: impl Fn(S, S) -> Result<T, KernelError>,
 ) -> Result<(Vec<usize>, Vec<T>), KernelError> {
-    let dims = broadcast(left_dims, right_dims)?;
+    let dims = broadcast_shape(left_dims, right_dims)?;
     if left_dims == right_dims {
         let pairs = left
             .iter()
@@ -72,7 +76,11 @@ fn paired<S: Copy, T>(
 
 /// Aligns the second input with the first: operators before version 7 state the axis at which its
 /// dimensions begin.
-fn beside(call: &Call<'_>, left: &Tensor, right: &Tensor) -> Result<Tensor, KernelError> {
+fn align_second_input(
+    call: &Call<'_>,
+    left: &Tensor,
+    right: &Tensor,
+) -> Result<Tensor, KernelError> {
     let axis = call
         .node
         .int("axis")
@@ -80,10 +88,10 @@ fn beside(call: &Call<'_>, left: &Tensor, right: &Tensor) -> Result<Tensor, Kern
     let Some(axis) = axis else {
         return Ok(right.clone());
     };
-    let start = super::call::axis(axis, left.dims().len())?;
+    let start = super::call::resolve_axis(axis, left.dims().len())?;
     let after = left.dims().len().saturating_sub(start + right.dims().len());
     let dims = [right.dims(), &vec![1; after]].concat();
-    Ok(right.reshaped(dims)?)
+    Ok(right.to_shape(dims)?)
 }
 
 /// Computes arithmetic on two tensors, in floats or in integers by the first one's type.
@@ -93,11 +101,11 @@ pub(super) fn binary(
     int: impl Fn(i128, i128) -> Result<i128, KernelError>,
 ) -> Results {
     let left = call.input(0)?;
-    let right = beside(call, left, call.input(1)?)?;
-    Ok(vec![combine(left, &right, float, int)?])
+    let right = align_second_input(call, left, call.input(1)?)?;
+    Ok(vec![combine_tensors(left, &right, float, int)?])
 }
 
-fn combine(
+fn combine_tensors(
     left: &Tensor,
     right: &Tensor,
     float: impl Fn(f64, f64) -> f64,
@@ -105,13 +113,13 @@ fn combine(
 ) -> Result<Tensor, KernelError> {
     let (left_dims, right_dims) = (left.dims(), right.dims());
     if left.dtype().is_float() || right.dtype().is_float() {
-        let (first, second) = (floats(left)?, floats(right)?);
+        let (first, second) = (to_floats(left)?, to_floats(right)?);
         let function = |left, right| Ok(float(left, right));
-        let (dims, values) = paired((&first, left_dims), (&second, right_dims), function)?;
+        let (dims, values) = zip_broadcast(&first, left_dims, &second, right_dims, function)?;
         return from_floats(left.dtype(), &dims, values);
     }
-    let (first, second) = (ints(left)?, ints(right)?);
-    let (dims, values) = paired((&first, left_dims), (&second, right_dims), int)?;
+    let (first, second) = (to_ints(left)?, to_ints(right)?);
+    let (dims, values) = zip_broadcast(&first, left_dims, &second, right_dims, int)?;
     from_ints(left.dtype(), &dims, values)
 }
 
@@ -123,7 +131,7 @@ pub(super) fn variadic(
 ) -> Results {
     let mut result = call.input(0)?.clone();
     for index in 1..call.inputs.len() {
-        result = combine(&result, call.input(index)?, &float, |a, b| Ok(int(a, b)))?;
+        result = combine_tensors(&result, call.input(index)?, &float, |a, b| Ok(int(a, b)))?;
     }
     Ok(vec![result])
 }
@@ -137,30 +145,32 @@ fn total<T: Copy + std::ops::Add<Output = T>>(
     let (mut dims, mut values) = (first.dims().to_vec(), read(first)?);
     for index in 1..call.inputs.len() {
         let next = call.input(index)?;
-        let own = (&values[..], &dims[..]);
-        (dims, values) = paired(own, (&read(next)?, next.dims()), |a, b| Ok(a + b))?;
+        (dims, values) =
+            zip_broadcast(&values[..], &dims[..], &read(next)?, next.dims(), |a, b| {
+                Ok(a + b)
+            })?;
     }
     Ok((dims, values))
 }
 
 pub(super) fn sum(call: &Call<'_>) -> Results {
-    quotient(call, 1)
+    divide_sum(call, 1)
 }
 
 /// Computes the mean of all inputs; truncates integers towards zero.
 pub(super) fn mean(call: &Call<'_>) -> Results {
-    quotient(call, call.inputs.len())
+    divide_sum(call, call.inputs.len())
 }
 
 /// Divides the sum of all inputs by a count.
-fn quotient(call: &Call<'_>, count: usize) -> Results {
+fn divide_sum(call: &Call<'_>, count: usize) -> Results {
     let dtype = call.input(0)?.dtype();
     if dtype.is_float() {
-        let (dims, sums) = total(call, floats)?;
+        let (dims, sums) = total(call, to_floats)?;
         let values = sums.into_iter().map(|sum| sum / count as f64).collect();
         return Ok(vec![from_floats(dtype, &dims, values)?]);
     }
-    let (dims, sums) = total(call, ints)?;
+    let (dims, sums) = total(call, to_ints)?;
     let values = sums.into_iter().map(|sum| sum / count as i128).collect();
     Ok(vec![from_ints(dtype, &dims, values)?])
 }
@@ -172,18 +182,14 @@ pub(super) fn compare(
     int: impl Fn(i128, i128) -> bool,
 ) -> Results {
     let left = call.input(0)?;
-    let right = beside(call, left, call.input(1)?)?;
+    let right = align_second_input(call, left, call.input(1)?)?;
     let (left_dims, right_dims) = (left.dims(), right.dims());
     let (dims, values) = if left.dtype().is_float() {
-        let (left, right) = (floats(left)?, floats(&right)?);
-        paired((&left, left_dims), (&right, right_dims), |a, b| {
-            Ok(float(a, b))
-        })?
+        let (left, right) = (to_floats(left)?, to_floats(&right)?);
+        zip_broadcast(&left, left_dims, &right, right_dims, |a, b| Ok(float(a, b)))?
     } else {
-        let (left, right) = (ints(left)?, ints(&right)?);
-        paired((&left, left_dims), (&right, right_dims), |a, b| {
-            Ok(int(a, b))
-        })?
+        let (left, right) = (to_ints(left)?, to_ints(&right)?);
+        zip_broadcast(&left, left_dims, &right, right_dims, |a, b| Ok(int(a, b)))?
     };
     Ok(vec![from_truths(&dims, values)?])
 }
@@ -220,13 +226,13 @@ pub(super) fn power(call: &Call<'_>) -> Results {
         return binary(call, f64::powf, whole);
     }
     // If all float exponents are integers, an integer base stays one.
-    let values = floats(exponent)?;
+    let values = to_floats(exponent)?;
     if values
         .iter()
         .all(|it| it.fract() == 0.0 && it.abs() < i64::MAX as f64)
     {
         let exponent = from_floats(DType::I64, exponent.dims(), values)?;
-        return Ok(vec![combine(base, &exponent, f64::powf, whole)?]);
+        return Ok(vec![combine_tensors(base, &exponent, f64::powf, whole)?]);
     }
     binary(call, f64::powf, whole)
 }
@@ -257,7 +263,7 @@ fn whole_power(mut base: i128, mut exponent: i128) -> i128 {
 /// the sign remains.
 pub(super) fn bit_shift(call: &Call<'_>) -> Results {
     let left = call.text("direction", "") == "LEFT";
-    let bits = call.input(0)?.dtype().bits() as i128;
+    let bits = call.input(0)?.dtype().bit_width() as i128;
     binary(
         call,
         |_, _| f64::NAN,
@@ -277,18 +283,22 @@ pub(super) fn bit_shift(call: &Call<'_>) -> Results {
 pub(super) fn clip(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     if input.dtype().is_float() {
-        let low = call.scalar(1)?.or(call.node.float("min").map(f64::from));
-        let high = call.scalar(2)?.or(call.node.float("max").map(f64::from));
+        let low = call
+            .optional_scalar(1)?
+            .or(call.node.float("min").map(f64::from));
+        let high = call
+            .optional_scalar(2)?
+            .or(call.node.float("max").map(f64::from));
         return unary(call, |value| {
             let value = low.map_or(value, |low| if value < low { low } else { value });
             high.map_or(value, |high| if value > high { high } else { value })
         });
     }
     let bound = |index: usize| -> Result<Option<i128>, KernelError> {
-        let Some(tensor) = call.optional(index) else {
+        let Some(tensor) = call.optional_input(index) else {
             return Ok(None);
         };
-        ints(tensor)?
+        to_ints(tensor)?
             .first()
             .copied()
             .map(Some)
@@ -305,14 +315,17 @@ pub(super) fn clip(call: &Call<'_>) -> Results {
     )
 }
 
-pub(super) fn select(call: &Call<'_>) -> Results {
+pub(super) fn select_elements(call: &Call<'_>) -> Results {
     let (condition, first, second) = (call.input(0)?, call.input(1)?, call.input(2)?);
-    let dims = broadcast(&broadcast(condition.dims(), first.dims())?, second.dims())?;
-    let size = item(first)?;
+    let dims = broadcast_shape(
+        &broadcast_shape(condition.dims(), first.dims())?,
+        second.dims(),
+    )?;
+    let size = element_bytes(first)?;
     let choice = broadcast_places(condition.dims(), &dims);
     let first_places = broadcast_places(first.dims(), &dims);
     let second_places = broadcast_places(second.dims(), &dims);
-    let conditions = truths(condition)?;
+    let conditions = to_truths(condition)?;
     let mut bytes = Vec::with_capacity(choice.len() * size);
     for (index, at) in choice.into_iter().enumerate() {
         let (source, place) = if conditions[at] {
@@ -346,7 +359,7 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
     if super::functions::is_small_float(to) {
         let saturate = call.int("saturate", 1) != 0;
         let encode = |value| super::functions::encode_small(to, value, saturate);
-        let bytes = floats(input)?.into_iter().map(encode).collect();
+        let bytes = to_floats(input)?.into_iter().map(encode).collect();
         return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
     }
     if to == DType::F8E8M0 {
@@ -358,21 +371,21 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
             _ => return Err(KernelError::Attribute("round_mode")),
         };
         let encode = |value| super::functions::encode_power(value, rounding, saturate);
-        let bytes = floats(input)?.into_iter().map(encode).collect();
+        let bytes = to_floats(input)?.into_iter().map(encode).collect();
         return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
     }
     if from.is_float() || from == DType::F8E8M0 {
-        return Ok(vec![from_floats(to, input.dims(), floats(input)?)?]);
+        return Ok(vec![from_floats(to, input.dims(), to_floats(input)?)?]);
     }
-    Ok(vec![from_ints(to, input.dims(), ints(input)?)?])
+    Ok(vec![from_ints(to, input.dims(), to_ints(input)?)?])
 }
 
-/// Reinterprets the bytes as a type of the same size.
+/// Reinterprets the bytes as another type, which must have the same size.
 pub(super) fn bit_cast(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
     let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
-    if to.bits() != input.dtype().bits() {
+    if to.bit_width() != input.dtype().bit_width() {
         return Err(KernelError::Attribute("to"));
     }
     Ok(vec![Tensor::new(
@@ -399,7 +412,7 @@ pub(super) fn hardmax(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let default = if call.opset < 13 { 1 } else { -1 };
-    let axis = super::call::axis(call.int("axis", default), rank)?;
+    let axis = super::call::resolve_axis(call.int("axis", default), rank)?;
     let (outer, size, inner) = if call.opset < 13 {
         (
             input.dims()[..axis].iter().product(),
@@ -407,9 +420,9 @@ pub(super) fn hardmax(call: &Call<'_>) -> Results {
             1,
         )
     } else {
-        super::shape::around(input.dims(), axis)
+        super::shape::split_at_axis(input.dims(), axis)
     };
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let mut marks = vec![0.0; values.len()];
     for lane in 0..outer * inner {
         let start = (lane / inner) * size * inner + lane % inner;

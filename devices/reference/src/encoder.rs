@@ -7,11 +7,11 @@ use souk_onnx::subgraph::UnsupportedReason;
 use souk_onnx::{NodeProto, tensor_from_proto};
 
 use super::call::{Call, KernelError, Results};
-use super::value::{from_bytes, item};
+use super::value::{element_bytes, from_bytes};
 
 /// Checks that the table consists of tensors; souk converts every table to tensors when it loads a
 /// model.
-pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+pub(super) fn check_table(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let missing = |name: &&str| node.tensor(name).is_none();
     let attributes = ["keys_tensor", "values_tensor", "default_tensor"];
     match attributes.into_iter().find(missing) {
@@ -20,29 +20,32 @@ pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     }
 }
 
-fn tensor(call: &Call<'_>, name: &'static str) -> Result<Tensor, KernelError> {
+fn table_tensor(call: &Call<'_>, name: &'static str) -> Result<Tensor, KernelError> {
     let proto = call.node.tensor(name).ok_or(KernelError::Attribute(name))?;
     tensor_from_proto(proto).map_err(|_| KernelError::Attribute(name))
 }
 
 pub(super) fn run(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let (keys, values) = (tensor(call, "keys_tensor")?, tensor(call, "values_tensor")?);
-    let default = tensor(call, "default_tensor")?;
-    let width = item(&values)?;
+    let (keys, values) = (
+        table_tensor(call, "keys_tensor")?,
+        table_tensor(call, "values_tensor")?,
+    );
+    let default = table_tensor(call, "default_tensor")?;
+    let width = element_bytes(&values)?;
     if keys.dtype() != input.dtype() {
         return Err(KernelError::DType(input.dtype()));
     }
-    if default.dtype() != values.dtype() || default.shape().count() != 1 {
+    if default.dtype() != values.dtype() || default.shape().element_count() != 1 {
         return Err(KernelError::Attribute("default_tensor"));
     }
-    let table: BTreeMap<Vec<u8>, &[u8]> = elements(&keys)?
+    let table: BTreeMap<Vec<u8>, &[u8]> = element_keys(&keys)?
         .into_iter()
         .zip(values.bytes().chunks_exact(width))
         .rev()
         .collect();
     let default: &[u8] = default.bytes();
-    let found = elements(input)?;
+    let found = element_keys(input)?;
     let found = found
         .iter()
         .map(|key| table.get(key).copied().unwrap_or(default));
@@ -52,16 +55,16 @@ pub(super) fn run(call: &Call<'_>) -> Results {
 
 /// Returns the bytes of each element, equal for equal elements: zero has one sign, and all NaN are
 /// the same.
-fn elements(tensor: &Tensor) -> Result<Vec<Vec<u8>>, KernelError> {
+fn element_keys(tensor: &Tensor) -> Result<Vec<Vec<u8>>, KernelError> {
     if !tensor.dtype().is_float() {
-        let elements = tensor.bytes().chunks_exact(item(tensor)?);
+        let elements = tensor.bytes().chunks_exact(element_bytes(tensor)?);
         return Ok(elements.map(<[u8]>::to_vec).collect());
     }
     let alike = |value: f64| match value {
         value if value.is_nan() => f64::NAN,
         value => value + 0.0,
     };
-    let values = super::value::floats(tensor)?.into_iter();
+    let values = super::value::to_floats(tensor)?.into_iter();
     Ok(values
         .map(|value| alike(value).to_le_bytes().to_vec())
         .collect())

@@ -14,9 +14,9 @@ use souk_onnx::subgraph::node_name;
 use souk_onnx::types::Types;
 use souk_vocabulary::processor::RunError;
 
-use crate::call::{Call, KernelError, axes, axis};
+use crate::call::{Call, KernelError, resolve_axes, resolve_axis};
 use crate::conv::{Spread, Window};
-use crate::shape::{broadcast, count};
+use crate::shape::{broadcast_shape, element_count};
 use crate::{Scope, run_nodes};
 
 /// A value can have at most this many integers to follow: lists of sizes, or indices of a batch of
@@ -40,13 +40,13 @@ struct KnownValue {
 pub type ValueSummary = (DType, Vec<usize>, Option<Bytes>);
 
 /// Returns the summary of a tensor.
-pub fn told(tensor: &Tensor) -> ValueSummary {
-    let whole = KnownValue::of(tensor, GIVEN_MAX).whole;
+pub fn summarise_tensor(tensor: &Tensor) -> ValueSummary {
+    let whole = KnownValue::from_tensor(tensor, GIVEN_MAX).whole;
     let bytes = whole.map(|whole| whole.bytes().clone());
     (tensor.dtype(), tensor.dims().to_vec(), bytes)
 }
 
-/// Reasons not to run nodes as they are.
+/// Reasons why an engine should not run nodes as they are.
 #[derive(Debug)]
 pub enum Doubt {
     /// A value is too large for any device.
@@ -61,25 +61,29 @@ impl From<KernelError> for Doubt {
     }
 }
 
-/// Follows nodes in order, and returns the shape of each value that they read or make.
-pub fn follow(
+/// Follows nodes in order, and returns the shape of each value that they read or make. `inputs` and
+/// `weights` must contain every value that the nodes read but do not make.
+pub fn infer_shapes(
     nodes: &[NodeProto],
     types: &Types,
     opset: i64,
-    (inputs, weights): (&Scope, &Scope),
+    inputs: &Scope,
+    weights: &Scope,
 ) -> Result<BTreeMap<String, Vec<usize>>, Doubt> {
     let mut values: BTreeMap<String, KnownValue> = BTreeMap::new();
     for node in nodes {
         for name in node.input.iter().filter(|name| !name.is_empty()) {
             if !values.contains_key(name) {
                 let known = match (inputs.get(name), weights.get(name)) {
-                    (Some(input), _) => KnownValue::of(input, GIVEN_MAX),
-                    (None, weight) => KnownValue::of(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX),
+                    (Some(input), _) => KnownValue::from_tensor(input, GIVEN_MAX),
+                    (None, weight) => {
+                        KnownValue::from_tensor(weight.ok_or(Doubt::Unknown)?, WHOLE_MAX)
+                    }
                 };
                 values.insert(name.clone(), known);
             }
         }
-        let made = Node::new(node, &values, opset).made(types)?;
+        let made = Node::new(node, &values, opset).infer_outputs(types)?;
         let named = node.output.iter().cloned().zip(made);
         values.extend(named.filter(|(name, _)| !name.is_empty()));
     }
@@ -88,8 +92,8 @@ pub fn follow(
 }
 
 impl KnownValue {
-    fn of(tensor: &Tensor, elements_max: usize) -> Self {
-        let is_whole = !tensor.dtype().is_float() && tensor.shape().count() <= elements_max;
+    fn from_tensor(tensor: &Tensor, elements_max: usize) -> Self {
+        let is_whole = !tensor.dtype().is_float() && tensor.shape().element_count() <= elements_max;
         Self {
             dims: tensor.dims().to_vec(),
             whole: is_whole.then(|| tensor.clone()),
@@ -114,7 +118,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn made(&self, types: &Types) -> Result<Vec<KnownValue>, Doubt> {
+    fn infer_outputs(&self, types: &Types) -> Result<Vec<KnownValue>, Doubt> {
         let too_large = |elements: u128| {
             Doubt::TooLarge(RunError::Operator {
                 operator: self.node.op_type().to_owned(),
@@ -122,13 +126,13 @@ impl<'a> Node<'a> {
                 reason: KernelError::TooLarge(elements).to_string(),
             })
         };
-        let all = match self.dims() {
+        let all = match self.output_dims() {
             Ok(all) => all,
             Err(KernelError::TooLarge(elements)) => return Err(too_large(elements)),
             Err(_) => return Err(Doubt::Unknown),
         };
         for dims in &all {
-            if let Err(KernelError::TooLarge(elements)) = count(dims) {
+            if let Err(KernelError::TooLarge(elements)) = element_count(dims) {
                 return Err(too_large(elements));
             }
         }
@@ -139,13 +143,13 @@ impl<'a> Node<'a> {
         }
         let few = all
             .iter()
-            .all(|dims| count(dims).is_ok_and(|it| it <= WHOLE_MAX));
-        let whole = if few { self.whole()? } else { None };
+            .all(|dims| element_count(dims).is_ok_and(|it| it <= WHOLE_MAX));
+        let whole = if few { self.integer_outputs()? } else { None };
         let computes = matches!(self.node.op_type(), "Add" | "Div" | "Mul" | "Sub");
         match whole {
             Some(whole) if whole.iter().all(fits_32) => Ok(whole
                 .iter()
-                .map(|it| KnownValue::of(it, WHOLE_MAX))
+                .map(|it| KnownValue::from_tensor(it, WHOLE_MAX))
                 .collect()),
             // Such operators only move integers, which were checked before.
             None if !computes => {
@@ -157,9 +161,9 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the integers that the node makes, if all its inputs' integers are known.
-    fn whole(&self) -> Result<Option<Vec<Tensor>>, Doubt> {
+    fn integer_outputs(&self) -> Result<Option<Vec<Tensor>>, Doubt> {
         if matches!(self.node.op_type(), "Shape" | "Size") {
-            return Ok(Some(vec![self.counted()?]));
+            return Ok(Some(vec![self.shape_output()?]));
         }
         let mut scope = Scope::new();
         for (name, known) in self.node.input.iter().zip(&self.inputs) {
@@ -176,20 +180,20 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the output of `Shape` or `Size`.
-    fn counted(&self) -> Result<Tensor, KernelError> {
-        let dims = self.input(0)?;
+    fn shape_output(&self) -> Result<Tensor, KernelError> {
+        let dims = self.input_dims(0)?;
         if self.node.op_type() == "Size" {
-            return Ok(Tensor::scalar(count(dims)? as i64));
+            return Ok(Tensor::scalar(element_count(dims)? as i64));
         }
         let sizes: Vec<i64> = self
-            .told(dims.len())
+            .shape_axes(dims.len())
             .map(|axis| dims[axis] as i64)
             .collect();
         Ok(Tensor::from_vec([sizes.len()], sizes)?)
     }
 
     /// Returns the axes whose sizes `Shape` returns.
-    fn told(&self, rank: usize) -> std::ops::Range<usize> {
+    fn shape_axes(&self, rank: usize) -> std::ops::Range<usize> {
         let end = rank as i64;
         let bound = |name, default| {
             let at: i64 = self.node.int(name).unwrap_or(default);
@@ -200,15 +204,15 @@ impl<'a> Node<'a> {
         start..end.max(start)
     }
 
-    fn input(&self, index: usize) -> Result<&'a [usize], KernelError> {
+    fn input_dims(&self, index: usize) -> Result<&'a [usize], KernelError> {
         let known = self.inputs.get(index).copied().flatten();
         known
             .map(|known| &known.dims[..])
             .ok_or(KernelError::Missing(index))
     }
 
-    fn rank(&self) -> Result<usize, KernelError> {
-        Ok(self.input(0)?.len())
+    fn input_rank(&self) -> Result<usize, KernelError> {
+        Ok(self.input_dims(0)?.len())
     }
 
     /// Returns a call of the node without inputs, to read its attributes.
@@ -222,7 +226,7 @@ impl<'a> Node<'a> {
     }
 
     /// Returns a list of integers from an input or an attribute.
-    fn list(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
+    fn int_list(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
         if self.node.input_name(index).is_none() {
             let stated = self.node.ints(name).filter(|list| !list.is_empty());
             return Ok(stated.map(<[i64]>::to_vec));
@@ -238,8 +242,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    fn needed(&self, name: &str, index: usize) -> Result<Vec<i64>, KernelError> {
-        self.list(name, index)?.ok_or(KernelError::Missing(index))
+    fn required_int_list(&self, name: &str, index: usize) -> Result<Vec<i64>, KernelError> {
+        self.int_list(name, index)?
+            .ok_or(KernelError::Missing(index))
     }
 
     fn int(&self, name: &str, default: i64) -> i64 {
@@ -247,43 +252,43 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the shape of each output.
-    fn dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
+    fn output_dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
         let operator = self.node.op_type();
-        let extents = OperatorSchema::of(operator).extents;
+        let extents = OperatorSchema::for_operator(operator).extents;
         let one = match operator {
-            "Split" => return self.split(),
-            _ if extents == Extents::OfFirst => self.input(0)?.to_vec(),
-            _ if extents == Extents::Repeated => self.repeated()?,
-            _ if operator.starts_with("Reduce") => self.reduced()?,
-            "Shape" => vec![self.told(self.rank()?).len()],
+            "Split" => return self.split_dims(),
+            _ if extents == Extents::OfFirst => self.input_dims(0)?.to_vec(),
+            _ if extents == Extents::Repeated => self.broadcast_dims()?,
+            _ if operator.starts_with("Reduce") => self.reduction_dims()?,
+            "Shape" => vec![self.shape_axes(self.input_rank()?).len()],
             "Size" => Vec::new(),
-            "MatMul" | "Gemm" => self.product()?,
-            "Conv" | "ConvTranspose" | "MaxPool" | "AveragePool" => self.windowed()?,
-            "GlobalAveragePool" | "GlobalMaxPool" => self.pooled()?,
-            "Reshape" => self.reshaped()?,
-            "Slice" => self.sliced()?,
-            _ => self.moved(operator)?,
+            "MatMul" | "Gemm" => self.product_dims()?,
+            "Conv" | "ConvTranspose" | "MaxPool" | "AveragePool" => self.window_dims()?,
+            "GlobalAveragePool" | "GlobalMaxPool" => self.global_pool_dims()?,
+            "Reshape" => self.reshape_dims()?,
+            "Slice" => self.slice_dims()?,
+            _ => self.layout_dims(operator)?,
         };
         Ok(vec![one; self.node.output.len().max(1)])
     }
 
-    fn repeated(&self) -> Result<Vec<usize>, KernelError> {
-        let mut dims = self.input(0)?.to_vec();
+    fn broadcast_dims(&self) -> Result<Vec<usize>, KernelError> {
+        let mut dims = self.input_dims(0)?.to_vec();
         for index in 1..self.inputs.len() {
-            dims = broadcast(&dims, self.input(index)?)?;
+            dims = broadcast_shape(&dims, self.input_dims(index)?)?;
         }
         Ok(dims)
     }
 
-    fn reduced(&self) -> Result<Vec<usize>, KernelError> {
-        let (dims, rank) = (self.input(0)?, self.rank()?);
-        let list = self.list("axes", 1)?.unwrap_or_default();
+    fn reduction_dims(&self) -> Result<Vec<usize>, KernelError> {
+        let (dims, rank) = (self.input_dims(0)?, self.input_rank()?);
+        let list = self.int_list("axes", 1)?.unwrap_or_default();
         if list.is_empty() && self.int("noop_with_empty_axes", 0) != 0 {
             return Ok(dims.to_vec());
         }
         let over = match list.is_empty() {
             true => (0..rank).collect(),
-            false => axes(&list, rank)?,
+            false => resolve_axes(&list, rank)?,
         };
         let keeps = self.int("keepdims", 1) != 0;
         let kept = (0..rank).filter(|axis| keeps || !over.contains(axis));
@@ -291,8 +296,8 @@ impl<'a> Node<'a> {
         Ok(kept.map(size).collect())
     }
 
-    fn product(&self) -> Result<Vec<usize>, KernelError> {
-        let (left, right) = (self.input(0)?, self.input(1)?);
+    fn product_dims(&self) -> Result<Vec<usize>, KernelError> {
+        let (left, right) = (self.input_dims(0)?, self.input_dims(1)?);
         let unfit = || KernelError::Shapes(left.to_vec(), right.to_vec());
         let [left_batch @ .., m, k] = left else {
             return Err(unfit());
@@ -310,32 +315,32 @@ impl<'a> Node<'a> {
         if k != k_too {
             return Err(unfit());
         }
-        Ok([broadcast(left_batch, right_batch)?, vec![*m, *n]].concat())
+        Ok([broadcast_shape(left_batch, right_batch)?, vec![*m, *n]].concat())
     }
 
-    fn windowed(&self) -> Result<Vec<usize>, KernelError> {
+    fn window_dims(&self) -> Result<Vec<usize>, KernelError> {
         let scope = Scope::new();
         let call = self.call(&scope);
-        let &[samples, channels, ref spatial @ ..] = self.input(0)? else {
+        let &[samples, channels, ref spatial @ ..] = self.input_dims(0)? else {
             return Err(KernelError::Range(0));
         };
         let (made, output) = match self.node.op_type() {
             "Conv" => {
-                let &[filters, _, ref kernel @ ..] = self.input(1)? else {
+                let &[filters, _, ref kernel @ ..] = self.input_dims(1)? else {
                     return Err(KernelError::Range(1));
                 };
                 let window = Window::read(&call, kernel.to_vec(), spatial)?;
                 (filters, window.output)
             }
             "ConvTranspose" => {
-                let &[_, each, ref kernel @ ..] = self.input(1)? else {
+                let &[_, each, ref kernel @ ..] = self.input_dims(1)? else {
                     return Err(KernelError::Range(1));
                 };
                 if kernel.len() != spatial.len() {
                     return Err(KernelError::Range(1));
                 }
                 let groups = self.int("group", 1).max(1) as usize;
-                let filters = count(&[each, groups])?;
+                let filters = element_count(&[each, groups])?;
                 (filters, Spread::read(&call, kernel, spatial)?.output)
             }
             _ => {
@@ -349,15 +354,15 @@ impl<'a> Node<'a> {
         Ok([&[samples, made], &output[..]].concat())
     }
 
-    fn pooled(&self) -> Result<Vec<usize>, KernelError> {
+    fn global_pool_dims(&self) -> Result<Vec<usize>, KernelError> {
         let ahead = |(axis, &size): (usize, &usize)| if axis < 2 { size } else { 1 };
-        Ok(self.input(0)?.iter().enumerate().map(ahead).collect())
+        Ok(self.input_dims(0)?.iter().enumerate().map(ahead).collect())
     }
 
-    fn reshaped(&self) -> Result<Vec<usize>, KernelError> {
-        let own = self.input(0)?;
+    fn reshape_dims(&self) -> Result<Vec<usize>, KernelError> {
+        let own = self.input_dims(0)?;
         let keeps_zeros = self.int("allowzero", 0) != 0;
-        let wanted = self.needed("shape", 1)?;
+        let wanted = self.required_int_list("shape", 1)?;
         let open = wanted.iter().position(|&size| size == -1);
         let size = |(axis, &size): (usize, &i64)| match size {
             -1 => Ok(1),
@@ -369,37 +374,40 @@ impl<'a> Node<'a> {
             .enumerate()
             .map(size)
             .collect::<Result<_, _>>()?;
-        let all = count(own)?;
+        let all = element_count(own)?;
         if let Some(open) = open {
-            dims[open] = all.checked_div(count(&dims)?).unwrap_or(0);
+            dims[open] = all.checked_div(element_count(&dims)?).unwrap_or(0);
         }
-        match count(&dims)? == all {
+        match element_count(&dims)? == all {
             true => Ok(dims),
             false => Err(KernelError::Shapes(own.to_vec(), dims)),
         }
     }
 
-    fn sliced(&self) -> Result<Vec<usize>, KernelError> {
-        let mut dims = self.input(0)?.to_vec();
-        let (starts, ends) = (self.needed("starts", 1)?, self.needed("ends", 2)?);
+    fn slice_dims(&self) -> Result<Vec<usize>, KernelError> {
+        let mut dims = self.input_dims(0)?.to_vec();
+        let (starts, ends) = (
+            self.required_int_list("starts", 1)?,
+            self.required_int_list("ends", 2)?,
+        );
         let all: Vec<i64> = (0..starts.len() as i64).collect();
-        let along = axes(&self.list("axes", 3)?.unwrap_or(all), dims.len())?;
-        let steps = self.list("steps", 4)?.unwrap_or(vec![1; starts.len()]);
+        let along = resolve_axes(&self.int_list("axes", 3)?.unwrap_or(all), dims.len())?;
+        let steps = self.int_list("steps", 4)?.unwrap_or(vec![1; starts.len()]);
         if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] || steps.contains(&0) {
             return Err(KernelError::Range(2));
         }
         for (index, axis) in along.into_iter().enumerate() {
-            dims[axis] = cut(dims[axis], starts[index], ends[index], steps[index]);
+            dims[axis] = slice_length(dims[axis], starts[index], ends[index], steps[index]);
         }
         Ok(dims)
     }
 
-    fn split(&self) -> Result<Vec<Vec<usize>>, KernelError> {
-        let dims = self.input(0)?;
-        let along = axis(self.int("axis", 0), dims.len())?;
+    fn split_dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
+        let dims = self.input_dims(0)?;
+        let along = resolve_axis(self.int("axis", 0), dims.len())?;
         let parts = self.node.output.len();
-        let lengths = match self.list("split", 1)? {
-            Some(list) => sizes(&list)?,
+        let lengths = match self.int_list("split", 1)? {
+            Some(list) => to_sizes(&list)?,
             None => {
                 let each = dims[along].div_ceil(parts.max(1));
                 let length = |part| each.min(dims[along].saturating_sub(part * each));
@@ -418,35 +426,38 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the shape for operators that reshape or repeat elements.
-    fn moved(&self, operator: &str) -> Result<Vec<usize>, KernelError> {
+    fn layout_dims(&self, operator: &str) -> Result<Vec<usize>, KernelError> {
         if operator == "ConstantOfShape" {
-            return sizes(&self.needed("", 0)?);
+            return to_sizes(&self.required_int_list("", 0)?);
         }
-        let (dims, rank) = (self.input(0)?, self.rank()?);
+        let (dims, rank) = (self.input_dims(0)?, self.input_rank()?);
         Ok(match operator {
-            "Expand" => broadcast(dims, &sizes(&self.needed("", 1)?)?)?,
+            "Expand" => broadcast_shape(dims, &to_sizes(&self.required_int_list("", 1)?)?)?,
             "Tile" => {
-                let times = sizes(&self.needed("", 1)?)?;
+                let times = to_sizes(&self.required_int_list("", 1)?)?;
                 if times.len() != rank {
                     return Err(KernelError::Range(1));
                 }
-                let size = |(&size, times): (&usize, usize)| count(&[size, times]);
+                let size = |(&size, times): (&usize, usize)| element_count(&[size, times]);
                 dims.iter().zip(times).map(size).collect::<Result<_, _>>()?
             }
             "Gather" => {
-                let axis = axis(self.int("axis", 0), rank)?;
-                [&dims[..axis], self.input(1)?, &dims[axis + 1..]].concat()
+                let axis = resolve_axis(self.int("axis", 0), rank)?;
+                [&dims[..axis], self.input_dims(1)?, &dims[axis + 1..]].concat()
             }
             "Concat" => {
-                let axis = axis(self.int("axis", 0), rank)?;
+                let axis = resolve_axis(self.int("axis", 0), rank)?;
                 let mut dims = dims.to_vec();
                 for index in 1..self.inputs.len() {
-                    dims[axis] += self.input(index)?.get(axis).ok_or(KernelError::Range(0))?;
+                    dims[axis] += self
+                        .input_dims(index)?
+                        .get(axis)
+                        .ok_or(KernelError::Range(0))?;
                 }
                 dims
             }
             "Transpose" => match self.node.ints("perm") {
-                Some(order) => axes(order, rank)?
+                Some(order) => resolve_axes(order, rank)?
                     .into_iter()
                     .map(|axis| dims[axis])
                     .collect(),
@@ -457,21 +468,21 @@ impl<'a> Node<'a> {
                 let at = if at == rank as i64 {
                     rank
                 } else {
-                    axis(at, rank)?
+                    resolve_axis(at, rank)?
                 };
-                vec![count(&dims[..at])?, count(&dims[at..])?]
+                vec![element_count(&dims[..at])?, element_count(&dims[at..])?]
             }
             "Squeeze" => {
-                let gone = match self.list("axes", 1)? {
-                    Some(list) => axes(&list, rank)?,
+                let gone = match self.int_list("axes", 1)? {
+                    Some(list) => resolve_axes(&list, rank)?,
                     None => (0..rank).filter(|&axis| dims[axis] == 1).collect(),
                 };
                 let kept = (0..rank).filter(|axis| !gone.contains(axis));
                 kept.map(|axis| dims[axis]).collect()
             }
             "Unsqueeze" => {
-                let list = self.needed("axes", 1)?;
-                let new = axes(&list, rank + list.len())?;
+                let list = self.required_int_list("axes", 1)?;
+                let new = resolve_axes(&list, rank + list.len())?;
                 let mut old = dims.iter().copied();
                 let all = 0..rank + list.len();
                 let size = |axis| match new.contains(&axis) {
@@ -486,13 +497,13 @@ impl<'a> Node<'a> {
     }
 }
 
-fn sizes(list: &[i64]) -> Result<Vec<usize>, KernelError> {
+fn to_sizes(list: &[i64]) -> Result<Vec<usize>, KernelError> {
     let size = |&size: &i64| usize::try_from(size).map_err(|_| KernelError::Range(1));
     list.iter().map(size).collect()
 }
 
 /// Returns how many of `size` elements a slice keeps.
-fn cut(size: usize, start: i64, end: i64, step: i64) -> usize {
+fn slice_length(size: usize, start: i64, end: i64, step: i64) -> usize {
     let size = size as i64;
     let placed = |bound: i64, low: i64, high: i64| {
         let bound = if bound < 0 {

@@ -38,17 +38,17 @@ pub(super) fn softplus(x: f64) -> f64 {
 }
 
 /// Returns the larger of two numbers; NaN if either is NaN.
-pub(super) fn larger(a: f64, b: f64) -> f64 {
+pub(super) fn max_or_nan(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
 /// Returns the smaller of two numbers; NaN if either is NaN.
-pub(super) fn smaller(a: f64, b: f64) -> f64 {
+pub(super) fn min_or_nan(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }
 
 /// Rounds to the nearest integer, ties to even.
-pub(super) fn round(x: f64) -> f64 {
+pub(super) fn round_half_even(x: f64) -> f64 {
     x.round_ties_even()
 }
 
@@ -110,10 +110,10 @@ struct Layout {
 
 /// Returns whether `dtype` is a signed float of 8 bits.
 pub(super) fn is_small_float(dtype: DType) -> bool {
-    layout(dtype).is_some()
+    float_layout(dtype).is_some()
 }
 
-fn layout(dtype: DType) -> Option<Layout> {
+fn float_layout(dtype: DType) -> Option<Layout> {
     let (fraction_bits, bias, max, infinite, unsigned_zero) = match dtype {
         DType::F8E4M3Fn => (3, 7, 448.0, false, false),
         DType::F8E4M3FnUz => (3, 8, 240.0, false, true),
@@ -130,9 +130,9 @@ fn layout(dtype: DType) -> Option<Layout> {
     })
 }
 
-/// Decodes an 8-bit float.
+/// Decodes an 8-bit float; `dtype` must be the type of one.
 pub(super) fn decode_small(dtype: DType, byte: u8) -> f64 {
-    let layout = layout(dtype).expect("asked only of 8-bit floats");
+    let layout = float_layout(dtype).expect("asked only of 8-bit floats");
     let sign = if byte & 0x80 != 0 { -1.0 } else { 1.0 };
     let magnitude = i32::from(byte & 0x7f);
     let exponent = magnitude >> layout.fraction_bits;
@@ -159,10 +159,11 @@ pub(super) fn decode_small(dtype: DType, byte: u8) -> f64 {
     }
 }
 
-/// Encodes the nearest 8-bit float, ties to even. A number beyond the largest becomes the largest
-/// if `saturate`, otherwise infinity, or NaN if the type has no infinity.
+/// Encodes the nearest 8-bit float, ties to even; `dtype` must be the type of one. A number beyond
+/// the largest becomes the largest if `saturate`, otherwise infinity, or NaN if the type has no
+/// infinity.
 pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
-    let layout = layout(dtype).expect("asked only of 8-bit floats");
+    let layout = float_layout(dtype).expect("asked only of 8-bit floats");
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
     let (nan, over) = match (layout.unsigned_zero, layout.infinite) {
         (true, _) => (0x80, 0x80),
@@ -174,12 +175,12 @@ pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
     }
     let size = value.abs();
     // The largest value is encoded by the same steps as any other.
-    let largest = || sign | magnitude(&layout, layout.max);
+    let largest = || sign | encode_magnitude(&layout, layout.max);
     if size.is_infinite() {
         return if saturate { largest() } else { over };
     }
-    let rounded = magnitude(&layout, size);
-    let limit = magnitude(&layout, layout.max);
+    let rounded = encode_magnitude(&layout, size);
+    let limit = encode_magnitude(&layout, layout.max);
     if rounded > limit {
         return if saturate { largest() } else { over };
     }
@@ -192,7 +193,7 @@ pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
 
 /// Returns exponent and fraction bits of the nearest representable magnitude; sizes beyond the
 /// largest return more than its bits.
-fn magnitude(layout: &Layout, size: f64) -> u8 {
+fn encode_magnitude(layout: &Layout, size: f64) -> u8 {
     let exponent = if size == 0.0 {
         i32::MIN
     } else {

@@ -2,14 +2,14 @@
 
 use souk_memory::Tensor;
 
-use super::call::{Call, KernelError, Results, axis};
-use super::functions::{larger, smaller};
-use super::shape::{around, count, index_of, strides};
-use super::sort::taken;
-use super::value::{floats, from_bytes, from_floats, from_ints, ints, item};
+use super::call::{Call, KernelError, Results, resolve_axis};
+use super::functions::{max_or_nan, min_or_nan};
+use super::shape::{element_count, index_of, split_at_axis, strides};
+use super::sort::select_places;
+use super::value::{element_bytes, from_bytes, from_floats, from_ints, to_floats, to_ints};
 
-/// Converts an index counted from either end to one counted from the front.
-fn wrapped(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
+/// Converts an index counted from either end to one counted from the front; the index must exist.
+fn resolve_index(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
     let size = size as i64;
     if index < -size || index >= size {
         return Err(KernelError::Range(input));
@@ -19,16 +19,16 @@ fn wrapped(index: i64, size: usize, input: usize) -> Result<usize, KernelError> 
 
 pub(super) fn gather(call: &Call<'_>) -> Results {
     let (data, at) = (call.input(0)?, call.input(1)?);
-    let axis = axis(call.int("axis", 0), data.dims().len())?;
-    let (outer, size, inner) = around(data.dims(), axis);
+    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
+    let (outer, size, inner) = split_at_axis(data.dims(), axis);
     let indices = call.ints(1)?;
-    let width = inner * item(data)?;
+    let width = inner * element_bytes(data)?;
     let dims = [&data.dims()[..axis], at.dims(), &data.dims()[axis + 1..]].concat();
-    count(&dims)?;
+    element_count(&dims)?;
     let mut bytes = Vec::with_capacity(outer * indices.len() * width);
     for block in 0..outer {
         for &index in &indices {
-            let from = (block * size + wrapped(index, size, 1)?) * width;
+            let from = (block * size + resolve_index(index, size, 1)?) * width;
             bytes.extend_from_slice(&data.bytes()[from..from + width]);
         }
     }
@@ -37,9 +37,9 @@ pub(super) fn gather(call: &Call<'_>) -> Results {
 
 pub(super) fn gather_elements(call: &Call<'_>) -> Results {
     let (data, at) = (call.input(0)?, call.input(1)?);
-    let axis = axis(call.int("axis", 0), data.dims().len())?;
+    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
     let places = element_places(data, at.dims(), &call.ints(1)?, axis)?;
-    Ok(vec![taken(data, &places, at.dims())?])
+    Ok(vec![select_places(data, &places, at.dims())?])
 }
 
 /// Returns the positions in `data` that an index tensor refers to along an axis.
@@ -55,7 +55,7 @@ fn element_places(
     let steps = strides(data.dims());
     let place = |(place, &index): (usize, &i64)| {
         let mut at = index_of(place, dims);
-        at[axis] = wrapped(index, data.dims()[axis], 1)?;
+        at[axis] = resolve_index(index, data.dims()[axis], 1)?;
         if at
             .iter()
             .zip(data.dims())
@@ -97,7 +97,7 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Results {
             .enumerate()
         {
             let axis = batch + offset;
-            from += wrapped(index, data.dims()[axis], 1)? * steps[axis];
+            from += resolve_index(index, data.dims()[axis], 1)? * steps[axis];
         }
         places.extend(from..from + width);
     }
@@ -106,14 +106,14 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Results {
         &data.dims()[batch + depth..],
     ]
     .concat();
-    Ok(vec![taken(data, &places, &dims)?])
+    Ok(vec![select_places(data, &places, &dims)?])
 }
 
 pub(super) fn scatter_elements(call: &Call<'_>) -> Results {
     let (data, at, updates) = (call.input(0)?, call.input(1)?, call.input(2)?);
-    let axis = axis(call.int("axis", 0), data.dims().len())?;
+    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
     let places = element_places(data, at.dims(), &call.ints(1)?, axis)?;
-    Ok(vec![scattered(
+    Ok(vec![scatter_updates(
         data,
         updates,
         &places,
@@ -136,11 +136,11 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Results {
     for index in call.ints(1)?.chunks(depth.max(1)) {
         let mut from = 0;
         for (axis, &index) in index.iter().enumerate() {
-            from += wrapped(index, data.dims()[axis], 1)? * steps[axis];
+            from += resolve_index(index, data.dims()[axis], 1)? * steps[axis];
         }
         places.extend(from..from + width);
     }
-    Ok(vec![scattered(
+    Ok(vec![scatter_updates(
         data,
         updates,
         &places,
@@ -149,20 +149,20 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Results {
 }
 
 /// Writes `updates` into `data` at `places`, or combines them with the elements there.
-fn scattered(
+fn scatter_updates(
     data: &Tensor,
     updates: &Tensor,
     places: &[usize],
     reduction: &str,
 ) -> Result<Tensor, KernelError> {
-    if updates.shape().count() != places.len() {
+    if updates.shape().element_count() != places.len() {
         return Err(KernelError::Shapes(
             updates.dims().to_vec(),
             vec![places.len()],
         ));
     }
     if reduction == "none" {
-        let size = item(data)?;
+        let size = element_bytes(data)?;
         let mut bytes = data.bytes().to_vec();
         for (&place, update) in places.iter().zip(updates.bytes().chunks_exact(size)) {
             bytes[place * size..(place + 1) * size].copy_from_slice(update);
@@ -173,12 +173,12 @@ fn scattered(
         let combine: fn(f64, f64) -> f64 = match reduction {
             "add" => |left, right| left + right,
             "mul" => |left, right| left * right,
-            "max" => larger,
-            "min" => smaller,
+            "max" => max_or_nan,
+            "min" => min_or_nan,
             _ => return Err(KernelError::Attribute("reduction")),
         };
-        let mut values = floats(data)?;
-        for (&place, update) in places.iter().zip(floats(updates)?) {
+        let mut values = to_floats(data)?;
+        for (&place, update) in places.iter().zip(to_floats(updates)?) {
             values[place] = combine(values[place], update);
         }
         return from_floats(data.dtype(), data.dims(), values);
@@ -190,8 +190,8 @@ fn scattered(
         "min" => i128::min,
         _ => return Err(KernelError::Attribute("reduction")),
     };
-    let mut values = ints(data)?;
-    for (&place, update) in places.iter().zip(ints(updates)?) {
+    let mut values = to_ints(data)?;
+    for (&place, update) in places.iter().zip(to_ints(updates)?) {
         values[place] = combine(values[place], update);
     }
     from_ints(data.dtype(), data.dims(), values)
@@ -200,7 +200,7 @@ fn scattered(
 /// Writes new entries into a cache at each sample's own index.
 pub(super) fn tensor_scatter(call: &Call<'_>) -> Results {
     let (past, update) = (call.input(0)?, call.input(1)?);
-    let axis = axis(call.int("axis", -2), past.dims().len())?;
+    let axis = resolve_axis(call.int("axis", -2), past.dims().len())?;
     let circular = call.text("mode", "linear") == "circular";
     let batch = past.dims()[0];
     let starts = call.optional_ints(2)?.unwrap_or(vec![0; batch]);
@@ -222,24 +222,24 @@ pub(super) fn tensor_scatter(call: &Call<'_>) -> Results {
             .map(|(index, step)| index * step)
             .sum())
     };
-    let places: Vec<usize> = (0..update.shape().count())
+    let places: Vec<usize> = (0..update.shape().element_count())
         .map(place)
         .collect::<Result<_, KernelError>>()?;
-    Ok(vec![scattered(past, update, &places, "none")?])
+    Ok(vec![scatter_updates(past, update, &places, "none")?])
 }
 
 pub(super) fn one_hot(call: &Call<'_>) -> Results {
     let (at, values) = (call.input(0)?, call.input(2)?);
     let depth = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
     let depth_size = usize::try_from(depth).map_err(|_| KernelError::Range(1))?;
-    let axis = axis(call.int("axis", -1), at.dims().len() + 1)?;
+    let axis = resolve_axis(call.int("axis", -1), at.dims().len() + 1)?;
     let mut dims = at.dims().to_vec();
     dims.insert(axis, depth_size);
-    let (outer, _, inner) = around(&dims, axis);
-    let size = item(values)?;
+    let (outer, _, inner) = split_at_axis(&dims, axis);
+    let size = element_bytes(values)?;
     let (off, on) = values.bytes().split_at(size);
-    let hot: Vec<i64> = floats(at)?.into_iter().map(|it| it as i64).collect();
-    let mut bytes = Vec::with_capacity(count(&dims)? * size);
+    let hot: Vec<i64> = to_floats(at)?.into_iter().map(|it| it as i64).collect();
+    let mut bytes = Vec::with_capacity(element_count(&dims)? * size);
     for block in 0..outer {
         for class in 0..depth {
             for offset in 0..inner {

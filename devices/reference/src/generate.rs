@@ -2,19 +2,19 @@
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::expansion::Wrong;
-use souk_onnx::expansion::ngrams::{of_numbers, width};
+use souk_onnx::expansion::ngrams::{of_numbers, output_width};
 use souk_onnx::tensor_from_proto;
 
 use super::call::{Call, KernelError, Results};
 use super::functions::sigmoid;
 use super::layout::sizes_of;
 use super::random;
-use super::shape::count;
-use super::value::{floats, from_bytes, from_floats, from_ints, ints};
+use super::shape::element_count;
+use super::value::{from_bytes, from_floats, from_ints, to_floats, to_ints};
 
 /// Returns the value that a node states.
 pub(super) fn constant(call: &Call<'_>) -> Results {
-    let value = souk_onnx::constant(call.node);
+    let value = souk_onnx::constant_value(call.node);
     Ok(vec![value.ok_or(KernelError::Attribute("value"))?])
 }
 
@@ -24,14 +24,17 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Results {
         Some(value) => tensor_from_proto(value).map_err(|_| KernelError::Attribute("value"))?,
         None => Tensor::scalar(0f32),
     };
-    let bytes = value.bytes().repeat(count(&dims)?);
+    let bytes = value.bytes().repeat(element_count(&dims)?);
     Ok(vec![from_bytes(value.dtype(), &dims, bytes)?])
 }
 
 /// Runs `TfIdfVectorizer` on numbers; the buyer's machine runs it on texts.
-pub(super) fn ngrams(call: &Call<'_>) -> Results {
+pub(super) fn count_ngrams(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    count(&[input.dims().first().copied().unwrap_or(1), width(call.node)])?;
+    element_count(&[
+        input.dims().first().copied().unwrap_or(1),
+        output_width(call.node),
+    ])?;
     let counted = of_numbers(call.node, &call.ints(0)?, input.dims());
     counted.map(|it| vec![it]).map_err(|fault| match fault {
         Wrong::Attribute { name, .. } => KernelError::Attribute(name),
@@ -43,7 +46,11 @@ pub(super) fn ngrams(call: &Call<'_>) -> Results {
 pub(super) fn range(call: &Call<'_>) -> Results {
     let start = call.input(0)?;
     if start.dtype().is_float() {
-        let bounds = (call.scalar(0)?, call.scalar(1)?, call.scalar(2)?);
+        let bounds = (
+            call.optional_scalar(0)?,
+            call.optional_scalar(1)?,
+            call.optional_scalar(2)?,
+        );
         let (Some(start_at), Some(end), Some(step)) = bounds else {
             return Err(KernelError::Missing(2));
         };
@@ -51,14 +58,14 @@ pub(super) fn range(call: &Call<'_>) -> Results {
         if !steps.is_finite() {
             return Err(KernelError::Range(2));
         }
-        let steps = count(&[steps as usize])?;
+        let steps = element_count(&[steps as usize])?;
         let values = (0..steps)
             .map(|index| start_at + index as f64 * step)
             .collect();
         return Ok(vec![from_floats(start.dtype(), &[steps], values)?]);
     }
     let bounds = [0, 1, 2].map(|index| {
-        ints(call.input(index)?)?
+        to_ints(call.input(index)?)?
             .first()
             .copied()
             .ok_or(KernelError::Range(index))
@@ -69,7 +76,8 @@ pub(super) fn range(call: &Call<'_>) -> Results {
         return Err(KernelError::Range(2));
     }
     let whole = (end - first) / step + i128::from((end - first) % step != 0);
-    let steps = count(&[usize::try_from(whole.max(0)).map_err(|_| KernelError::Range(1))?])?;
+    let steps =
+        element_count(&[usize::try_from(whole.max(0)).map_err(|_| KernelError::Range(1))?])?;
     let values = (0..steps as i128)
         .map(|index| first + index * step)
         .collect();
@@ -111,12 +119,12 @@ pub(super) fn eye_like(call: &Call<'_>) -> Results {
 /// Runs `Dropout`: inference returns the input, training drops elements by the seed.
 pub(super) fn dropout(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let count = input.shape().count();
-    let Some(kept) = random::kept(call, count)? else {
+    let count = input.shape().element_count();
+    let Some(kept) = random::dropout_mask(call, count)? else {
         let all = super::value::from_truths(input.dims(), vec![true; count])?;
         return Ok(vec![input.clone(), all]);
     };
-    let each = floats(input)?.into_iter().zip(&kept.mask);
+    let each = to_floats(input)?.into_iter().zip(&kept.mask);
     let values = each.map(|(value, &is_kept)| value * f64::from(is_kept) * kept.scale);
     Ok(vec![
         from_floats(input.dtype(), input.dims(), values.collect())?,
@@ -129,7 +137,7 @@ pub(super) fn dropout(call: &Call<'_>) -> Results {
 pub(super) fn swiglu(call: &Call<'_>) -> Results {
     let (gate, value) = (call.input(0)?, call.input(1)?);
     let alpha = call.float("alpha", 1.0);
-    let pairs = floats(gate)?.into_iter().zip(floats(value)?);
+    let pairs = to_floats(gate)?.into_iter().zip(to_floats(value)?);
     let values = pairs
         .map(|(gate, value)| gate * sigmoid(alpha * gate) * value)
         .collect();
@@ -139,7 +147,7 @@ pub(super) fn swiglu(call: &Call<'_>) -> Results {
 /// Computes a window of the family `a - b cos(x) + c cos(2x)`.
 pub(super) fn window(call: &Call<'_>, [a, b, c]: [f64; 3]) -> Results {
     let size = call.scalar_int(0)?.ok_or(KernelError::Missing(0))?;
-    let size = count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;
+    let size = element_count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;
     let dtype = stated_type(call, "output_datatype")?.unwrap_or(DType::F32);
     let periodic = call.int("periodic", 1) != 0;
     let period = if periodic {

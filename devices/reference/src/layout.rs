@@ -2,10 +2,12 @@
 
 use souk_memory::Tensor;
 
-use super::call::{Call, KernelError, Results, axes, axis};
-use super::shape::{around, broadcast, broadcast_places, count, places, strides};
-use super::sort::taken;
-use super::value::{from_bytes, from_indices, indices, item};
+use super::call::{Call, KernelError, Results, resolve_axes, resolve_axis};
+use super::shape::{
+    broadcast_places, broadcast_shape, element_count, index_offsets, split_at_axis, strides,
+};
+use super::sort::select_places;
+use super::value::{element_bytes, from_bytes, from_indices, to_indices};
 
 pub(super) fn identity(call: &Call<'_>) -> Results {
     Ok(vec![call.input(0)?.clone()])
@@ -13,7 +15,7 @@ pub(super) fn identity(call: &Call<'_>) -> Results {
 
 pub(super) fn reshape(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let wanted = call.list("shape", 1)?.unwrap_or_default();
+    let wanted = call.int_list("shape", 1)?.unwrap_or_default();
     let allow_zero = call.flag("allowzero");
     let mut dims = Vec::with_capacity(wanted.len());
     for (axis, &size) in wanted.iter().enumerate() {
@@ -25,11 +27,11 @@ pub(super) fn reshape(call: &Call<'_>) -> Results {
     }
     if let Some(open) = dims.iter().position(|&size| size == usize::MAX) {
         dims[open] = 1;
-        let known = count(&dims)?;
-        let all = input.shape().count();
+        let known = element_count(&dims)?;
+        let all = input.shape().element_count();
         dims[open] = all.checked_div(known).unwrap_or(0);
     }
-    Ok(vec![input.reshaped(dims)?])
+    Ok(vec![input.to_shape(dims)?])
 }
 
 pub(super) fn flatten(call: &Call<'_>) -> Results {
@@ -39,10 +41,10 @@ pub(super) fn flatten(call: &Call<'_>) -> Results {
     let at = if at == rank as i64 {
         rank
     } else {
-        axis(at, rank)?
+        resolve_axis(at, rank)?
     };
     let (rows, columns) = input.dims().split_at(at);
-    Ok(vec![input.reshaped([
+    Ok(vec![input.to_shape([
         rows.iter().product(),
         columns.iter().product(),
     ])?])
@@ -51,20 +53,20 @@ pub(super) fn flatten(call: &Call<'_>) -> Results {
 pub(super) fn squeeze(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let gone = match call.list("axes", 1)? {
-        Some(list) => axes(&list, rank)?,
+    let gone = match call.int_list("axes", 1)? {
+        Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).filter(|&axis| input.dims()[axis] == 1).collect(),
     };
     let kept = (0..rank).filter(|axis| !gone.contains(axis));
     let dims: Vec<usize> = kept.map(|axis| input.dims()[axis]).collect();
-    Ok(vec![input.reshaped(dims)?])
+    Ok(vec![input.to_shape(dims)?])
 }
 
 pub(super) fn unsqueeze(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let list = call.list("axes", 1)?.ok_or(KernelError::Missing(1))?;
+    let list = call.int_list("axes", 1)?.ok_or(KernelError::Missing(1))?;
     let rank = input.dims().len() + list.len();
-    let new = axes(&list, rank)?;
+    let new = resolve_axes(&list, rank)?;
     let mut old = input.dims().iter().copied();
     let size = |axis| {
         if new.contains(&axis) {
@@ -74,42 +76,42 @@ pub(super) fn unsqueeze(call: &Call<'_>) -> Results {
         }
     };
     let dims: Option<Vec<usize>> = (0..rank).map(size).collect();
-    Ok(vec![input.reshaped(dims.ok_or(KernelError::Range(1))?)?])
+    Ok(vec![input.to_shape(dims.ok_or(KernelError::Range(1))?)?])
 }
 
 pub(super) fn transpose(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let order = match call.node.ints("perm") {
-        Some(order) => axes(order, rank)?,
+        Some(order) => resolve_axes(order, rank)?,
         None => (0..rank).rev().collect(),
     };
     if order.len() != rank {
         return Err(KernelError::Attribute("perm"));
     }
-    Ok(vec![transposed(input, &order)?])
+    Ok(vec![permute_axes(input, &order)?])
 }
 
 /// Reorders the axes of a tensor.
-pub(super) fn transposed(input: &Tensor, order: &[usize]) -> Result<Tensor, KernelError> {
+pub(super) fn permute_axes(input: &Tensor, order: &[usize]) -> Result<Tensor, KernelError> {
     let steps = strides(input.dims());
     let dims: Vec<usize> = order.iter().map(|&axis| input.dims()[axis]).collect();
     let steps: Vec<usize> = order.iter().map(|&axis| steps[axis]).collect();
-    taken(input, &places(&dims, &steps), &dims)
+    select_places(input, &index_offsets(&dims, &steps), &dims)
 }
 
 pub(super) fn concat(call: &Call<'_>) -> Results {
     let tensors: Vec<&Tensor> = call.inputs.iter().flatten().collect();
     let first = *tensors.first().ok_or(KernelError::Missing(0))?;
     let default = if call.opset < 4 { 1 } else { 0 };
-    let along = axis(call.int("axis", default), first.dims().len())?;
-    Ok(vec![joined(&tensors, along)?])
+    let along = resolve_axis(call.int("axis", default), first.dims().len())?;
+    Ok(vec![concat_along(&tensors, along)?])
 }
 
-/// Joins tensors along an axis.
-pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, KernelError> {
+/// Joins tensors along an axis; their types and their other sizes must be equal.
+pub(super) fn concat_along(tensors: &[&Tensor], along: usize) -> Result<Tensor, KernelError> {
     let first = *tensors.first().ok_or(KernelError::Missing(0))?;
-    let size = item(first)?;
+    let size = element_bytes(first)?;
     let mut dims = first.dims().to_vec();
     *dims.get_mut(along).ok_or(KernelError::Range(0))? = 0;
     for tensor in tensors {
@@ -128,7 +130,7 @@ pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, Kernel
         dims[along] += length;
     }
     let outer = dims[..along].iter().product();
-    let mut bytes = Vec::with_capacity(count(&dims)? * size);
+    let mut bytes = Vec::with_capacity(element_count(&dims)? * size);
     for block in 0..outer {
         for tensor in tensors {
             let run = tensor.dims()[along..].iter().product::<usize>() * size;
@@ -140,10 +142,10 @@ pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, Kernel
 
 pub(super) fn split(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let along = axis(call.int("axis", 0), input.dims().len())?;
-    let (_, size, _) = around(input.dims(), along);
-    let lengths = match call.list("split", 1)? {
-        Some(list) => sizes(&list, 1)?,
+    let along = resolve_axis(call.int("axis", 0), input.dims().len())?;
+    let (_, size, _) = split_at_axis(input.dims(), along);
+    let lengths = match call.int_list("split", 1)? {
+        Some(list) => to_sizes(&list, 1)?,
         None => {
             let parts = call.int("num_outputs", call.output_count() as i64).max(1) as usize;
             let length = size.div_ceil(parts);
@@ -158,21 +160,21 @@ pub(super) fn split(call: &Call<'_>) -> Results {
     let mut start = 0;
     let mut parts = Vec::with_capacity(lengths.len());
     for length in lengths {
-        parts.push(section(input, along, start, length)?);
+        parts.push(slice_along(input, along, start, length)?);
         start += length;
     }
     Ok(parts)
 }
 
 /// Returns `length` slices of a tensor from `start` on.
-pub(super) fn section(
+pub(super) fn slice_along(
     input: &Tensor,
     along: usize,
     start: usize,
     length: usize,
 ) -> Result<Tensor, KernelError> {
-    let (outer, size, inner) = around(input.dims(), along);
-    let width = inner * item(input)?;
+    let (outer, size, inner) = split_at_axis(input.dims(), along);
+    let width = inner * element_bytes(input)?;
     let mut bytes = Vec::with_capacity(outer * length * width);
     for block in 0..outer {
         let from = (block * size + start) * width;
@@ -186,10 +188,10 @@ pub(super) fn section(
 pub(super) fn slice(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let starts = call.list("starts", 1)?.ok_or(KernelError::Missing(1))?;
-    let ends = call.list("ends", 2)?.ok_or(KernelError::Missing(2))?;
+    let starts = call.int_list("starts", 1)?.ok_or(KernelError::Missing(1))?;
+    let ends = call.int_list("ends", 2)?.ok_or(KernelError::Missing(2))?;
     let all: Vec<i64> = (0..starts.len() as i64).collect();
-    let along = axes(&call.list("axes", 3)?.unwrap_or(all), rank)?;
+    let along = resolve_axes(&call.int_list("axes", 3)?.unwrap_or(all), rank)?;
     let steps = call.optional_ints(4)?.unwrap_or(vec![1; starts.len()]);
     if ends.len() != starts.len() || along.len() != starts.len() || steps.len() != starts.len() {
         return Err(KernelError::Range(2));
@@ -201,13 +203,13 @@ pub(super) fn slice(call: &Call<'_>) -> Results {
         .collect();
     for (index, &axis) in along.iter().enumerate() {
         let size = input.dims()[axis] as i64;
-        chosen[axis] = range(starts[index], ends[index], steps[index], size)?;
+        chosen[axis] = slice_indices(starts[index], ends[index], steps[index], size)?;
     }
-    picked(input, &chosen).map(|tensor| vec![tensor])
+    select_indices(input, &chosen).map(|tensor| vec![tensor])
 }
 
-/// Returns the indices of a slice, whose bounds may count from the end and lie outside.
-fn range(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, KernelError> {
+/// Returns the indices of a slice, whose bounds can count from the end and lie outside.
+fn slice_indices(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, KernelError> {
     if step == 0 {
         return Err(KernelError::Range(4));
     }
@@ -231,9 +233,9 @@ fn range(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, Kerne
 }
 
 /// Returns the elements at chosen indices of every axis.
-fn picked(input: &Tensor, chosen: &[Vec<usize>]) -> Result<Tensor, KernelError> {
+fn select_indices(input: &Tensor, chosen: &[Vec<usize>]) -> Result<Tensor, KernelError> {
     let dims: Vec<usize> = chosen.iter().map(Vec::len).collect();
-    count(&dims)?;
+    element_count(&dims)?;
     let steps = strides(input.dims());
     let mut found = vec![0usize];
     for (indices, step) in chosen.iter().zip(steps) {
@@ -242,18 +244,18 @@ fn picked(input: &Tensor, chosen: &[Vec<usize>]) -> Result<Tensor, KernelError> 
             .flat_map(|&at| indices.iter().map(move |index| at + index * step));
         found = next.collect();
     }
-    taken(input, &found, &dims)
+    select_places(input, &found, &dims)
 }
 
 pub(super) fn pad(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let pads = call
-        .list("pads", 1)?
+        .int_list("pads", 1)?
         .or(call.node.ints("paddings").map(<[i64]>::to_vec));
     let pads = pads.ok_or(KernelError::Missing(1))?;
     let along = match call.optional_ints(3)? {
-        Some(list) => axes(&list, rank)?,
+        Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * along.len() {
@@ -267,9 +269,9 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
         .collect();
     for (index, &axis) in along.iter().enumerate() {
         let (before, after) = (pads[index], pads[index + along.len()]);
-        sources[axis] = padded(input.dims()[axis] as i64, before, after, mode)?;
+        sources[axis] = padding_sources(input.dims()[axis] as i64, before, after, mode)?;
     }
-    let fill = match call.optional(2) {
+    let fill = match call.optional_input(2) {
         Some(value) => value.bytes().to_vec(),
         None => {
             let value = vec![call.float("value", 0.0)];
@@ -278,11 +280,11 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
                 .to_vec()
         }
     };
-    filled(input, &sources, &fill).map(|tensor| vec![tensor])
+    select_or_fill(input, &sources, &fill).map(|tensor| vec![tensor])
 }
 
 /// Returns the source of each element of a padded axis; `None` is the fill.
-fn padded(
+fn padding_sources(
     size: i64,
     before: i64,
     after: i64,
@@ -315,16 +317,16 @@ fn padded(
 }
 
 /// Returns the elements at chosen indices of every axis, and `fill` where there is none.
-fn filled(
+fn select_or_fill(
     input: &Tensor,
     sources: &[Vec<Option<usize>>],
     fill: &[u8],
 ) -> Result<Tensor, KernelError> {
-    let size = item(input)?;
+    let size = element_bytes(input)?;
     let dims: Vec<usize> = sources.iter().map(Vec::len).collect();
     let steps = strides(input.dims());
     let mut found = vec![Some(0usize)];
-    count(&dims)?;
+    element_count(&dims)?;
     for (indices, step) in sources.iter().zip(steps) {
         let next = found
             .iter()
@@ -346,7 +348,7 @@ pub(super) fn center_crop_pad(call: &Call<'_>) -> Results {
     let rank = input.dims().len();
     let wanted = call.ints(1)?;
     let all: Vec<i64> = (0..rank as i64).collect();
-    let along = axes(call.node.ints("axes").unwrap_or(&all), rank)?;
+    let along = resolve_axes(call.node.ints("axes").unwrap_or(&all), rank)?;
     let mut sources: Vec<Vec<Option<usize>>> = input
         .dims()
         .iter()
@@ -362,12 +364,12 @@ pub(super) fn center_crop_pad(call: &Call<'_>) -> Results {
         let inside = |index: i64| (0..size).contains(&index).then_some(index as usize);
         sources[axis] = (start..start + target).map(inside).collect();
     }
-    filled(input, &sources, &[0; 16]).map(|tensor| vec![tensor])
+    select_or_fill(input, &sources, &[0; 16]).map(|tensor| vec![tensor])
 }
 
 pub(super) fn tile(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let repeats = sizes(&call.ints(1)?, 1)?;
+    let repeats = to_sizes(&call.ints(1)?, 1)?;
     if repeats.len() != input.dims().len() {
         return Err(KernelError::Range(1));
     }
@@ -377,13 +379,13 @@ pub(super) fn tile(call: &Call<'_>) -> Results {
         .zip(&repeats)
         .map(|(&size, &times)| (0..size * times).map(|index| index % size).collect())
         .collect();
-    picked(input, &chosen).map(|tensor| vec![tensor])
+    select_indices(input, &chosen).map(|tensor| vec![tensor])
 }
 
 pub(super) fn expand(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let dims = broadcast(input.dims(), &sizes(&call.ints(1)?, 1)?)?;
-    Ok(vec![taken(
+    let dims = broadcast_shape(input.dims(), &to_sizes(&call.ints(1)?, 1)?)?;
+    Ok(vec![select_places(
         input,
         &broadcast_places(input.dims(), &dims),
         &dims,
@@ -405,7 +407,9 @@ pub(super) fn shape(call: &Call<'_>) -> Results {
 }
 
 pub(super) fn size(call: &Call<'_>) -> Results {
-    Ok(vec![Tensor::scalar(call.input(0)?.shape().count() as i64)])
+    Ok(vec![Tensor::scalar(
+        call.input(0)?.shape().element_count() as i64
+    )])
 }
 
 pub(super) fn depth_to_space(call: &Call<'_>) -> Results {
@@ -420,8 +424,8 @@ pub(super) fn depth_to_space(call: &Call<'_>) -> Results {
     } else {
         ([n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3])
     };
-    let moved = transposed(&input.reshaped(split)?, &order)?;
-    Ok(vec![moved.reshaped([n, depth, h * block, w * block])?])
+    let moved = permute_axes(&input.to_shape(split)?, &order)?;
+    Ok(vec![moved.to_shape([n, depth, h * block, w * block])?])
 }
 
 pub(super) fn space_to_depth(call: &Call<'_>) -> Results {
@@ -431,15 +435,15 @@ pub(super) fn space_to_depth(call: &Call<'_>) -> Results {
         return Err(KernelError::Range(0));
     };
     let (rows, columns) = (h / block, w / block);
-    let split = input.reshaped([n, c, rows, block, columns, block])?;
+    let split = input.to_shape([n, c, rows, block, columns, block])?;
     let dcr = call.text("mode", "DCR") == "DCR";
     let order = if dcr {
         [0, 3, 5, 1, 2, 4]
     } else {
         [0, 1, 3, 5, 2, 4]
     };
-    let moved = transposed(&split, &order)?;
-    Ok(vec![moved.reshaped([
+    let moved = permute_axes(&split, &order)?;
+    Ok(vec![moved.to_shape([
         n,
         c * block * block,
         rows,
@@ -451,8 +455,8 @@ pub(super) fn reverse_sequence(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let lengths = call.ints(1)?;
     let rank = input.dims().len();
-    let batch = axis(call.int("batch_axis", 1), rank)?;
-    let time = axis(call.int("time_axis", 0), rank)?;
+    let batch = resolve_axis(call.int("batch_axis", 1), rank)?;
+    let time = resolve_axis(call.int("time_axis", 0), rank)?;
     let steps = strides(input.dims());
     let place = |place: usize| {
         let index = super::shape::index_of(place, input.dims());
@@ -462,8 +466,8 @@ pub(super) fn reverse_sequence(call: &Call<'_>) -> Results {
         }
         place - index[time] * steps[time] + (length - 1 - index[time]) * steps[time]
     };
-    let found: Vec<usize> = (0..input.shape().count()).map(place).collect();
-    Ok(vec![taken(input, &found, input.dims())?])
+    let found: Vec<usize> = (0..input.shape().element_count()).map(place).collect();
+    Ok(vec![select_places(input, &found, input.dims())?])
 }
 
 pub(super) fn trilu(call: &Call<'_>) -> Results {
@@ -473,7 +477,7 @@ pub(super) fn trilu(call: &Call<'_>) -> Results {
     let &[.., rows, columns] = input.dims() else {
         return Err(KernelError::Range(0));
     };
-    let size = item(input)?;
+    let size = element_bytes(input)?;
     let mut bytes = input.bytes().to_vec();
     for (place, element) in bytes.chunks_exact_mut(size).enumerate() {
         let row = ((place / columns) % rows) as i64;
@@ -490,13 +494,13 @@ pub(super) fn trilu(call: &Call<'_>) -> Results {
     Ok(vec![from_bytes(input.dtype(), input.dims(), bytes)?])
 }
 
-/// Converts non-negative integers to sizes.
-pub(super) fn sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
+/// Converts integers, which must not be negative, to sizes.
+pub(super) fn to_sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
     let size = |&value: &i64| usize::try_from(value).map_err(|_| KernelError::Range(input));
     list.iter().map(size).collect()
 }
 
 /// Reads an input as sizes.
 pub(super) fn sizes_of(tensor: &Tensor, input: usize) -> Result<Vec<usize>, KernelError> {
-    sizes(&indices(tensor)?, input)
+    to_sizes(&to_indices(tensor)?, input)
 }

@@ -67,14 +67,14 @@ use souk_onnx::subgraph::{Unsupported, UnsupportedReason, node_name};
 use souk_vocabulary::processor::RunError;
 
 use call::{Call, Results};
-use table::entry;
+use table::kernel_entry;
 
 /// Returns the elements of a tensor as 64-bit floats.
 ///
 /// # Errors
 /// [`call::KernelError`] if the elements are not numbers.
-pub fn floats(tensor: &Tensor) -> Result<Vec<f64>, call::KernelError> {
-    value::floats(tensor)
+pub fn to_floats(tensor: &Tensor) -> Result<Vec<f64>, call::KernelError> {
+    value::to_floats(tensor)
 }
 
 /// Values in scope, by name.
@@ -82,12 +82,12 @@ pub type Scope = BTreeMap<String, Tensor>;
 
 /// Returns whether an operator with this name has a kernel.
 pub fn is_known(node: &NodeProto) -> bool {
-    entry(node).is_some()
+    kernel_entry(node).is_some()
 }
 
 /// Checks that a node can run with inputs and outputs of these types.
-fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), UnsupportedReason> {
-    let entry = entry(node).ok_or(UnsupportedReason::Operator)?;
+fn check_node(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), UnsupportedReason> {
+    let entry = kernel_entry(node).ok_or(UnsupportedReason::Operator)?;
     let names = node
         .input
         .iter()
@@ -103,7 +103,7 @@ fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), Unsupp
 
 /// Checks that a node, and every node of the graphs within it, can run.
 pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), Unsupported> {
-    check(node, types).map_err(|reason| Unsupported::new(node, reason))?;
+    check_node(node, types).map_err(|reason| Unsupported::new(node, reason))?;
     for body in node.subgraphs() {
         let inner = souk_onnx::types::body_types(node, body, types)
             .map_err(|_| Unsupported::new(node, UnsupportedReason::UnknownDType))?;
@@ -114,7 +114,8 @@ pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(
     Ok(())
 }
 
-/// Runs nodes in order, and adds their outputs to the scope.
+/// Runs nodes in order, and adds their outputs to the scope, which must already contain all other
+/// values that they read.
 ///
 /// # Errors
 /// [`RunError`] of the first node that fails.
@@ -123,7 +124,8 @@ pub fn run_nodes(nodes: &[NodeProto], scope: &mut Scope, opset: i64) -> Result<(
 }
 
 /// Runs nodes in order, adds their outputs to the scope, and removes after each node the values
-/// that `freed` lists for it.
+/// that `freed` lists for it. A later node must not read such a value, because it would take the
+/// value for an absent input.
 ///
 /// # Errors
 /// [`RunError`] of the first node that fails.
@@ -153,7 +155,7 @@ fn run_node(node: &NodeProto, scope: &Scope, opset: i64) -> Result<Vec<Tensor>, 
         node: node_name(node),
         reason,
     };
-    let entry = entry(node).ok_or_else(|| failed("no such kernel".to_owned()))?;
+    let entry = kernel_entry(node).ok_or_else(|| failed("no such kernel".to_owned()))?;
     let inputs = node
         .input
         .iter()

@@ -6,8 +6,8 @@ use souk_host::isa::Isa;
 use souk_memory::{DType, Tensor};
 
 use super::call::{Call, KernelError, Results};
-use super::shape::{broadcast, broadcast_places, count, places, strides};
-use super::value::{floats, from_floats, from_ints, ints};
+use super::shape::{broadcast_places, broadcast_shape, element_count, index_offsets, strides};
+use super::value::{from_floats, from_ints, to_floats, to_ints};
 
 /// A batch of matrices: `batch` is the shape of the batch, each matrix is `rows` by `columns`.
 pub(super) struct Matrices<T> {
@@ -25,8 +25,9 @@ pub(super) trait Number:
 
 impl<T: Copy + Default + std::ops::Mul<Output = T> + std::ops::AddAssign> Number for T {}
 
-/// Returns the products of two batches of matrices, with the smaller batch broadcast.
-pub(super) fn product<T: Number>(
+/// Returns the products of two batches of matrices, with the smaller batch broadcast. The left
+/// matrices must have as many columns as the right ones have rows.
+pub(super) fn multiply_batches<T: Number>(
     left: &Matrices<T>,
     right: &Matrices<T>,
 ) -> Result<Matrices<T>, KernelError> {
@@ -34,17 +35,17 @@ pub(super) fn product<T: Number>(
         let shape = |it: &Matrices<T>| vec![it.rows, it.columns];
         return Err(KernelError::Shapes(shape(left), shape(right)));
     }
-    let batch = broadcast(&left.batch, &right.batch)?;
+    let batch = broadcast_shape(&left.batch, &right.batch)?;
     let (rows, depth, columns) = (left.rows, left.columns, right.columns);
     let size = [&batch[..], &[rows, columns]].concat();
-    let mut values = vec![T::default(); count(&size)?];
+    let mut values = vec![T::default(); element_count(&size)?];
     let left_places = broadcast_places(&left.batch, &batch);
     let right_places = broadcast_places(&right.batch, &batch);
     for (index, (from, with)) in left_places.into_iter().zip(right_places).enumerate() {
         let target = &mut values[index * rows * columns..(index + 1) * rows * columns];
         let left = &left.values[from * rows * depth..(from + 1) * rows * depth];
         let right = &right.values[with * depth * columns..(with + 1) * depth * columns];
-        multiply(target, left, right, (rows, depth, columns));
+        multiply_into(target, left, right, (rows, depth, columns));
     }
     Ok(Matrices {
         values,
@@ -59,8 +60,13 @@ const BLOCK_ROWS: usize = 4;
 const BLOCK_COLUMNS: usize = 16;
 
 /// Multiplies with the widest vectors available; each width adds up a sum in the same order.
-fn multiply<T: Number>(target: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
-    match Isa::found() {
+fn multiply_into<T: Number>(
+    target: &mut [T],
+    left: &[T],
+    right: &[T],
+    sizes: (usize, usize, usize),
+) {
+    match Isa::detect_widest() {
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "built for wider vectors")]
         // SAFETY: `Isa::found` returns this variant only if the processor has the instructions.
@@ -69,20 +75,20 @@ fn multiply<T: Number>(target: &mut [T], left: &[T], right: &[T], sizes: (usize,
         #[expect(unsafe_code, reason = "built for wider vectors")]
         // SAFETY: as above.
         Isa::Avx2 => unsafe { multiply_256(target, left, right, sizes) },
-        Isa::Plain => multiply_blocks(target, left, right, sizes),
+        Isa::Plain => multiply_blocks(target, left, right, sizes.0, sizes.1, sizes.2),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
 fn multiply_512<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
-    multiply_blocks(t, left, right, sizes);
+    multiply_blocks(t, left, right, sizes.0, sizes.1, sizes.2);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn multiply_256<T: Number>(t: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
-    multiply_blocks(t, left, right, sizes);
+    multiply_blocks(t, left, right, sizes.0, sizes.1, sizes.2);
 }
 
 #[inline(always)]
@@ -90,7 +96,9 @@ fn multiply_blocks<T: Number>(
     target: &mut [T],
     left: &[T],
     right: &[T],
-    (rows, depth, columns): (usize, usize, usize),
+    rows: usize,
+    depth: usize,
+    columns: usize,
 ) {
     let (whole_rows, whole_columns) = (
         rows / BLOCK_ROWS * BLOCK_ROWS,
@@ -130,9 +138,11 @@ fn multiply_blocks<T: Number>(
 }
 
 /// Returns the two operands of a matrix product; a vector becomes a row or a column.
-fn operands<T>(
-    (left, left_dims): (Vec<T>, &[usize]),
-    (right, right_dims): (Vec<T>, &[usize]),
+fn matrix_operands<T>(
+    left: Vec<T>,
+    left_dims: &[usize],
+    right: Vec<T>,
+    right_dims: &[usize],
 ) -> Result<(Matrices<T>, Matrices<T>), KernelError> {
     let left = match left_dims {
         [] => return Err(KernelError::Range(0)),
@@ -182,22 +192,31 @@ fn product_dims<T>(product: &Matrices<T>, left: &[usize], right: &[usize]) -> Ve
 pub(super) fn matmul(call: &Call<'_>) -> Results {
     let (left, right) = (call.input(0)?, call.input(1)?);
     if left.dtype().is_float() {
-        let pair = operands((floats(left)?, left.dims()), (floats(right)?, right.dims()))?;
-        let result = product(&pair.0, &pair.1)?;
+        let pair = matrix_operands(
+            to_floats(left)?,
+            left.dims(),
+            to_floats(right)?,
+            right.dims(),
+        )?;
+        let result = multiply_batches(&pair.0, &pair.1)?;
         let dims = product_dims(&result, left.dims(), right.dims());
         return Ok(vec![from_floats(left.dtype(), &dims, result.values)?]);
     }
-    let pair = operands((ints(left)?, left.dims()), (ints(right)?, right.dims()))?;
-    let result = product(&pair.0, &pair.1)?;
+    let pair = matrix_operands(to_ints(left)?, left.dims(), to_ints(right)?, right.dims())?;
+    let result = multiply_batches(&pair.0, &pair.1)?;
     let dims = product_dims(&result, left.dims(), right.dims());
     Ok(vec![from_ints(left.dtype(), &dims, result.values)?])
 }
 
 /// Subtracts the zero point from integers: one for all, or one for each row (or column).
-fn shifted(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool) -> Result<Vec<i128>, KernelError> {
-    let values = ints(tensor)?;
+fn subtract_zero_point(
+    tensor: &Tensor,
+    zero: Option<&Tensor>,
+    by_row: bool,
+) -> Result<Vec<i128>, KernelError> {
+    let values = to_ints(tensor)?;
     let Some(zero) = zero else { return Ok(values) };
-    let zeros = ints(zero)?;
+    let zeros = to_ints(zero)?;
     let columns = tensor.dims().last().copied().unwrap_or(1).max(1);
     let rows = tensor
         .dims()
@@ -221,10 +240,10 @@ fn shifted(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool) -> Result<Vec<i
 
 pub(super) fn matmul_integer(call: &Call<'_>) -> Results {
     let (left, right) = (call.input(0)?, call.input(1)?);
-    let first = shifted(left, call.optional(2), true)?;
-    let second = shifted(right, call.optional(3), false)?;
-    let pair = operands((first, left.dims()), (second, right.dims()))?;
-    let result = product(&pair.0, &pair.1)?;
+    let first = subtract_zero_point(left, call.optional_input(2), true)?;
+    let second = subtract_zero_point(right, call.optional_input(3), false)?;
+    let pair = matrix_operands(first, left.dims(), second, right.dims())?;
+    let result = multiply_batches(&pair.0, &pair.1)?;
     let dims = product_dims(&result, left.dims(), right.dims());
     Ok(vec![from_ints(DType::I32, &dims, result.values)?])
 }
@@ -232,19 +251,22 @@ pub(super) fn matmul_integer(call: &Call<'_>) -> Results {
 /// Multiplies quantised matrices, and quantises the product.
 pub(super) fn qlinear_matmul(call: &Call<'_>) -> Results {
     let (left, right, zero) = (call.input(0)?, call.input(3)?, call.input(7)?);
-    let first = shifted(left, call.optional(2), true)?;
-    let second = shifted(right, call.optional(5), false)?;
-    let pair = operands((first, left.dims()), (second, right.dims()))?;
-    let result = product(&pair.0, &pair.1)?;
-    let scale = |index| call.scalar(index)?.ok_or(KernelError::Missing(index));
+    let first = subtract_zero_point(left, call.optional_input(2), true)?;
+    let second = subtract_zero_point(right, call.optional_input(5), false)?;
+    let pair = matrix_operands(first, left.dims(), second, right.dims())?;
+    let result = multiply_batches(&pair.0, &pair.1)?;
+    let scale = |index| {
+        call.optional_scalar(index)?
+            .ok_or(KernelError::Missing(index))
+    };
     let factor = scale(1)? * scale(4)? / scale(6)?;
-    let offset = floats(zero)?
+    let offset = to_floats(zero)?
         .first()
         .copied()
         .ok_or(KernelError::Range(7))?;
     let quantise = |value: i128| {
-        let rounded = super::functions::round(value as f64 * factor) + offset;
-        super::quantize::saturated(zero.dtype(), rounded)
+        let rounded = super::functions::round_half_even(value as f64 * factor) + offset;
+        super::quantize::clamp_to_type(zero.dtype(), rounded)
     };
     let dims = product_dims(&result, left.dims(), right.dims());
     Ok(vec![from_ints(
@@ -262,21 +284,21 @@ pub(super) fn gemm(call: &Call<'_>) -> Results {
             right.dims().to_vec(),
         ));
     };
-    let first = matrix(floats(left)?, a, b, call.flag("transA"));
-    let second = matrix(floats(right)?, c, d, call.flag("transB"));
+    let first = build_matrix(to_floats(left)?, a, b, call.flag("transA"));
+    let second = build_matrix(to_floats(right)?, c, d, call.flag("transB"));
     let (alpha, beta) = (call.float("alpha", 1.0), call.float("beta", 1.0));
-    let result = product(&first, &second)?;
+    let result = multiply_batches(&first, &second)?;
     let dims = [result.rows, result.columns];
     let mut values: Vec<f64> = result
         .values
         .into_iter()
         .map(|value| alpha * value)
         .collect();
-    if let Some(bias) = call.optional(2) {
-        if broadcast(bias.dims(), &dims)? != dims {
+    if let Some(bias) = call.optional_input(2) {
+        if broadcast_shape(bias.dims(), &dims)? != dims {
             return Err(KernelError::Shapes(bias.dims().to_vec(), dims.to_vec()));
         }
-        let added = floats(bias)?;
+        let added = to_floats(bias)?;
         let places = broadcast_places(bias.dims(), &dims);
         for (value, place) in values.iter_mut().zip(places) {
             *value += beta * added[place];
@@ -286,7 +308,7 @@ pub(super) fn gemm(call: &Call<'_>) -> Results {
 }
 
 /// Returns a matrix, transposed if `turn`.
-fn matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices<f64> {
+fn build_matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices<f64> {
     if !turn {
         return Matrices {
             values,
@@ -295,7 +317,7 @@ fn matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices
             columns,
         };
     }
-    let order = places(&[columns, rows], &[1, columns]);
+    let order = index_offsets(&[columns, rows], &[1, columns]);
     let values = order.into_iter().map(|place| values[place]).collect();
     Matrices {
         values,
@@ -314,7 +336,7 @@ pub(super) fn det(call: &Call<'_>) -> Results {
     if rows != columns {
         return Err(KernelError::Shapes(vec![rows], vec![columns]));
     }
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let matrices = values.chunks_exact((rows * rows).max(1));
     let results = matrices
         .map(|matrix| determinant(matrix.to_vec(), rows))
@@ -372,7 +394,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
             .iter()
             .map(|letter| steps.get(letter).copied().unwrap_or(0))
             .collect();
-        places(&sizes(letters), &steps)
+        index_offsets(&sizes(letters), &steps)
     };
     let kept: Vec<Vec<usize>> = notation
         .steps
@@ -386,9 +408,9 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
         .collect();
     let values: Vec<Vec<f64>> = tensors
         .iter()
-        .map(|it| floats(it))
+        .map(|it| to_floats(it))
         .collect::<Result<_, _>>()?;
-    let terms = count(&sizes(&notation.summed))?;
+    let terms = element_count(&sizes(&notation.summed))?;
     let one = |place: usize| -> f64 {
         let term = |step: usize| -> f64 {
             let factors = values.iter().zip(&kept).zip(&summed);
@@ -398,7 +420,7 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
         };
         (0..terms).map(term).sum()
     };
-    let results = (0..count(&dims)?).map(one).collect();
+    let results = (0..element_count(&dims)?).map(one).collect();
     Ok(vec![from_floats(dtype, &dims, results)?])
 }
 
@@ -427,7 +449,7 @@ impl Notation {
         let mut steps = Vec::new();
         let mut letters_of = Vec::new();
         for (term, tensor) in terms.iter().zip(tensors) {
-            let letters = spelled(term, tensor.dims().len()).ok_or(malformed.clone())?;
+            let letters = operand_letters(term, tensor.dims().len()).ok_or(malformed.clone())?;
             let mut own: BTreeMap<char, usize> = BTreeMap::new();
             let strides = strides(tensor.dims());
             for ((&letter, &size), &step) in letters.iter().zip(tensor.dims()).zip(&strides) {
@@ -454,9 +476,9 @@ impl Notation {
                     .filter(|letter| letter.is_alphabetic())
                     .count();
                 let dots = if right.contains("...") { dots } else { 0 };
-                spelled(right, named + dots).ok_or(malformed.clone())?
+                operand_letters(right, named + dots).ok_or(malformed.clone())?
             }
-            None => implied(&letters_of),
+            None => implicit_output(&letters_of),
         };
         if output.iter().any(|letter| !sizes.contains_key(letter)) {
             return Err(malformed);
@@ -476,7 +498,7 @@ impl Notation {
 }
 
 /// Returns the letters of one operand of `rank` dimensions.
-fn spelled(term: &str, rank: usize) -> Option<Vec<char>> {
+fn operand_letters(term: &str, rank: usize) -> Option<Vec<char>> {
     let named = term.chars().filter(|letter| letter.is_alphabetic()).count();
     let dots = rank.checked_sub(named).filter(|&dots| dots < 10)?;
     if !term.contains("...") {
@@ -490,7 +512,7 @@ fn spelled(term: &str, rank: usize) -> Option<Vec<char>> {
 }
 
 /// Returns the implied output: the ellipsis, then letters that appear once, in alphabetical order.
-fn implied(letters_of: &[Vec<char>]) -> Vec<char> {
+fn implicit_output(letters_of: &[Vec<char>]) -> Vec<char> {
     let mut counts: BTreeMap<char, usize> = BTreeMap::new();
     for &letter in letters_of.iter().flatten() {
         *counts.entry(letter).or_insert(0) += 1;
@@ -529,7 +551,7 @@ mod tests {
             let left: Vec<f64> = wave(rows * depth).collect();
             let right: Vec<f64> = wave(depth * columns).collect();
             let mut found = vec![0.0; rows * columns];
-            multiply(&mut found, &left, &right, (rows, depth, columns));
+            multiply_into(&mut found, &left, &right, (rows, depth, columns));
             for (at, found) in found.into_iter().enumerate() {
                 let (row, column) = (at / columns, at % columns);
                 let mut sum = 0.0;

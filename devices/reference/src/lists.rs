@@ -8,11 +8,11 @@
 use souk_memory::{DType, Shape, Tensor};
 use souk_onnx::DataType;
 
-use super::call::{Call, KernelError, Results, axis};
-use super::control::{Body, stacked};
-use super::layout::{joined, section, sizes};
-use super::shape::count;
-use super::value::{indices, item};
+use super::call::{Call, KernelError, Results, resolve_axis};
+use super::control::{Body, stack_tensors};
+use super::layout::{concat_along, slice_along, to_sizes};
+use super::shape::element_count;
+use super::value::{element_bytes, to_indices};
 
 /// The first word of a list.
 const MARK: u64 = u64::from_le_bytes(*b"souklist");
@@ -25,9 +25,9 @@ const LENGTH_MAX: u64 = 1 << 20;
 /// Such a tensor can have at most this many dimensions.
 const RANK_MAX: u64 = 64;
 
-/// Packs a list into one tensor.
-fn packed(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
-    let width = dtype.bytes().ok_or(KernelError::DType(dtype))?;
+/// Packs a list, whose tensors must all have the type `dtype`, into one tensor.
+fn pack_list(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
+    let width = dtype.byte_width().ok_or(KernelError::DType(dtype))?;
     let mut words = vec![MARK, list.len() as u64];
     for tensor in list {
         if tensor.dtype() != dtype {
@@ -44,7 +44,7 @@ fn packed(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
     for tensor in list {
         bytes.extend_from_slice(tensor.bytes());
     }
-    let length = count(&[bytes.len() / width])?;
+    let length = element_count(&[bytes.len() / width])?;
     Ok(Tensor::new(dtype, Shape::new([length])?, bytes.into())?)
 }
 
@@ -78,15 +78,15 @@ impl Words<'_> {
         })
     }
 
-    fn below(&mut self, end: u64) -> Option<usize> {
+    fn next_below(&mut self, end: u64) -> Option<usize> {
         let word = self.next().filter(|word| *word < end)?;
         usize::try_from(word).ok()
     }
 }
 
 /// Unpacks the tensors of a list; returns `None` if the tensor is not a list.
-fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
-    let width = list.dtype().bytes()?;
+fn unpack_list(list: &Tensor) -> Option<Vec<Tensor>> {
+    let width = list.dtype().byte_width()?;
     let mut words = Words {
         is_bits: list.dtype() == DType::Bool,
         bytes: list.bytes(),
@@ -95,17 +95,17 @@ fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
     if list.dims().len() != 1 || words.next()? != MARK {
         return None;
     }
-    let length = words.below(LENGTH_MAX)?;
+    let length = words.next_below(LENGTH_MAX)?;
     let mut shapes = Vec::new();
     for _ in 0..length {
-        let rank = words.below(RANK_MAX)?;
-        let dims = (0..rank).map(|_| words.below(u64::MAX));
+        let rank = words.next_below(RANK_MAX)?;
+        let dims = (0..rank).map(|_| words.next_below(u64::MAX));
         shapes.push(dims.collect::<Option<Vec<usize>>>()?);
     }
     let mut at = words.at.next_multiple_of(ALIGNED);
     let mut tensors = Vec::with_capacity(shapes.len());
     for dims in shapes {
-        let end = at.checked_add(count(&dims).ok()?.checked_mul(width)?)?;
+        let end = at.checked_add(element_count(&dims).ok()?.checked_mul(width)?)?;
         if end > list.bytes().len() {
             return None;
         }
@@ -117,17 +117,18 @@ fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
 }
 
 /// Returns an input that must be a list.
-fn input(call: &Call<'_>, index: usize) -> Result<Vec<Tensor>, KernelError> {
-    unpacked(call.input(index)?).ok_or(KernelError::NoList(index))
+fn list_input(call: &Call<'_>, index: usize) -> Result<Vec<Tensor>, KernelError> {
+    unpack_list(call.input(index)?).ok_or(KernelError::NoList(index))
 }
 
 /// Returns the index that an input states in a list of `length`, counted from either end, if it is
 /// below `end`; `default` if the input is absent.
-fn place(
+fn list_index(
     call: &Call<'_>,
     index: usize,
     length: usize,
-    (end, default): (usize, usize),
+    end: usize,
+    default: usize,
 ) -> Result<usize, KernelError> {
     let Some(stated) = call.scalar_int(index)? else {
         return Ok(default);
@@ -141,80 +142,79 @@ fn place(
     place.ok_or(KernelError::Range(index))
 }
 
-pub(super) fn empty(call: &Call<'_>) -> Results {
+pub(super) fn sequence_empty(call: &Call<'_>) -> Results {
     let code = call.int("dtype", i64::from(DataType::Float as i32));
     let code = i32::try_from(code).map_err(|_| KernelError::Attribute("dtype"))?;
     let dtype = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("dtype"))?;
-    Ok(vec![packed(dtype, &[])?])
+    Ok(vec![pack_list(dtype, &[])?])
 }
 
-pub(super) fn construct(call: &Call<'_>) -> Results {
+pub(super) fn sequence_construct(call: &Call<'_>) -> Results {
     let list: Result<Vec<Tensor>, _> = (0..call.inputs.len())
         .map(|index| call.input(index).cloned())
         .collect();
-    Ok(vec![packed(call.input(0)?.dtype(), &list?)?])
+    Ok(vec![pack_list(call.input(0)?.dtype(), &list?)?])
 }
 
-pub(super) fn insert(call: &Call<'_>) -> Results {
-    let mut list = input(call, 0)?;
+pub(super) fn sequence_insert(call: &Call<'_>) -> Results {
+    let mut list = list_input(call, 0)?;
     let new = call.input(1)?.clone();
-    let ends = (list.len() + 1, list.len());
-    let at = place(call, 2, list.len(), ends)?;
+    let at = list_index(call, 2, list.len(), list.len() + 1, list.len())?;
     // An empty list may have been declared with another type.
     let dtype = new.dtype();
     list.insert(at, new);
-    Ok(vec![packed(dtype, &list)?])
+    Ok(vec![pack_list(dtype, &list)?])
 }
 
-pub(super) fn erase(call: &Call<'_>) -> Results {
-    let mut list = input(call, 0)?;
+pub(super) fn sequence_erase(call: &Call<'_>) -> Results {
+    let mut list = list_input(call, 0)?;
     let last = list.len().checked_sub(1).ok_or(KernelError::Range(0))?;
-    list.remove(place(call, 1, list.len(), (list.len(), last))?);
-    Ok(vec![packed(call.input(0)?.dtype(), &list)?])
+    list.remove(list_index(call, 1, list.len(), list.len(), last)?);
+    Ok(vec![pack_list(call.input(0)?.dtype(), &list)?])
 }
 
-pub(super) fn at(call: &Call<'_>) -> Results {
-    let list = input(call, 0)?;
+pub(super) fn sequence_at(call: &Call<'_>) -> Results {
+    let list = list_input(call, 0)?;
     call.input(1)?;
-    let at = place(call, 1, list.len(), (list.len(), 0))?;
+    let at = list_index(call, 1, list.len(), list.len(), 0)?;
     Ok(vec![list[at].clone()])
 }
 
-pub(super) fn length(call: &Call<'_>) -> Results {
-    Ok(vec![Tensor::scalar(input(call, 0)?.len() as i64)])
+pub(super) fn sequence_length(call: &Call<'_>) -> Results {
+    Ok(vec![Tensor::scalar(list_input(call, 0)?.len() as i64)])
 }
 
-pub(super) fn concat(call: &Call<'_>) -> Results {
-    let list = input(call, 0)?;
+pub(super) fn concat_from_sequence(call: &Call<'_>) -> Results {
+    let list = list_input(call, 0)?;
     let first = list.first().ok_or(KernelError::Range(0))?;
     let stated = call
         .node
         .int("axis")
         .ok_or(KernelError::Attribute("axis"))?;
     if call.flag("new_axis") {
-        let along = axis(stated, first.dims().len() + 1)?;
-        return Ok(vec![stacked(&list, along)?]);
+        let along = resolve_axis(stated, first.dims().len() + 1)?;
+        return Ok(vec![stack_tensors(&list, along)?]);
     }
-    let along = axis(stated, first.dims().len())?;
-    Ok(vec![joined(&list.iter().collect::<Vec<_>>(), along)?])
+    let along = resolve_axis(stated, first.dims().len())?;
+    Ok(vec![concat_along(&list.iter().collect::<Vec<_>>(), along)?])
 }
 
-pub(super) fn split(call: &Call<'_>) -> Results {
+pub(super) fn split_to_sequence(call: &Call<'_>) -> Results {
     let source = call.input(0)?;
-    item(source)?;
-    let along = axis(call.int("axis", 0), source.dims().len())?;
+    element_bytes(source)?;
+    let along = resolve_axis(call.int("axis", 0), source.dims().len())?;
     let extent = source.dims()[along];
-    let stated = call.optional(1);
+    let stated = call.optional_input(1);
     let lengths = match stated {
         Some(stated) if stated.dims().is_empty() => {
-            let size = sizes(&indices(stated)?, 1)?[0];
+            let size = to_sizes(&to_indices(stated)?, 1)?[0];
             if size == 0 {
                 return Err(KernelError::Range(1));
             }
             let pieces = (0..extent).step_by(size);
             pieces.map(|start| size.min(extent - start)).collect()
         }
-        Some(stated) => sizes(&indices(stated)?, 1)?,
+        Some(stated) => to_sizes(&to_indices(stated)?, 1)?,
         None => vec![1; extent],
     };
     if lengths.iter().sum::<usize>() != extent {
@@ -224,24 +224,24 @@ pub(super) fn split(call: &Call<'_>) -> Results {
     let mut start = 0;
     let mut list = Vec::with_capacity(lengths.len());
     for length in lengths {
-        let part = section(source, along, start, length)?;
+        let part = slice_along(source, along, start, length)?;
         start += length;
         let mut dims = part.dims().to_vec();
         if !keeps {
             dims.remove(along);
         }
-        list.push(part.reshaped(dims)?);
+        list.push(part.to_shape(dims)?);
     }
-    Ok(vec![packed(source.dtype(), &list)?])
+    Ok(vec![pack_list(source.dtype(), &list)?])
 }
 
 /// Runs `SequenceMap`: the body once for each index of its lists.
-pub(super) fn map(call: &Call<'_>) -> Results {
-    let body = Body::of(call, "body")?;
-    let first = input(call, 0)?;
+pub(super) fn sequence_map(call: &Call<'_>) -> Results {
+    let body = Body::from_attribute(call, "body")?;
+    let first = list_input(call, 0)?;
     let others = (1..call.inputs.len()).map(|index| {
         let given = call.input(index)?;
-        Ok((given.clone(), unpacked(given)))
+        Ok((given.clone(), unpack_list(given)))
     });
     let others: Vec<(Tensor, Option<Vec<Tensor>>)> = others.collect::<Result<_, KernelError>>()?;
     let mut made: Vec<Vec<Tensor>> = vec![Vec::new(); body.graph.output.len()];
@@ -260,7 +260,9 @@ pub(super) fn map(call: &Call<'_>) -> Results {
             .for_each(|(list, tensor)| list.push(tensor));
     }
     let dtype = |list: &[Tensor]| list.first().map_or(DType::F32, Tensor::dtype);
-    made.iter().map(|list| packed(dtype(list), list)).collect()
+    made.iter()
+        .map(|list| pack_list(dtype(list), list))
+        .collect()
 }
 
 #[cfg(test)]
@@ -295,9 +297,9 @@ mod tests {
             (DType::Bool, vec![truths.clone(), truths]),
         ];
         for (dtype, list) in lists {
-            let whole = packed(dtype, &list).unwrap();
+            let whole = pack_list(dtype, &list).unwrap();
             assert_eq!(whole.dtype(), dtype);
-            let found = unpacked(&whole).unwrap();
+            let found = unpack_list(&whole).unwrap();
             let bytes = |list: &[Tensor]| -> Vec<_> {
                 list.iter()
                     .map(|it| (it.dims().to_vec(), it.bytes().clone()))
@@ -309,19 +311,19 @@ mod tests {
 
     #[test]
     fn a_tensor_that_is_no_list_is_refused_however_it_is_cut() {
-        assert!(unpacked(&ints(&[9], 0)).is_none());
-        let whole = packed(DType::U8, &[Tensor::from_vec([3], vec![1u8; 3]).unwrap()]).unwrap();
+        assert!(unpack_list(&ints(&[9], 0)).is_none());
+        let whole = pack_list(DType::U8, &[Tensor::from_vec([3], vec![1u8; 3]).unwrap()]).unwrap();
         for length in 0..whole.bytes().len() {
             let cut = whole.bytes().slice(..length);
             let cut = Tensor::new(DType::U8, Shape::new([length]).unwrap(), cut).unwrap();
-            assert!(unpacked(&cut).is_none(), "{length}");
+            assert!(unpack_list(&cut).is_none(), "{length}");
         }
         // Sizes and counts beyond what is there.
         for word in [1, 2, 3] {
             let mut bytes = whole.bytes().to_vec();
             bytes[word * WORD..(word + 1) * WORD].fill(0xff);
             let bent = Tensor::from_vec([bytes.len()], bytes).unwrap();
-            assert!(unpacked(&bent).is_none(), "word {word}");
+            assert!(unpack_list(&bent).is_none(), "word {word}");
         }
     }
 
@@ -342,9 +344,10 @@ mod tests {
 
     #[test]
     fn lists_are_split_indexed_and_joined() {
-        let split =
-            |inputs: &[&str]| NodeProto::of("SplitToSequence", inputs, "q").with("axis", 1i64);
-        let at = NodeProto::of("SequenceAt", &["q", "last"], "y");
+        let split = |inputs: &[&str]| {
+            NodeProto::for_operator("SplitToSequence", inputs, "q").with("axis", 1i64)
+        };
+        let at = NodeProto::for_operator("SequenceAt", &["q", "last"], "y");
         let found = made(&[split(&["x", "s"]), at.clone()], "y");
         assert_eq!(found.dims(), [2, 2]);
         assert_eq!(found.to_vec::<i64>().unwrap(), [2, 3, 5, 6]);
@@ -353,7 +356,7 @@ mod tests {
         let dropped = split(&["x"]).with("keepdims", 0i64);
         let found = made(&[dropped.clone(), at], "y");
         assert_eq!(found.dims(), [2]);
-        let joined = NodeProto::of("ConcatFromSequence", &["q"], "y").with("axis", 0i64);
+        let joined = NodeProto::for_operator("ConcatFromSequence", &["q"], "y").with("axis", 0i64);
         let found = made(&[dropped, joined.with("new_axis", 1i64)], "y");
         assert_eq!(found.to_vec::<i64>().unwrap(), [1, 4, 2, 5, 3, 6]);
         assert_eq!(found.dims(), [3, 2]);
@@ -362,19 +365,19 @@ mod tests {
     #[test]
     fn lists_grow_and_shrink() {
         let nodes = [
-            NodeProto::of("SequenceEmpty", &[], "none"),
-            NodeProto::of("SequenceInsert", &["none", "two"], "one"),
-            NodeProto::of("SequenceConstruct", &["two", "last"], "pair"),
-            NodeProto::of("SequenceInsert", &["pair", "two", "last"], "three"),
-            NodeProto::of("SequenceErase", &["three"], "two_left"),
-            NodeProto::of("SequenceLength", &["three"], "length"),
-            NodeProto::of("ConcatFromSequence", &["two_left"], "y")
+            NodeProto::for_operator("SequenceEmpty", &[], "none"),
+            NodeProto::for_operator("SequenceInsert", &["none", "two"], "one"),
+            NodeProto::for_operator("SequenceConstruct", &["two", "last"], "pair"),
+            NodeProto::for_operator("SequenceInsert", &["pair", "two", "last"], "three"),
+            NodeProto::for_operator("SequenceErase", &["three"], "two_left"),
+            NodeProto::for_operator("SequenceLength", &["three"], "length"),
+            NodeProto::for_operator("ConcatFromSequence", &["two_left"], "y")
                 .with("axis", 0i64)
                 .with("new_axis", 1i64),
         ];
         assert_eq!(made(&nodes, "length").to_vec::<i64>().unwrap(), [3]);
         assert_eq!(made(&nodes, "y").to_vec::<i64>().unwrap(), [2, 2]);
-        let beyond = NodeProto::of("SequenceAt", &["one", "two"], "z");
+        let beyond = NodeProto::for_operator("SequenceAt", &["one", "two"], "z");
         let nodes = [&nodes[..2], &[beyond]].concat();
         let mut scope = Scope::from([("two".to_owned(), Tensor::scalar(2i64))]);
         let error = run_nodes(&nodes, &mut scope, 17).unwrap_err();

@@ -3,7 +3,7 @@
 use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results};
-use super::value::{floats, from_floats};
+use super::value::{from_floats, to_floats};
 
 /// Scores with the axes samples, classes and positions, and the true class at each position.
 struct Scores {
@@ -27,10 +27,10 @@ impl Scores {
         if !labels.iter().all(allowed) {
             return Err(KernelError::Range(1));
         }
-        let weights = call.optional(2).map(floats).transpose()?;
+        let weights = call.optional_input(2).map(to_floats).transpose()?;
         let plane = spatial.iter().product();
         Ok(Self {
-            values: floats(input)?,
+            values: to_floats(input)?,
             classes,
             plane,
             labels,
@@ -40,7 +40,7 @@ impl Scores {
     }
 
     /// Returns the weighted loss of each position, and the sum of weights.
-    fn losses(&self) -> (Vec<f64>, f64) {
+    fn weighted_losses(&self) -> (Vec<f64>, f64) {
         let mut weight_sum = 0.0;
         let mut losses = Vec::with_capacity(self.labels.len());
         for (place, &label) in self.labels.iter().enumerate() {
@@ -57,8 +57,8 @@ impl Scores {
         (losses, weight_sum)
     }
 
-    fn reduced(&self, call: &Call<'_>) -> Result<Tensor, KernelError> {
-        let (losses, weights) = self.losses();
+    fn reduce_losses(&self, call: &Call<'_>) -> Result<Tensor, KernelError> {
+        let (losses, weights) = self.weighted_losses();
         let dtype = call.input(0)?.dtype();
         match call.text("reduction", "mean") {
             "none" => from_floats(dtype, call.input(1)?.dims(), losses),
@@ -69,7 +69,7 @@ impl Scores {
 }
 
 pub(super) fn negative_log_likelihood(call: &Call<'_>) -> Results {
-    Ok(vec![Scores::read(call)?.reduced(call)?])
+    Ok(vec![Scores::read(call)?.reduce_losses(call)?])
 }
 
 pub(super) fn softmax_cross_entropy(call: &Call<'_>) -> Results {
@@ -88,5 +88,5 @@ pub(super) fn softmax_cross_entropy(call: &Call<'_>) -> Results {
     }
     let input = call.input(0)?;
     let logs = from_floats(input.dtype(), input.dims(), scores.values.clone())?;
-    Ok(vec![scores.reduced(call)?, logs])
+    Ok(vec![scores.reduce_losses(call)?, logs])
 }

@@ -13,25 +13,25 @@ const SIGN: u8 = 8;
 
 /// Returns whether a byte holds several elements of a type.
 pub(super) fn is_narrow(dtype: DType) -> bool {
-    dtype.bits() < 8
+    dtype.bit_width() < 8
 }
 
 /// Returns the bits of each element.
-pub(super) fn unpacked(tensor: &Tensor) -> Vec<u8> {
-    let bits = tensor.dtype().bits();
+pub(super) fn unpack_elements(tensor: &Tensor) -> Vec<u8> {
+    let bits = tensor.dtype().bit_width();
     let (lanes, mask) = (8 / bits, (1u8 << bits) - 1);
     let bytes = tensor.bytes();
     let element = |at: usize| (bytes[at / lanes] >> (bits * (at % lanes))) & mask;
-    (0..tensor.shape().count()).map(element).collect()
+    (0..tensor.shape().element_count()).map(element).collect()
 }
 
-/// Packs elements into a tensor.
-pub(super) fn packed(
+/// Packs elements into a tensor, whose last byte can have unused bits.
+pub(super) fn pack_elements(
     dtype: DType,
     dims: Vec<usize>,
     elements: &[u8],
 ) -> Result<Tensor, KernelError> {
-    let bits = dtype.bits();
+    let bits = dtype.bit_width();
     let (lanes, mask) = (8 / bits, (1u8 << bits) - 1);
     let byte = |elements: &[u8]| {
         let placed = elements.iter().enumerate();
@@ -44,15 +44,15 @@ pub(super) fn packed(
 }
 
 /// Decodes an integer.
-pub(super) fn decoded(dtype: DType, element: u8) -> i128 {
-    let above = 8 - dtype.bits();
+pub(super) fn decode_integer(dtype: DType, element: u8) -> i128 {
+    let above = 8 - dtype.bit_width();
     match dtype {
         DType::I2 | DType::I4 => i128::from((element << above).cast_signed() >> above),
         _ => i128::from(element),
     }
 }
 
-/// Decodes a 4-bit float.
+/// Decodes a 4-bit float; the upper half of the byte must be zero.
 pub(super) fn decoded_float(element: u8) -> f64 {
     let size = SIZES[usize::from(element % SIGN)];
     if element < SIGN { size } else { -size }
@@ -89,10 +89,16 @@ mod tests {
             let count = expected.len();
             let shape = Shape::new(vec![count]).unwrap();
             let tensor = Tensor::new(dtype, shape, bytes.into()).unwrap();
-            let elements = unpacked(&tensor);
-            let found: Vec<i128> = elements.iter().map(|&it| decoded(dtype, it)).collect();
+            let elements = unpack_elements(&tensor);
+            let found: Vec<i128> = elements
+                .iter()
+                .map(|&it| decode_integer(dtype, it))
+                .collect();
             assert_eq!(found, expected, "{dtype}");
-            assert_eq!(packed(dtype, vec![count], &elements).unwrap(), tensor);
+            assert_eq!(
+                pack_elements(dtype, vec![count], &elements).unwrap(),
+                tensor
+            );
         }
     }
 

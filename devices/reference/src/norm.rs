@@ -2,12 +2,12 @@
 
 use souk_memory::{DType, Tensor};
 
-use super::call::{Call, KernelError, Results, axes, axis};
-use super::shape::{around, broadcast_places, count};
-use super::value::{floats, from_floats};
+use super::call::{Call, KernelError, Results, resolve_axes, resolve_axis};
+use super::shape::{broadcast_places, element_count, split_at_axis};
+use super::value::{from_floats, to_floats};
 
 /// Returns mean and variance of some values.
-fn moments(values: &[f64]) -> (f64, f64) {
+fn compute_moments(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     (
@@ -20,13 +20,13 @@ fn moments(values: &[f64]) -> (f64, f64) {
     )
 }
 
-pub(super) fn batch(call: &Call<'_>) -> Results {
+pub(super) fn batch_norm(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let &[_, channels, ref spatial @ ..] = input.dims() else {
         return Err(KernelError::Range(0));
     };
-    let plane = count(spatial)?;
-    let values = floats(input)?;
+    let plane = element_count(spatial)?;
+    let values = to_floats(input)?;
     let (scale, bias) = (call.floats(1)?, call.floats(2)?);
     let (old_mean, old_variance) = (call.floats(3)?, call.floats(4)?);
     if [&scale, &bias, &old_mean, &old_variance]
@@ -47,7 +47,7 @@ pub(super) fn batch(call: &Call<'_>) -> Results {
                 .iter()
                 .enumerate()
                 .filter(|(place, _)| channel_of(*place) == channel);
-            moments(&own.map(|(_, value)| *value).collect::<Vec<f64>>())
+            compute_moments(&own.map(|(_, value)| *value).collect::<Vec<f64>>())
         };
         (0..channels).map(of).unzip()
     } else {
@@ -87,13 +87,13 @@ fn by_group(call: &Call<'_>, groups: usize, scaled_by_group: bool) -> Results {
     if groups == 0 || channels % groups != 0 {
         return Err(KernelError::Attribute("num_groups"));
     }
-    let (plane, epsilon) = (count(spatial)?, call.float("epsilon", 1e-5));
+    let (plane, epsilon) = (element_count(spatial)?, call.float("epsilon", 1e-5));
     let (scale, bias) = (call.floats(1)?, call.floats(2)?);
     let run = channels / groups * plane;
-    let mut values = floats(input)?;
+    let mut values = to_floats(input)?;
     for lane in 0..samples * groups {
         let group = &mut values[lane * run..(lane + 1) * run];
-        let (mean, variance) = moments(group);
+        let (mean, variance) = compute_moments(group);
         for (place, value) in group.iter_mut().enumerate() {
             let channel = lane % groups * (channels / groups) + place / plane.max(1);
             let at = if scaled_by_group {
@@ -107,12 +107,12 @@ fn by_group(call: &Call<'_>, groups: usize, scaled_by_group: bool) -> Results {
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
-pub(super) fn instance(call: &Call<'_>) -> Results {
+pub(super) fn instance_norm(call: &Call<'_>) -> Results {
     let channels = *call.input(0)?.dims().get(1).ok_or(KernelError::Range(0))?;
     by_group(call, channels, false)
 }
 
-pub(super) fn group(call: &Call<'_>) -> Results {
+pub(super) fn group_norm(call: &Call<'_>) -> Results {
     let groups = usize::try_from(call.int("num_groups", 0));
     by_group(
         call,
@@ -122,8 +122,8 @@ pub(super) fn group(call: &Call<'_>) -> Results {
 }
 
 /// Returns the first normalised axis, and the number of elements before and from it.
-fn lines(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), KernelError> {
-    let axis = axis(call.int("axis", -1), input.dims().len())?;
+fn axis_extents(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), KernelError> {
+    let axis = resolve_axis(call.int("axis", -1), input.dims().len())?;
     Ok((
         axis,
         input.dims()[..axis].iter().product(),
@@ -131,31 +131,31 @@ fn lines(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), Kerne
     ))
 }
 
-/// Broadcasts a scale or bias along a line.
-fn along(tensor: &Tensor, dims: &[usize]) -> Result<Vec<f64>, KernelError> {
-    if super::shape::broadcast(tensor.dims(), dims)? != dims {
+/// Broadcasts a scale or bias along a line; its shape must broadcast to `dims`.
+fn broadcast_line(tensor: &Tensor, dims: &[usize]) -> Result<Vec<f64>, KernelError> {
+    if super::shape::broadcast_shape(tensor.dims(), dims)? != dims {
         return Err(KernelError::Shapes(tensor.dims().to_vec(), dims.to_vec()));
     }
-    let values = floats(tensor)?;
+    let values = to_floats(tensor)?;
     Ok(broadcast_places(tensor.dims(), dims)
         .into_iter()
         .map(|place| values[place])
         .collect())
 }
 
-pub(super) fn layer(call: &Call<'_>) -> Results {
+pub(super) fn layer_norm(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let (axis, rows, length) = lines(call, input)?;
+    let (axis, rows, length) = axis_extents(call, input)?;
     let epsilon = call.float("epsilon", 1e-5);
-    let scale = along(call.input(1)?, &input.dims()[axis..])?;
+    let scale = broadcast_line(call.input(1)?, &input.dims()[axis..])?;
     let bias = call
-        .optional(2)
-        .map(|bias| along(bias, &input.dims()[axis..]))
+        .optional_input(2)
+        .map(|bias| broadcast_line(bias, &input.dims()[axis..]))
         .transpose()?;
-    let mut values = floats(input)?;
+    let mut values = to_floats(input)?;
     let (mut means, mut deviations) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     for line in values.chunks_exact_mut(length.max(1)) {
-        let (mean, variance) = moments(line);
+        let (mean, variance) = compute_moments(line);
         let inverse = 1.0 / (variance + epsilon).sqrt();
         for (place, value) in line.iter_mut().enumerate() {
             let shift = bias.as_ref().map_or(0.0, |bias| bias[place]);
@@ -178,10 +178,10 @@ pub(super) fn layer(call: &Call<'_>) -> Results {
 
 pub(super) fn root_mean_square(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let (axis, _, length) = lines(call, input)?;
+    let (axis, _, length) = axis_extents(call, input)?;
     let epsilon = call.float("epsilon", 1e-5);
-    let scale = along(call.input(1)?, &input.dims()[axis..])?;
-    let mut values = floats(input)?;
+    let scale = broadcast_line(call.input(1)?, &input.dims()[axis..])?;
+    let mut values = to_floats(input)?;
     for line in values.chunks_exact_mut(length.max(1)) {
         let square = line.iter().map(|value| value * value).sum::<f64>() / length as f64;
         let inverse = 1.0 / (square + epsilon).sqrt();
@@ -193,7 +193,7 @@ pub(super) fn root_mean_square(call: &Call<'_>) -> Results {
 }
 
 /// Rewrites every lane along an axis with `rewrite`.
-fn lanes(
+fn rewrite_lanes(
     values: &mut [f64],
     (outer, size, inner): (usize, usize, usize),
     rewrite: impl Fn(&mut [f64]),
@@ -211,12 +211,12 @@ fn lanes(
     }
 }
 
-pub(super) fn lp(call: &Call<'_>) -> Results {
+pub(super) fn lp_norm(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let axis = axis(call.int("axis", -1), input.dims().len())?;
+    let axis = resolve_axis(call.int("axis", -1), input.dims().len())?;
     let one = call.int("p", 2) == 1;
-    let mut values = floats(input)?;
-    lanes(&mut values, around(input.dims(), axis), |lane| {
+    let mut values = to_floats(input)?;
+    rewrite_lanes(&mut values, split_at_axis(input.dims(), axis), |lane| {
         let size = if one {
             lane.iter().map(|value| value.abs()).sum::<f64>()
         } else {
@@ -232,7 +232,7 @@ pub(super) fn lp(call: &Call<'_>) -> Results {
 pub(super) fn softmax(call: &Call<'_>, logarithm: bool) -> Results {
     let input = call.input(0)?;
     let old = call.opset < 13;
-    let axis = axis(
+    let axis = resolve_axis(
         call.int("axis", if old { 1 } else { -1 }),
         input.dims().len().max(1),
     )?;
@@ -248,10 +248,10 @@ pub(super) fn softmax(call: &Call<'_>, logarithm: bool) -> Results {
             1,
         )
     } else {
-        around(dims, axis)
+        split_at_axis(dims, axis)
     };
-    let mut values = floats(input)?;
-    lanes(&mut values, around, |lane| softmax_lane(lane, logarithm));
+    let mut values = to_floats(input)?;
+    rewrite_lanes(&mut values, around, |lane| softmax_lane(lane, logarithm));
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
@@ -275,7 +275,7 @@ pub(super) fn mean_variance(call: &Call<'_>) -> Results {
         .ints("axes")
         .filter(|it| !it.is_empty())
         .unwrap_or(&[0, 2, 3]);
-    let over = axes(list, input.dims().len())?;
+    let over = resolve_axes(list, input.dims().len())?;
     let key = |place: usize| {
         let at = super::shape::index_of(place, input.dims());
         let kept = at
@@ -284,14 +284,14 @@ pub(super) fn mean_variance(call: &Call<'_>) -> Results {
             .filter(|(axis, _)| !over.contains(axis));
         kept.fold(0, |sum, (axis, index)| sum * input.dims()[axis] + index)
     };
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let mut groups: std::collections::BTreeMap<usize, Vec<f64>> = Default::default();
     for (place, value) in values.iter().enumerate() {
         groups.entry(key(place)).or_default().push(*value);
     }
     let moments: std::collections::BTreeMap<usize, (f64, f64)> = groups
         .iter()
-        .map(|(key, values)| (*key, moments(values)))
+        .map(|(key, values)| (*key, compute_moments(values)))
         .collect();
     let normal = |(place, value): (usize, &f64)| {
         let (mean, variance) = moments[&key(place)];

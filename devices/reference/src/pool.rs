@@ -4,20 +4,23 @@ use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results};
 use super::conv::Window;
-use super::layout::sizes;
-use super::shape::{count, index_of, strides};
-use super::sort::taken;
-use super::value::{floats, from_floats, from_indices};
+use super::layout::to_sizes;
+use super::shape::{element_count, index_of, strides};
+use super::sort::select_places;
+use super::value::{from_floats, from_indices, to_floats};
 
 /// Returns the window of a pooling node, and the number of elements in one plane of its input.
-fn window(call: &Call<'_>, input: &Tensor) -> Result<(Window, usize), KernelError> {
+fn pooling_window(call: &Call<'_>, input: &Tensor) -> Result<(Window, usize), KernelError> {
     let spatial = input.dims().get(2..).ok_or(KernelError::Range(0))?;
     let kernel = call
         .node
         .ints("kernel_shape")
         .ok_or(KernelError::Attribute("kernel_shape"))?;
-    let kernel = sizes(kernel, 0).map_err(|_| KernelError::Attribute("kernel_shape"))?;
-    Ok((Window::read(call, kernel, spatial)?, count(spatial)?))
+    let kernel = to_sizes(kernel, 0).map_err(|_| KernelError::Attribute("kernel_shape"))?;
+    Ok((
+        Window::read(call, kernel, spatial)?,
+        element_count(spatial)?,
+    ))
 }
 
 fn result_dims(input: &Tensor, window: &Window) -> Vec<usize> {
@@ -26,9 +29,9 @@ fn result_dims(input: &Tensor, window: &Window) -> Vec<usize> {
 
 pub(super) fn max_pool(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let (window, plane) = window(call, input)?;
-    let taps = window.taps(&input.dims()[2..])?;
-    let values = floats(input)?;
+    let (window, plane) = pooling_window(call, input)?;
+    let taps = window.input_taps(&input.dims()[2..])?;
+    let values = to_floats(input)?;
     let planes = input.dims()[0] * input.dims()[1];
     let mut places = Vec::with_capacity(planes * taps.len());
     for lane in 0..planes {
@@ -43,7 +46,7 @@ pub(super) fn max_pool(call: &Call<'_>) -> Results {
         }
     }
     let dims = result_dims(input, &window);
-    let largest = taken(input, &places, &dims)?;
+    let largest = select_places(input, &places, &dims)?;
     let found = if call.flag("storage_order") {
         let columns = |place: usize| {
             let at = index_of(place % plane, &input.dims()[2..]);
@@ -87,15 +90,15 @@ pub(super) fn max_unpool(call: &Call<'_>) -> Results {
         (spatial[axis] as i64 - 1) * steps[axis] + kernel[axis] - pads
     };
     let own: Vec<i64> = (0..spatial.len()).map(size).collect();
-    let natural = [&input.dims()[..2], &sizes(&own, 0)?[..]].concat();
+    let natural = [&input.dims()[..2], &to_sizes(&own, 0)?[..]].concat();
     let dims = match call.optional_ints(2)? {
-        Some(list) => sizes(&list, 2)?,
+        Some(list) => to_sizes(&list, 2)?,
         None => natural.clone(),
     };
     // Indices refer to the natural result; a wider result has it in its first corner.
     let wider = strides(&dims);
-    let mut results = vec![0.0; count(&dims)?];
-    for (value, &place) in floats(input)?.into_iter().zip(&found) {
+    let mut results = vec![0.0; element_count(&dims)?];
+    for (value, &place) in to_floats(input)?.into_iter().zip(&found) {
         let place = usize::try_from(place).map_err(|_| KernelError::Range(1))?;
         let at = index_of(place, &natural);
         let target: usize = at.iter().zip(&wider).map(|(at, step)| at * step).sum();
@@ -107,7 +110,7 @@ pub(super) fn max_unpool(call: &Call<'_>) -> Results {
 pub(super) fn average_pool(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let with_padding = call.flag("count_include_pad");
-    let (window, _) = window(call, input)?;
+    let (window, _) = pooling_window(call, input)?;
     let spatial = input.dims()[2..].to_vec();
     // Taps on padding count, but not those beyond it because of rounding up.
     let inside = |place: usize| -> usize {
@@ -119,7 +122,7 @@ pub(super) fn average_pool(call: &Call<'_>) -> Results {
         };
         (0..spatial.len()).map(along).product()
     };
-    pooled(call, |values, place| {
+    pool_windows(call, |values, place| {
         let (sum, found) = values.fold((0.0, 0usize), |(sum, n), value| (sum + value, n + 1));
         sum / if with_padding { inside(place) } else { found } as f64
     })
@@ -127,7 +130,7 @@ pub(super) fn average_pool(call: &Call<'_>) -> Results {
 
 pub(super) fn lp_pool(call: &Call<'_>) -> Results {
     let power = call.float("p", call.int("p", 2) as f64);
-    pooled(call, |values, _| {
+    pool_windows(call, |values, _| {
         values
             .map(|it| it.abs().powf(power))
             .sum::<f64>()
@@ -136,14 +139,14 @@ pub(super) fn lp_pool(call: &Call<'_>) -> Results {
 }
 
 /// Combines each window into one element; `combine` also gets the position in the result's plane.
-fn pooled(
+fn pool_windows(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>, usize) -> f64,
 ) -> Results {
     let input = call.input(0)?;
-    let (window, plane) = window(call, input)?;
-    let taps = window.taps(&input.dims()[2..])?;
-    let values = floats(input)?;
+    let (window, plane) = pooling_window(call, input)?;
+    let taps = window.input_taps(&input.dims()[2..])?;
+    let values = to_floats(input)?;
     let planes = input.dims()[0] * input.dims()[1];
     let mut results = Vec::with_capacity(planes * taps.len());
     for lane in 0..planes {
@@ -160,7 +163,7 @@ fn pooled(
 }
 
 /// Combines every plane into one element.
-pub(super) fn global(
+pub(super) fn global_pool(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
 ) -> Results {
@@ -168,8 +171,8 @@ pub(super) fn global(
     let &[samples, channels, ref spatial @ ..] = input.dims() else {
         return Err(KernelError::Range(0));
     };
-    let plane = count(spatial)?;
-    let values = floats(input)?;
+    let plane = element_count(spatial)?;
+    let values = to_floats(input)?;
     let lanes = 0..samples * channels;
     let one = |lane: usize| combine(&mut values[lane * plane..(lane + 1) * plane].iter().copied());
     let dims = [&[samples, channels], &vec![1; spatial.len()][..]].concat();
@@ -189,8 +192,8 @@ pub(super) fn local_response(call: &Call<'_>) -> Results {
     let size = call.int("size", 1).max(1) as usize;
     let (alpha, beta) = (call.float("alpha", 1e-4), call.float("beta", 0.75));
     let bias = call.float("bias", 1.0);
-    let plane = count(spatial)?;
-    let values = floats(input)?;
+    let plane = element_count(spatial)?;
+    let values = to_floats(input)?;
     let mut results = Vec::with_capacity(values.len());
     for sample in 0..samples {
         for channel in 0..channels {

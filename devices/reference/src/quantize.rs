@@ -2,15 +2,15 @@
 
 use souk_memory::{DType, Tensor};
 
-use super::call::{Call, KernelError, Results, axis};
-use super::functions::{encode_small, is_small_float, round};
+use super::call::{Call, KernelError, Results, resolve_axis};
+use super::functions::{encode_small, is_small_float, round_half_even};
 use super::generate::stated_type;
-use super::shape::around;
-use super::value::{floats, from_bytes, from_floats, from_ints};
+use super::shape::split_at_axis;
+use super::value::{from_bytes, from_floats, from_ints, to_floats};
 
 /// Converts a rounded float to an integer, clamped to the type.
-pub(super) fn saturated(dtype: DType, value: f64) -> i128 {
-    let bits = dtype.bits() as u32;
+pub(super) fn clamp_to_type(dtype: DType, value: f64) -> i128 {
+    let bits = dtype.bit_width() as u32;
     let (low, high) = if dtype.name().starts_with('i') {
         (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1)
     } else {
@@ -20,21 +20,21 @@ pub(super) fn saturated(dtype: DType, value: f64) -> i128 {
 }
 
 /// Returns the index of each element's scale: one for all, one per slice of an axis, or one per
-/// block.
+/// block. There must be as many scales as slices or blocks.
 fn scale_places(
     call: &Call<'_>,
     input: &Tensor,
     scale: &Tensor,
 ) -> Result<Vec<usize>, KernelError> {
-    let elements = input.shape().count();
-    if scale.shape().count() == 1 {
+    let elements = input.shape().element_count();
+    if scale.shape().element_count() == 1 {
         return Ok(vec![0; elements]);
     }
-    let axis = axis(call.int("axis", 1), input.dims().len())?;
-    let (_, size, inner) = around(input.dims(), axis);
+    let axis = resolve_axis(call.int("axis", 1), input.dims().len())?;
+    let (_, size, inner) = split_at_axis(input.dims(), axis);
     let block = call.int("block_size", 0).max(0) as usize;
     if block == 0 {
-        if scale.shape().count() != size {
+        if scale.shape().element_count() != size {
             return Err(KernelError::Shapes(scale.dims().to_vec(), vec![size]));
         }
         return Ok((0..elements).map(|place| place / inner % size).collect());
@@ -59,18 +59,18 @@ pub(super) fn quantize(call: &Call<'_>) -> Results {
         0 => None,
         _ => stated_type(call, "output_dtype")?,
     };
-    let zero = call.optional(2);
+    let zero = call.optional_input(2);
     let dtype = stated.or(zero.map(Tensor::dtype)).unwrap_or(DType::U8);
     let places = scale_places(call, input, scale)?;
-    let scales = floats(scale)?;
-    let zeros = zero.map(floats).transpose()?;
+    let scales = to_floats(scale)?;
+    let zeros = zero.map(to_floats).transpose()?;
     let zero_of = |place: usize| {
         zeros
             .as_ref()
             .map_or(0.0, |zeros| zeros[place % zeros.len()])
     };
     // Division in 32 bits, as the operator defines it.
-    let scaled = floats(input)?.into_iter().zip(places);
+    let scaled = to_floats(input)?.into_iter().zip(places);
     let scaled = scaled.map(|(value, at)| (f64::from((value / scales[at]) as f32), at));
     if dtype == DType::F4E2M1 {
         let values = scaled.map(|(value, at)| value + zero_of(at));
@@ -81,7 +81,8 @@ pub(super) fn quantize(call: &Call<'_>) -> Results {
         let bytes = scaled.map(|(value, at)| encode_small(dtype, value + zero_of(at), saturate));
         return Ok(vec![from_bytes(dtype, input.dims(), bytes.collect())?]);
     }
-    let values = scaled.map(|(value, at)| saturated(dtype, round(value) + zero_of(at)));
+    let values =
+        scaled.map(|(value, at)| clamp_to_type(dtype, round_half_even(value) + zero_of(at)));
     Ok(vec![from_ints(dtype, input.dims(), values.collect())?])
 }
 
@@ -93,14 +94,14 @@ pub(super) fn dequantize(call: &Call<'_>) -> Results {
     };
     let dtype = stated.unwrap_or(scale.dtype());
     let places = scale_places(call, input, scale)?;
-    let scales = floats(scale)?;
-    let zeros = call.optional(2).map(floats).transpose()?;
+    let scales = to_floats(scale)?;
+    let zeros = call.optional_input(2).map(to_floats).transpose()?;
     let zero_of = |place: usize| {
         zeros
             .as_ref()
             .map_or(0.0, |zeros| zeros[place % zeros.len()])
     };
-    let values = floats(input)?.into_iter().zip(places);
+    let values = to_floats(input)?.into_iter().zip(places);
     let values = values
         .map(|(value, at)| (value - zero_of(at)) * scales[at])
         .collect();
@@ -108,16 +109,20 @@ pub(super) fn dequantize(call: &Call<'_>) -> Results {
 }
 
 /// Computes scale and zero point for the input's range, extended to include zero.
-pub(super) fn dynamic(call: &Call<'_>) -> Results {
+pub(super) fn dynamic_quantize(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let low = values.iter().copied().fold(0.0, f64::min);
     let high = values.iter().copied().fold(0.0, f64::max);
     let scale = f64::from(((high - low) / 255.0) as f32);
     let scale = if scale == 0.0 { 1.0 } else { scale };
-    let zero = round(-low / scale).clamp(0.0, 255.0);
-    let quantise =
-        |value: f64| saturated(DType::U8, round(f64::from((value / scale) as f32)) + zero);
+    let zero = round_half_even(-low / scale).clamp(0.0, 255.0);
+    let quantise = |value: f64| {
+        clamp_to_type(
+            DType::U8,
+            round_half_even(f64::from((value / scale) as f32)) + zero,
+        )
+    };
     Ok(vec![
         from_ints(
             DType::U8,

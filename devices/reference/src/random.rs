@@ -7,7 +7,7 @@
 use souk_onnx::NodeProto;
 
 use super::call::{Call, KernelError};
-use super::value::truths;
+use super::value::to_truths;
 
 /// Words of the generator's state, and the distance between two words that make a new one.
 const WORDS: usize = 624;
@@ -21,19 +21,20 @@ pub struct DropoutMask {
     pub scale: f64,
 }
 
-/// Returns the seed of a node, if it states one that the generator accepts.
-pub fn seed(node: &NodeProto) -> Option<u32> {
+/// Returns the seed of a node, if it states one that the generator accepts: it must be an unsigned
+/// integer of 32 bits.
+pub fn read_seed(node: &NodeProto) -> Option<u32> {
     u32::try_from(node.int("seed")?).ok()
 }
 
 /// Returns the elements that a `Dropout` of `count` elements keeps; `None` if it returns its input
-/// unchanged.
-pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<DropoutMask>, KernelError> {
-    let trains = match call.optional(2) {
-        Some(mode) => truths(mode)?.first().copied().unwrap_or(false),
+/// unchanged. The ratio must be from 0 to below 1.
+pub fn dropout_mask(call: &Call<'_>, count: usize) -> Result<Option<DropoutMask>, KernelError> {
+    let trains = match call.optional_input(2) {
+        Some(mode) => to_truths(mode)?.first().copied().unwrap_or(false),
         None => false,
     };
-    let ratio = match call.optional(1) {
+    let ratio = match call.optional_input(1) {
         _ if !trains => return Ok(None),
         Some(ratio) => ratio.to_f64s()?.first().copied(),
         None => Some(0.5),
@@ -43,9 +44,9 @@ pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<DropoutMask>, Kernel
     if ratio == 0.0 {
         return Ok(None);
     }
-    let mut draws = Twister::new(seed(call.node).ok_or(KernelError::Attribute("seed"))?);
+    let mut draws = Twister::new(read_seed(call.node).ok_or(KernelError::Attribute("seed"))?);
     Ok(Some(DropoutMask {
-        mask: (0..count).map(|_| draws.fraction() >= ratio).collect(),
+        mask: (0..count).map(|_| draws.next_fraction() >= ratio).collect(),
         scale: 1.0 / (1.0 - ratio),
     }))
 }
@@ -77,7 +78,7 @@ impl Twister {
         self.at = 0;
     }
 
-    fn word(&mut self) -> u32 {
+    fn next_word(&mut self) -> u32 {
         if self.at == WORDS {
             self.twist();
         }
@@ -90,8 +91,8 @@ impl Twister {
     }
 
     /// Returns a number from 0 to below 1, with 53 bits.
-    fn fraction(&mut self) -> f64 {
-        let (upper, lower) = (self.word() >> 5, self.word() >> 6);
+    fn next_fraction(&mut self) -> f64 {
+        let (upper, lower) = (self.next_word() >> 5, self.next_word() >> 6);
         (f64::from(upper) * f64::from(1 << 26) + f64::from(lower)) / (1_u64 << 53) as f64
     }
 }
@@ -125,7 +126,7 @@ mod tests {
         ];
         for (seed, expected) in known {
             let mut twister = Twister::new(seed);
-            let draws: Vec<f64> = (0..1000).map(|_| twister.fraction()).collect();
+            let draws: Vec<f64> = (0..1000).map(|_| twister.next_fraction()).collect();
             assert_eq!([draws[0], draws[1], draws[2], draws[999]], expected);
         }
     }

@@ -3,17 +3,17 @@
 use souk_memory::Tensor;
 
 use super::call::{Call, KernelError, Results};
-use super::functions::{larger, sigmoid, softplus};
-use super::value::{floats, from_floats};
+use super::functions::{max_or_nan, sigmoid, softplus};
+use super::value::{from_floats, to_floats};
 
 /// An activation with its two parameters.
 type Activation = fn(f64, f64, f64) -> f64;
 
-fn activation(name: &str) -> Option<(Activation, f64, f64)> {
+fn find_activation(name: &str) -> Option<(Activation, f64, f64)> {
     let found: (Activation, f64, f64) = match name.to_ascii_lowercase().as_str() {
         "sigmoid" => (|x, _, _| sigmoid(x), 0.0, 0.0),
         "tanh" => (|x, _, _| x.tanh(), 0.0, 0.0),
-        "relu" => (|x, _, _| larger(x, 0.0), 0.0, 0.0),
+        "relu" => (|x, _, _| max_or_nan(x, 0.0), 0.0, 0.0),
         "affine" => (|x, a, b| a * x + b, 1.0, 0.0),
         "leakyrelu" => (|x, a, _| if x < 0.0 { a * x } else { x }, 0.01, 0.0),
         "thresholdedrelu" => (|x, a, _| if x > a { x } else { 0.0 }, 1.0, 0.0),
@@ -88,7 +88,7 @@ impl Layer {
             linear_before_reset: call.flag("linear_before_reset"),
             lengths: call.optional_ints(4)?,
             batch_first,
-            values: floats(x)?,
+            values: to_floats(x)?,
         })
     }
 
@@ -102,12 +102,12 @@ impl Layer {
         &self.values[row * self.input..(row + 1) * self.input]
     }
 
-    fn clipped(&self, value: f64) -> f64 {
+    fn clip_value(&self, value: f64) -> f64 {
         self.clip.map_or(value, |clip| value.clamp(-clip, clip))
     }
 
     /// Returns the contributions of the input and of the hidden state to one gate's unit.
-    fn sums(
+    fn gate_sums(
         &self,
         direction: &Direction,
         unit: usize,
@@ -126,22 +126,22 @@ impl Layer {
 }
 
 /// Returns the part of an optional input that belongs to one direction, or zeros.
-fn part(
+fn direction_slice(
     call: &Call<'_>,
     index: usize,
     direction: usize,
     length: usize,
 ) -> Result<Vec<f64>, KernelError> {
-    let Some(tensor) = call.optional(index) else {
+    let Some(tensor) = call.optional_input(index) else {
         return Ok(vec![0.0; length]);
     };
-    let values = floats(tensor)?;
+    let values = to_floats(tensor)?;
     let own = values.get(direction * length..(direction + 1) * length);
     own.map(<[f64]>::to_vec).ok_or(KernelError::Range(index))
 }
 
 /// Returns an initial state, converted from batch-first order if necessary.
-fn state(
+fn initial_state(
     call: &Call<'_>,
     index: usize,
     layer: &Layer,
@@ -149,8 +149,8 @@ fn state(
     direction: usize,
 ) -> Result<Vec<f64>, KernelError> {
     let size = layer.batch * layer.hidden;
-    if !layer.batch_first || call.optional(index).is_none() {
-        return part(call, index, direction, size);
+    if !layer.batch_first || call.optional_input(index).is_none() {
+        return direction_slice(call, index, direction, size);
     }
     let values = call.floats(index)?;
     let row = |sample: usize| (sample * directions + direction) * layer.hidden;
@@ -159,7 +159,7 @@ fn state(
     Ok(rows.ok_or(KernelError::Range(index))?.concat())
 }
 
-fn directions(
+fn read_directions(
     call: &Call<'_>,
     layer: &Layer,
     defaults: &[&str],
@@ -189,18 +189,18 @@ fn directions(
             .skip(direction * defaults.len())
             .take(defaults.len());
         let activations = own.map(|(index, name)| {
-            let found = activation(name).ok_or(KernelError::Attribute("activations"))?;
+            let found = find_activation(name).ok_or(KernelError::Attribute("activations"))?;
             let alpha = alphas.get(index).map_or(found.1, |&it| f64::from(it));
             let beta = betas.get(index).map_or(found.2, |&it| f64::from(it));
             Ok::<_, KernelError>((found.0, alpha, beta))
         });
         Ok(Direction {
-            input_weights: part(call, 1, direction, units * layer.input)?,
-            hidden_weights: part(call, 2, direction, units * layer.hidden)?,
-            bias: part(call, 3, direction, 2 * units)?,
-            peepholes: part(call, 7, direction, 3 * layer.hidden)?,
-            hidden: state(call, 5, layer, count, direction)?,
-            cell: state(call, 6, layer, count, direction)?,
+            input_weights: direction_slice(call, 1, direction, units * layer.input)?,
+            hidden_weights: direction_slice(call, 2, direction, units * layer.hidden)?,
+            bias: direction_slice(call, 3, direction, 2 * units)?,
+            peepholes: direction_slice(call, 7, direction, 3 * layer.hidden)?,
+            hidden: initial_state(call, 5, layer, count, direction)?,
+            cell: initial_state(call, 6, layer, count, direction)?,
             activations: activations.collect::<Result<_, _>>()?,
             backward: kind == "reverse" || direction == 1,
         })
@@ -213,7 +213,7 @@ type Step = fn(&Layer, &Direction, &[f64], &[f64], &[f64]) -> (Vec<f64>, Vec<f64
 
 fn run(call: &Call<'_>, gates: usize, defaults: &[&str], step: Step, cells: bool) -> Results {
     let layer = Layer::read(call, gates)?;
-    let directions = directions(call, &layer, defaults)?;
+    let directions = read_directions(call, &layer, defaults)?;
     let (length, batch, hidden, count) =
         (layer.length, layer.batch, layer.hidden, directions.len());
     let mut all = vec![0.0; length * count * batch * hidden];
@@ -277,8 +277,8 @@ fn run(call: &Call<'_>, gates: usize, defaults: &[&str], step: Step, cells: bool
     Ok(outputs)
 }
 
-pub(super) fn plain(call: &Call<'_>) -> Results {
-    fn step(
+pub(super) fn run_rnn(call: &Call<'_>) -> Results {
+    fn rnn_step(
         layer: &Layer,
         direction: &Direction,
         input: &[f64],
@@ -287,16 +287,16 @@ pub(super) fn plain(call: &Call<'_>) -> Results {
     ) -> (Vec<f64>, Vec<f64>) {
         let (function, alpha, beta) = direction.activations[0];
         let unit = |unit: usize| {
-            let (from_input, from_hidden) = layer.sums(direction, unit, input, hidden);
-            function(layer.clipped(from_input + from_hidden), alpha, beta)
+            let (from_input, from_hidden) = layer.gate_sums(direction, unit, input, hidden);
+            function(layer.clip_value(from_input + from_hidden), alpha, beta)
         };
         ((0..layer.hidden).map(unit).collect(), cell.to_vec())
     }
-    run(call, 1, &["Tanh"], step, false)
+    run(call, 1, &["Tanh"], rnn_step, false)
 }
 
-pub(super) fn gated(call: &Call<'_>) -> Results {
-    fn step(
+pub(super) fn run_gru(call: &Call<'_>) -> Results {
+    fn gru_step(
         layer: &Layer,
         direction: &Direction,
         input: &[f64],
@@ -307,8 +307,8 @@ pub(super) fn gated(call: &Call<'_>) -> Results {
         let (gate, gate_a, gate_b) = direction.activations[0];
         let (candidate, candidate_a, candidate_b) = direction.activations[1];
         let opened = |unit: usize, hidden: &[f64]| {
-            let (from_input, from_hidden) = layer.sums(direction, unit, input, hidden);
-            gate(layer.clipped(from_input + from_hidden), gate_a, gate_b)
+            let (from_input, from_hidden) = layer.gate_sums(direction, unit, input, hidden);
+            gate(layer.clip_value(from_input + from_hidden), gate_a, gate_b)
         };
         let update: Vec<f64> = (0..size).map(|unit| opened(unit, hidden)).collect();
         let reset: Vec<f64> = (0..size).map(|unit| opened(size + unit, hidden)).collect();
@@ -319,22 +319,22 @@ pub(super) fn gated(call: &Call<'_>) -> Results {
             .collect();
         let unit = |unit: usize| {
             let sum = if layer.linear_before_reset {
-                let sums = layer.sums(direction, 2 * size + unit, input, hidden);
+                let sums = layer.gate_sums(direction, 2 * size + unit, input, hidden);
                 sums.0 + reset[unit] * sums.1
             } else {
-                let sums = layer.sums(direction, 2 * size + unit, input, &kept);
+                let sums = layer.gate_sums(direction, 2 * size + unit, input, &kept);
                 sums.0 + sums.1
             };
-            let new = candidate(layer.clipped(sum), candidate_a, candidate_b);
+            let new = candidate(layer.clip_value(sum), candidate_a, candidate_b);
             (1.0 - update[unit]) * new + update[unit] * hidden[unit]
         };
         ((0..size).map(unit).collect(), cell.to_vec())
     }
-    run(call, 3, &["Sigmoid", "Tanh"], step, false)
+    run(call, 3, &["Sigmoid", "Tanh"], gru_step, false)
 }
 
-pub(super) fn long_memory(call: &Call<'_>) -> Results {
-    fn step(
+pub(super) fn run_lstm(call: &Call<'_>) -> Results {
+    fn lstm_step(
         layer: &Layer,
         direction: &Direction,
         input: &[f64],
@@ -343,10 +343,11 @@ pub(super) fn long_memory(call: &Call<'_>) -> Results {
     ) -> (Vec<f64>, Vec<f64>) {
         let size = layer.hidden;
         let [gate, inner, outer] = [0, 1, 2].map(|index| direction.activations[index]);
-        let apply =
-            |(function, a, b): (Activation, f64, f64), sum: f64| function(layer.clipped(sum), a, b);
+        let apply = |(function, a, b): (Activation, f64, f64), sum: f64| {
+            function(layer.clip_value(sum), a, b)
+        };
         let sum = |gate: usize, unit: usize| {
-            let sums = layer.sums(direction, gate * size + unit, input, hidden);
+            let sums = layer.gate_sums(direction, gate * size + unit, input, hidden);
             sums.0 + sums.1
         };
         let peep = |gate: usize, unit: usize| direction.peepholes[gate * size + unit];
@@ -361,5 +362,5 @@ pub(super) fn long_memory(call: &Call<'_>) -> Results {
         }
         (new_hidden, new_cell)
     }
-    run(call, 4, &["Sigmoid", "Tanh", "Tanh"], step, true)
+    run(call, 4, &["Sigmoid", "Tanh", "Tanh"], lstm_step, true)
 }

@@ -2,11 +2,11 @@
 
 use souk_memory::Tensor;
 
-use super::call::{Call, KernelError, Results, axes, axis};
-use super::functions::{larger, smaller};
-use super::shape::{around, places, strides};
-use super::sort::{Key, keys};
-use super::value::{floats, from_floats, from_indices, from_ints, ints};
+use super::call::{Call, KernelError, Results, resolve_axes, resolve_axis};
+use super::functions::{max_or_nan, min_or_nan};
+use super::shape::{index_offsets, split_at_axis, strides};
+use super::sort::{Key, sort_keys};
+use super::value::{from_floats, from_indices, from_ints, to_floats, to_ints};
 
 /// The elements of a reduction: the kept positions, the offsets to reduce at each, the result's
 /// shape.
@@ -17,17 +17,17 @@ struct Plan {
 }
 
 /// Plans a reduction; returns `None` if no axis is to be reduced.
-fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
+fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
     let dims = input.dims();
     let rank = dims.len();
-    let list = call.list("axes", 1)?.unwrap_or_default();
+    let list = call.int_list("axes", 1)?.unwrap_or_default();
     if list.is_empty() && call.flag("noop_with_empty_axes") {
         return Ok(None);
     }
     let reduced = if list.is_empty() {
         (0..rank).collect()
     } else {
-        axes(&list, rank)?
+        resolve_axes(&list, rank)?
     };
     let keep = call.int("keepdims", 1) != 0;
     let steps = strides(dims);
@@ -39,7 +39,7 @@ fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
     let pick = |axes: &[usize]| {
         let sizes: Vec<usize> = axes.iter().map(|&axis| dims[axis]).collect();
         let steps: Vec<usize> = axes.iter().map(|&axis| steps[axis]).collect();
-        places(&sizes, &steps)
+        index_offsets(&sizes, &steps)
     };
     let result = (0..rank).filter(|axis| keep || !over.contains(axis));
     let result = result
@@ -53,13 +53,13 @@ fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
 }
 
 /// Reduces floats.
-pub(super) fn reduce(
+pub(super) fn reduce_floats(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
 ) -> Results {
     let input = call.input(0)?;
-    let values = floats(input)?;
-    let Some(plan) = plan(call, input)? else {
+    let values = to_floats(input)?;
+    let Some(plan) = plan_reduction(call, input)? else {
         let each = values
             .iter()
             .map(|&value| combine(&mut std::iter::once(value)))
@@ -79,10 +79,10 @@ pub(super) fn reduce_either(
 ) -> Results {
     let input = call.input(0)?;
     if input.dtype().is_float() {
-        return reduce(call, float);
+        return reduce_floats(call, float);
     }
-    let values = ints(input)?;
-    let Some(plan) = plan(call, input)? else {
+    let values = to_ints(input)?;
+    let Some(plan) = plan_reduction(call, input)? else {
         let each = values
             .iter()
             .map(|&value| int(&mut std::iter::once(value)))
@@ -95,28 +95,28 @@ pub(super) fn reduce_either(
 }
 
 /// Returns the maximum; of no elements it is minus infinity, or the smallest integer. NaN wins.
-pub(super) fn maximum(call: &Call<'_>) -> Results {
-    let lowest = lowest(call.input(0)?);
+pub(super) fn reduce_max(call: &Call<'_>) -> Results {
+    let lowest = lowest_integer(call.input(0)?);
     reduce_either(
         call,
-        |values| values.fold(f64::NEG_INFINITY, larger),
+        |values| values.fold(f64::NEG_INFINITY, max_or_nan),
         |values| values.max().unwrap_or(lowest),
     )
 }
 
 /// Returns the minimum; of no elements it is infinity, or the largest integer. NaN wins.
-pub(super) fn minimum(call: &Call<'_>) -> Results {
-    let highest = -lowest(call.input(0)?) - 1;
+pub(super) fn reduce_min(call: &Call<'_>) -> Results {
+    let highest = -lowest_integer(call.input(0)?) - 1;
     reduce_either(
         call,
-        |values| values.fold(f64::INFINITY, smaller),
+        |values| values.fold(f64::INFINITY, min_or_nan),
         |values| values.min().unwrap_or(highest),
     )
 }
 
 /// Returns the smallest integer of the type: 0 for unsigned types and booleans.
-fn lowest(input: &Tensor) -> i128 {
-    let bits = input.dtype().bits();
+fn lowest_integer(input: &Tensor) -> i128 {
+    let bits = input.dtype().bit_width();
     if input.dtype().name().starts_with('i') {
         -(1i128 << (bits - 1))
     } else {
@@ -126,7 +126,7 @@ fn lowest(input: &Tensor) -> i128 {
 
 /// Computes the log of a sum of exponentials, shifted by the largest so that none overflows.
 pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
-    reduce(call, |values| {
+    reduce_floats(call, |values| {
         let values: Vec<f64> = values.collect();
         let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let shift = if largest.is_finite() { largest } else { 0.0 };
@@ -140,7 +140,7 @@ pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
 }
 
 /// Computes the length of a vector; truncates it for integers.
-pub(super) fn length(call: &Call<'_>) -> Results {
+pub(super) fn reduce_l2(call: &Call<'_>) -> Results {
     let square = |value: i128| value.unsigned_abs().saturating_mul(value.unsigned_abs());
     reduce_either(
         call,
@@ -153,7 +153,7 @@ pub(super) fn length(call: &Call<'_>) -> Results {
 }
 
 /// Computes the mean; truncates integers towards zero.
-pub(super) fn mean(call: &Call<'_>) -> Results {
+pub(super) fn reduce_mean(call: &Call<'_>) -> Results {
     reduce_either(
         call,
         |values| {
@@ -169,15 +169,15 @@ pub(super) fn mean(call: &Call<'_>) -> Results {
 
 /// Returns the index of the maximum (or minimum) along an axis: the first, or the last if
 /// `select_last_index`.
-pub(super) fn arg(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results {
+pub(super) fn arg_extreme(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results {
     let input = call.input(0)?;
-    let axis = axis(call.int("axis", 0), input.dims().len())?;
+    let axis = resolve_axis(call.int("axis", 0), input.dims().len())?;
     let last = call.flag("select_last_index");
-    let (outer, size, inner) = around(input.dims(), axis);
+    let (outer, size, inner) = split_at_axis(input.dims(), axis);
     if size == 0 {
         return Err(KernelError::Range(0));
     }
-    let values = keys(input)?;
+    let values = sort_keys(input)?;
     let mut found = Vec::with_capacity(outer * inner);
     for lane in 0..outer * inner {
         let start = (lane / inner) * size * inner + lane % inner;
@@ -198,7 +198,7 @@ pub(super) fn arg(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results
 }
 
 /// Computes a running sum or product along an axis.
-pub(super) fn running(
+pub(super) fn accumulate_axis(
     call: &Call<'_>,
     start: i128,
     float: impl Fn(f64, f64) -> f64,
@@ -206,17 +206,33 @@ pub(super) fn running(
 ) -> Results {
     let input = call.input(0)?;
     let along = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
-    let axis = axis(along, input.dims().len())?;
-    let around = around(input.dims(), axis);
+    let axis = resolve_axis(along, input.dims().len())?;
+    let around = split_at_axis(input.dims(), axis);
     let order = Order {
         exclusive: call.flag("exclusive"),
         reverse: call.flag("reverse"),
     };
     if input.dtype().is_float() {
-        let values = accumulate(&floats(input)?, around, &order, start as f64, float);
+        let values = accumulate_lanes(
+            &to_floats(input)?,
+            around.0,
+            around.1,
+            around.2,
+            &order,
+            start as f64,
+            float,
+        );
         return Ok(vec![from_floats(input.dtype(), input.dims(), values)?]);
     }
-    let values = accumulate(&ints(input)?, around, &order, start, int);
+    let values = accumulate_lanes(
+        &to_ints(input)?,
+        around.0,
+        around.1,
+        around.2,
+        &order,
+        start,
+        int,
+    );
     Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
 }
 
@@ -228,9 +244,11 @@ struct Order {
     reverse: bool,
 }
 
-fn accumulate<T: Copy>(
+fn accumulate_lanes<T: Copy>(
     values: &[T],
-    (outer, size, inner): (usize, usize, usize),
+    outer: usize,
+    size: usize,
+    inner: usize,
     order: &Order,
     start: T,
     combine: impl Fn(T, T) -> T,

@@ -2,10 +2,10 @@
 
 use souk_memory::Tensor;
 
-use super::call::{Call, KernelError, Results, axes};
-use super::layout::sizes;
-use super::shape::around;
-use super::value::{floats, from_floats};
+use super::call::{Call, KernelError, Results, resolve_axes};
+use super::layout::to_sizes;
+use super::shape::split_at_axis;
+use super::value::{from_floats, to_floats};
 
 /// The resizing of one axis.
 struct Axis {
@@ -27,8 +27,8 @@ struct Method<'a> {
 }
 
 pub(super) fn upsample(call: &Call<'_>) -> Results {
-    let scales = match call.optional(1) {
-        Some(scales) => floats(scales)?,
+    let scales = match call.optional_input(1) {
+        Some(scales) => to_floats(scales)?,
         None => {
             let scales = call.node.floats("scales").ok_or(KernelError::Missing(1))?;
             scales.iter().map(|&scale| f64::from(scale)).collect()
@@ -56,7 +56,7 @@ pub(super) fn upsample(call: &Call<'_>) -> Results {
         cubic: -0.75,
         extrapolation: 0.0,
     };
-    resized(input, &axes, &method)
+    resize_axes(input, &axes, &method)
 }
 
 pub(super) fn resize(call: &Call<'_>) -> Results {
@@ -70,13 +70,13 @@ pub(super) fn resize(call: &Call<'_>) -> Results {
         cubic: call.float("cubic_coeff_a", -0.75),
         extrapolation: call.float("extrapolation_value", 0.0),
     };
-    resized(input, &axes_of(call, input)?, &method)
+    resize_axes(input, &axes_of(call, input)?, &method)
 }
 
 fn axes_of(call: &Call<'_>, input: &Tensor) -> Result<Vec<Axis>, KernelError> {
     let rank = input.dims().len();
     let chosen = match call.node.ints("axes").filter(|it| !it.is_empty()) {
-        Some(list) => axes(list, rank)?,
+        Some(list) => resolve_axes(list, rank)?,
         None => (0..rank).collect(),
     };
     // Version 10 has no region of interest: scales are its second input.
@@ -88,20 +88,23 @@ fn axes_of(call: &Call<'_>, input: &Tensor) -> Result<Vec<Axis>, KernelError> {
         roi: (0.0, 1.0),
     };
     let mut result: Vec<Axis> = (0..rank).map(keep).collect();
-    let filled = |index: usize| call.optional(index).filter(|it| it.shape().count() > 0);
+    let filled = |index: usize| {
+        call.optional_input(index)
+            .filter(|it| it.shape().element_count() > 0)
+    };
     if let Some(region) = filled(1).filter(|_| first == 1) {
-        let region = floats(region)?;
+        let region = to_floats(region)?;
         for (index, &axis) in chosen.iter().enumerate() {
             let pair = region.get(index).zip(region.get(index + chosen.len()));
             result[axis].roi = pair.map(|(&a, &b)| (a, b)).ok_or(KernelError::Range(1))?;
         }
     }
     if let Some(wanted) = filled(first + 2) {
-        let wanted = sizes(&super::value::indices(wanted)?, first + 2)?;
+        let wanted = to_sizes(&super::value::to_indices(wanted)?, first + 2)?;
         set_sizes(call, &mut result, &chosen, &wanted)?;
         return Ok(result);
     }
-    let scales = floats(
+    let scales = to_floats(
         filled(first + 1)
             .or(filled(first))
             .ok_or(KernelError::Missing(2))?,
@@ -141,9 +144,9 @@ fn set_sizes(
     Ok(())
 }
 
-fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
+fn resize_axes(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
     let mut dims = input.dims().to_vec();
-    let mut values = floats(input)?;
+    let mut values = to_floats(input)?;
     for (index, axis) in axes.iter().enumerate() {
         let crop = method.coordinates == "tf_crop_and_resize" && axis.roi != (0.0, 1.0);
         if axis.input == axis.output && axis.scale == 1.0 && !crop {
@@ -152,11 +155,11 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
         if axis.input == 0 {
             return Err(KernelError::Range(0));
         }
-        let (outer, size, inner) = around(&dims, index);
+        let (outer, size, inner) = split_at_axis(&dims, index);
         dims[index] = axis.output;
-        let mut next = vec![0.0; super::shape::count(&dims)?];
+        let mut next = vec![0.0; super::shape::element_count(&dims)?];
         for at in 0..axis.output {
-            let taps = axis.taps(at, method);
+            let taps = axis.weighted_taps(at, method);
             for block in 0..outer {
                 for offset in 0..inner {
                     let target = (block * axis.output + at) * inner + offset;
@@ -176,7 +179,7 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
         // Integers are rounded as in the ONNX project's evaluator, and saturate.
         let rounded = values
             .into_iter()
-            .map(|value| super::quantize::saturated(input.dtype(), value.round_ties_even()));
+            .map(|value| super::quantize::clamp_to_type(input.dtype(), value.round_ties_even()));
         let rounded = rounded.collect();
         return Ok(vec![super::value::from_ints(
             input.dtype(),
@@ -219,7 +222,7 @@ impl Axis {
 
     /// Returns the input indices and weights for an output index; `None` if it lies beyond the
     /// input.
-    fn taps(&self, at: usize, method: &Method<'_>) -> Option<Vec<(usize, f64)>> {
+    fn weighted_taps(&self, at: usize, method: &Method<'_>) -> Option<Vec<(usize, f64)>> {
         let source = self.source(at, method);
         let last = self.input as f64 - 1.0;
         let crop = method.coordinates == "tf_crop_and_resize";
@@ -235,7 +238,7 @@ impl Axis {
             };
             return Some(vec![(near.clamp(0.0, last) as usize, 1.0)]);
         }
-        let mut weights = self.weights(source, method);
+        let mut weights = self.source_weights(source, method);
         if method.exclude_outside {
             let inside = |place: f64| (0.0..=last).contains(&place);
             weights.retain(|(place, _)| inside(*place));
@@ -247,7 +250,7 @@ impl Axis {
     }
 
     /// Returns the positions around `source`, perhaps outside the input, with their weights.
-    fn weights(&self, source: f64, method: &Method<'_>) -> Vec<(f64, f64)> {
+    fn source_weights(&self, source: f64, method: &Method<'_>) -> Vec<(f64, f64)> {
         let shrink = if method.antialias {
             self.scale.min(1.0)
         } else {
@@ -259,7 +262,7 @@ impl Axis {
         let weigh = |place: i64| {
             let distance = ((place as f64 - source) * shrink).abs();
             let weight = if method.mode == "cubic" {
-                cubic(distance, method.cubic)
+                cubic_weight(distance, method.cubic)
             } else {
                 (1.0 - distance).max(0.0)
             };
@@ -273,7 +276,7 @@ impl Axis {
 }
 
 /// Computes Keys' cubic convolution kernel.
-pub(super) fn cubic(x: f64, a: f64) -> f64 {
+pub(super) fn cubic_weight(x: f64, a: f64) -> f64 {
     if x <= 1.0 {
         ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     } else if x < 2.0 {
@@ -294,9 +297,9 @@ mod tests {
     /// Attributes as `cases.txt` has them; texts where they are no numbers.
     fn attribute(name: &str, value: &str) -> AttributeProto {
         match (value.parse::<i64>(), value.parse::<f32>()) {
-            (Ok(value), _) => AttributeProto::of(name, value),
-            (_, Ok(value)) => AttributeProto::of(name, value),
-            _ => AttributeProto::of(name, value),
+            (Ok(value), _) => AttributeProto::from_value(name, value),
+            (_, Ok(value)) => AttributeProto::from_value(name, value),
+            _ => AttributeProto::from_value(name, value),
         }
     }
 
@@ -309,7 +312,7 @@ mod tests {
         };
         let region = Tensor::from_vec([2], vec![0.25f32, 1.125]).unwrap();
         let mut scope = Scope::from([("x".to_owned(), x.unwrap()), ("region".to_owned(), region)]);
-        let mut node = NodeProto::of("Resize", &["x", "region", "scale", "size"], "y");
+        let mut node = NodeProto::for_operator("Resize", &["x", "region", "scale", "size"], "y");
         for word in words {
             match word.split_once('=').unwrap() {
                 ("scale", value) => {
@@ -335,7 +338,7 @@ mod tests {
             run_nodes(&[node], &mut scope, 19).unwrap();
             let expected = expected.split(' ').map(|word| word.parse::<f64>().unwrap());
             let expected: Vec<f64> = expected.collect();
-            let found = floats(&scope["y"]).unwrap();
+            let found = to_floats(&scope["y"]).unwrap();
             assert_eq!(found.len(), expected.len(), "{given}");
             for (found, expected) in found.iter().zip(&expected) {
                 assert!(
@@ -351,7 +354,7 @@ mod tests {
         let line = "f32 mode=cubic coordinate_transformation_mode=pytorch_half_pixel size=1";
         let (node, mut scope) = case(line);
         run_nodes(&[node], &mut scope, 19).unwrap();
-        assert_eq!(floats(&scope["y"]).unwrap(), [1.0]);
+        assert_eq!(to_floats(&scope["y"]).unwrap(), [1.0]);
         assert_eq!(scope["y"].dtype(), DType::F32);
     }
 }

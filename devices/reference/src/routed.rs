@@ -6,12 +6,12 @@ use std::collections::btree_map::Entry;
 use souk_memory::{Shape, Tensor};
 
 use super::call::{Call, KernelError, Results};
-use super::shape::count;
-use super::value::{floats, from_floats};
+use super::shape::element_count;
+use super::value::{from_floats, to_floats};
 
-/// Runs `RoutedMatMul`: multiplies each row by the matrix of each of its chosen experts. Does not
-/// read experts that no row chose.
-pub(super) fn product(call: &Call<'_>) -> Results {
+/// Runs `RoutedMatMul`: multiplies each row by the matrix of each of its chosen experts. A choice
+/// must be below the number of experts; experts that no row chose will not be read.
+pub(super) fn routed_matmul(call: &Call<'_>) -> Results {
     let (rows, experts) = (call.input(0)?, call.input(1)?);
     let choices = call.input(2)?.dims();
     let &[experts_count, columns, depth] = experts.dims() else {
@@ -27,8 +27,8 @@ pub(super) fn product(call: &Call<'_>) -> Results {
         dims => return Err(KernelError::Shapes(dims.to_vec(), own_rows)),
     };
     let made = [choices, &[columns]].concat();
-    let mut values = Vec::with_capacity(count(&made)?);
-    let rows_floats = floats(rows)?;
+    let mut values = Vec::with_capacity(element_count(&made)?);
+    let rows_floats = to_floats(rows)?;
     let mut matrices: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for (place, index) in call.ints(2)?.into_iter().enumerate() {
         let named = usize::try_from(index).ok().filter(|it| *it < experts_count);
@@ -39,7 +39,7 @@ pub(super) fn product(call: &Call<'_>) -> Results {
         let row = &rows_floats[place / share * depth..][..depth];
         let matrix = match matrices.entry(named) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(new) => new.insert(matrix(experts, named)?),
+            Entry::Vacant(new) => new.insert(expert_matrix(experts, named)?),
         };
         values.extend((0..columns).map(|column| {
             let factors = &matrix[column * depth..][..depth];
@@ -50,13 +50,13 @@ pub(super) fn product(call: &Call<'_>) -> Results {
 }
 
 /// Returns the values of one of several matrices.
-fn matrix(experts: &Tensor, index: usize) -> Result<Vec<f64>, KernelError> {
+fn expert_matrix(experts: &Tensor, index: usize) -> Result<Vec<f64>, KernelError> {
     let dims = &experts.dims()[1..];
     let dtype = experts.dtype();
     let size = dims.iter().product::<usize>();
-    let bytes = size * dtype.bytes().ok_or(KernelError::DType(dtype))?;
+    let bytes = size * dtype.byte_width().ok_or(KernelError::DType(dtype))?;
     let own = experts.bytes().slice(index * bytes..(index + 1) * bytes);
-    floats(&Tensor::new(dtype, Shape::new(dims)?, own)?)
+    to_floats(&Tensor::new(dtype, Shape::new(dims)?, own)?)
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     fn run(x: Tensor, experts: Tensor, choices: Tensor) -> Result<Tensor, String> {
         let node = NodeProto {
             domain: Some(DOMAIN.to_owned()),
-            ..NodeProto::of(OPERATOR, &["x", "experts", "choices"], "y")
+            ..NodeProto::for_operator(OPERATOR, &["x", "experts", "choices"], "y")
         };
         let named = [("x", x), ("experts", experts), ("choices", choices)];
         let mut scope = named.map(|(name, it)| (name.to_owned(), it)).into();

@@ -6,8 +6,9 @@ use super::error::KernelError;
 /// request any number, and an allocation that fails ends the process.
 const ELEMENTS_MAX: u128 = 1 << 29;
 
-/// Returns the number of elements of a shape, if it is below the limit.
-pub fn count(dims: &[usize]) -> Result<usize, KernelError> {
+/// Returns the number of elements of a shape, if it is below the limit. A kernel should call this
+/// before it allocates a result.
+pub fn element_count(dims: &[usize]) -> Result<usize, KernelError> {
     let elements: u128 = dims.iter().map(|&size| size as u128).product();
     if elements > ELEMENTS_MAX {
         return Err(KernelError::TooLarge(elements));
@@ -25,7 +26,7 @@ pub fn strides(dims: &[usize]) -> Vec<usize> {
 }
 
 /// Returns the shape to which both shapes broadcast.
-pub fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
+pub fn broadcast_shape(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = left.len().max(right.len());
     let size = |dims: &[usize], axis: usize| {
         let missing = rank - dims.len();
@@ -41,12 +42,12 @@ pub fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelEr
         _ => Err(KernelError::Shapes(left.to_vec(), right.to_vec())),
     };
     let dims: Vec<usize> = (0..rank).map(one).collect::<Result<_, _>>()?;
-    count(&dims)?;
+    element_count(&dims)?;
     Ok(dims)
 }
 
 /// Returns for each element of `dims` the position of the element of `source` that broadcasts
-/// there.
+/// there. `source` must broadcast to `dims`.
 pub fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - source.len();
     let inner = strides(source);
@@ -55,11 +56,11 @@ pub fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
         _ => 0,
     };
     let steps: Vec<usize> = (0..dims.len()).map(step).collect();
-    places(dims, &steps)
+    index_offsets(dims, &steps)
 }
 
 /// Returns for each index into `dims`, in C order, the sum of index times step.
-pub fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
+pub fn index_offsets(dims: &[usize], steps: &[usize]) -> Vec<usize> {
     let mut places = vec![0usize];
     for (&size, &step) in dims.iter().zip(steps) {
         places = places
@@ -80,8 +81,9 @@ pub fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
     index
 }
 
-/// Returns the elements before, along and after an axis: the three loops of most kernels.
-pub fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+/// Returns the elements before, along and after an axis: the three loops of most kernels. The axis
+/// must exist.
+pub fn split_at_axis(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     let outer = dims[..axis].iter().product();
     let inner = dims[axis + 1..].iter().product();
     (outer, dims[axis], inner)

@@ -4,10 +4,10 @@ use std::f64::consts::PI;
 
 use souk_memory::DType;
 
-use super::call::{Call, KernelError, Results, axis};
+use super::call::{Call, KernelError, Results, resolve_axis};
 use super::generate::stated_type;
-use super::shape::{around, count};
-use super::value::{floats, from_floats};
+use super::shape::{element_count, split_at_axis};
+use super::value::{from_floats, to_floats};
 
 /// A complex number.
 #[derive(Clone, Copy, Default)]
@@ -18,7 +18,7 @@ struct Complex {
 
 /// Computes the discrete Fourier transform by its definition: `length` results of the first
 /// `length` inputs; missing inputs are zero.
-fn transform(line: &[Complex], length: usize, inverse: bool) -> Vec<Complex> {
+fn fourier_transform(line: &[Complex], length: usize, inverse: bool) -> Vec<Complex> {
     let turn = if inverse { 2.0 * PI } else { -2.0 * PI } / length as f64;
     let one = |frequency: usize| {
         let mut sum = Complex::default();
@@ -45,20 +45,20 @@ pub(super) fn dft(call: &Call<'_>) -> Results {
     } else {
         call.int("axis", 1)
     };
-    let axis = axis(stated, rank)?;
+    let axis = resolve_axis(stated, rank)?;
     let (inverse, onesided) = (call.flag("inverse"), call.flag("onesided"));
     let parts = *input.dims().last().ok_or(KernelError::Range(0))?;
     if axis + 1 >= rank || !(parts == 1 || parts == 2) {
         return Err(KernelError::Range(0));
     }
     let signal = &input.dims()[..rank - 1];
-    let (outer, size, inner) = around(signal, axis);
+    let (outer, size, inner) = split_at_axis(signal, axis);
     let length = match call.scalar_int(1)? {
         Some(length) => usize::try_from(length).map_err(|_| KernelError::Range(1))?,
         None if inverse && onesided => 2 * (size.max(1) - 1),
         None => size,
     };
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let lines = Lines {
         values: &values,
         parts,
@@ -73,13 +73,13 @@ pub(super) fn dft(call: &Call<'_>) -> Results {
     let parts_out = if onesided && inverse { 1 } else { 2 };
     let mut dims = input.dims().to_vec();
     (dims[axis], dims[rank - 1]) = (kept, parts_out);
-    let mut results = vec![0.0; count(&dims)?];
+    let mut results = vec![0.0; element_count(&dims)?];
     for lane in 0..outer * inner {
         let mut line = lines.read(lane);
         if onesided && inverse {
-            mirror(&mut line, length);
+            mirror_spectrum(&mut line, length);
         }
-        for (at, value) in transform(&line, length, inverse)
+        for (at, value) in fourier_transform(&line, length, inverse)
             .into_iter()
             .take(kept)
             .enumerate()
@@ -122,7 +122,7 @@ impl Lines<'_> {
 }
 
 /// Completes a spectrum with the half that a real signal implies.
-fn mirror(line: &mut Vec<Complex>, length: usize) {
+fn mirror_spectrum(line: &mut Vec<Complex>, length: usize) {
     line.resize(length / 2 + 1, Complex::default());
     for at in length / 2 + 1..length {
         let twin = line[length - at];
@@ -146,7 +146,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
         .ok()
         .filter(|&step| step > 0)
         .ok_or(KernelError::Range(1))?;
-    let window = call.optional(2).map(floats).transpose()?;
+    let window = call.optional_input(2).map(to_floats).transpose()?;
     let frame = match (call.scalar_int(3)?, &window) {
         (Some(frame), _) => usize::try_from(frame).map_err(|_| KernelError::Range(3))?,
         (None, Some(window)) => window.len(),
@@ -161,7 +161,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
     } else {
         frame
     };
-    let values = floats(input)?;
+    let values = to_floats(input)?;
     let mut results = Vec::with_capacity(batch * frames * kept * 2);
     for sample in 0..batch {
         for number in 0..frames {
@@ -179,7 +179,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
                 }
             };
             let line: Vec<Complex> = (0..frame).map(one).collect();
-            let spectrum = transform(&line, frame, false);
+            let spectrum = fourier_transform(&line, frame, false);
             results.extend(
                 spectrum
                     .iter()
@@ -197,11 +197,14 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
 
 /// Computes triangular filters, spaced evenly on the mel scale.
 pub(super) fn mel_weights(call: &Call<'_>) -> Results {
-    let number = |index| call.scalar(index)?.ok_or(KernelError::Missing(index));
+    let number = |index| {
+        call.optional_scalar(index)?
+            .ok_or(KernelError::Missing(index))
+    };
     let (bins, length, rate) = (number(0)?, number(1)?, number(2)?);
     let mel = |hertz: f64| 2595.0 * (hertz / 700.0).ln_1p() / std::f64::consts::LN_10;
     let (low, high) = (mel(number(3)?), mel(number(4)?));
-    let bins = count(&[bins.max(0.0) as usize])?;
+    let bins = element_count(&[bins.max(0.0) as usize])?;
     let spectrum = (length as usize) / 2 + 1;
     let step = (high - low) / (bins + 2) as f64;
     let edge = |index: usize| {
@@ -209,7 +212,7 @@ pub(super) fn mel_weights(call: &Call<'_>) -> Results {
         let hertz = 700.0 * (mel / 2595.0 * std::f64::consts::LN_10).exp_m1();
         ((length + 1.0) * hertz / rate).floor() as usize
     };
-    let mut weights = vec![0.0; count(&[spectrum, bins])?];
+    let mut weights = vec![0.0; element_count(&[spectrum, bins])?];
     let mut set = |row: usize, column: usize, value: f64| {
         if row < spectrum {
             weights[row * bins + column] = value;

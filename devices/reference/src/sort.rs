@@ -2,9 +2,9 @@
 
 use souk_memory::Tensor;
 
-use super::call::{Call, KernelError, Results, axis};
-use super::shape::{around, index_of};
-use super::value::{floats, from_bytes, from_indices, ints, item, truths};
+use super::call::{Call, KernelError, Results, resolve_axis};
+use super::shape::{index_of, split_at_axis};
+use super::value::{element_bytes, from_bytes, from_indices, to_floats, to_ints, to_truths};
 
 /// A key that orders elements of any number type exactly.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
@@ -14,7 +14,7 @@ pub(super) enum Key {
 }
 
 /// Returns the key of each element; zero and NaN have no sign.
-pub(super) fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
+pub(super) fn sort_keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
     if tensor.dtype().is_float() {
         let unsigned = |value: f64| {
             if value.is_nan() {
@@ -23,14 +23,14 @@ pub(super) fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
                 value + 0.0
             }
         };
-        let values = floats(tensor)?.into_iter().map(unsigned);
+        let values = to_floats(tensor)?.into_iter().map(unsigned);
         return Ok(values.map(Key::Float).collect());
     }
-    Ok(ints(tensor)?.into_iter().map(Key::Int).collect())
+    Ok(to_ints(tensor)?.into_iter().map(Key::Int).collect())
 }
 
 /// Orders two keys, with NaN last.
-fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
+fn compare_keys(left: Key, right: Key) -> std::cmp::Ordering {
     match (left, right) {
         (Key::Float(left), Key::Float(right)) => left.total_cmp(&right),
         _ => left
@@ -39,13 +39,13 @@ fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
     }
 }
 
-/// Returns the elements of `tensor` at `places`.
-pub(super) fn taken(
+/// Returns the elements of `tensor` at `places`, which must be as many as `dims` says.
+pub(super) fn select_places(
     tensor: &Tensor,
     places: &[usize],
     dims: &[usize],
 ) -> Result<Tensor, KernelError> {
-    let size = item(tensor)?;
+    let size = element_bytes(tensor)?;
     let mut bytes = Vec::with_capacity(places.len() * size);
     for &place in places {
         bytes.extend_from_slice(&tensor.bytes()[place * size..(place + 1) * size]);
@@ -56,16 +56,16 @@ pub(super) fn taken(
 pub(super) fn top_k(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let axis = axis(call.int("axis", -1), rank)?;
+    let axis = resolve_axis(call.int("axis", -1), rank)?;
     let wanted = call
         .scalar_int(1)?
         .or(call.node.int("k"))
         .ok_or(KernelError::Missing(1))?;
-    let (outer, size, inner) = around(input.dims(), axis);
+    let (outer, size, inner) = split_at_axis(input.dims(), axis);
     let wanted = usize::try_from(wanted).ok().filter(|&k| k <= size);
     let wanted = wanted.ok_or(KernelError::Range(1))?;
     let largest = call.int("largest", 1) != 0;
-    let keys = keys(input)?;
+    let keys = sort_keys(input)?;
     let mut places = vec![0; outer * wanted * inner];
     let mut found = vec![0i64; outer * wanted * inner];
     for lane in 0..outer * inner {
@@ -74,7 +74,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
         let mut order: Vec<usize> = (0..size).collect();
         // Stable, so that the first of equal elements comes first.
         order.sort_by(|&left, &right| {
-            let order = ordered(keys[place(left)], keys[place(right)]);
+            let order = compare_keys(keys[place(left)], keys[place(right)]);
             if largest { order.reverse() } else { order }
         });
         for (rank, &index) in order.iter().take(wanted).enumerate() {
@@ -86,7 +86,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
     let mut dims = input.dims().to_vec();
     dims[axis] = wanted;
     Ok(vec![
-        taken(input, &places, &dims)?,
+        select_places(input, &places, &dims)?,
         from_indices(&dims, found)?,
     ])
 }
@@ -94,7 +94,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
 pub(super) fn non_zero(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let marks = truths(input)?;
+    let marks = to_truths(input)?;
     let found: Vec<Vec<usize>> = marks
         .iter()
         .enumerate()
@@ -108,11 +108,11 @@ pub(super) fn non_zero(call: &Call<'_>) -> Results {
 pub(super) fn unique(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let (flat, along) = match call.node.int("axis") {
-        Some(along) => (input.clone(), axis(along, input.dims().len())?),
-        None => (input.reshaped([input.shape().count()])?, 0),
+        Some(along) => (input.clone(), resolve_axis(along, input.dims().len())?),
+        None => (input.to_shape([input.shape().element_count()])?, 0),
     };
-    let keys = keys(&flat)?;
-    let (outer, size, inner) = around(flat.dims(), along);
+    let keys = sort_keys(&flat)?;
+    let (outer, size, inner) = split_at_axis(flat.dims(), along);
     let slice = |index: usize| -> Vec<Key> {
         let lanes = (0..outer * inner).map(|lane| (lane / inner, lane % inner));
         lanes
@@ -122,7 +122,7 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
     let slices: Vec<Vec<Key>> = (0..size).map(slice).collect();
     let same = |left: usize, right: usize| {
         let mut pairs = slices[left].iter().zip(&slices[right]);
-        pairs.all(|(&left, &right)| ordered(left, right).is_eq())
+        pairs.all(|(&left, &right)| compare_keys(left, right).is_eq())
     };
     // Distinct slices, by the first of each, in the requested order.
     let mut firsts: Vec<usize> = Vec::new();
@@ -134,7 +134,7 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
     if call.int("sorted", 1) != 0 {
         firsts.sort_by(|&left, &right| {
             let pairs = slices[left].iter().zip(&slices[right]);
-            let mut orders = pairs.map(|(&left, &right)| ordered(left, right));
+            let mut orders = pairs.map(|(&left, &right)| compare_keys(left, right));
             orders
                 .find(|order| order.is_ne())
                 .unwrap_or(std::cmp::Ordering::Equal)
@@ -161,7 +161,7 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
     let first_indices = firsts.iter().map(|&first| first as i64).collect();
     let inverse = inverse.into_iter().map(|group| group as i64).collect();
     Ok(vec![
-        taken(&flat, &places, &dims)?,
+        select_places(&flat, &places, &dims)?,
         from_indices(&[firsts.len()], first_indices)?,
         from_indices(&[size], inverse)?,
         from_indices(&[firsts.len()], counts)?,
@@ -170,12 +170,12 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
 
 pub(super) fn compress(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let condition = truths(call.input(1)?)?;
+    let condition = to_truths(call.input(1)?)?;
     let (flat, along) = match call.node.int("axis") {
-        Some(along) => (input.clone(), axis(along, input.dims().len())?),
-        None => (input.reshaped([input.shape().count()])?, 0),
+        Some(along) => (input.clone(), resolve_axis(along, input.dims().len())?),
+        None => (input.to_shape([input.shape().element_count()])?, 0),
     };
-    let (outer, size, inner) = around(flat.dims(), along);
+    let (outer, size, inner) = split_at_axis(flat.dims(), along);
     let marked = condition
         .iter()
         .take(size)
@@ -190,5 +190,5 @@ pub(super) fn compress(call: &Call<'_>) -> Results {
     }
     let mut dims = flat.dims().to_vec();
     dims[along] = kept.len();
-    Ok(vec![taken(&flat, &places, &dims)?])
+    Ok(vec![select_places(&flat, &places, &dims)?])
 }

@@ -5,7 +5,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::subgraph::UnsupportedReason;
 
 use super::call::{Call, KernelError, Results};
-use super::trees::matrix;
+use super::trees::matrix_dims;
 use super::value::{from_floats, from_indices};
 
 /// The conversion of pairwise into class probabilities can take at most this many iterations.
@@ -38,7 +38,7 @@ struct Machine<'a> {
 
 /// Checks that the node has no texts and no transform of the scores, which the kernels do not
 /// support.
-pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
+pub(super) fn check_attributes(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let has_texts = node
         .strings("classlabels_strings")
         .is_some_and(|it| !it.is_empty());
@@ -50,7 +50,7 @@ pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
 }
 
 impl<'a> Machine<'a> {
-    fn of(node: &'a NodeProto) -> Result<Self, KernelError> {
+    fn from_node(node: &'a NodeProto) -> Result<Self, KernelError> {
         let floats = |name| node.floats(name).unwrap_or_default();
         let parameter = |index: usize| {
             let given = floats("kernel_params").get(index);
@@ -73,7 +73,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    fn likeness(&self, row: &[f64], other: &[f32]) -> f64 {
+    fn kernel_value(&self, row: &[f64], other: &[f32]) -> f64 {
         let pairs = row.iter().zip(other).map(|(x, y)| (*x, f64::from(*y)));
         if matches!(self.likeness, Likeness::Radial) {
             let distance: f64 = pairs.map(|(x, y)| (x - y) * (x - y)).sum();
@@ -88,13 +88,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns the likeness of a row to each support vector.
-    fn likenesses(&self, row: &[f64]) -> Vec<f64> {
+    fn kernel_values(&self, row: &[f64]) -> Vec<f64> {
         let kept = self.vectors.chunks_exact(row.len().max(1));
-        kept.map(|other| self.likeness(row, other)).collect()
+        kept.map(|other| self.kernel_value(row, other)).collect()
     }
 
     /// Returns the product of a row with each row of coefficients.
-    fn products(&self, row: &[f64]) -> Vec<f64> {
+    fn linear_scores(&self, row: &[f64]) -> Vec<f64> {
         let first = self.rho.first().map_or(0.0, |rho| f64::from(*rho));
         let rows = self.coefficients.chunks_exact(row.len().max(1));
         let product = |other: &[f32]| {
@@ -106,23 +106,23 @@ impl<'a> Machine<'a> {
 }
 
 /// Returns the rows of the first input.
-fn rows(call: &Call<'_>) -> Result<(Vec<f64>, usize, usize), KernelError> {
+fn input_rows(call: &Call<'_>) -> Result<(Vec<f64>, usize, usize), KernelError> {
     let input = call.input(0)?;
-    let (rows, width) = matrix(input)?;
-    let narrow = super::value::floats(input)?.into_iter();
+    let (rows, width) = matrix_dims(input)?;
+    let narrow = super::value::to_floats(input)?.into_iter();
     Ok((narrow.map(|it| f64::from(it as f32)).collect(), rows, width))
 }
 
-pub(super) fn regressor(call: &Call<'_>) -> Results {
-    let machine = Machine::of(call.node)?;
-    let (values, count, width) = rows(call)?;
+pub(super) fn svm_regressor(call: &Call<'_>) -> Results {
+    let machine = Machine::from_node(call.node)?;
+    let (values, count, width) = input_rows(call)?;
     let first = machine.rho.first().map_or(0.0, |rho| f64::from(*rho));
     let supports = call.int("n_supports", 0) > 0;
     let is_one_class = call.flag("one_class");
     let score = |row: &[f64]| {
         let sum = match supports {
-            true => weighted(machine.coefficients, &machine.likenesses(row)) + first,
-            false => machine.products(row).first().copied().unwrap_or(first),
+            true => weighted_sum(machine.coefficients, &machine.kernel_values(row)) + first,
+            false => machine.linear_scores(row).first().copied().unwrap_or(first),
         };
         match is_one_class {
             true if sum > 0.0 => 1.0,
@@ -134,7 +134,7 @@ pub(super) fn regressor(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(DType::F32, &[count, 1], scores)?])
 }
 
-fn weighted(weights: &[f32], values: &[f64]) -> f64 {
+fn weighted_sum(weights: &[f32], values: &[f64]) -> f64 {
     let pairs = weights.iter().zip(values);
     pairs
         .map(|(weight, value)| f64::from(*weight) * value)
@@ -152,8 +152,8 @@ struct ClassMachine<'a> {
 }
 
 impl<'a> ClassMachine<'a> {
-    fn of(node: &'a NodeProto) -> Result<Self, KernelError> {
-        let machine = Machine::of(node)?;
+    fn from_node(node: &'a NodeProto) -> Result<Self, KernelError> {
+        let machine = Machine::from_node(node)?;
         let labels = node.ints("classlabels_ints").unwrap_or_default();
         let mut bounds = vec![0];
         for count in node.ints("vectors_per_class").unwrap_or_default() {
@@ -170,12 +170,12 @@ impl<'a> ClassMachine<'a> {
             bounds,
             logistic,
         };
-        classes.checked()
+        classes.validate_sizes()
     }
 
-    fn checked(self) -> Result<Self, KernelError> {
+    fn validate_sizes(self) -> Result<Self, KernelError> {
         let count = self.labels.len();
-        let (pairs, kept) = (count * count.saturating_sub(1) / 2, self.kept());
+        let (pairs, kept) = (count * count.saturating_sub(1) / 2, self.vector_count());
         let coefficients = self.machine.coefficients.len();
         let is_whole = !self.has_vectors()
             || (self.bounds.len() == count + 1
@@ -188,46 +188,46 @@ impl<'a> ClassMachine<'a> {
     }
 
     /// Returns the number of support vectors.
-    fn kept(&self) -> usize {
+    fn vector_count(&self) -> usize {
         self.bounds.last().copied().unwrap_or(0)
     }
 
     fn has_vectors(&self) -> bool {
-        self.kept() > 0
+        self.vector_count() > 0
     }
 
     /// Returns the decision value of each pair of classes, positive if the first wins.
-    fn duels(&self, row: &[f64]) -> Result<Vec<f64>, KernelError> {
-        let likenesses = self.machine.likenesses(row);
-        if likenesses.len() != self.kept() {
+    fn decision_values(&self, row: &[f64]) -> Result<Vec<f64>, KernelError> {
+        let likenesses = self.machine.kernel_values(row);
+        if likenesses.len() != self.vector_count() {
             return Err(KernelError::Attribute("support_vectors"));
         }
         let part = |coefficients: usize, class: usize| {
             let own = self.bounds[class]..self.bounds[class + 1];
-            let weights = &self.machine.coefficients[coefficients * self.kept()..];
-            weighted(&weights[own.clone()], &likenesses[own])
+            let weights = &self.machine.coefficients[coefficients * self.vector_count()..];
+            weighted_sum(&weights[own.clone()], &likenesses[own])
         };
         let rho = self.machine.rho.iter();
-        let duels = pairs(self.labels.len()).zip(rho);
+        let duels = class_pairs(self.labels.len()).zip(rho);
         let duels = duels
             .map(|((one, other), rho)| part(other - 1, one) + part(one, other) + f64::from(*rho));
         Ok(duels.collect())
     }
 
     /// Returns the index of the class and the scores of a row.
-    fn judge(&self, row: &[f64]) -> Result<(usize, Vec<f64>), KernelError> {
+    fn classify_row(&self, row: &[f64]) -> Result<(usize, Vec<f64>), KernelError> {
         if !self.has_vectors() {
-            let scores = self.machine.products(row);
+            let scores = self.machine.linear_scores(row);
             return Ok((self.linear_choice(&scores), scores));
         }
-        let duels = self.duels(row)?;
+        let duels = self.decision_values(row)?;
         let mut votes = vec![0; self.labels.len()];
-        for ((one, other), duel) in pairs(self.labels.len()).zip(&duels) {
+        for ((one, other), duel) in class_pairs(self.labels.len()).zip(&duels) {
             votes[if *duel > 0.0 { one } else { other }] += 1;
         }
         let best = first_largest(&votes);
         if !self.logistic.is_empty() {
-            return Ok((best, self.probabilities(&duels)));
+            return Ok((best, self.class_probabilities(&duels)));
         }
         let scores = match duels.as_slice() {
             [duel] => vec![-duel, *duel],
@@ -250,10 +250,12 @@ impl<'a> ClassMachine<'a> {
 
     /// Computes class probabilities from pairwise ones, by the second method of Wu, Lin and Weng
     /// (2004), which minimises the contradictions with the pairs.
-    fn probabilities(&self, duels: &[f64]) -> Vec<f64> {
+    fn class_probabilities(&self, duels: &[f64]) -> Vec<f64> {
         let count = self.labels.len();
         let mut wins = vec![vec![0.0; count]; count];
-        for (((one, other), duel), (scale, offset)) in pairs(count).zip(duels).zip(&self.logistic) {
+        for (((one, other), duel), (scale, offset)) in
+            class_pairs(count).zip(duels).zip(&self.logistic)
+        {
             let chance = 1.0 / (1.0 + (duel * scale + offset).exp());
             let chance = chance.clamp(PROBABILITY_MIN, 1.0 - PROBABILITY_MIN);
             wins[one][other] = chance;
@@ -265,12 +267,12 @@ impl<'a> ClassMachine<'a> {
         };
         let row = |row: usize| (0..count).map(|column| entry(row, column)).collect();
         let matrix: Vec<Vec<f64>> = (0..count).map(row).collect();
-        settled(&matrix)
+        solve_probabilities(&matrix)
     }
 }
 
 /// Returns the probabilities that minimise the quadratic form of a matrix.
-fn settled(matrix: &[Vec<f64>]) -> Vec<f64> {
+fn solve_probabilities(matrix: &[Vec<f64>]) -> Vec<f64> {
     let count = matrix.len();
     let mut chances = vec![1.0 / count as f64; count];
     for _ in 0..ROUNDS_MAX {
@@ -296,7 +298,7 @@ fn settled(matrix: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Returns each pair of `count` classes, in order.
-fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
+fn class_pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)))
 }
 
@@ -310,12 +312,12 @@ fn first_largest<T: PartialOrd>(values: &[T]) -> usize {
     best
 }
 
-pub(super) fn classifier(call: &Call<'_>) -> Results {
-    let classes = ClassMachine::of(call.node)?;
-    let (values, count, width) = rows(call)?;
+pub(super) fn svm_classifier(call: &Call<'_>) -> Results {
+    let classes = ClassMachine::from_node(call.node)?;
+    let (values, count, width) = input_rows(call)?;
     let (mut labels, mut scores) = (Vec::new(), Vec::new());
     for row in values.chunks_exact(width.max(1)) {
-        let (place, own) = classes.judge(row)?;
+        let (place, own) = classes.classify_row(row)?;
         labels.push(classes.labels[place]);
         scores.extend(own);
     }

@@ -5,7 +5,7 @@ use souk_onnx::subgraph::UnsupportedReason;
 use souk_onnx::{CLASSICAL_DOMAIN, NodeProto, routing, sampling};
 
 use super::call::{Call, Results};
-use super::functions::{erf, larger, round, sigmoid, sign, smaller, softplus};
+use super::functions::{erf, max_or_nan, min_or_nan, round_half_even, sigmoid, sign, softplus};
 use super::{
     attention, control, conv, deform, draws, elementwise, encoder, gather, generate, layout,
     linear, lists, loss, norm, pool, quantize, recurrent, reduce, resize, routed, signal, sort,
@@ -58,24 +58,25 @@ impl Classes {
     }
 }
 
-fn every(_: &NodeProto) -> Result<(), UnsupportedReason> {
+fn accept_all(_: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
-/// Returns the kernel of a node's operator.
-pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
+/// Returns the kernel of a node's operator. The caller must still check the node's types and
+/// attributes by the entry.
+pub(super) fn kernel_entry(node: &NodeProto) -> Option<Entry> {
     match node.operator_domain() {
-        "" => standard(node.op_type()),
-        CLASSICAL_DOMAIN => classical(node.op_type()),
+        "" => standard_entry(node.op_type()),
+        CLASSICAL_DOMAIN => classical_entry(node.op_type()),
         _ if sampling::is_sample(node) => Some(Entry {
-            run: draws::sample,
+            run: draws::sample_tokens,
             classes: NUMBER,
-            check: every,
+            check: accept_all,
         }),
         _ if routing::is_routed(node) => Some(Entry {
-            run: routed::product,
+            run: routed::routed_matmul,
             classes: NUMBER,
-            check: every,
+            check: accept_all,
         }),
         _ => None,
     }
@@ -83,15 +84,15 @@ pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
 
 /// Returns the kernel of a classical operator; souk expands those without one when it loads a
 /// model.
-fn classical(operator: &str) -> Option<Entry> {
+fn classical_entry(operator: &str) -> Option<Entry> {
     let trees_check: Check = |node| {
         let fault = |name| Err(UnsupportedReason::Attribute(name));
-        trees::Ensemble::of(node).map_or_else(fault, |_| Ok(()))
+        trees::Ensemble::from_node(node).map_or_else(fault, |_| Ok(()))
     };
     let (run, check): (Kernel, Check) = match operator {
-        "LabelEncoder" => (encoder::run, encoder::check),
-        "SVMClassifier" => (svm::classifier, svm::check),
-        "SVMRegressor" => (svm::regressor, svm::check),
+        "LabelEncoder" => (encoder::run, encoder::check_table),
+        "SVMClassifier" => (svm::svm_classifier, svm::check_attributes),
+        "SVMRegressor" => (svm::svm_regressor, svm::check_attributes),
         "TreeEnsemble" | "TreeEnsembleRegressor" => (trees::run, trees_check),
         _ => return None,
     };
@@ -103,22 +104,22 @@ fn classical(operator: &str) -> Option<Entry> {
 }
 
 /// Returns the kernel of an operator of the standard set.
-fn standard(operator: &str) -> Option<Entry> {
-    let (run, classes) = functions(operator)
-        .or_else(|| activations(operator))
-        .or_else(|| pairs(operator))
-        .or_else(|| moves(operator))
-        .or_else(|| reductions(operator))
-        .or_else(|| products(operator))
-        .or_else(|| norms(operator))
-        .or_else(|| listed(operator))
-        .or_else(|| others(operator))?;
+fn standard_entry(operator: &str) -> Option<Entry> {
+    let (run, classes) = function_kernel(operator)
+        .or_else(|| activation_kernel(operator))
+        .or_else(|| pairwise_kernel(operator))
+        .or_else(|| layout_kernel(operator))
+        .or_else(|| reduction_kernel(operator))
+        .or_else(|| product_kernel(operator))
+        .or_else(|| normalisation_kernel(operator))
+        .or_else(|| sequence_kernel(operator))
+        .or_else(|| other_kernel(operator))?;
     let check: Check = match operator {
         "Dropout" => dropout_check,
         "GridSample" | "Resize" | "Upsample" => mode_check,
         "LinearAttention" => rule_check,
         "LSTM" => lstm_check,
-        _ => every,
+        _ => accept_all,
     };
     Some(Entry {
         run,
@@ -129,7 +130,7 @@ fn standard(operator: &str) -> Option<Entry> {
 
 /// Refuses training without a seed, because its random drops would differ between machines.
 fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
-    let is_seeded = super::random::seed(node).is_some();
+    let is_seeded = super::random::read_seed(node).is_some();
     if node.input_name(2).is_some() && !is_seeded || node.int("is_test") == Some(0) {
         return Err(UnsupportedReason::Attribute("training_mode"));
     }
@@ -190,7 +191,7 @@ fn lstm_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
 }
 
 /// Returns the kernels of functions of one element.
-fn functions(operator: &str) -> Option<(Kernel, Classes)> {
+fn function_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Abs" => {
             return Some((
@@ -214,7 +215,12 @@ fn functions(operator: &str) -> Option<(Kernel, Classes)> {
         "BitwiseNot" => {
             return Some((|call| elementwise::unary_either(call, |x| x, |x| !x), WHOLE));
         }
-        "IsNaN" => return Some((|call| elementwise::test(call, f64::is_nan), QUANTISED)),
+        "IsNaN" => {
+            return Some((
+                |call| elementwise::map_predicate(call, f64::is_nan),
+                QUANTISED,
+            ));
+        }
         "IsInf" => return Some((elementwise::is_inf, QUANTISED)),
         "Acos" => |call| elementwise::unary(call, f64::acos),
         "Acosh" => |call| elementwise::unary(call, f64::acosh),
@@ -230,7 +236,7 @@ fn functions(operator: &str) -> Option<(Kernel, Classes)> {
         "Floor" => |call| elementwise::unary(call, f64::floor),
         "Log" => |call| elementwise::unary(call, f64::ln),
         "Reciprocal" => |call| elementwise::unary(call, f64::recip),
-        "Round" => |call| elementwise::unary(call, round),
+        "Round" => |call| elementwise::unary(call, round_half_even),
         "Sin" => |call| elementwise::unary(call, f64::sin),
         "Sinh" => |call| elementwise::unary(call, f64::sinh),
         "Sqrt" => |call| elementwise::unary(call, f64::sqrt),
@@ -242,7 +248,7 @@ fn functions(operator: &str) -> Option<(Kernel, Classes)> {
 }
 
 /// Returns the kernels of activations of neural networks.
-fn activations(operator: &str) -> Option<(Kernel, Classes)> {
+fn activation_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Relu" => {
             let relu: Kernel = |call| {
@@ -275,7 +281,7 @@ fn activations(operator: &str) -> Option<(Kernel, Classes)> {
         "Celu" => |call| {
             let alpha = call.float("alpha", 1.0);
             let below = |x: f64| alpha * (x / alpha).exp_m1();
-            elementwise::unary(call, |x| larger(x, 0.0) + smaller(below(x), 0.0))
+            elementwise::unary(call, |x| max_or_nan(x, 0.0) + min_or_nan(below(x), 0.0))
         },
         "Selu" => |call| {
             let alpha = call.float("alpha", 1.673_263_192_176_818_8);
@@ -307,7 +313,7 @@ fn activations(operator: &str) -> Option<(Kernel, Classes)> {
 }
 
 /// Returns the kernels of operators that pair the elements of two or more tensors.
-fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
+fn pairwise_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Add" => |call| elementwise::binary(call, |a, b| a + b, |a, b| Ok(a + b)),
         "Sub" => |call| elementwise::binary(call, |a, b| a - b, |a, b| Ok(a - b)),
@@ -321,8 +327,8 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
                 Ok(if x < 0 { slope * x } else { x })
             })
         },
-        "Max" => |call| elementwise::variadic(call, larger, i128::max),
-        "Min" => |call| elementwise::variadic(call, smaller, i128::min),
+        "Max" => |call| elementwise::variadic(call, max_or_nan, i128::max),
+        "Min" => |call| elementwise::variadic(call, min_or_nan, i128::min),
         "Sum" => elementwise::sum,
         "Mean" => elementwise::mean,
         "Clip" => elementwise::clip,
@@ -341,7 +347,7 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
 }
 
 /// Returns the kernels of operators that move elements or make tensors.
-fn moves(operator: &str) -> Option<(Kernel, Classes)> {
+fn layout_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Cast" => return Some((elementwise::cast, CAST)),
         "CastLike" => return Some((elementwise::cast_like, CAST)),
@@ -377,24 +383,24 @@ fn moves(operator: &str) -> Option<(Kernel, Classes)> {
         "Transpose" => layout::transpose,
         "Trilu" => layout::trilu,
         "Unsqueeze" => layout::unsqueeze,
-        "Where" => elementwise::select,
+        "Where" => elementwise::select_elements,
         _ => return None,
     };
     Some((kernel, ANY))
 }
 
 /// Returns the kernels of reductions, running values and sorting.
-fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
+fn reduction_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
-        "ReduceMax" => reduce::maximum,
-        "ReduceMin" => reduce::minimum,
-        "ReduceMean" => reduce::mean,
+        "ReduceMax" => reduce::reduce_max,
+        "ReduceMin" => reduce::reduce_min,
+        "ReduceMean" => reduce::reduce_mean,
         "ReduceLogSumExp" => reduce::log_sum_exp,
         "ReduceLogSum" => {
-            let log: Kernel = |call| reduce::reduce(call, |values| values.sum::<f64>().ln());
+            let log: Kernel = |call| reduce::reduce_floats(call, |values| values.sum::<f64>().ln());
             return Some((log, NUMBER));
         }
-        "ReduceL2" => reduce::length,
+        "ReduceL2" => reduce::reduce_l2,
         "ReduceSum" => |call| reduce::reduce_either(call, |it| it.sum(), |it| it.sum()),
         "ReduceProd" => |call| {
             let int = |values: &mut dyn Iterator<Item = i128>| values.fold(1, i128::wrapping_mul);
@@ -408,12 +414,12 @@ fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
             let float = |values: &mut dyn Iterator<Item = f64>| values.map(|x| x * x).sum();
             reduce::reduce_either(call, float, |it| it.map(|x| x.wrapping_mul(x)).sum())
         },
-        "ArgMax" => |call| reduce::arg(call, |a, b| a > b),
-        "ArgMin" => |call| reduce::arg(call, |a, b| a < b),
-        "CumSum" => |call| reduce::running(call, 0, |a, b| a + b, |a, b| a + b),
-        "CumProd" => |call| reduce::running(call, 1, |a, b| a * b, i128::wrapping_mul),
+        "ArgMax" => |call| reduce::arg_extreme(call, |a, b| a > b),
+        "ArgMin" => |call| reduce::arg_extreme(call, |a, b| a < b),
+        "CumSum" => |call| reduce::accumulate_axis(call, 0, |a, b| a + b, |a, b| a + b),
+        "CumProd" => |call| reduce::accumulate_axis(call, 1, |a, b| a * b, i128::wrapping_mul),
         "NonZero" => sort::non_zero,
-        "TfIdfVectorizer" => generate::ngrams,
+        "TfIdfVectorizer" => generate::count_ngrams,
         "TopK" => sort::top_k,
         "Unique" => sort::unique,
         _ => return None,
@@ -422,7 +428,7 @@ fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
 }
 
 /// Returns the kernels of matrix products, convolutions and attention.
-fn products(operator: &str) -> Option<(Kernel, Classes)> {
+fn product_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Attention" => attention::attention,
         "CausalConvWithState" => conv::causal_conv,
@@ -433,47 +439,49 @@ fn products(operator: &str) -> Option<(Kernel, Classes)> {
         "DeformConv" => deform::deform_conv,
         "Det" => linear::det,
         "Einsum" => linear::einsum,
-        "GRU" => recurrent::gated,
+        "GRU" => recurrent::run_gru,
         "Gemm" => linear::gemm,
-        "LSTM" => recurrent::long_memory,
-        "LinearAttention" => attention::linear,
+        "LSTM" => recurrent::run_lstm,
+        "LinearAttention" => attention::linear_attention,
         "MatMul" => linear::matmul,
         "MatMulInteger" => linear::matmul_integer,
         "QLinearConv" => conv::qlinear_conv,
         "QLinearMatMul" => linear::qlinear_matmul,
-        "RNN" => recurrent::plain,
-        "RotaryEmbedding" => attention::rotary,
+        "RNN" => recurrent::run_rnn,
+        "RotaryEmbedding" => attention::rotary_embedding,
         _ => return None,
     };
     Some((kernel, NUMBER))
 }
 
 /// Returns the kernels of normalisations, pooling and losses.
-fn norms(operator: &str) -> Option<(Kernel, Classes)> {
+fn normalisation_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "AveragePool" => pool::average_pool,
-        "BatchNormalization" => norm::batch,
+        "BatchNormalization" => norm::batch_norm,
         "GlobalAveragePool" => |call| {
-            pool::global(call, |values| {
+            pool::global_pool(call, |values| {
                 let (sum, count) = values.fold((0.0, 0u64), |(sum, n), value| (sum + value, n + 1));
                 sum / count as f64
             })
         },
         "GlobalLpPool" => |call| {
             let power = call.int("p", 2) as f64;
-            pool::global(call, |it| {
+            pool::global_pool(call, |it| {
                 it.map(|x| x.abs().powf(power))
                     .sum::<f64>()
                     .powf(1.0 / power)
             })
         },
-        "GlobalMaxPool" => |call| pool::global(call, |it| it.fold(f64::NEG_INFINITY, larger)),
-        "GroupNormalization" => norm::group,
-        "InstanceNormalization" => norm::instance,
+        "GlobalMaxPool" => {
+            |call| pool::global_pool(call, |it| it.fold(f64::NEG_INFINITY, max_or_nan))
+        }
+        "GroupNormalization" => norm::group_norm,
+        "InstanceNormalization" => norm::instance_norm,
         "LRN" => pool::local_response,
-        "LayerNormalization" => norm::layer,
+        "LayerNormalization" => norm::layer_norm,
         "LogSoftmax" => |call| norm::softmax(call, true),
-        "LpNormalization" => norm::lp,
+        "LpNormalization" => norm::lp_norm,
         "LpPool" => pool::lp_pool,
         "MaxPool" => pool::max_pool,
         "MaxUnpool" => pool::max_unpool,
@@ -488,34 +496,34 @@ fn norms(operator: &str) -> Option<(Kernel, Classes)> {
 }
 
 /// Returns the kernels of lists of tensors.
-fn listed(operator: &str) -> Option<(Kernel, Classes)> {
+fn sequence_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
-        "ConcatFromSequence" => lists::concat,
-        "SequenceAt" => lists::at,
-        "SequenceConstruct" => lists::construct,
-        "SequenceEmpty" => lists::empty,
-        "SequenceErase" => lists::erase,
-        "SequenceInsert" => lists::insert,
-        "SequenceLength" => lists::length,
-        "SequenceMap" => lists::map,
-        "SplitToSequence" => lists::split,
+        "ConcatFromSequence" => lists::concat_from_sequence,
+        "SequenceAt" => lists::sequence_at,
+        "SequenceConstruct" => lists::sequence_construct,
+        "SequenceEmpty" => lists::sequence_empty,
+        "SequenceErase" => lists::sequence_erase,
+        "SequenceInsert" => lists::sequence_insert,
+        "SequenceLength" => lists::sequence_length,
+        "SequenceMap" => lists::sequence_map,
+        "SplitToSequence" => lists::split_to_sequence,
         _ => return None,
     };
     Some((kernel, ANY))
 }
 
 /// Returns the kernels of all other operators.
-fn others(operator: &str) -> Option<(Kernel, Classes)> {
+fn other_kernel(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "QuantizeLinear" => return Some((quantize::quantize, PACKED)),
         "DequantizeLinear" => return Some((quantize::dequantize, PACKED)),
-        "If" => return Some((control::condition, ANY)),
-        "Loop" => return Some((control::repeat, ANY)),
-        "Scan" => return Some((control::scan, ANY)),
+        "If" => return Some((control::run_if, ANY)),
+        "Loop" => return Some((control::run_loop, ANY)),
+        "Scan" => return Some((control::run_scan, ANY)),
         "AffineGrid" => vision::affine_grid,
         "BlackmanWindow" => |call| generate::window(call, [0.42, 0.5, 0.08]),
         "DFT" => signal::dft,
-        "DynamicQuantizeLinear" => quantize::dynamic,
+        "DynamicQuantizeLinear" => quantize::dynamic_quantize,
         "GridSample" => vision::grid_sample,
         "HammingWindow" => |call| generate::window(call, [25.0 / 46.0, 21.0 / 46.0, 0.0]),
         "HannWindow" => |call| generate::window(call, [0.5, 0.5, 0.0]),
@@ -523,8 +531,8 @@ fn others(operator: &str) -> Option<(Kernel, Classes)> {
         "NonMaxSuppression" => vision::non_max_suppression,
         "Bernoulli" => draws::bernoulli,
         "Multinomial" => draws::multinomial,
-        "RandomNormal" | "RandomNormalLike" => draws::normal,
-        "RandomUniform" | "RandomUniformLike" => draws::uniform,
+        "RandomNormal" | "RandomNormalLike" => draws::random_normal,
+        "RandomUniform" | "RandomUniformLike" => draws::random_uniform,
         "Range" => generate::range,
         "Resize" => resize::resize,
         "RoiAlign" => vision::roi_align,

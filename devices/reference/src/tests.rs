@@ -6,7 +6,7 @@ use super::*;
 fn run(node: NodeProto, inputs: &[Tensor], opset: i64) -> Result<Vec<Tensor>, KernelError> {
     let scope = Scope::new();
     let inputs = inputs.iter().cloned().map(Some).collect();
-    let entry = entry(&node).unwrap();
+    let entry = kernel_entry(&node).unwrap();
     (entry.run)(&Call {
         node: &node,
         inputs,
@@ -64,7 +64,7 @@ fn a_huge_result_is_refused_before_it_is_made() {
 
 /// A tree of one branch whose children are these nodes, and a leaf.
 fn tree(yes: i64, no: i64) -> NodeProto {
-    NodeProto::classical("TreeEnsembleRegressor", &["x"], "y")
+    NodeProto::for_classical_operator("TreeEnsembleRegressor", &["x"], "y")
         .with("nodes_treeids", vec![0i64; 2])
         .with("nodes_nodeids", vec![0i64, 1])
         .with(
@@ -88,10 +88,13 @@ fn a_tree_that_leads_in_a_circle_is_never_walked() {
     assert_eq!(found[0].to_vec::<f32>().unwrap(), [2.0]);
     for circle in [tree(0, 1), tree(1, 0), tree(0, 0)] {
         // Nothing begins where it is led to, so that it is never walked.
-        let roots = trees::Ensemble::of(&circle).unwrap().roots;
+        let roots = trees::Ensemble::from_node(&circle).unwrap().roots;
         assert!(roots.iter().all(|it| matches!(it, trees::Child::Leaf(_))));
     }
-    assert_eq!(trees::Ensemble::of(&tree(7, 1)), Err("nodes_truenodeids"));
+    assert_eq!(
+        trees::Ensemble::from_node(&tree(7, 1)),
+        Err("nodes_truenodeids")
+    );
 }
 
 #[test]
@@ -100,7 +103,7 @@ fn a_resize_knows_how_places_are_found_or_is_refused() {
     let scales = Tensor::from_vec([4], vec![1f32, 1.0, 0.75, 0.75]).unwrap();
     let mut scope = Scope::from([("x".to_owned(), image), ("s".to_owned(), scales)]);
     let resize = |places: &str| {
-        NodeProto::of("Resize", &["x", "", "s"], "y")
+        NodeProto::for_operator("Resize", &["x", "", "s"], "y")
             .with("mode", "nearest")
             .with("nearest_mode", "floor")
             .with("coordinate_transformation_mode", places)
@@ -109,7 +112,7 @@ fn a_resize_knows_how_places_are_found_or_is_refused() {
     run_nodes(&[resize("tf_half_pixel_for_nn")], &mut scope, 18).unwrap();
     let expected = [0.0, 2.0, 3.0, 8.0, 10.0, 11.0, 12.0, 14.0, 15.0];
     assert_eq!(scope["y"].to_vec::<f32>().unwrap(), expected);
-    let unknown = check(&resize("somehow"), &BTreeMap::new());
+    let unknown = check_node(&resize("somehow"), &BTreeMap::new());
     let places = "coordinate_transformation_mode";
     assert_eq!(unknown, Err(UnsupportedReason::Attribute(places)));
 }

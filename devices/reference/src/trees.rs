@@ -107,17 +107,17 @@ impl Ensemble {
     ///
     /// # Errors
     /// The name of the attribute that is missing or malformed.
-    pub fn of(node: &NodeProto) -> Result<Self, &'static str> {
+    pub fn from_node(node: &NodeProto) -> Result<Self, &'static str> {
         let ensemble = match node.op_type() {
             "TreeEnsemble" => Self::of_version_5(node)?,
             _ => Self::of_lists(node)?,
         };
-        ensemble.check()?;
+        ensemble.check_structure()?;
         Ok(ensemble)
     }
 
     /// Checks that every branch is reachable once, and that each leaf's target exists.
-    fn check(&self) -> Result<(), Fault> {
+    fn check_structure(&self) -> Result<(), Fault> {
         let mut seen = vec![false; self.branches.len()];
         let mut ahead = self.roots.clone();
         while let Some(child) = ahead.pop() {
@@ -139,7 +139,7 @@ impl Ensemble {
 
     /// Reads versions 1 and 3: lists of nodes, each with the number of its tree.
     fn of_lists(node: &NodeProto) -> Result<Self, Fault> {
-        let lists = Lists::of(node)?;
+        let lists = Lists::from_node(node)?;
         let targets = node.int("n_targets").unwrap_or(1);
         let aggregate = match node.string("aggregate_function").unwrap_or("SUM") {
             "AVERAGE" => Aggregate::Average,
@@ -148,10 +148,10 @@ impl Ensemble {
             "MAX" => Aggregate::Max,
             _ => return Err("aggregate_function"),
         };
-        let (branches, roots) = lists.branches()?;
+        let (branches, roots) = lists.build_branches()?;
         Ok(Self {
             branches,
-            leaves: lists.leaves(node)?,
+            leaves: lists.build_leaves(node)?,
             roots,
             targets: usize::try_from(targets).map_err(|_| "n_targets")?,
             aggregate,
@@ -166,18 +166,18 @@ impl Ensemble {
             3 => Aggregate::Max,
             _ => return Err("aggregate_function"),
         };
-        let weights = doubles(node, "leaf_weights")?;
-        let owners = places(node, "leaf_targetids")?;
+        let weights = read_doubles(node, "leaf_weights")?;
+        let owners = read_indices(node, "leaf_targetids")?;
         if weights.len() != owners.len() {
             return Err("leaf_targetids");
         }
-        let splits = doubles(node, "nodes_splits")?;
-        let yes = children(node, "nodes_truenodeids", "nodes_trueleafs")?;
-        let no = children(node, "nodes_falsenodeids", "nodes_falseleafs")?;
-        let comparisons = comparisons(node)?;
-        let features = places(node, "nodes_featureids")?;
+        let splits = read_doubles(node, "nodes_splits")?;
+        let yes = read_children(node, "nodes_truenodeids", "nodes_trueleafs")?;
+        let no = read_children(node, "nodes_falsenodeids", "nodes_falseleafs")?;
+        let comparisons = read_comparisons(node)?;
+        let features = read_indices(node, "nodes_featureids")?;
         let missing = node.ints("nodes_missing_value_tracks_true");
-        let mut members = Members::of(node)?;
+        let mut members = Members::from_node(node)?;
         let count = splits.len();
         let lengths = [yes.len(), no.len(), comparisons.len(), features.len()];
         if lengths.iter().any(|length| *length != count) {
@@ -195,7 +195,7 @@ impl Ensemble {
             takes_missing: missing.and_then(|it| it.get(at)).is_some_and(|it| *it != 0),
         };
         let branches: Vec<Branch> = (0..count).map(&mut branch).collect();
-        let roots = places(node, "tree_roots")?.into_iter();
+        let roots = read_indices(node, "tree_roots")?.into_iter();
         let targets = node.int("n_targets").unwrap_or(1);
         let leaves = owners.into_iter().zip(weights).map(|score| vec![score]);
         // In this version, a tree of one leaf is a branch whose two children are that leaf.
@@ -209,7 +209,7 @@ impl Ensemble {
     }
 
     /// Returns the scores of each row of `values`.
-    fn scores(&self, values: &[f64], width: usize) -> Option<Vec<f64>> {
+    fn score_rows(&self, values: &[f64], width: usize) -> Option<Vec<f64>> {
         let rows = values.chunks_exact(width.max(1));
         let mut scores = Vec::with_capacity(rows.len().checked_mul(self.targets)?);
         for row in rows {
@@ -255,15 +255,17 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn of(node: &'a NodeProto) -> Result<Self, Fault> {
+    fn from_node(node: &'a NodeProto) -> Result<Self, Fault> {
         let trees = node.ints("nodes_treeids").unwrap_or_default();
         let numbers = node.ints("nodes_nodeids").unwrap_or_default();
         let modes = node.strings("nodes_modes").unwrap_or_default();
-        let comparisons: Vec<Option<Comparison>> =
-            modes.iter().map(|it| named(it)).collect::<Result<_, _>>()?;
+        let comparisons: Vec<Option<Comparison>> = modes
+            .iter()
+            .map(|it| parse_comparison(it))
+            .collect::<Result<_, _>>()?;
         let lists = Self {
-            features: places(node, "nodes_featureids")?,
-            splits: doubles(node, "nodes_values")?,
+            features: read_indices(node, "nodes_featureids")?,
+            splits: read_doubles(node, "nodes_values")?,
             missing: node.ints("nodes_missing_value_tracks_true").unwrap_or(&[]),
             places: Vec::new(),
             keys: trees.iter().copied().zip(numbers.iter().copied()).collect(),
@@ -281,12 +283,12 @@ impl<'a> Lists<'a> {
             lists.no.len(),
         ];
         match lengths.iter().all(|length| *length == count) {
-            true => lists.placed(),
+            true => lists.place_nodes(),
             false => Err("nodes_treeids"),
         }
     }
 
-    fn placed(mut self) -> Result<Self, Fault> {
+    fn place_nodes(mut self) -> Result<Self, Fault> {
         let (mut branches, mut leaves) = (0, 0);
         for (at, (key, comparison)) in self.keys.iter().zip(&self.comparisons).enumerate() {
             let child = match comparison {
@@ -305,14 +307,14 @@ impl<'a> Lists<'a> {
     }
 
     /// Finds a node of a tree: its index in the lists, and its branch or leaf.
-    fn find(&self, key: (i64, i64)) -> Option<(usize, Child)> {
+    fn find_node(&self, key: (i64, i64)) -> Option<(usize, Child)> {
         let found = self.places.binary_search_by_key(&key, |place| place.0);
         let (_, at, child) = self.places[found.ok()?];
         Some((at, child))
     }
 
     /// Returns the branches, and the roots: nodes that are no node's child.
-    fn branches(&self) -> Result<(Vec<Branch>, Vec<Child>), Fault> {
+    fn build_branches(&self) -> Result<(Vec<Branch>, Vec<Child>), Fault> {
         let mut branches = Vec::new();
         let mut reached = vec![false; self.keys.len()];
         for (at, (tree, _)) in self.keys.iter().enumerate() {
@@ -320,7 +322,7 @@ impl<'a> Lists<'a> {
                 continue;
             };
             let mut child = |number: i64, fault: Fault| -> Result<Child, Fault> {
-                let (place, child) = self.find((*tree, number)).ok_or(fault)?;
+                let (place, child) = self.find_node((*tree, number)).ok_or(fault)?;
                 reached[place] = true;
                 Ok(child)
             };
@@ -342,13 +344,13 @@ impl<'a> Lists<'a> {
     }
 
     /// Returns each leaf's targets with their weights.
-    fn leaves(&self, node: &NodeProto) -> Result<Vec<Vec<(usize, f64)>>, Fault> {
+    fn build_leaves(&self, node: &NodeProto) -> Result<Vec<Vec<(usize, f64)>>, Fault> {
         let count = self.comparisons.iter().filter(|it| it.is_none()).count();
         let mut leaves = vec![Vec::new(); count];
         let trees = node.ints("target_treeids").unwrap_or_default();
         let numbers = node.ints("target_nodeids").unwrap_or_default();
-        let targets = places(node, "target_ids")?;
-        let weights = doubles(node, "target_weights")?;
+        let targets = read_indices(node, "target_ids")?;
+        let weights = read_doubles(node, "target_weights")?;
         let lengths = [numbers.len(), targets.len(), weights.len()];
         if lengths.iter().any(|length| *length != trees.len()) {
             return Err("target_treeids");
@@ -359,7 +361,7 @@ impl<'a> Lists<'a> {
             .zip(numbers.iter().copied())
             .enumerate()
         {
-            match self.find(key) {
+            match self.find_node(key) {
                 Some((_, Child::Leaf(leaf))) => leaves[leaf].push((targets[at], weights[at])),
                 _ => return Err("target_nodeids"),
             }
@@ -369,7 +371,7 @@ impl<'a> Lists<'a> {
 }
 
 /// Returns the comparison with this name; `None` for a leaf.
-fn named(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
+fn parse_comparison(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
     Ok(Some(match mode {
         b"LEAF" => return Ok(None),
         b"BRANCH_LEQ" => Comparison::AtMost,
@@ -383,8 +385,8 @@ fn named(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
 }
 
 /// Returns the comparisons of version 5, where they are numbers.
-fn comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
-    let numbers = doubles(node, "nodes_modes")?.into_iter();
+fn read_comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
+    let numbers = read_doubles(node, "nodes_modes")?.into_iter();
     let known = numbers.map(|number| match number as i64 {
         0 => Ok(Comparison::AtMost),
         1 => Ok(Comparison::Less),
@@ -399,7 +401,7 @@ fn comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
 }
 
 /// Returns the children of version 5: indices, each with whether it refers to a leaf.
-fn children(
+fn read_children(
     node: &NodeProto,
     ids: &'static str,
     leaves: &'static str,
@@ -409,7 +411,7 @@ fn children(
         Some(0) => Child::Branch(place),
         _ => Child::Leaf(place),
     };
-    Ok(places(node, ids)?
+    Ok(read_indices(node, ids)?
         .into_iter()
         .enumerate()
         .map(child)
@@ -420,9 +422,9 @@ fn children(
 struct Members(std::vec::IntoIter<f64>);
 
 impl Members {
-    fn of(node: &NodeProto) -> Result<Self, Fault> {
+    fn from_node(node: &NodeProto) -> Result<Self, Fault> {
         let values = match node.attribute("membership_values") {
-            Some(_) => doubles(node, "membership_values")?,
+            Some(_) => read_doubles(node, "membership_values")?,
             None => Vec::new(),
         };
         Ok(Self(values.into_iter()))
@@ -436,7 +438,7 @@ impl Members {
     }
 }
 
-fn places(node: &NodeProto, name: &'static str) -> Result<Vec<usize>, Fault> {
+fn read_indices(node: &NodeProto, name: &'static str) -> Result<Vec<usize>, Fault> {
     let ints = node.ints(name).unwrap_or_default().iter();
     ints.map(|&it| usize::try_from(it).map_err(|_| name))
         .collect()
@@ -444,7 +446,7 @@ fn places(node: &NodeProto, name: &'static str) -> Result<Vec<usize>, Fault> {
 
 /// Reads numbers: a list of floats, a tensor, or a tensor in an attribute of that name with a
 /// suffix.
-fn doubles(node: &NodeProto, name: &'static str) -> Result<Vec<f64>, Fault> {
+fn read_doubles(node: &NodeProto, name: &'static str) -> Result<Vec<f64>, Fault> {
     if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
         return Ok(floats.iter().copied().map(f64::from).collect());
     }
@@ -453,15 +455,15 @@ fn doubles(node: &NodeProto, name: &'static str) -> Result<Vec<f64>, Fault> {
         return Ok(Vec::new());
     };
     let tensor = tensor_from_proto(proto).map_err(|_| name)?;
-    super::value::floats(&tensor).map_err(|_| name)
+    super::value::to_floats(&tensor).map_err(|_| name)
 }
 
 pub(super) fn run(call: &Call<'_>) -> Results {
-    let ensemble = Ensemble::of(call.node).map_err(KernelError::Attribute)?;
+    let ensemble = Ensemble::from_node(call.node).map_err(KernelError::Attribute)?;
     let input = call.input(0)?;
-    let (rows, width) = matrix(input)?;
+    let (rows, width) = matrix_dims(input)?;
     let values = call.floats(0)?;
-    let scores = ensemble.scores(&values, width);
+    let scores = ensemble.score_rows(&values, width);
     let scores = scores.ok_or(KernelError::Range(0))?;
     let dims = [rows, ensemble.targets];
     Ok(vec![from_floats(
@@ -479,8 +481,8 @@ pub fn result_type(node: &NodeProto, input: &Tensor) -> DType {
     }
 }
 
-/// Returns the rows and columns of the input: one row, or several.
-pub fn matrix(input: &Tensor) -> Result<(usize, usize), KernelError> {
+/// Returns the rows and columns of the input, which must be one row or a matrix.
+pub fn matrix_dims(input: &Tensor) -> Result<(usize, usize), KernelError> {
     match *input.dims() {
         [width] => Ok((1, width)),
         [rows, width] => Ok((rows, width)),

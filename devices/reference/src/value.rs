@@ -8,15 +8,15 @@ use super::functions::PowerRounding;
 use super::narrow;
 
 /// Returns the elements as floats; integers and booleans become the nearest float.
-pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
+pub(super) fn to_floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
     match tensor.dtype() {
-        dtype if dtype.is_float() && dtype.bits() >= 16 => Ok(tensor.to_f64s()?),
+        dtype if dtype.is_float() && dtype.bit_width() >= 16 => Ok(tensor.to_f64s()?),
         dtype if super::functions::is_small_float(dtype) => {
             let decode = |&byte: &u8| super::functions::decode_small(dtype, byte);
             Ok(tensor.bytes().iter().map(decode).collect())
         }
         DType::F4E2M1 => {
-            let elements = narrow::unpacked(tensor).into_iter();
+            let elements = narrow::unpack_elements(tensor).into_iter();
             Ok(elements.map(narrow::decoded_float).collect())
         }
         DType::F8E8M0 => {
@@ -25,7 +25,7 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
                 .map(|&byte| super::functions::decode_power(byte))
                 .collect())
         }
-        _ => Ok(ints(tensor)?
+        _ => Ok(to_ints(tensor)?
             .into_iter()
             .map(|value| value as f64)
             .collect()),
@@ -33,7 +33,7 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
 }
 
 /// Returns the elements as integers; truncates floats.
-pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
+pub(super) fn to_ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
     fn wide<T: souk_memory::Element + Into<i128>>(tensor: &Tensor) -> Vec<i128> {
         let values = tensor.elements::<T>().expect("the type was matched");
         values.iter().map(|&value| value.into()).collect()
@@ -52,30 +52,38 @@ pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
             .iter()
             .map(|&byte| i128::from(byte))
             .collect()),
-        dtype if dtype.is_float() => Ok(floats(tensor)?.into_iter().map(|it| it as i128).collect()),
+        dtype if dtype.is_float() => Ok(to_floats(tensor)?
+            .into_iter()
+            .map(|it| it as i128)
+            .collect()),
         dtype if narrow::is_narrow(dtype) => {
-            let elements = narrow::unpacked(tensor).into_iter();
-            Ok(elements.map(|it| narrow::decoded(dtype, it)).collect())
+            let elements = narrow::unpack_elements(tensor).into_iter();
+            Ok(elements
+                .map(|it| narrow::decode_integer(dtype, it))
+                .collect())
         }
         dtype => Err(KernelError::DType(dtype)),
     }
 }
 
 /// Returns the elements as integers for sizes, axes and indices.
-pub(super) fn indices(tensor: &Tensor) -> Result<Vec<i64>, KernelError> {
+pub(super) fn to_indices(tensor: &Tensor) -> Result<Vec<i64>, KernelError> {
     let narrow = |value: i128| i64::try_from(value).map_err(|_| KernelError::Range(0));
-    ints(tensor)?.into_iter().map(narrow).collect()
+    to_ints(tensor)?.into_iter().map(narrow).collect()
 }
 
 /// Returns the elements as booleans: true unless zero.
-pub(super) fn truths(tensor: &Tensor) -> Result<Vec<bool>, KernelError> {
+pub(super) fn to_truths(tensor: &Tensor) -> Result<Vec<bool>, KernelError> {
     if tensor.dtype().is_float() {
-        return Ok(floats(tensor)?
+        return Ok(to_floats(tensor)?
             .into_iter()
             .map(|value| value != 0.0)
             .collect());
     }
-    Ok(ints(tensor)?.into_iter().map(|value| value != 0).collect())
+    Ok(to_ints(tensor)?
+        .into_iter()
+        .map(|value| value != 0)
+        .collect())
 }
 
 /// Creates a tensor from floats, rounded to `dtype`, or truncated if it is an integer type.
@@ -87,26 +95,31 @@ pub(super) fn from_floats(
     let dims = dims.to_vec();
     match dtype {
         DType::F64 => Ok(Tensor::from_vec(dims, values)?),
-        DType::F32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as f32))?),
+        DType::F32 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as f32),
+        )?),
         DType::F16 => Ok(Tensor::from_vec(
             dims,
-            collect(values, |it| F16::from_f32(odd(it))),
+            convert_values(values, |it| F16::from_f32(round_to_odd(it))),
         )?),
         DType::Bf16 => Ok(Tensor::from_vec(
             dims,
-            collect(values, |it| Bf16::from_f32(odd(it))),
+            convert_values(values, |it| Bf16::from_f32(round_to_odd(it))),
         )?),
-        DType::Bool => from_truths(&dims, collect(values, |it| it != 0.0)),
-        DType::F4E2M1 => narrow::packed(dtype, dims, &collect(values, narrow::encoded_float)),
+        DType::Bool => from_truths(&dims, convert_values(values, |it| it != 0.0)),
+        DType::F4E2M1 => {
+            narrow::pack_elements(dtype, dims, &convert_values(values, narrow::encoded_float))
+        }
         DType::F8E8M0 => {
             let encode = |value| super::functions::encode_power(value, PowerRounding::Up, true);
-            from_bytes(dtype, &dims, collect(values, encode))
+            from_bytes(dtype, &dims, convert_values(values, encode))
         }
         dtype if super::functions::is_small_float(dtype) => {
             let encode = |value| super::functions::encode_small(dtype, value, true);
-            from_bytes(dtype, &dims, collect(values, encode))
+            from_bytes(dtype, &dims, convert_values(values, encode))
         }
-        _ => from_ints(dtype, &dims, collect(values, |it| it as i128)),
+        _ => from_ints(dtype, &dims, convert_values(values, |it| it as i128)),
     }
 }
 
@@ -118,27 +131,56 @@ pub(super) fn from_ints(
 ) -> Result<Tensor, KernelError> {
     let dims = dims.to_vec();
     match dtype {
-        DType::I64 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i64))?),
-        DType::I32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i32))?),
-        DType::I16 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i16))?),
-        DType::I8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as i8))?),
-        DType::U64 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u64))?),
-        DType::U32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u32))?),
-        DType::U16 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u16))?),
-        DType::U8 => Ok(Tensor::from_vec(dims, collect(values, |it| it as u8))?),
-        DType::Bool => from_truths(&dims, collect(values, |it| it != 0)),
-        DType::F32 => Ok(Tensor::from_vec(dims, collect(values, |it| it as f32))?),
+        DType::I64 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as i64),
+        )?),
+        DType::I32 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as i32),
+        )?),
+        DType::I16 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as i16),
+        )?),
+        DType::I8 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as i8),
+        )?),
+        DType::U64 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as u64),
+        )?),
+        DType::U32 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as u32),
+        )?),
+        DType::U16 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as u16),
+        )?),
+        DType::U8 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as u8),
+        )?),
+        DType::Bool => from_truths(&dims, convert_values(values, |it| it != 0)),
+        DType::F32 => Ok(Tensor::from_vec(
+            dims,
+            convert_values(values, |it| it as f32),
+        )?),
         DType::F16 => {
-            let halves = collect(values, |it| F16::from_f32(odd_of_int(it)));
+            let halves = convert_values(values, |it| F16::from_f32(odd_of_int(it)));
             Ok(Tensor::from_vec(dims, halves)?)
         }
         DType::Bf16 => {
-            let halves = collect(values, |it| Bf16::from_f32(odd_of_int(it)));
+            let halves = convert_values(values, |it| Bf16::from_f32(odd_of_int(it)));
             Ok(Tensor::from_vec(dims, halves)?)
         }
-        dtype if dtype.is_float() => from_floats(dtype, &dims, collect(values, |it| it as f64)),
+        dtype if dtype.is_float() => {
+            from_floats(dtype, &dims, convert_values(values, |it| it as f64))
+        }
         dtype if narrow::is_narrow(dtype) => {
-            narrow::packed(dtype, dims, &collect(values, |it| it as u8))
+            narrow::pack_elements(dtype, dims, &convert_values(values, |it| it as u8))
         }
         dtype => Err(KernelError::DType(dtype)),
     }
@@ -168,14 +210,14 @@ pub(super) fn from_bytes(
 }
 
 /// Returns the bytes of an element of a type that is not packed.
-pub(super) fn item(tensor: &Tensor) -> Result<usize, KernelError> {
+pub(super) fn element_bytes(tensor: &Tensor) -> Result<usize, KernelError> {
     tensor
         .dtype()
-        .bytes()
+        .byte_width()
         .ok_or(KernelError::DType(tensor.dtype()))
 }
 
-fn collect<S, T>(values: Vec<S>, convert: impl FnMut(S) -> T) -> Vec<T> {
+fn convert_values<S, T>(values: Vec<S>, convert: impl FnMut(S) -> T) -> Vec<T> {
     values.into_iter().map(convert).collect()
 }
 
@@ -192,7 +234,7 @@ fn odd_of_int(value: i128) -> f32 {
 
 /// Converts to a 32-bit float, rounded to odd, so that a second rounding to fewer bits has the same
 /// result as rounding `value` itself.
-fn odd(value: f64) -> f32 {
+fn round_to_odd(value: f64) -> f32 {
     let near = value as f32;
     let bits = near.to_bits();
     if !near.is_finite() || f64::from(near) == value || bits & 1 == 1 {

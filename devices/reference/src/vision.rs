@@ -1,11 +1,11 @@
 //! Image sampling at computed positions, and selection of boxes.
 
 use super::call::{Call, KernelError, Results};
-use super::functions::larger;
-use super::layout::sizes;
-use super::resize::cubic;
-use super::shape::{count, index_of, strides};
-use super::value::{floats, from_floats, from_indices};
+use super::functions::max_or_nan;
+use super::layout::to_sizes;
+use super::resize::cubic_weight;
+use super::shape::{element_count, index_of, strides};
+use super::value::{from_floats, from_indices, to_floats};
 
 /// The settings of a grid that samples an image.
 struct Sampler<'a> {
@@ -16,7 +16,7 @@ struct Sampler<'a> {
 
 impl Sampler<'_> {
     /// Returns the position along an axis of a coordinate from -1 to 1.
-    fn place(&self, coordinate: f64, size: usize) -> f64 {
+    fn source_position(&self, coordinate: f64, size: usize) -> f64 {
         let size = size as f64;
         if self.align {
             (coordinate + 1.0) / 2.0 * (size - 1.0)
@@ -26,7 +26,7 @@ impl Sampler<'_> {
     }
 
     /// Returns the element at an integer position along an axis; `None` is padding of zeros.
-    fn element(&self, at: i64, size: usize) -> Option<usize> {
+    fn element_index(&self, at: i64, size: usize) -> Option<usize> {
         let last = size as i64 - 1;
         match self.padding {
             "border" => Some(at.clamp(0, last) as usize),
@@ -36,21 +36,21 @@ impl Sampler<'_> {
                 } else {
                     (-0.5, last as f64 + 0.5)
                 };
-                Some(reflected(at as f64, low, high).clamp(0.0, last as f64) as usize)
+                Some(reflect_position(at as f64, low, high).clamp(0.0, last as f64) as usize)
             }
             _ => (0..=last).contains(&at).then_some(at as usize),
         }
     }
 
     /// Returns elements (without padding) and weights along an axis.
-    fn taps(&self, place: f64, size: usize) -> Vec<(usize, f64)> {
+    fn weighted_taps(&self, place: f64, size: usize) -> Vec<(usize, f64)> {
         let floor = place.floor();
         let near: Vec<(i64, f64)> = match self.mode {
             "nearest" => vec![(place.round_ties_even() as i64, 1.0)],
             "cubic" | "bicubic" => (-1..=2)
                 .map(|step| {
                     let at = floor + f64::from(step);
-                    (at as i64, cubic((place - at).abs(), -0.75))
+                    (at as i64, cubic_weight((place - at).abs(), -0.75))
                 })
                 .collect(),
             _ => vec![
@@ -58,13 +58,13 @@ impl Sampler<'_> {
                 (floor as i64 + 1, place - floor),
             ],
         };
-        let inside = |(at, by): (i64, f64)| Some((self.element(at, size)?, by));
+        let inside = |(at, by): (i64, f64)| Some((self.element_index(at, size)?, by));
         near.into_iter().filter_map(inside).collect()
     }
 }
 
 /// Folds a position back into `low..=high` at either end.
-fn reflected(place: f64, low: f64, high: f64) -> f64 {
+fn reflect_position(place: f64, low: f64, high: f64) -> f64 {
     let range = high - low;
     if range <= 0.0 {
         return low;
@@ -95,8 +95,8 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
         align: call.flag("align_corners"),
     };
     let wanted = &grid.dims()[1..rank + 1];
-    let (points, plane) = (count(wanted)?, count(spatial)?);
-    let (values, coordinates) = (floats(input)?, floats(grid)?);
+    let (points, plane) = (element_count(wanted)?, element_count(spatial)?);
+    let (values, coordinates) = (to_floats(input)?, to_floats(grid)?);
     let steps = strides(spatial);
     let mut results = vec![0.0; samples * channels * points];
     for sample in 0..samples {
@@ -105,8 +105,8 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
             for axis in 0..rank {
                 // The grid states the last axis first.
                 let at = (sample * points + point) * rank + rank - 1 - axis;
-                let place = sampler.place(coordinates[at], spatial[axis]);
-                let own = sampler.taps(f64::from(place as f32), spatial[axis]);
+                let place = sampler.source_position(coordinates[at], spatial[axis]);
+                let own = sampler.weighted_taps(f64::from(place as f32), spatial[axis]);
                 let step = steps[axis];
                 let next = taps.iter().flat_map(|&(from, weight)| {
                     own.iter()
@@ -130,7 +130,7 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
 
 pub(super) fn affine_grid(call: &Call<'_>) -> Results {
     let theta = call.input(0)?;
-    let size = sizes(&call.ints(1)?, 1)?;
+    let size = to_sizes(&call.ints(1)?, 1)?;
     let &[samples, _, ref spatial @ ..] = &size[..] else {
         return Err(KernelError::Range(1));
     };
@@ -151,8 +151,8 @@ pub(super) fn affine_grid(call: &Call<'_>) -> Results {
             (2.0 * at + 1.0) / size - 1.0
         }
     };
-    let matrices = floats(theta)?;
-    let points = count(spatial)?;
+    let matrices = to_floats(theta)?;
+    let points = element_count(spatial)?;
     let mut results = Vec::with_capacity(samples * points * rank);
     for sample in 0..samples {
         for point in 0..points {
@@ -176,7 +176,7 @@ pub(super) fn affine_grid(call: &Call<'_>) -> Results {
 /// A box by its corners: y and x of one, y and x of the other.
 type Corners = [f64; 4];
 
-fn corners(box_: &[f64], centred: bool) -> Corners {
+fn box_corners(box_: &[f64], centred: bool) -> Corners {
     let [a, b, c, d] = [box_[0], box_[1], box_[2], box_[3]];
     if centred {
         // Centre x, centre y, width, height.
@@ -186,7 +186,7 @@ fn corners(box_: &[f64], centred: bool) -> Corners {
 }
 
 /// Returns the shared area divided by the joint area.
-fn overlap(left: &Corners, right: &Corners) -> f64 {
+fn intersection_over_union(left: &Corners, right: &Corners) -> f64 {
     let area = |it: &Corners| (it[2] - it[0]) * (it[3] - it[1]);
     let height = left[2].min(right[2]) - left[0].max(right[0]);
     let width = left[3].min(right[3]) - left[1].max(right[1]);
@@ -208,13 +208,13 @@ pub(super) fn non_max_suppression(call: &Call<'_>) -> Results {
         ));
     };
     let limit = call.scalar_int(2)?.unwrap_or(0).max(0) as usize;
-    let overlap_max = call.scalar(3)?.unwrap_or(0.0);
-    let score_min = call.scalar(4)?;
+    let overlap_max = call.optional_scalar(3)?.unwrap_or(0.0);
+    let score_min = call.optional_scalar(4)?;
     let centred = call.flag("center_point_box");
-    let (boxes, scores) = (floats(boxes)?, floats(scores)?);
+    let (boxes, scores) = (to_floats(boxes)?, to_floats(scores)?);
     let boxes: Vec<Corners> = boxes
         .chunks_exact(4)
-        .map(|box_| corners(box_, centred))
+        .map(|box_| box_corners(box_, centred))
         .collect();
     let mut chosen = Vec::new();
     for lane in 0..batch * classes {
@@ -227,7 +227,7 @@ pub(super) fn non_max_suppression(call: &Call<'_>) -> Results {
         for index in order {
             let hidden = kept
                 .iter()
-                .any(|&it| overlap(&own[it], &own[index]) > overlap_max);
+                .any(|&it| intersection_over_union(&own[it], &own[index]) > overlap_max);
             if kept.len() < limit && !hidden {
                 kept.push(index);
             }
@@ -259,17 +259,17 @@ pub(super) fn roi_align(call: &Call<'_>) -> Results {
         columns,
         image: (height, width),
     };
-    let (values, regions) = (floats(input)?, floats(regions)?);
+    let (values, regions) = (to_floats(input)?, to_floats(regions)?);
     let mut results = Vec::with_capacity(count * channels * rows * columns);
     for region in 0..count {
         let sample = usize::try_from(samples[region]).map_err(|_| KernelError::Range(2))?;
-        let cells = grid.cells(&regions[region * 4..region * 4 + 4]);
+        let cells = grid.sample_cells(&regions[region * 4..region * 4 + 4]);
         for channel in 0..channels {
             let from = (sample * channels + channel) * height * width;
             let plane = values
                 .get(from..from + height * width)
                 .ok_or(KernelError::Range(2))?;
-            results.extend(cells.iter().map(|cell| grid.combine(cell, plane)));
+            results.extend(cells.iter().map(|cell| grid.combine_samples(cell, plane)));
         }
     }
     Ok(vec![from_floats(
@@ -295,7 +295,7 @@ struct Grid {
 
 impl Grid {
     /// Returns the sample points of every cell of a region.
-    fn cells(&self, region: &[f64]) -> Vec<Vec<Point>> {
+    fn sample_cells(&self, region: &[f64]) -> Vec<Vec<Point>> {
         let offset = if self.half { 0.5 } else { 0.0 };
         let edge = |index: usize| region[index] * self.scale - offset;
         let least = if self.half { f64::NEG_INFINITY } else { 1.0 };
@@ -319,14 +319,14 @@ impl Grid {
             let points = (0..down * across).map(|sample| {
                 let y = at(y, row, cell_high, sample / across, down);
                 let x = at(x, column, cell_wide, sample % across, across);
-                self.point(y, x)
+                self.sample_point(y, x)
             });
             cells.push(points.collect());
         }
         cells
     }
 
-    fn point(&self, y: f64, x: f64) -> Point {
+    fn sample_point(&self, y: f64, x: f64) -> Point {
         let (height, width) = self.image;
         if y < -1.0 || y > height as f64 || x < -1.0 || x > width as f64 {
             return Vec::new();
@@ -349,13 +349,14 @@ impl Grid {
         ]
     }
 
-    fn combine(&self, cell: &[Point], plane: &[f64]) -> f64 {
+    fn combine_samples(&self, cell: &[Point], plane: &[f64]) -> f64 {
         let parts =
             |point: &Point| -> Vec<f64> { point.iter().map(|(at, by)| plane[*at] * by).collect() };
         if self.maximum {
             // The largest of the four weighted corners counts, as the operator defines it.
-            let largest = |point: &Point| parts(point).into_iter().fold(f64::NEG_INFINITY, larger);
-            let best = cell.iter().map(largest).fold(f64::NEG_INFINITY, larger);
+            let largest =
+                |point: &Point| parts(point).into_iter().fold(f64::NEG_INFINITY, max_or_nan);
+            let best = cell.iter().map(largest).fold(f64::NEG_INFINITY, max_or_nan);
             return if best == f64::NEG_INFINITY { 0.0 } else { best };
         }
         let sum: f64 = cell.iter().flat_map(parts).sum();

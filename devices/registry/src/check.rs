@@ -12,14 +12,14 @@ use souk_cpu::Cpu;
 use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::{CompileError, Subgraph};
 use souk_onnx::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
 };
 use souk_vocabulary::processor::{Processor, Program, WorkError};
 use thiserror::Error;
 
 /// The operator set of the checks.
 const OPSET: i64 = 17;
-/// A device's result may differ from the CPU's by at most this part of its largest element.
+/// A device's result must not differ from the CPU's by more than this part of its largest element.
 /// Processors that compute 32-bit floats with 8 bits of mantissa stay below it in sums this short.
 const TOLERANCE: f64 = 0.03;
 /// Names of a check's inputs.
@@ -88,25 +88,27 @@ pub enum CheckError {
     },
 }
 
-/// Checks a device; skips operators that it does not have.
+/// Checks a device; skips operators that it does not have. A device that fails should not be sold.
 ///
 /// # Errors
 /// [`CheckError`] for the first operator with a different result than on the CPU.
-pub fn check(device: &dyn Processor) -> Result<(), CheckError> {
+pub fn check_device(device: &dyn Processor) -> Result<(), CheckError> {
     let cpu = Cpu::new(device.profile().clone(), NonZeroUsize::MIN);
-    CHECKS.iter().try_for_each(|each| one(device, &cpu, each))
+    CHECKS
+        .iter()
+        .try_for_each(|each| check_operator(device, &cpu, each))
 }
 
-/// Checks a device as [`check`] does, with the error as text. It serves to test a device again that
-/// was lost in a run.
+/// Checks a device as [`check_device`] does, with the error as text. You can use it to test a
+/// device again that was lost in a run.
 ///
 /// # Errors
-/// See [`check`].
-pub fn trial(device: &dyn Processor) -> Result<(), String> {
-    check(device).map_err(|error| error.to_string())
+/// See [`check_device`].
+pub fn recheck_device(device: &dyn Processor) -> Result<(), String> {
+    check_device(device).map_err(|error| error.to_string())
 }
 
-fn one(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError> {
+fn check_operator(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError> {
     let (operator, sizes, _) = *each;
     let name = || device.profile().model.clone();
     let failed = |cause: WorkError| CheckError::Failed {
@@ -114,7 +116,7 @@ fn one(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError
         operator,
         cause: Box::new(cause),
     };
-    let subgraph = subgraph(each);
+    let subgraph = operator_subgraph(each);
     let tried = match device.compile(&subgraph) {
         Ok(program) => program,
         Err(CompileError::Unsupported(_)) => return Ok(()),
@@ -124,19 +126,19 @@ fn one(device: &dyn Processor, cpu: &Cpu, each: &Check) -> Result<(), CheckError
         .compile(&subgraph)
         .map_err(|error| failed(error.into()))?;
     for round in 0..2 {
-        let inputs = inputs(sizes, round);
+        let inputs = generate_inputs(sizes, round);
         let run = |program: &dyn Program| {
             let outcome = program.run(&inputs).map_err(|error| failed(error.into()))?;
             let output = outcome.outputs.into_values().next();
             Ok(output.expect("the graph has an output"))
         };
         let (found, expected) = (run(&*tried)?, run(&*right)?);
-        compare(name, operator, [&found, &expected])?;
+        compare_tensors(name, operator, [&found, &expected])?;
     }
     Ok(())
 }
 
-fn compare(
+fn compare_tensors(
     device: impl Fn() -> String,
     operator: &'static str,
     [found, expected]: [&Tensor; 2],
@@ -175,7 +177,7 @@ fn compare(
 }
 
 /// Returns values from -1 to 1, without a pattern that would hide a swap of rows or halves.
-fn inputs(sizes: &[&[usize]], round: usize) -> BTreeMap<String, Tensor> {
+fn generate_inputs(sizes: &[&[usize]], round: usize) -> BTreeMap<String, Tensor> {
     let tensor = |(place, dims): (usize, &&[usize])| {
         let count = dims.iter().product::<usize>();
         let value = |index: usize| {
@@ -189,10 +191,10 @@ fn inputs(sizes: &[&[usize]], round: usize) -> BTreeMap<String, Tensor> {
     NAMES.map(str::to_owned).into_iter().zip(tensors).collect()
 }
 
-fn subgraph(&(operator, inputs, output): &Check) -> Subgraph {
+fn operator_subgraph(&(operator, inputs, output): &Check) -> Subgraph {
     let port = |name: &str, dims: &[usize]| {
-        let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
-        ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims.collect()))
+        let dims = dims.iter().map(|&size| Dimension::new_fixed(size as i64));
+        ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims.collect()))
     };
     let ports = NAMES
         .iter()
@@ -206,7 +208,11 @@ fn subgraph(&(operator, inputs, output): &Check) -> Subgraph {
         }],
         graph: Some(GraphProto {
             name: Some("check".to_owned()),
-            node: vec![NodeProto::of(operator, &NAMES[..inputs.len()], "y")],
+            node: vec![NodeProto::for_operator(
+                operator,
+                &NAMES[..inputs.len()],
+                "y",
+            )],
             input: ports.collect(),
             output: vec![port("y", output)],
             ..GraphProto::default()
@@ -214,7 +220,7 @@ fn subgraph(&(operator, inputs, output): &Check) -> Subgraph {
         ..ModelProto::default()
     };
     Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights: BTreeMap::new(),
     }
 }

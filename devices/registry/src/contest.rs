@@ -36,8 +36,8 @@ const QUIET_RUNS: usize = 32;
 /// takes about that long for models of a hundred megabytes, and less for small ones.
 const OWN_TIME: Duration = Duration::from_millis(100);
 
-/// Two engines' floats may differ by at most this part of a tensor's largest. A different order of
-/// summation causes smaller differences, and wrong results are further apart.
+/// Two engines' floats must not differ by more than this part of a tensor's largest. A different
+/// order of summation causes smaller differences, and wrong results are further apart.
 const APART_MAX: f64 = 1e-3;
 /// The same limit for floats of 16 bits.
 const APART_MAX_HALVES: f64 = 2e-2;
@@ -53,7 +53,7 @@ impl EngineContest {
     /// Creates the processor from a CPU and a library, which uses `threads` on the CPU.
     #[must_use]
     pub fn new(own: Cpu, library: Arc<Library>, threads: NonZeroUsize) -> Self {
-        let provider = library.host().clone();
+        let provider = library.host_provider().clone();
         let profile = own.profile().clone();
         let other = Arc::new(OnnxRuntime::new(library, provider, profile, threads));
         Self { own, other }
@@ -65,16 +65,16 @@ impl Processor for EngineContest {
         self.own.profile()
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        self.own.supports(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.own.check_support(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
         self.own.estimate(work)
     }
 
-    fn cores(&self) -> usize {
-        self.own.cores()
+    fn host_cores(&self) -> usize {
+        self.own.host_cores()
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
@@ -181,7 +181,7 @@ impl Default for Times {
 }
 
 impl Times {
-    fn note(&mut self, time: Duration) {
+    fn record_run(&mut self, time: Duration) {
         self.sum += time;
         if self.runs > 1 {
             self.best = self.best.min(time);
@@ -196,7 +196,7 @@ impl Times {
 impl Round {
     /// Returns the engine of the next run: the winner, or without one the engine with fewer runs.
     /// Counts the run when it begins, so that concurrent runs take turns too.
-    fn begin(&mut self) -> Turn {
+    fn begin_run(&mut self) -> Turn {
         let side = match self.winner {
             Some(winner) => winner,
             None if self.other.runs < self.own.runs => Side::Other,
@@ -218,13 +218,13 @@ impl Round {
         }
     }
 
-    fn note(&mut self, turn: Turn, time: Duration) {
+    fn record_run(&mut self, turn: Turn, time: Duration) {
         if self.winner.is_some() {
             return;
         }
         match turn {
-            Turn::Own => self.own.note(time),
-            Turn::Other => self.other.note(time),
+            Turn::Own => self.own.record_run(time),
+            Turn::Other => self.other.record_run(time),
             Turn::Trial | Turn::Last => return,
         }
         if self.own.is_ready() && self.other.is_ready() {
@@ -235,7 +235,7 @@ impl Round {
 }
 
 impl Contestants {
-    fn round(&mut self, shapes: &Shapes) -> Option<&mut Round> {
+    fn find_round(&mut self, shapes: &Shapes) -> Option<&mut Round> {
         let mut rounds = self.rounds.iter_mut();
         rounds
             .find(|(held, _)| held == shapes)
@@ -245,14 +245,14 @@ impl Contestants {
     /// Returns the program for the next run on these shapes.
     fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
         self.quiet += 1;
-        if self.round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
+        if self.find_round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
             self.quiet = 0;
             self.rounds.push_back((shapes.clone(), Round::default()));
         }
         assert!(self.rounds.len() <= ROUNDS_MAX, "rounds are bounded");
-        let turn = match self.round(shapes) {
-            Some(round) => round.begin(),
-            None => match self.nearest(shapes) {
+        let turn = match self.find_round(shapes) {
+            Some(round) => round.begin_run(),
+            None => match self.nearest_winner(shapes) {
                 Side::Own => Turn::Own,
                 Side::Other => Turn::Other,
             },
@@ -265,7 +265,7 @@ impl Contestants {
     }
 
     /// Returns the winner on the shapes that are nearest in size.
-    fn nearest(&self, shapes: &Shapes) -> Side {
+    fn nearest_winner(&self, shapes: &Shapes) -> Side {
         let size = |shapes: &Shapes| -> f64 {
             let each = shapes.iter().map(|dims| dims.iter().product::<usize>());
             (each.sum::<usize>() as f64).max(1.0).ln()
@@ -280,7 +280,7 @@ impl Contestants {
 
     /// Returns the only winner, once there were no new shapes for long enough to drop the other
     /// engine.
-    fn settled(&self) -> Option<Arc<dyn Program>> {
+    fn final_winner(&self) -> Option<Arc<dyn Program>> {
         let mut winners = self.rounds.iter().filter_map(|(_, round)| round.winner);
         let first = winners.next()?;
         let alone = self.quiet >= QUIET_RUNS && winners.all(|winner| winner == first);
@@ -307,21 +307,21 @@ impl Contest {
     }
 
     /// Returns the own engine's program, unless the other engine has replaced it.
-    fn own(&self) -> Arc<dyn Program> {
-        match &*self.stage() {
+    fn own_program(&self) -> Arc<dyn Program> {
+        match &*self.lock_stage() {
             Stage::Before { own, .. } => own.clone(),
             Stage::Between(held) => held.own.clone(),
             Stage::Over(program) => program.clone(),
         }
     }
 
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn lock_stage(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Compiles the model for the other engine when it is time to. Meanwhile other runs continue.
     fn bring_in(&self) {
-        let mut stage = self.stage();
+        let mut stage = self.lock_stage();
         let Stage::Before { own, times, .. } = &*stage else {
             return;
         };
@@ -335,7 +335,7 @@ impl Contest {
         };
         drop(stage);
         if let Some(other) = candidate() {
-            *self.stage() = Stage::Between(Contestants {
+            *self.lock_stage() = Stage::Between(Contestants {
                 own,
                 other: other.into(),
                 rounds: VecDeque::new(),
@@ -346,7 +346,7 @@ impl Contest {
 
     /// Returns the program for the next run.
     fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
-        let mut stage = self.stage();
+        let mut stage = self.lock_stage();
         match &mut *stage {
             Stage::Before { own, times, .. } => {
                 times.runs += 1;
@@ -354,7 +354,7 @@ impl Contest {
             }
             Stage::Between(held) => {
                 let next = held.next(shapes);
-                if let Some(winner) = held.settled() {
+                if let Some(winner) = held.final_winner() {
                     *stage = Stage::Over(winner);
                 }
                 next
@@ -365,12 +365,12 @@ impl Contest {
 
     /// Notes the time of a run. The faster engine wins these shapes once both have run often
     /// enough.
-    fn note(&self, turn: Turn, shapes: &Shapes, time: Duration) {
-        match (&mut *self.stage(), turn) {
-            (Stage::Before { times, .. }, Turn::Own) => times.note(time),
+    fn record_run(&self, turn: Turn, shapes: &Shapes, time: Duration) {
+        match (&mut *self.lock_stage(), turn) {
+            (Stage::Before { times, .. }, Turn::Own) => times.record_run(time),
             (Stage::Between(held), _) => {
-                if let Some(round) = held.round(shapes) {
-                    round.note(turn, time);
+                if let Some(round) = held.find_round(shapes) {
+                    round.record_run(turn, time);
                 }
             }
             _ => {}
@@ -378,13 +378,13 @@ impl Contest {
     }
 
     /// Compares the other engine's first results with those of the own engine, which it returns.
-    fn judge(
+    fn compare_results(
         &self,
         first: &Outcome,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Outcome, RunError> {
-        // A concurrent run may have dropped the other engine, but an own one always remains.
-        let outcome = self.own().run(inputs)?;
+        // A concurrent run can have dropped the other engine, but an own one always remains.
+        let outcome = self.own_program().run(inputs)?;
         if !are_alike(&outcome.outputs, &first.outputs) {
             self.drop_other();
         }
@@ -393,7 +393,7 @@ impl Contest {
 
     /// Drops the other engine, because souk's tests cover its own.
     fn drop_other(&self) -> Option<Arc<dyn Program>> {
-        let mut stage = self.stage();
+        let mut stage = self.lock_stage();
         let own = match &*stage {
             Stage::Between(held) => held.own.clone(),
             Stage::Before { .. } | Stage::Over(_) => return None,
@@ -418,9 +418,9 @@ impl Program for Contest {
         let shapes: Shapes = shapes.collect();
         let (program, turn) = self.next(&shapes);
         match program.run(inputs) {
-            Ok(outcome) if turn == Turn::Trial => self.judge(&outcome, inputs),
+            Ok(outcome) if turn == Turn::Trial => self.compare_results(&outcome, inputs),
             Ok(outcome) => {
-                self.note(turn, &shapes, outcome.busy);
+                self.record_run(turn, &shapes, outcome.busy);
                 Ok(outcome)
             }
             Err(error) if matches!(turn, Turn::Own | Turn::Last) => Err(error),
@@ -431,9 +431,11 @@ impl Program for Contest {
         }
     }
 
-    /// Keeps states with the own engine, which writes them in place.
-    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
-        self.stepped.get_or_init(|| self.own()).session(states)
+    /// Keeps states with the own engine, which can write them in place.
+    fn open_session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+        self.stepped
+            .get_or_init(|| self.own_program())
+            .open_session(states)
     }
 }
 
@@ -620,7 +622,7 @@ mod tests {
         let given = BTreeMap::from([("x".to_owned(), Tensor::from_vec([30], vec![0f32; 30]))]);
         let given = given.into_iter().map(|(name, x)| (name, x.unwrap()));
         let given: BTreeMap<_, _> = given.collect();
-        let mut session = contest.session(Vec::new()).unwrap();
+        let mut session = contest.open_session(Vec::new()).unwrap();
         for _ in 0..2 * QUIET_RUNS {
             let step = session.step(&given).unwrap();
             assert_eq!(step.outputs["y"].to_vec::<f32>().unwrap(), [1.0]);
@@ -651,7 +653,7 @@ mod tests {
         }
         assert!(own_runs(&contest, 5, 1));
         assert!(!own_runs(&contest, 90, 1));
-        let Stage::Between(held) = &*contest.stage() else {
+        let Stage::Between(held) = &*contest.lock_stage() else {
             panic!("both have won somewhere");
         };
         assert_eq!(held.rounds.len(), ROUNDS_MAX);

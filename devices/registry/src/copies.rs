@@ -1,7 +1,7 @@
 //! Times copies between a device's memory and others: small ones for the latency, large ones for
 //! the bandwidth, and the best of several.
 //!
-//! A device may report a copy before it has ended, so a small one that is read back follows each.
+//! A device can report a copy before it has ended, so a small one that is read back follows each.
 //! The time to read a small one is subtracted.
 
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const SMALL_BYTES: usize = 4 << 10;
 const LARGE_BYTES: usize = 64 << 20;
 /// Bytes of the large copy for a quick table.
 const LARGE_BYTES_QUICK: usize = 16 << 20;
-/// A copy may take this fraction of a device's free memory; at most two are there at once.
+/// A copy can take this fraction of a device's free memory; at most two are there at once.
 const ROOM_PART: u64 = 4;
 /// Number of copies of each size; the best counts.
 const ROUNDS: usize = 5;
@@ -28,12 +28,12 @@ const ROUNDS: usize = 5;
 ///
 /// # Errors
 /// [`RunError`] if a device failed.
-pub fn links(
+pub fn measure_links(
     device: &dyn Processor,
     others: &[&dyn Processor],
     quick: bool,
 ) -> Result<Vec<Link>, RunError> {
-    let Some(memory) = device.memory() else {
+    let Some(memory) = device.device_memory() else {
         return Ok(Vec::new());
     };
     let room = others.iter().map(|other| other.memory_free_bytes());
@@ -47,7 +47,7 @@ pub fn links(
     if large <= SMALL_BYTES {
         return Ok(Vec::new());
     }
-    let [small, large] = [SMALL_BYTES, large].map(zeros);
+    let [small, large] = [SMALL_BYTES, large].map(zero_tensor);
     let (name, host) = (&device.profile().name, "host");
     let row = |from: &str, to: &str, path: Path, [few, many]: [Duration; 2]| {
         let bytes = (large.bytes().len() - small.bytes().len()) as f64;
@@ -55,23 +55,31 @@ pub fn links(
         Link {
             from: from.to_owned(),
             to: to.to_owned(),
-            over: over(path.kind),
+            over: describe_path(path.kind),
             bytes_per_second: bytes / moving.as_secs_f64(),
             latency_seconds: few.as_secs_f64(),
             modelled: device.profile().emulated,
         }
     };
-    let back = best([&small, &large], |tensor| read(&*memory.put(tensor)?))?;
+    let back = best([&small, &large], |tensor| {
+        read(&*memory.copy_from_host(tensor)?)
+    })?;
     let ended = |took: [Duration; 2]| took.map(|it| it.saturating_sub(back[0]));
-    let there = ended(best([&small, &large], |tensor| put(memory, tensor))?);
+    let there = ended(best([&small, &large], |tensor| {
+        time_host_copy(memory, tensor)
+    })?);
     let mut links = vec![
         row(host, name, memory.host_link(), there),
         row(name, host, memory.host_link(), back),
     ];
     for other in others {
-        let Some(from) = other.memory() else { continue };
+        let Some(from) = other.device_memory() else {
+            continue;
+        };
         if let Some(path) = memory.peer_link(from) {
-            let took = best([&small, &large], |tensor| take(memory, &*from.put(tensor)?))?;
+            let took = best([&small, &large], |tensor| {
+                time_peer_copy(memory, &*from.copy_from_host(tensor)?)
+            })?;
             links.push(row(&other.profile().name, name, path, ended(took)));
         }
     }
@@ -79,7 +87,7 @@ pub fn links(
 }
 
 /// Describes a path's kind.
-fn over(kind: PathKind) -> String {
+fn describe_path(kind: PathKind) -> String {
     match kind {
         PathKind::Unified | PathKind::Shared => "one memory".to_owned(),
         PathKind::NvLink => "a direct link".to_owned(),
@@ -90,7 +98,7 @@ fn over(kind: PathKind) -> String {
     }
 }
 
-fn zeros(bytes: usize) -> Tensor {
+fn zero_tensor(bytes: usize) -> Tensor {
     let count = bytes / size_of::<f32>();
     Tensor::from_vec([count], vec![0f32; count]).expect("as many values as the shape has")
 }
@@ -110,15 +118,15 @@ fn best(
 }
 
 /// Waits until a device has completed all operations: copies a small tensor there and back.
-fn settle(memory: &dyn DeviceMemory) -> Result<(), RunError> {
+fn wait_until_idle(memory: &dyn DeviceMemory) -> Result<(), RunError> {
     let little = Tensor::from_vec([1], vec![0f32]).expect("one value");
-    memory.put(&little)?.to_host().map(|_| ())
+    memory.copy_from_host(&little)?.to_host().map(|_| ())
 }
 
-fn put(memory: &dyn DeviceMemory, tensor: &Tensor) -> Result<Duration, RunError> {
+fn time_host_copy(memory: &dyn DeviceMemory, tensor: &Tensor) -> Result<Duration, RunError> {
     let start = Instant::now();
-    let _there = memory.put(tensor)?;
-    settle(memory)?;
+    let _there = memory.copy_from_host(tensor)?;
+    wait_until_idle(memory)?;
     Ok(start.elapsed())
 }
 
@@ -130,11 +138,11 @@ fn read(there: &dyn Resident) -> Result<Duration, RunError> {
     Ok(start.elapsed())
 }
 
-fn take(memory: &dyn DeviceMemory, from: &dyn Resident) -> Result<Duration, RunError> {
+fn time_peer_copy(memory: &dyn DeviceMemory, from: &dyn Resident) -> Result<Duration, RunError> {
     from.to_host()?;
     let start = Instant::now();
-    let _here = memory.take(from)?;
-    settle(memory)?;
+    let _here = memory.copy_from_peer(from)?;
+    wait_until_idle(memory)?;
     Ok(start.elapsed())
 }
 
@@ -144,7 +152,7 @@ mod tests {
 
     use souk_cpu::Cpu;
     use souk_emulated::{EmulatedConfig, EmulatedDevice};
-    use souk_vocabulary::catalogue::find;
+    use souk_vocabulary::catalogue::find_processor;
 
     use super::*;
 
@@ -154,7 +162,7 @@ mod tests {
     }
 
     fn emulated(name: &str) -> EmulatedDevice {
-        let profile = find(name).unwrap().clone();
+        let profile = find_processor(name).unwrap().clone();
         EmulatedDevice::new(profile, Arc::new(cpu()), EmulatedConfig::default()).unwrap()
     }
 
@@ -169,7 +177,7 @@ mod tests {
     fn both_ways_to_the_host_and_those_from_linked_devices_are_timed() {
         let (one, two) = (emulated("nvidia-h100-sxm"), emulated("nvidia-h200-sxm"));
         let (free, apart) = (one.memory_free_bytes(), emulated("nvidia-t4"));
-        let found = links(&one, &[&two, &apart], true).unwrap();
+        let found = measure_links(&one, &[&two, &apart], true).unwrap();
         let ends = |link: &Link| (link.from.clone(), link.to.clone(), link.over.clone());
         let expected = [
             ("host", "nvidia-h100-sxm", "PCI Express 5 x16"),
@@ -185,9 +193,9 @@ mod tests {
 
     #[test]
     fn what_works_in_the_hosts_memory_has_no_links() {
-        assert!(links(&cpu(), &[], true).unwrap().is_empty());
+        assert!(measure_links(&cpu(), &[], true).unwrap().is_empty());
         assert!(
-            links(&emulated("apple-m1-gpu"), &[], true)
+            measure_links(&emulated("apple-m1-gpu"), &[], true)
                 .unwrap()
                 .is_empty()
         );
@@ -196,20 +204,24 @@ mod tests {
     #[cfg(feature = "wgpu")]
     #[test]
     fn the_links_of_a_gpu_are_timed() {
-        use souk_gpu::{Gpu, GpuConfig, adapters};
-        let adapters = adapters();
+        use souk_gpu::{Gpu, GpuConfig, list_adapters};
+        let adapters = list_adapters();
         let Some(adapter) = adapters.first() else {
             eprintln!("SKIPPED: no GPU adapter");
             return;
         };
-        let gpu = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
-        let found = links(&gpu, &[], true).unwrap();
+        let gpu = Gpu::open_unmeasured(adapter, GpuConfig::default()).unwrap();
+        let found = measure_links(&gpu, &[], true).unwrap();
         assert_eq!(found.len(), 2);
         are_figures(&found);
         assert!(found.iter().all(|link| !link.modelled));
         let slowest = found.iter().map(|link| link.bytes_per_second);
         let slowest = slowest.fold(f64::INFINITY, f64::min);
-        let noted = gpu.noting(&found).memory().unwrap().host_link();
+        let noted = gpu
+            .with_link_timings(&found)
+            .device_memory()
+            .unwrap()
+            .host_link();
         assert_eq!(noted.bytes_per_second, slowest);
     }
 }

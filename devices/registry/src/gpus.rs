@@ -8,12 +8,13 @@ use souk_vocabulary::taxonomy::Kind;
 
 use crate::{copies, measure};
 
-/// Opens an adapter and measures it, which takes about a second.
+/// Opens an adapter and measures it, which takes about a second. Other work on the GPU should pause
+/// meanwhile, because it lowers the figures.
 ///
 /// # Errors
 /// [`OpenError`] if the driver refuses.
-pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> {
-    Ok(measured(Gpu::unmeasured(adapter, config)?))
+pub fn open_gpu(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> {
+    Ok(measure_gpu(Gpu::open_unmeasured(adapter, config)?))
 }
 
 /// Opens a card through CUDA and measures it.
@@ -22,15 +23,15 @@ pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> {
 /// See [`card::open`](souk_gpu::card::open).
 #[cfg(feature = "cuda")]
 pub fn open_card(ordinal: usize, config: GpuConfig) -> Result<Gpu, souk_cuda::CudaError> {
-    Ok(measured(souk_gpu::card::open(ordinal, config)?))
+    Ok(measure_gpu(souk_gpu::card::open_card(ordinal, config)?))
 }
 
 /// Returns the GPU with the measured figures in its profile.
-fn measured(gpu: Gpu) -> Gpu {
-    let measured = measure::processor(&gpu);
+fn measure_gpu(gpu: Gpu) -> Gpu {
+    let measured = measure::measure_processor(&gpu);
     let mut profile = gpu.profile().clone();
     // The GPU computes bfloat16, the upper halves of floats, in 32 bits.
-    measured.note(&mut profile, &[DType::Bf16]);
+    measured.write_to_profile(&mut profile, &[DType::Bf16]);
     // A software GPU would compute the products of 16-bit floats for seconds.
     let operations_per_second = match profile.kind {
         Kind::Custom => measured.f32_operations_per_second,
@@ -42,25 +43,25 @@ fn measured(gpu: Gpu) -> Gpu {
         measured: profile.kind != Kind::Custom,
     };
     profile.throughput.insert(DType::F16, halves);
-    let gpu = gpu.described(profile);
-    // If a link fails now, it also fails for its users.
-    let timed = copies::links(&gpu, &[], true).unwrap_or_default();
-    gpu.noting(&timed)
+    let gpu = gpu.with_profile(profile);
+    // If a link fails now, it will also fail for its users.
+    let timed = copies::measure_links(&gpu, &[], true).unwrap_or_default();
+    gpu.with_link_timings(&timed)
 }
 
 #[cfg(test)]
 mod tests {
-    use souk_gpu::adapters;
+    use souk_gpu::list_adapters;
 
     use super::*;
 
     #[test]
     fn what_a_card_does_in_halves_is_measured_in_halves() {
-        let adapters = adapters();
+        let adapters = list_adapters();
         let Some(adapter) = adapters.first() else {
             return;
         };
-        let gpu = open(adapter, GpuConfig::default()).unwrap();
+        let gpu = open_gpu(adapter, GpuConfig::default()).unwrap();
         let rate = |dtype: DType| gpu.profile().throughput[&dtype];
         for dtype in [DType::F16, DType::F32, DType::Bf16] {
             assert!(rate(dtype).operations_per_second > 1e6, "{dtype}");

@@ -10,10 +10,10 @@
 //! use souk_registry::{check, warm};
 //! use souk_vocabulary::catalogue;
 //!
-//! let profile = catalogue::find("amd-epyc-9654").ok_or("it is catalogued")?;
+//! let profile = catalogue::find_processor("amd-epyc-9654").ok_or("it is catalogued")?;
 //! let cpu = Cpu::new(profile.clone(), NonZeroUsize::MIN);
-//! check::check(&cpu)?;
-//! warm::warm(&cpu)?;
+//! check::check_device(&cpu)?;
+//! warm::warm_up_device(&cpu)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -18,7 +18,7 @@ use souk_host::discover::CpuDescription;
 use souk_memory::{DType, F16, Tensor};
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
 };
 use souk_vocabulary::processor::{Estimate, Processor, Program, WorkError};
 use souk_vocabulary::profile::{self, Memory, Profile, Throughput};
@@ -26,7 +26,7 @@ use souk_vocabulary::taxonomy::{Kind, MemoryKind, Trait};
 
 use undisturbed::Whose;
 
-/// Side of the square matrices: large enough for arithmetic to limit the product.
+/// Side of the square matrices, which must be large enough for arithmetic to limit the product.
 const MATRIX_SIDE: usize = 512;
 /// Time to spend on products of matrices.
 const ARITHMETIC_TIME: Duration = Duration::from_millis(400);
@@ -68,7 +68,7 @@ pub struct CpuMeasurement {
 
 /// Measures this machine's CPU with `threads` threads, in less than two seconds.
 #[must_use]
-pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasurement {
+pub fn measure_cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasurement {
     let blank = CpuMeasurement {
         threads,
         f32_operations_per_second: 0.0,
@@ -76,13 +76,13 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
         bytes_per_second: f64::INFINITY,
         launch_seconds: 0.0,
     };
-    let cpu = Cpu::new(profile(description, &blank), threads);
+    let cpu = Cpu::new(cpu_profile(description, &blank), threads);
     CpuMeasurement {
         threads,
-        f32_operations_per_second: arithmetic(&cpu, threads),
+        f32_operations_per_second: arithmetic_rate(&cpu, threads),
         f64_operations_per_second: exact_arithmetic(&cpu),
-        bytes_per_second: bandwidth(threads),
-        launch_seconds: launch(&cpu, threads),
+        bytes_per_second: copy_bandwidth(threads),
+        launch_seconds: measure_launch(&cpu, threads),
     }
 }
 
@@ -92,26 +92,26 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
 ///
 /// # Errors
 /// [`WorkError`] if the backend fails on an operator that it has.
-pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
+pub fn measure_mixed_share(cpu: &Cpu) -> Result<f64, WorkError> {
     let mut nodes = Vec::new();
     for layer in 0..MIXED_LAYERS {
         let names = |step: usize| value(layer * MIXED_STEPS + step);
         let last = names(0);
-        nodes.push(NodeProto::of("MatMul", &[&last, "x"], &names(1)));
-        nodes.push(NodeProto::of("Softmax", &[&names(1)], &names(2)));
-        nodes.push(NodeProto::of("Erf", &[&names(2)], &names(3)));
-        nodes.push(NodeProto::of("Mul", &[&names(3), "x"], &names(4)));
-        nodes.push(NodeProto::of("Add", &[&names(4), "x"], &names(5)));
+        nodes.push(NodeProto::for_operator("MatMul", &[&last, "x"], &names(1)));
+        nodes.push(NodeProto::for_operator("Softmax", &[&names(1)], &names(2)));
+        nodes.push(NodeProto::for_operator("Erf", &[&names(2)], &names(3)));
+        nodes.push(NodeProto::for_operator("Mul", &[&names(3), "x"], &names(4)));
+        nodes.push(NodeProto::for_operator("Add", &[&names(4), "x"], &names(5)));
     }
     let output = value(MIXED_LAYERS * MIXED_STEPS);
-    let subgraph = subgraph(nodes, &output, MIXED_SIDE, DType::F32);
+    let subgraph = square_subgraph(nodes, &output, MIXED_SIDE, DType::F32);
     let values = vec![0.5_f32; MIXED_SIDE * MIXED_SIDE];
     let input = Tensor::from_vec([MIXED_SIDE, MIXED_SIDE], values).expect("a square is full");
     let inputs = BTreeMap::from([("x".to_owned(), input.clone())]);
     let works = cpu.work_of(&subgraph, &inputs)?;
     let each = works
         .iter()
-        .map(|work| Estimate::of(work, cpu.profile()).time);
+        .map(|work| Estimate::for_work(work, cpu.profile()).time);
     let expected: Duration = each.sum();
     let program = cpu.compile(&subgraph)?;
     let mut times = Vec::new();
@@ -128,7 +128,7 @@ pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
 
 /// Returns the profile of a measured CPU.
 #[must_use]
-pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
+pub fn cpu_profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
     let rate = |operations_per_second| Throughput {
         operations_per_second,
         sparse: false,
@@ -181,7 +181,7 @@ pub struct Measurement {
 
 impl Measurement {
     /// Writes the figures into a profile; `also` are types that run as fast as 32-bit floats.
-    pub fn note(&self, profile: &mut Profile, also: &[DType]) {
+    pub fn write_to_profile(&self, profile: &mut Profile, also: &[DType]) {
         let rate = Throughput {
             operations_per_second: self.f32_operations_per_second,
             sparse: false,
@@ -204,13 +204,20 @@ const LAUNCHING: NonZeroUsize = NonZeroUsize::MIN;
 /// Time to spend on each chain.
 const CHAIN_TIME: Duration = Duration::from_millis(150);
 
-/// Measures a device that supports 32-bit floats, in about a second. Compares a long chain of
+/// Measures a device, which must support 32-bit floats, in about a second. Compares a long chain of
 /// operators with a short one, to subtract the time of the link to the device and back.
 #[must_use]
-pub fn processor(device: &dyn Processor) -> Measurement {
-    let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating);
+pub fn measure_processor(device: &dyn Processor) -> Measurement {
+    let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating_node);
     let launching = (device, LAUNCHING, DType::F32);
-    let launch_seconds = chain(launching, 1, CHAIN, &alternating) / CHAIN as f64;
+    let launch_seconds = time_chain(
+        launching.0,
+        launching.1,
+        launching.2,
+        1,
+        CHAIN,
+        &alternating_node,
+    ) / CHAIN as f64;
     let bytes = 8.0 * (PASS_SIDE as f64).powi(2);
     Measurement {
         f32_operations_per_second: product_rate(device, DType::F32),
@@ -226,9 +233,11 @@ pub fn processor(device: &dyn Processor) -> Measurement {
 }
 
 /// Returns the operations per second of a product of matrices of a type, by the same comparison.
+/// The device must support the type.
 #[must_use]
 pub fn product_rate(device: &dyn Processor, dtype: DType) -> f64 {
-    let product = |index: usize| NodeProto::of("MatMul", &["x", &value(index)], &value(index + 1));
+    let product =
+        |index: usize| NodeProto::for_operator("MatMul", &["x", &value(index)], &value(index + 1));
     let (seconds, _) = link_of_chain(device, MATRIX_SIDE, dtype, &product);
     2.0 * (MATRIX_SIDE as f64).powi(3) / seconds.max(1e-9)
 }
@@ -240,8 +249,8 @@ fn link_of_chain(
     dtype: DType,
     node: &dyn Fn(usize) -> NodeProto,
 ) -> (f64, f64) {
-    let long = chain((device, LAUNCHING, dtype), side, LONG_CHAIN, node);
-    let short = chain((device, LAUNCHING, dtype), side, 1, node);
+    let long = time_chain(device, LAUNCHING, dtype, side, LONG_CHAIN, node);
+    let short = time_chain(device, LAUNCHING, dtype, side, 1, node);
     ((long - short) / (LONG_CHAIN - 1) as f64, short)
 }
 
@@ -254,24 +263,26 @@ fn value(index: usize) -> String {
 }
 
 /// Returns one of two functions in turn, so that no optimiser pass merges a chain of them.
-fn alternating(index: usize) -> NodeProto {
+fn alternating_node(index: usize) -> NodeProto {
     let operator = if index.is_multiple_of(2) {
         "Sin"
     } else {
         "Abs"
     };
-    NodeProto::of(operator, &[&value(index)], &value(index + 1))
+    NodeProto::for_operator(operator, &[&value(index)], &value(index + 1))
 }
 
 /// Returns the seconds of a chain of operators on a square.
-fn chain(
-    (device, threads, dtype): (&dyn Processor, NonZeroUsize, DType),
+fn time_chain(
+    device: &dyn Processor,
+    threads: NonZeroUsize,
+    dtype: DType,
     side: usize,
     length: usize,
     node: &dyn Fn(usize) -> NodeProto,
 ) -> f64 {
     let nodes = (0..length).map(node).collect();
-    let program = compile(device, nodes, &value(length), side, dtype);
+    let program = compile_square(device, nodes, &value(length), side, dtype);
     let values = (0..side * side).map(|it| (it % 17) as f32 / 1e3);
     let square = match dtype {
         DType::F16 => Tensor::from_vec([side, side], values.map(F16::from_f32).collect()),
@@ -284,10 +295,10 @@ fn chain(
 }
 
 /// Returns the operations per second of a matrix product.
-fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
-    let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
+fn arithmetic_rate(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+    let nodes = vec![NodeProto::for_operator("MatMul", &["x", "x"], "y")];
     let side = MATRIX_SIDE;
-    let program = compile(cpu, nodes, "y", side, DType::F32);
+    let program = compile_square(cpu, nodes, "y", side, DType::F32);
     let values = (0..side * side)
         .map(|index| (index % 17) as f32 / 17.0)
         .collect();
@@ -301,8 +312,8 @@ fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
 /// Returns the operations per second of a product of 64-bit floats, which the reference kernels
 /// compute on the caller's thread.
 fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
-    let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
-    let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
+    let nodes = vec![NodeProto::for_operator("MatMul", &["x", "x"], "y")];
+    let program = compile_square(cpu, nodes, "y", EXACT_SIDE, DType::F64);
     let values = (0..EXACT_SIDE * EXACT_SIDE)
         .map(|index| (index % 17) as f64 / 17.0)
         .collect();
@@ -312,7 +323,7 @@ fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
 }
 
 /// Returns the bytes read and written per second when all threads copy at once.
-fn bandwidth(threads: NonZeroUsize) -> f64 {
+fn copy_bandwidth(threads: NonZeroUsize) -> f64 {
     let bytes = COPY_BYTES / 2 / threads.get();
     let copy = || {
         let from = vec![1u8; bytes];
@@ -336,12 +347,12 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
 }
 
 /// Returns the seconds of one operator in a chain of operators on one element each.
-fn launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
-    chain((cpu, threads, DType::F32), 1, CHAIN, &alternating) / CHAIN as f64
+fn measure_launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
+    time_chain(cpu, threads, DType::F32, 1, CHAIN, &alternating_node) / CHAIN as f64
 }
 
 /// Compiles a program from a square `x` to `output`, both of one type.
-fn compile(
+fn compile_square(
     device: &dyn Processor,
     nodes: Vec<NodeProto>,
     output: &str,
@@ -349,15 +360,15 @@ fn compile(
     dtype: DType,
 ) -> Box<dyn Program> {
     device
-        .compile(&subgraph(nodes, output, side, dtype))
+        .compile(&square_subgraph(nodes, output, side, dtype))
         .expect("the backend has its own operators")
 }
 
 /// Returns nodes from a square `x` to `output` as a subgraph.
-fn subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> Subgraph {
+fn square_subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> Subgraph {
     let port = |name: &str| {
-        let dims = vec![Dimension::fixed(side as i64); 2];
-        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
+        let dims = vec![Dimension::new_fixed(side as i64); 2];
+        ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims))
     };
     let model = ModelProto {
         ir_version: Some(8),
@@ -375,7 +386,7 @@ fn subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> S
         ..ModelProto::default()
     };
     Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights: BTreeMap::new(),
     }
 }
@@ -395,7 +406,7 @@ fn best_of(time: Duration, whose: Whose, mut work: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     let mut runs = 0;
     while runs < 2 || start.elapsed() < time {
-        best = best.min(whose.time(&mut work).as_secs_f64());
+        best = best.min(whose.time_work(&mut work).as_secs_f64());
         runs += 1;
     }
     best.max(1e-9)
@@ -407,8 +418,8 @@ mod tests {
 
     #[test]
     fn a_measured_cpu_computes_copies_and_launches() {
-        let description = souk_host::discover::cpu();
-        let measured = cpu(&description, NonZeroUsize::MIN);
+        let description = souk_host::discover::describe_cpu();
+        let measured = measure_cpu(&description, NonZeroUsize::MIN);
         assert!(measured.f32_operations_per_second > 1e6, "{measured:?}");
         let exact = measured.f64_operations_per_second;
         assert!(
@@ -417,10 +428,10 @@ mod tests {
         );
         assert!(measured.bytes_per_second > 1e6, "{measured:?}");
         assert!(measured.launch_seconds < 1e-2, "{measured:?}");
-        let profile = profile(&description, &measured);
+        let profile = cpu_profile(&description, &measured);
         assert!(!profile.emulated);
         assert!(profile.throughput[&DType::F32].measured);
-        let share = share(&Cpu::new(profile, NonZeroUsize::MIN)).unwrap();
+        let share = measure_mixed_share(&Cpu::new(profile, NonZeroUsize::MIN)).unwrap();
         assert!(share > 0.0 && share <= 1.0, "{share}");
     }
 }

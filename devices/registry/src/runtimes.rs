@@ -7,11 +7,16 @@ use souk_onnxruntime::{Library, OnnxRuntime, Provider};
 
 use crate::measure;
 
-/// Opens a provider's processor and measures it, which takes about a second.
+/// Opens a provider's processor and measures it, which takes about a second. The processor must
+/// support 32-bit floats.
 #[must_use]
-pub fn measured(library: Arc<Library>, provider: Provider, threads: NonZeroUsize) -> OnnxRuntime {
-    let mut profile = provider.profile(library.build());
+pub fn open_measured(
+    library: Arc<Library>,
+    provider: Provider,
+    threads: NonZeroUsize,
+) -> OnnxRuntime {
+    let mut profile = provider.unmeasured_profile(library.build_info());
     let opened = |profile| OnnxRuntime::new(library.clone(), provider.clone(), profile, threads);
-    measure::processor(&opened(profile.clone())).note(&mut profile, &[]);
+    measure::measure_processor(&opened(profile.clone())).write_to_profile(&mut profile, &[]);
     opened(profile)
 }

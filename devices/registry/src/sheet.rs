@@ -8,14 +8,14 @@ use souk_memory::{Bf16, DType, Element, F16, Tensor};
 use souk_onnx::subgraph::{CompileError, Subgraph};
 use souk_onnx::work::{Extent, Work};
 use souk_onnx::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
     tensor_to_proto,
 };
 use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Processor, Program, RunError, WorkError};
 use souk_vocabulary::profile::Profile;
 
-use crate::copies::links;
+use crate::copies::measure_links;
 
 /// Version of the operator set of the table's nodes.
 const OPSET: i64 = 23;
@@ -46,7 +46,7 @@ pub struct Row {
 /// The measurement sheet of a device, which its owner signs and others can compare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
-    /// Identity of the device and its driver; if it changes, the device is measured again.
+    /// Identity of the device and its driver; if it changes, the device must be measured again.
     pub key: String,
     /// Whether it covers only the smaller sizes.
     pub quick: bool,
@@ -73,19 +73,20 @@ impl Sheet {
     ///
     /// # Errors
     /// [`WorkError`] if the backend fails on an operator that it has.
-    pub fn measure(
+    pub fn measure_device(
         device: &dyn Processor,
         others: &[&dyn Processor],
         key: String,
         quick: bool,
-        (measured_at, begun): (u64, Instant),
+        measured_at: u64,
+        begun: Instant,
     ) -> Result<Self, WorkError> {
         let (start, before) = (Instant::now(), device.meter_joules());
-        let rows = table(device, quick)?;
+        let rows = time_operators(device, quick)?;
         let seconds = start.elapsed().as_secs_f64();
         let joules = before.zip(device.meter_joules());
         Ok(Self {
-            links: links(device, others, quick)?,
+            links: measure_links(device, others, quick)?,
             key,
             quick,
             measured_at,
@@ -207,7 +208,7 @@ const TABLE: [TimedOperator; 10] = [
 ///
 /// # Errors
 /// [`WorkError`] if the backend fails on an operator that it has.
-pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
+pub fn time_operators(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
     let (time, seconds_max) = match quick {
         true => (TIME_EACH_QUICK, RUN_SECONDS_MAX_QUICK),
         false => (TIME_EACH, RUN_SECONDS_MAX),
@@ -216,7 +217,9 @@ pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError>
     for timed in &TABLE {
         for &dtype in timed.dtypes {
             for shapes in timed.sizes {
-                let Some((row, passed)) = row(device, timed.operator, dtype, shapes, time)? else {
+                let Some((row, passed)) =
+                    time_operator(device, timed.operator, dtype, shapes, time)?
+                else {
                     break;
                 };
                 rows.push(row);
@@ -231,7 +234,7 @@ pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError>
 
 /// Returns one row, and the elapsed seconds of a run, which differ from the row's if the device is
 /// emulated. Returns `None` if the device refuses the operator in this type.
-fn row(
+fn time_operator(
     device: &dyn Processor,
     operator: &str,
     dtype: DType,
@@ -248,16 +251,16 @@ fn row(
     let inputs: BTreeMap<String, Tensor> = names
         .into_iter()
         .zip(shapes)
-        .map(|(name, dims)| (name, waves(dtype, dims)))
+        .map(|(name, dims)| (name, wave_tensor(dtype, dims)))
         .collect();
     let output = match operator {
         "MatMulInteger" => DType::I32,
         _ => dtype,
     };
-    let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[output]);
+    let subgraph = node_subgraph(&node, OPSET, &inputs, &BTreeMap::new(), &[output]);
     let program = match device.compile(&subgraph) {
         Ok(program) => program,
-        // An external engine reports the types that it lacks only when it compiles.
+        // An external engine can report the types that it lacks only when it compiles.
         Err(CompileError::Unsupported(_) | CompileError::Engine { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
@@ -268,8 +271,8 @@ fn row(
     };
     let given: Vec<_> = inputs.values().map(|tensor| Some(extent(tensor))).collect();
     let results: Vec<_> = made.values().map(extent).collect();
-    let work = Work::of(&node, &given, &results);
-    let (seconds, passed) = best(&*program, &inputs, time)?;
+    let work = Work::for_node(&node, &given, &results);
+    let (seconds, passed) = fastest_run(&*program, &inputs, time)?;
     let bytes = work.bytes_read + work.bytes_written;
     let row = Row {
         operator: operator.to_owned(),
@@ -284,23 +287,23 @@ fn row(
 
 /// Returns values between -1 and 1, or for integers between -100 and 100, which repeat
 /// periodically.
-pub fn waves(dtype: DType, dims: &[usize]) -> Tensor {
+pub fn wave_tensor(dtype: DType, dims: &[usize]) -> Tensor {
     let wave: Vec<f64> = (0..PERIOD).map(|at| (at as f64 * 0.7).sin()).collect();
     match dtype {
-        DType::F64 => again(dims, &wave, |it| it),
-        DType::F16 => again(dims, &wave, |it| F16::from_f32(it as f32)),
-        DType::Bf16 => again(dims, &wave, |it| Bf16::from_f32(it as f32)),
-        DType::I8 => again(dims, &wave, |it| (it * 100.0) as i8),
-        DType::I32 => again(dims, &wave, |it| (it * 100.0) as i32),
-        DType::I64 => again(dims, &wave, |it| (it * 100.0) as i64),
-        _ => again(dims, &wave, |it| it as f32),
+        DType::F64 => repeat_values(dims, &wave, |it| it),
+        DType::F16 => repeat_values(dims, &wave, |it| F16::from_f32(it as f32)),
+        DType::Bf16 => repeat_values(dims, &wave, |it| Bf16::from_f32(it as f32)),
+        DType::I8 => repeat_values(dims, &wave, |it| (it * 100.0) as i8),
+        DType::I32 => repeat_values(dims, &wave, |it| (it * 100.0) as i32),
+        DType::I64 => repeat_values(dims, &wave, |it| (it * 100.0) as i64),
+        _ => repeat_values(dims, &wave, |it| it as f32),
     }
 }
 
-/// Period of the values; it divides no timed size.
+/// Period of the values; it must divide no timed size.
 const PERIOD: usize = 1021;
 
-fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> Tensor {
+fn repeat_values<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> Tensor {
     let each: Vec<T> = values.iter().map(|&value| of(value)).collect();
     let count = dims.iter().product();
     let all: Vec<T> = each.iter().copied().cycle().take(count).collect();
@@ -309,7 +312,7 @@ fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> T
 
 /// Returns one node as a subgraph from its inputs to its outputs, with its weights inside.
 #[must_use]
-pub fn alone(
+pub fn node_subgraph(
     node: &NodeProto,
     opset: i64,
     inputs: &BTreeMap<String, Tensor>,
@@ -320,12 +323,12 @@ pub fn alone(
         let dims = tensor
             .dims()
             .iter()
-            .map(|&size| Dimension::fixed(size as i64))
+            .map(|&size| Dimension::new_fixed(size as i64))
             .collect();
-        ValueInfoProto::tensor(name.as_str(), tensor.dtype().onnx_code(), Some(dims))
+        ValueInfoProto::new_tensor(name.as_str(), tensor.dtype().onnx_code(), Some(dims))
     };
     let output = |(name, dtype): (&String, &DType)| {
-        ValueInfoProto::tensor(name.as_str(), dtype.onnx_code(), None)
+        ValueInfoProto::new_tensor(name.as_str(), dtype.onnx_code(), None)
     };
     let named = node.output.iter().filter(|name| !name.is_empty());
     let model = ModelProto {
@@ -348,14 +351,14 @@ pub fn alone(
         ..ModelProto::default()
     };
     Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights: BTreeMap::new(),
     }
 }
 
 /// Returns the seconds of the fastest run among as many as fit into `time`: by the device's
 /// account, and by the clock.
-fn best(
+fn fastest_run(
     program: &dyn Program,
     inputs: &BTreeMap<String, Tensor>,
     time: Duration,
@@ -385,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_quick_table_has_a_row_for_every_operator_and_type() {
-        let rows = table(&cpu(), true).unwrap();
+        let rows = time_operators(&cpu(), true).unwrap();
         for timed in &TABLE {
             for &dtype in timed.dtypes {
                 let of = |row: &&Row| row.operator == timed.operator && row.dtype == dtype;

@@ -12,9 +12,9 @@ use souk_vocabulary::processor::{Processor, WorkError};
 /// # Errors
 /// [`WorkError`] if the device fails on an operator that it should have; it can still run jobs
 /// without that operator.
-pub fn warm(device: &dyn Processor) -> Result<(), WorkError> {
-    let program = device.compile(&sample::subgraph())?;
-    program.run(&sample::inputs())?;
+pub fn warm_up_device(device: &dyn Processor) -> Result<(), WorkError> {
+    let program = device.compile(&sample::model_subgraph())?;
+    program.run(&sample::model_inputs())?;
     Ok(())
 }
 
@@ -30,11 +30,12 @@ mod tests {
 
     #[test]
     fn a_cpu_and_what_is_emulated_on_it_are_warmed() {
-        let profile = souk_vocabulary::catalogue::find("amd-epyc-9654")
+        let profile = souk_vocabulary::catalogue::find_processor("amd-epyc-9654")
             .unwrap()
             .clone();
         let cpu = Arc::new(Cpu::new(profile.clone(), NonZeroUsize::MIN));
-        warm(&*cpu).unwrap();
-        warm(&EmulatedDevice::new(profile, cpu, EmulatedConfig::default()).unwrap()).unwrap();
+        warm_up_device(&*cpu).unwrap();
+        warm_up_device(&EmulatedDevice::new(profile, cpu, EmulatedConfig::default()).unwrap())
+            .unwrap();
     }
 }

@@ -9,7 +9,7 @@ use crate::host;
 /// Path of the libraries' log, set in the process that uses them.
 pub const LOG: &str = "SOUK_FAKE_LOG";
 
-fn compile(folder: &Path) {
+fn compile_library(folder: &Path) {
     let source = folder.join("fake.cpp");
     std::fs::write(&source, include_str!("fake.cpp")).expect("a test is built from what holds");
     std::fs::write(folder.join("host.cpp"), include_str!("host.cpp"))
@@ -30,13 +30,13 @@ fn compile(folder: &Path) {
 /// Runs a test in a process with the libraries, and returns their log; `None` without a C++
 /// compiler.
 #[must_use]
-pub fn noted(test: &str) -> Option<Vec<String>> {
+pub fn run_with_log(test: &str) -> Option<Vec<String>> {
     if !host::has_compiler() {
         eprintln!("SKIPPED: no C++ compiler for libraries in the place of CUDA's");
         return None;
     }
     let folder = tempfile::tempdir().expect("a test is built from what holds");
-    compile(folder.path());
+    compile_library(folder.path());
     let log = folder.path().join("log");
     let mut child = Command::new(std::env::current_exe().expect("a test is built from what holds"));
     child

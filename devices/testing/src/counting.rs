@@ -36,7 +36,7 @@ impl CountingAllocator {
 
     /// Runs a closure, and returns its peak bytes and the bytes that it left in use, both in
     /// addition to those in use before.
-    pub fn count<T>(&self, run: impl FnOnce() -> T) -> (T, CountedBytes) {
+    pub fn count_bytes<T>(&self, run: impl FnOnce() -> T) -> (T, CountedBytes) {
         let before = self.in_use.load(Ordering::SeqCst);
         self.peak.store(before, Ordering::SeqCst);
         let made = run();

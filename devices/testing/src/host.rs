@@ -47,7 +47,7 @@ impl HostKernel {
         let said = String::from_utf8_lossy(&ended.stderr);
         assert!(ended.status.success(), "{said}\n{}", kernel);
         Self {
-            library: open(&made),
+            library: open_library(&made),
             threads,
             bindings,
         }
@@ -71,7 +71,7 @@ impl HostKernel {
     }
 }
 
-fn open(path: &Path) -> Library {
+fn open_library(path: &Path) -> Library {
     // SAFETY: the library was just compiled here and does nothing when it is opened.
     unsafe { Library::new(path) }.expect("a test is built from what holds")
 }

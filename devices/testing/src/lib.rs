@@ -13,7 +13,7 @@ use souk_memory::{DType, Tensor};
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{
     AttributeProto, AttributeType, Dimension, GraphProto, ModelProto, NodeProto,
-    OperatorSetIdProto, ValueInfoProto, encode, tensor_to_proto,
+    OperatorSetIdProto, ValueInfoProto, encode_model, tensor_to_proto,
 };
 use souk_vocabulary::profile::{Memory, Profile};
 use souk_vocabulary::taxonomy::{CpuIsa, Kind, MemoryKind};
@@ -61,7 +61,7 @@ pub fn model(
     weights: &[(&str, Tensor)],
 ) -> ModelProto {
     let value =
-        |(name, dtype): &(&str, DType)| ValueInfoProto::tensor(*name, dtype.onnx_code(), None);
+        |(name, dtype): &(&str, DType)| ValueInfoProto::new_tensor(*name, dtype.onnx_code(), None);
     let initializer = weights
         .iter()
         .map(|(name, tensor)| tensor_to_proto(*name, tensor))
@@ -88,7 +88,7 @@ pub fn model(
 #[must_use]
 pub fn subgraph(model: &ModelProto) -> Subgraph {
     Subgraph {
-        model: encode(model),
+        model: encode_model(model),
         weights: BTreeMap::new(),
     }
 }
@@ -130,7 +130,7 @@ pub fn with_graph(mut node: NodeProto, name: &str, graph: GraphProto) -> NodePro
 }
 
 /// Returns values between -1 and 1 that depend on `seed`.
-pub fn noise(dims: &[usize], seed: u64) -> Tensor {
+pub fn noise_tensor(dims: &[usize], seed: u64) -> Tensor {
     let count = dims.iter().product();
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
@@ -144,20 +144,20 @@ pub fn noise(dims: &[usize], seed: u64) -> Tensor {
 }
 
 /// Returns a model as a subgraph, with inputs of these shapes in place of open ones.
-pub fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
+pub fn subgraph_with_dims(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
     let graph = model
         .graph
         .as_mut()
         .expect("a test is built from what holds");
     for (name, dims) in inputs {
-        let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
+        let dims = dims.iter().map(|&size| Dimension::new_fixed(size as i64));
         let value = graph
             .input
             .iter_mut()
             .find(|it| it.name() == *name)
             .expect("a test is built from what holds");
         let code = DType::F32.onnx_code();
-        *value = ValueInfoProto::tensor(*name, code, Some(dims.collect()));
+        *value = ValueInfoProto::new_tensor(*name, code, Some(dims.collect()));
     }
     subgraph(&model)
 }
@@ -192,7 +192,7 @@ pub fn assert_near(
 
 /// Returns tensors by their names.
 #[must_use]
-pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
+pub fn named_tensors(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     tensors
         .iter()
         .map(|(name, tensor)| ((*name).to_owned(), tensor.clone()))
@@ -200,7 +200,7 @@ pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
 }
 
 /// Returns a product of `x` with a matrix.
-pub fn matmul() -> ModelProto {
+pub fn matmul_model() -> ModelProto {
     let weight = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])
         .expect("a test is built from what holds");
     let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
@@ -214,21 +214,21 @@ pub fn matmul() -> ModelProto {
 
 /// Returns a product of `x` with a matrix as a subgraph.
 #[must_use]
-pub fn product() -> Subgraph {
-    subgraph(&matmul())
+pub fn matmul_subgraph() -> Subgraph {
+    subgraph(&matmul_model())
 }
 
-/// Returns the inputs of [`product`].
+/// Returns the inputs of [`matmul_subgraph`].
 #[must_use]
 pub fn product_inputs() -> BTreeMap<String, Tensor> {
-    named(&[(
+    named_tensors(&[(
         "x",
         Tensor::from_vec([1, 2], vec![10f32, 1.0]).expect("a test is built from what holds"),
     )])
 }
 
 /// Returns a node with its own kernel, the weight `kernel`.
-pub fn custom(operator: &str, inputs: &[&str], outputs: &[&str], types: &[i64]) -> NodeProto {
+pub fn custom_node(operator: &str, inputs: &[&str], outputs: &[&str], types: &[i64]) -> NodeProto {
     let mut node = node(operator, inputs, outputs);
     node.domain = Some(souk_onnx::custom::DOMAIN.to_owned());
     node.attribute.push(AttributeProto {
@@ -241,6 +241,6 @@ pub fn custom(operator: &str, inputs: &[&str], outputs: &[&str], types: &[i64]) 
 
 /// Returns the example of a WebAssembly kernel, as its build line makes it.
 #[must_use]
-pub fn median() -> Vec<u8> {
+pub fn median_kernel() -> Vec<u8> {
     wat::parse_str(include_str!("../../kernels/median.wat")).expect("the example is well formed")
 }

@@ -33,7 +33,7 @@ impl Literal {
 
     /// Returns the node in a model, after another node if there is one.
     #[must_use]
-    pub fn model(&self, before: Option<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
+    pub fn build_model(&self, before: Option<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
         let dtype = DType::F32;
         let nodes = before.into_iter().chain([self.node.clone()]).collect();
         let given = if weights.is_empty() { "x" } else { "image" };
@@ -41,8 +41,8 @@ impl Literal {
     }
 
     /// Returns the node as a subgraph.
-    pub fn alone(&self) -> Subgraph {
-        subgraph(&self.model(None, &[]))
+    pub fn build_subgraph(&self) -> Subgraph {
+        subgraph(&self.build_model(None, &[]))
     }
 
     /// Asserts that a device computes the expected values.

@@ -2,6 +2,7 @@
 //!
 //! The data file states each figure in one unit, dense and sparse apart, with its source. Data
 //! sheets do not give the time to launch an operator, so this module assumes one for each kind.
+//! Every entry must name its source, and must not have fields that this module does not know.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -39,21 +40,21 @@ pub struct Interconnect {
 
 /// Returns all known processors in the order of the data file, each marked as emulated.
 #[must_use]
-pub fn all() -> &'static [Profile] {
+pub fn all_processors() -> &'static [Profile] {
     &CATALOGUE.0
 }
 
 /// Returns the links of the named processor; `None` if it works in the host's memory, or its links
 /// are unknown.
 #[must_use]
-pub fn interconnect(name: &str) -> Option<&'static Interconnect> {
+pub fn find_interconnect(name: &str) -> Option<&'static Interconnect> {
     CATALOGUE.1.get(name)
 }
 
 /// Returns the processor with this name.
 #[must_use]
-pub fn find(name: &str) -> Option<&'static Profile> {
-    all().iter().find(|profile| profile.name == name)
+pub fn find_processor(name: &str) -> Option<&'static Profile> {
+    all_processors().iter().find(|profile| profile.name == name)
 }
 
 /// One processor in the data file.
@@ -84,7 +85,8 @@ struct Entry {
     source: String,
 }
 
-/// Links of a processor with memory of its own, with the source of their figures.
+/// Links of a processor with memory of its own, with the source of their figures, which must not be
+/// empty.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntryLink {
@@ -126,7 +128,7 @@ struct EntryMemory {
 
 impl From<Entry> for Profile {
     fn from(entry: Entry) -> Self {
-        let kind = entry.kind();
+        let kind = entry.parse_kind();
         let rates = [(entry.dense, false), (entry.sparse, true)];
         let throughput = rates.into_iter().flat_map(|(rates, sparse)| {
             rates.into_iter().map(move |(dtype, tera)| {
@@ -165,7 +167,7 @@ impl From<Entry> for Profile {
 }
 
 impl Entry {
-    fn kind(&self) -> Kind {
+    fn parse_kind(&self) -> Kind {
         let details = [
             ("api", &self.api),
             ("generation", &self.generation),
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn every_entry_has_a_name_of_its_own_a_source_and_figures() {
         let mut names = BTreeSet::new();
-        for profile in all() {
+        for profile in all_processors() {
             assert!(
                 names.insert(&profile.name),
                 "{} is there twice",
@@ -220,7 +222,10 @@ mod tests {
             assert!(profile.memory.bytes_per_second > 1e9, "{}", profile.name);
             assert!(!profile.throughput.is_empty(), "{}", profile.name);
             assert!(
-                profile.throughput.values().all(|rate| rate.dense() > 1e9),
+                profile
+                    .throughput
+                    .values()
+                    .all(|rate| rate.dense_rate() > 1e9),
                 "{}",
                 profile.name
             );
@@ -229,17 +234,24 @@ mod tests {
 
     #[test]
     fn every_kind_is_there_in_numbers() {
-        let kinds: BTreeSet<&str> = all().iter().map(|profile| profile.kind.name()).collect();
+        let kinds: BTreeSet<&str> = all_processors()
+            .iter()
+            .map(|profile| profile.kind.name())
+            .collect();
         let every = [
             "cpu", "custom", "dsp", "fpga", "gpu", "lpu", "npu", "tpu", "wasm",
         ];
         assert_eq!(kinds.into_iter().collect::<Vec<_>>(), every);
-        assert!(all().len() >= 60, "{} processors", all().len());
+        assert!(
+            all_processors().len() >= 60,
+            "{} processors",
+            all_processors().len()
+        );
     }
 
     #[test]
     fn a_profile_survives_json() {
-        for profile in all() {
+        for profile in all_processors() {
             let text = serde_json::to_string(profile).unwrap();
             assert_eq!(&serde_json::from_str::<Profile>(&text).unwrap(), profile);
         }
@@ -247,11 +259,11 @@ mod tests {
 
     #[test]
     fn a_sparse_figure_is_halved_for_dense_work() {
-        let h100 = find("nvidia-h100-sxm").unwrap();
+        let h100 = find_processor("nvidia-h100-sxm").unwrap();
         assert_eq!(h100.operations_per_second(DType::Bf16), Some(989.5e12));
         assert_eq!(h100.operations_per_second(DType::F64), Some(67e12));
         assert_eq!(
-            find("google-tpu-v5p")
+            find_processor("google-tpu-v5p")
                 .unwrap()
                 .operations_per_second(DType::F64),
             None

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use joint_estimator::{JointMeasurement, Part};
 use key::Span;
-pub use key::{Key, class};
+pub use key::{Key, node_class};
 pub use outlier_filter::{Evidence, KNOWN, OutlierFilter};
 
 /// Beyond this many runs an old one fades, so that the mean follows the device's present speed.
@@ -87,7 +87,7 @@ impl Record {
     fn add(&mut self, value: f64, seconds: f64) {
         let deviation = self.variance.sqrt();
         let said = match self.weight >= KNOWN {
-            true => self.outliers.see(value, self.mean, deviation),
+            true => self.outliers.classify_value(value, self.mean, deviation),
             false => Evidence::Noise(value),
         };
         let weight = 1.0 / (self.weight + 1.0).min(MEMORY_RUNS);
@@ -127,7 +127,8 @@ impl Record {
 }
 
 impl History {
-    /// Checks that runs can have produced this history, because a file may be damaged.
+    /// Checks that runs can have produced this history, because a file may be damaged. You should
+    /// check a history from a file before you use it, because lookups need sorted records.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let records = &self.records;
@@ -139,8 +140,8 @@ impl History {
     /// Returns the expected time for a modelled time, by records of the key's class; `None` if the
     /// class has no records.
     #[must_use]
-    pub fn foretold(&self, key: &Key, modelled: f64) -> Option<f64> {
-        if let Some(record) = self.record(key) {
+    pub fn expected_time(&self, key: &Key, modelled: f64) -> Option<f64> {
+        if let Some(record) = self.find_record(key) {
             return Some(modelled * record.mean.exp());
         }
         let of_class = self.of_operator(key).filter(|it| it.0.class == key.class);
@@ -148,8 +149,8 @@ impl History {
         if near.is_empty() {
             return None;
         }
-        let by_size = between(&near, key);
-        Some(by_size.unwrap_or_else(|| modelled * nearest(&near, key).exp()))
+        let by_size = interpolate_time(&near, key);
+        Some(by_size.unwrap_or_else(|| modelled * mean_nearest_ratio(&near, key).exp()))
     }
 
     /// Returns a factor for the model of a class without records, from the errors of the other
@@ -188,8 +189,8 @@ impl History {
     }
 
     /// Learns that work with the time `modelled` took `measured`. Ignores a time of zero and an
-    /// absurd ratio.
-    pub fn learn(&mut self, key: Key, modelled: Duration, measured: Duration) {
+    /// absurd ratio. A full history can still learn about its keys, but will ignore a new one.
+    pub fn learn_measurement(&mut self, key: Key, modelled: Duration, measured: Duration) {
         let ratio = measured.as_secs_f64() / modelled.as_secs_f64();
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
             return;
@@ -209,7 +210,7 @@ impl History {
 
     /// Returns the record of a key, if it has runs.
     #[must_use]
-    pub fn record(&self, key: &Key) -> Option<&Record> {
+    pub fn find_record(&self, key: &Key) -> Option<&Record> {
         let index = self
             .records
             .binary_search_by(|(held, _)| held.cmp(key))
@@ -221,20 +222,20 @@ impl History {
     /// the two sizes of its class that enclose it best; else the nearest records of its class, its
     /// operator or its element type, in this order.
     #[must_use]
-    pub fn corrected(&self, key: &Key, modelled: Duration) -> Duration {
+    pub fn correct_time(&self, key: &Key, modelled: Duration) -> Duration {
         let like = |mean: f64| modelled.as_secs_f64() * mean.exp();
-        let seconds = match self.record(key) {
+        let seconds = match self.find_record(key) {
             Some(record) => like(record.mean),
             None => {
-                let near = self.near(key);
-                between(&near, key).unwrap_or_else(|| like(nearest(&near, key)))
+                let near = self.nearest_records(key);
+                interpolate_time(&near, key).unwrap_or_else(|| like(mean_nearest_ratio(&near, key)))
             }
         };
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
     /// Returns the records that are most alike, nearest in size first.
-    fn near(&self, key: &Key) -> Vec<&(Key, Record)> {
+    fn nearest_records(&self, key: &Key) -> Vec<&(Key, Record)> {
         let alike = |kinship| {
             let records = self.records.iter();
             records.filter(move |(held, _)| held.kinship(key) == Some(kinship))
@@ -263,7 +264,7 @@ fn nearest_first<'a>(
     key: &Key,
 ) -> Vec<&'a (Key, Record)> {
     let mut near: Vec<_> = records.collect();
-    let apart = |entry: &(Key, Record)| entry.0.distance(key);
+    let apart = |entry: &(Key, Record)| entry.0.squared_distance(key);
     near.sort_by(|one, other| apart(one).total_cmp(&apart(other)));
     near.truncate(NEAR_MAX);
     near
@@ -273,7 +274,7 @@ fn nearest_first<'a>(
 /// two. It works on logarithms, so that it is exact for time that grows with any power of the size.
 /// It does not use the model, which may consider another resource the operator's limit at each of
 /// the two sizes.
-fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
+fn interpolate_time(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
     let alike = near
         .iter()
         .filter(|(held, _)| held.class == key.class && held.is_of(key));
@@ -281,7 +282,7 @@ fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
     let pairs = alike.iter().enumerate().flat_map(|(index, low)| {
         let others = alike[index + 1..].iter();
         others.filter_map(|high| {
-            let span = Span::of(&low.0, &high.0, key)?;
+            let span = Span::from_keys(&low.0, &high.0, key)?;
             let seconds = low.1.seconds + span.part * (high.1.seconds - low.1.seconds);
             Some((span.cost(), seconds))
         })
@@ -292,9 +293,9 @@ fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
 
 /// Returns the mean logarithm of the nearest ratios, weighted by the inverse squares of their
 /// distances; 0 if there are none.
-fn nearest(near: &[&(Key, Record)], key: &Key) -> f64 {
+fn mean_nearest_ratio(near: &[&(Key, Record)], key: &Key) -> f64 {
     let weigh = |(held, record): &&&(Key, Record)| {
-        let weight = 1.0 / (held.distance(key) + DISTANCE_LEAST);
+        let weight = 1.0 / (held.squared_distance(key) + DISTANCE_LEAST);
         (weight, weight * record.mean)
     };
     let weighed = near.iter().take(NEIGHBOURS);
@@ -325,7 +326,7 @@ mod tests {
             launches: 1,
             dtype: Some(DType::F32),
         };
-        Key::of("MatMul", class, &work)
+        Key::for_work("MatMul", class, &work)
     }
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -336,17 +337,17 @@ mod tests {
         for run in 0..10 {
             // Three times slower than modelled, give or take a tenth.
             let measured = SECOND * 3 + SECOND / 3 * (run % 2);
-            history.learn(key(20), SECOND, measured);
+            history.learn_measurement(key(20), SECOND, measured);
         }
-        let corrected = history.corrected(&key(20), SECOND).as_secs_f64();
+        let corrected = history.correct_time(&key(20), SECOND).as_secs_f64();
         assert!((corrected - 3.16).abs() < 0.05, "{corrected}");
     }
 
     #[test]
     fn a_device_that_changes_is_followed() {
         let mut history = History::default();
-        (0..1000).for_each(|_| history.learn(key(20), SECOND, SECOND));
-        (0..300).for_each(|_| history.learn(key(20), SECOND, SECOND * 2));
+        (0..1000).for_each(|_| history.learn_measurement(key(20), SECOND, SECOND));
+        (0..300).for_each(|_| history.learn_measurement(key(20), SECOND, SECOND * 2));
         let factor = factor(&history, &key(20));
         assert!((factor - 2.0).abs() < 0.05, "{factor}");
     }
@@ -355,7 +356,7 @@ mod tests {
     fn a_device_that_becomes_another_is_followed_in_three_runs_and_back() {
         let mut history = History::default();
         let mut after = |runs: usize, measured: Duration| {
-            (0..runs).for_each(|_| history.learn(key(20), SECOND, measured));
+            (0..runs).for_each(|_| history.learn_measurement(key(20), SECOND, measured));
             factor(&history, &key(20))
         };
         after(1000, SECOND);
@@ -368,14 +369,14 @@ mod tests {
 
     /// How many times what the model says.
     fn factor(history: &History, key: &Key) -> f64 {
-        history.corrected(key, SECOND).as_secs_f64()
+        history.correct_time(key, SECOND).as_secs_f64()
     }
 
     #[test]
     fn unseen_sizes_lie_between_their_neighbours() {
         let mut history = History::default();
-        history.learn(key(10), SECOND, SECOND * 4);
-        history.learn(key(20), SECOND, SECOND);
+        history.learn_measurement(key(10), SECOND, SECOND * 4);
+        history.learn_measurement(key(20), SECOND, SECOND);
         let middle = factor(&history, &key(15));
         assert!((middle - 2.0).abs() < 1e-3, "{middle}");
         let nearer = factor(&history, &key(12));
@@ -388,9 +389,9 @@ mod tests {
     fn what_grows_with_a_power_is_met_whatever_the_model_says_between() {
         let mut history = History::default();
         let millis = |count: u64| Duration::from_millis(count);
-        history.learn(key(10), SECOND, millis(10));
-        history.learn(key(12), SECOND * 9, millis(160));
-        let found = history.corrected(&key(11), SECOND * 5).as_secs_f64();
+        history.learn_measurement(key(10), SECOND, millis(10));
+        history.learn_measurement(key(12), SECOND * 9, millis(160));
+        let found = history.correct_time(&key(11), SECOND * 5).as_secs_f64();
         assert!((found - 0.040).abs() < 1e-6, "{found}");
     }
 
@@ -401,8 +402,8 @@ mod tests {
             (factor(&history, &key(15)) - 1.0).abs() < 1e-9,
             "nothing is known"
         );
-        history.learn(in_class("held", 10), SECOND, SECOND * 4);
-        history.learn(in_class("", 20), SECOND, SECOND * 9);
+        history.learn_measurement(in_class("held", 10), SECOND, SECOND * 4);
+        history.learn_measurement(in_class("", 20), SECOND, SECOND * 9);
         let of = |class, size| factor(&history, &in_class(class, size));
         assert!((of("held", 20) - 4.0).abs() < 1e-6);
         assert!((of("", 10) - 9.0).abs() < 1e-6);
@@ -433,9 +434,9 @@ mod tests {
     #[test]
     fn times_of_zero_and_beyond_reason_teach_nothing() {
         let mut history = History::default();
-        history.learn(key(10), Duration::ZERO, SECOND);
-        history.learn(key(10), SECOND, Duration::ZERO);
-        history.learn(key(10), Duration::from_nanos(1), SECOND * 3600);
+        history.learn_measurement(key(10), Duration::ZERO, SECOND);
+        history.learn_measurement(key(10), SECOND, Duration::ZERO);
+        history.learn_measurement(key(10), Duration::from_nanos(1), SECOND * 3600);
         assert_eq!(history, History::default());
     }
 

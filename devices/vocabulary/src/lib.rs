@@ -6,7 +6,7 @@
 //! ```
 //! use souk_vocabulary::catalogue;
 //!
-//! let card = catalogue::find("nvidia-t4").ok_or("it is catalogued")?;
+//! let card = catalogue::find_processor("nvidia-t4").ok_or("it is catalogued")?;
 //! // What is only described says so, wherever it is seen.
 //! assert!(card.emulated);
 //! # Ok::<(), &str>(())

@@ -1,4 +1,5 @@
-//! Links between a device's memory and the host's, as assumed before anything is measured.
+//! Links between a device's memory and the host's, as assumed before anything is measured. A
+//! measured [`Link`] should replace them as soon as there is one.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ const COPIED_PER_SECOND: f64 = 5e9;
 /// Returns a PCI Express link with this many lanes; an unknown generation counts as the latest
 /// known one.
 #[must_use]
-pub fn pcie(generation: u8, lanes: u8) -> Path {
+pub fn pcie_path(generation: u8, lanes: u8) -> Path {
     let index = usize::from(generation.max(1) - 1).min(PCIE.len() - 1);
     let (transfers, data) = PCIE[index];
     Path {
@@ -41,7 +42,7 @@ pub fn pcie(generation: u8, lanes: u8) -> Path {
 /// (1,800), where all links of a card lead to one other. Other cards have the bridge of the A40 and
 /// RTX A6000 (112.5).
 #[must_use]
-pub fn nvlink(capability: (u8, u8)) -> Path {
+pub fn nvlink_path(capability: (u8, u8)) -> Path {
     let both_ways = match capability {
         (7, 0) => 300e9,
         (8, 0) => 600e9,
@@ -58,7 +59,7 @@ pub fn nvlink(capability: (u8, u8)) -> Path {
 
 /// Returns a copy by the host, which also stands for an unknown link.
 #[must_use]
-pub fn copied() -> Path {
+pub fn host_copy_path() -> Path {
     Path {
         kind: PathKind::HostCopy,
         latency: LATENCY,

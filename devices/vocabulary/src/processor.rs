@@ -27,11 +27,12 @@ pub trait Processor: Send + Sync {
     /// Returns the processor's description and speed.
     fn profile(&self) -> &Profile;
 
-    /// Checks that the processor has this operator; [`Processor::compile`] checks types and shapes.
+    /// Checks that the processor has this operator. A node that passes can still fail in
+    /// [`Processor::compile`], which also checks types and shapes.
     ///
     /// # Errors
     /// [`Unsupported`], with the reason.
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported>;
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported>;
 
     /// Returns the time and energy that some work should take.
     fn estimate(&self, work: &Work) -> Estimate;
@@ -51,7 +52,8 @@ pub trait Processor: Send + Sync {
         self.compile(&subgraph)
     }
 
-    /// Returns the free bytes of its memory.
+    /// Returns the free bytes of its memory. Other users of the memory can take them at any time,
+    /// so [`Processor::compile`] can still run out of memory.
     fn memory_free_bytes(&self) -> u64;
 
     /// Returns the busy part of the processor, 0 to 1, since the last call.
@@ -62,13 +64,13 @@ pub trait Processor: Send + Sync {
 
     /// Returns how many of this machine's cores it computes on, which other devices may compete
     /// for; 0 if it computes by itself, or its time is modelled.
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         0
     }
 
     /// Returns the device's own memory, where tensors can stay between runs; `None` if it works in
     /// the host's memory.
-    fn memory(&self) -> Option<&dyn DeviceMemory> {
+    fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         None
     }
 }
@@ -87,7 +89,7 @@ pub trait Program: Send + Sync {
     /// [`RunError`] if an input does not fit or the run failed.
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError>;
 
-    /// Runs once with inputs that may be in the device's memory, and leaves the outputs named in
+    /// Runs once with inputs that can be in the device's memory, and leaves the outputs named in
     /// `kept` there. A device that works in the host's memory returns all outputs there.
     ///
     /// # Errors
@@ -127,7 +129,7 @@ pub trait Program: Send + Sync {
     ///
     /// # Errors
     /// [`RunError`] if a state does not fit or the device has no room.
-    fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
+    fn open_session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
         Ok(Box::new(HeldSession::new(self, states)))
     }
 }
@@ -206,9 +208,10 @@ impl From<Unsupported> for WorkError {
 
 impl Estimate {
     /// Estimates time and energy of some work on a device: launches, and the slower of arithmetic
-    /// and memory. Arithmetic in a type that the device does not compute in takes for ever.
+    /// and memory. Arithmetic in a type that the device cannot compute in will take
+    /// [`Duration::MAX`].
     #[must_use]
-    pub fn of(work: &Work, profile: &Profile) -> Self {
+    pub fn for_work(work: &Work, profile: &Profile) -> Self {
         let rate = work
             .dtype
             .and_then(|dtype| profile.operations_per_second(dtype));
@@ -308,7 +311,7 @@ fn check_input(port: &Port, input: Option<(DType, &Shape)>) -> Result<(), RunErr
             found,
         });
     }
-    if !port.accepts(shape.dims()) {
+    if !port.accepts_dims(shape.dims()) {
         let (expected, found) = (port.shape_text(), shape.clone());
         return Err(RunError::InputShape {
             name: name(),

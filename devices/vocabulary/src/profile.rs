@@ -72,7 +72,7 @@ impl Backend {
 
     /// Returns the backend with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
@@ -128,7 +128,7 @@ impl Throughput {
     /// Returns the operations per second on dense operands: half of a sparse figure, because
     /// sparsity is 2:4.
     #[must_use]
-    pub fn dense(&self) -> f64 {
+    pub fn dense_rate(&self) -> f64 {
         if self.sparse {
             self.operations_per_second / 2.0
         } else {
@@ -151,7 +151,8 @@ impl Profile {
         is_named(word, self.kind.name(), &self.model)
     }
 
-    /// Returns the device's backend; `None` for a processor that only a data sheet describes.
+    /// Returns the device's backend; `None` for a processor that only a data sheet describes, which
+    /// cannot run anything.
     #[must_use]
     pub fn backend(&self) -> Option<Backend> {
         match (self.name.as_str(), &self.kind) {
@@ -175,12 +176,12 @@ impl Profile {
     /// products of 16-bit ones.
     #[must_use]
     pub fn operations_per_second(&self, dtype: DType) -> Option<f64> {
-        let rate = |dtype: &DType| self.throughput.get(dtype).map(Throughput::dense);
+        let rate = |dtype: &DType| self.throughput.get(dtype).map(Throughput::dense_rate);
         let split = || {
             let halves = [DType::Bf16, DType::F16].iter().find_map(rate)?;
             (dtype == DType::F32).then_some(halves / HALF_PASSES)
         };
-        widening(dtype).iter().find_map(rate).or_else(split)
+        widening_types(dtype).iter().find_map(rate).or_else(split)
     }
 }
 
@@ -189,7 +190,7 @@ impl Profile {
 const HALF_PASSES: f64 = 6.0;
 
 /// Returns the element types that hold every value of `dtype`, itself included, narrowest first.
-fn widening(dtype: DType) -> &'static [DType] {
+fn widening_types(dtype: DType) -> &'static [DType] {
     match dtype {
         DType::F64 => &[DType::F64],
         DType::F32 => &[DType::F32, DType::F64],
@@ -204,7 +205,7 @@ fn widening(dtype: DType) -> &'static [DType] {
     }
 }
 
-/// Stores a duration as a number of seconds.
+/// Stores a duration as a number of seconds, which must be neither negative nor infinite.
 mod seconds {
     use std::time::Duration;
 
@@ -220,7 +221,7 @@ mod seconds {
     }
 }
 
-/// Stores a figure that is infinite until it is measured, because JSON has no infinity.
+/// Stores a figure that is infinite until it is measured, because JSON cannot represent infinity.
 mod measured {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -238,12 +239,12 @@ mod measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::find;
+    use crate::catalogue::find_processor;
     use crate::taxonomy::CpuIsa;
 
     #[test]
     fn a_type_runs_wider_or_split_or_not_at_all() {
-        let rate = |name, dtype| find(name).unwrap().operations_per_second(dtype);
+        let rate = |name, dtype| find_processor(name).unwrap().operations_per_second(dtype);
         assert_eq!(
             rate("nvidia-v100-sxm2-32", DType::Bf16),
             Some(15.7e12),
@@ -260,7 +261,7 @@ mod tests {
 
     #[test]
     fn what_a_device_runs_through_is_told_by_what_it_is() {
-        let card = find("nvidia-v100-sxm2-32").unwrap();
+        let card = find_processor("nvidia-v100-sxm2-32").unwrap();
         let named = |name: &str, emulated, kind: &Kind| Profile {
             name: name.to_owned(),
             emulated,
@@ -282,13 +283,13 @@ mod tests {
             assert_eq!(profile.backend(), backend, "{}", profile.name);
         }
         for backend in Backend::ALL {
-            assert_eq!(Backend::named(backend.name()), Some(backend));
+            assert_eq!(Backend::from_name(backend.name()), Some(backend));
         }
     }
 
     #[test]
     fn a_bandwidth_that_nobody_measured_survives_json() {
-        let mut profile = find("nvidia-v100-sxm2-32").unwrap().clone();
+        let mut profile = find_processor("nvidia-v100-sxm2-32").unwrap().clone();
         for bytes_per_second in [f64::INFINITY, 900e9] {
             profile.memory.bytes_per_second = bytes_per_second;
             let text = serde_json::to_string(&profile).unwrap();

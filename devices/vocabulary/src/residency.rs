@@ -1,7 +1,7 @@
 //! Tensors that stay in a device's own memory between runs.
 //!
 //! A device with such memory reports its links to the host's memory and to other devices' memories.
-//! A caller that runs several devices decides by these links where each tensor goes.
+//! A caller that runs several devices can decide by these links where each tensor should go.
 
 use std::any::Any;
 use std::fmt;
@@ -25,15 +25,18 @@ pub trait DeviceMemory: Any + Send + Sync {
     ///
     /// # Errors
     /// [`RunError::OutOfMemory`], or the device's failure.
-    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError>;
+    fn copy_from_host(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError>;
 
     /// Copies tensors here from the host's memory, all or none. A device that can do so uses one
     /// operation, so that small tensors share its fixed cost.
     ///
     /// # Errors
-    /// See [`Self::put`].
+    /// See [`Self::copy_from_host`].
     fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
-        tensors.iter().map(|tensor| self.put(tensor)).collect()
+        tensors
+            .iter()
+            .map(|tensor| self.copy_from_host(tensor))
+            .collect()
     }
 
     /// Copies resident tensors to the host's memory, in one operation as [`Self::put_all`] does.
@@ -49,15 +52,17 @@ pub trait DeviceMemory: Any + Send + Sync {
     /// [`Self::peer_link`].
     ///
     /// # Errors
-    /// See [`Self::put`].
-    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError>;
+    /// See [`Self::copy_from_host`].
+    fn copy_from_peer(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError>;
 
     /// Copies tensors here from one such device, in one operation as [`Self::put_all`] does.
     ///
     /// # Errors
-    /// See [`Self::put`].
+    /// See [`Self::copy_from_host`].
     fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
-        from.iter().map(|resident| self.take(&**resident)).collect()
+        from.iter()
+            .map(|resident| self.copy_from_peer(&**resident))
+            .collect()
     }
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
     },
     /// A WebAssembly runtime: a sandbox for a buyer's own kernels.
     Wasm,
-    /// Any other kind; its profile names the maker and model.
+    /// Any other kind; its profile must name the maker and model.
     Custom,
 }
 
@@ -69,7 +69,7 @@ pub enum CpuIsa {
     Other,
 }
 
-/// Vector extensions of x86, narrowest first.
+/// Vector extensions of x86, narrowest first, so that you can compare them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum X86Level {

@@ -37,13 +37,14 @@ impl Code {
 }
 
 /// Returns the engine for one way of running; creates it once.
-pub(super) fn engine(code: Code) -> Result<&'static Engine, String> {
+pub(super) fn shared_engine(code: Code) -> Result<&'static Engine, String> {
     static ENGINES: [OnceLock<Result<Engine, String>>; 2] = [OnceLock::new(), OnceLock::new()];
-    let made = ENGINES[code as usize].get_or_init(|| make(code).map_err(|it| it.to_string()));
+    let made =
+        ENGINES[code as usize].get_or_init(|| create_engine(code).map_err(|it| it.to_string()));
     made.as_ref().map_err(Clone::clone)
 }
 
-fn make(code: Code) -> wasmtime::Result<Engine> {
+fn create_engine(code: Code) -> wasmtime::Result<Engine> {
     let mut config = Config::new();
     if code == Code::Interpreted {
         config.target("pulley64")?;

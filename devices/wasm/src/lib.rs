@@ -205,7 +205,7 @@ impl Kernel {
             let bytes = length;
             return Err(WasmError::Long { bytes, limit });
         }
-        let engine = engine::engine(code).map_err(|reason| WasmError::Engine { reason })?;
+        let engine = engine::shared_engine(code).map_err(|reason| WasmError::Engine { reason })?;
         let module = Module::from_binary(engine, bytes).map_err(|error| WasmError::Malformed {
             reason: format!("{error:#}"),
         })?;
@@ -246,11 +246,11 @@ impl Kernel {
     }
 
     fn run_watched(&self, inputs: &[Tensor], outputs: &[DType]) -> Result<Vec<Tensor>, WasmError> {
-        let mut session = self.start()?;
+        let mut session = self.start_session()?;
         let table = table::write(&mut session, &self.limits, inputs)?;
         let count = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
         let made = session.run.call(&mut session.store, (table, count));
-        let made = made.map_err(|error| session.why(&self.limits, &error))?;
+        let made = made.map_err(|error| session.failure_reason(&self.limits, &error))?;
         if made == 0 && !outputs.is_empty() {
             return Err(WasmError::Refused);
         }
@@ -258,7 +258,7 @@ impl Kernel {
     }
 
     /// Creates a fresh instance and runs the module's start function.
-    fn start(&self) -> Result<Session, WasmError> {
+    fn start_session(&self) -> Result<Session, WasmError> {
         let guard = Guard {
             memory_bytes: self.limits.memory_bytes,
             wanted: None,
@@ -281,7 +281,8 @@ impl Kernel {
             Err(Trap::Interrupt.into())
         });
         let instance = Instance::new(&mut store, &self.module, &[]);
-        let instance = instance.map_err(|error| why(store.data(), &self.limits, &error))?;
+        let instance =
+            instance.map_err(|error| failure_reason(store.data(), &self.limits, &error))?;
         let memory = instance.get_memory(&mut store, "memory");
         let memory = memory.ok_or(WasmError::Export {
             name: "memory",
@@ -307,13 +308,13 @@ impl Kernel {
 }
 
 impl Session {
-    fn why(&self, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
-        why(self.store.data(), limits, error)
+    fn failure_reason(&self, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
+        failure_reason(self.store.data(), limits, error)
     }
 }
 
 /// Returns the reason why a module ended.
-fn why(guard: &Guard, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
+fn failure_reason(guard: &Guard, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
     if let Some(bytes) = guard.wanted {
         let limit = limits.memory_bytes;
         return WasmError::Memory { bytes, limit };

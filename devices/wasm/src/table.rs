@@ -26,25 +26,25 @@ pub(super) fn write(
         let fields = [
             tensor.dtype().onnx_code().cast_unsigned(),
             u32::try_from(tensor.dims().len()).unwrap_or(u32::MAX),
-            put(session, limits, &sizes)?,
-            put(session, limits, tensor.bytes())?,
+            write_bytes(session, limits, &sizes)?,
+            write_bytes(session, limits, tensor.bytes())?,
         ];
         entries.extend(fields.into_iter().flat_map(u32::to_le_bytes));
     }
-    put(session, limits, &entries)
+    write_bytes(session, limits, &entries)
 }
 
 /// Asks the module for memory and writes there.
-fn put(session: &mut Session, limits: &WasmLimits, bytes: &[u8]) -> Result<u32, WasmError> {
+fn write_bytes(session: &mut Session, limits: &WasmLimits, bytes: &[u8]) -> Result<u32, WasmError> {
     let length = bytes.len() as u64;
     let Ok(wanted) = u32::try_from(length) else {
         let (bytes, limit) = (length, limits.memory_bytes);
         return Err(WasmError::Memory { bytes, limit });
     };
     let given = session.alloc.call(&mut session.store, wanted);
-    let address = given.map_err(|error| session.why(limits, &error))?;
+    let address = given.map_err(|error| session.failure_reason(limits, &error))?;
     let memory = session.memory.data_mut(&mut session.store);
-    let place = range(address, length).and_then(|range| memory.get_mut(range));
+    let place = byte_range(address, length).and_then(|range| memory.get_mut(range));
     let outside = WasmError::Outside {
         address,
         bytes: length,
@@ -61,7 +61,7 @@ pub(super) fn read(
     bytes_max: u64,
 ) -> Result<Vec<Tensor>, WasmError> {
     let memory = session.memory.data(&session.store);
-    let entries = slice(memory, table, (ENTRY_BYTES * dtypes.len()) as u64)?;
+    let entries = memory_slice(memory, table, (ENTRY_BYTES * dtypes.len()) as u64)?;
     let mut total = 0u64;
     let mut tensors = Vec::with_capacity(dtypes.len());
     let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
@@ -79,7 +79,7 @@ pub(super) fn read(
         if rank > RANK_MAX {
             return Err(ShapeError::Rank { rank }.into());
         }
-        let sizes = slice(memory, sizes, (SIZE_BYTES * rank) as u64)?;
+        let sizes = memory_slice(memory, sizes, (SIZE_BYTES * rank) as u64)?;
         let (sizes, _) = sizes.as_chunks::<SIZE_BYTES>();
         let dims = sizes.iter().map(|size| u64::from_le_bytes(*size));
         let dims = dims.map(|size| usize::try_from(size).unwrap_or(usize::MAX));
@@ -90,18 +90,18 @@ pub(super) fn read(
             let (bytes, limit) = (total, bytes_max);
             return Err(WasmError::Output { bytes, limit });
         }
-        let held = Bytes::copy_from_slice(slice(memory, values, bytes)?);
+        let held = Bytes::copy_from_slice(memory_slice(memory, values, bytes)?);
         tensors.push(Tensor::new(dtype, shape, held)?);
     }
     Ok(tensors)
 }
 
-fn slice(memory: &[u8], address: u32, bytes: u64) -> Result<&[u8], WasmError> {
-    let found = range(address, bytes).and_then(|range| memory.get(range));
+fn memory_slice(memory: &[u8], address: u32, bytes: u64) -> Result<&[u8], WasmError> {
+    let found = byte_range(address, bytes).and_then(|range| memory.get(range));
     found.ok_or(WasmError::Outside { address, bytes })
 }
 
-fn range(address: u32, bytes: u64) -> Option<std::ops::Range<usize>> {
+fn byte_range(address: u32, bytes: u64) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(address).ok()?;
     let end = start.checked_add(usize::try_from(bytes).ok()?)?;
     Some(start..end)

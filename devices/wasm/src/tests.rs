@@ -2,7 +2,7 @@
 //! running give the same bits, and nothing a module says is believed.
 
 use proptest::prelude::*;
-use souk_testing::median;
+use souk_testing::median_kernel;
 
 use super::*;
 
@@ -63,7 +63,7 @@ proptest! {
         let wanted = median_of(&values, row);
         let given = Tensor::from_vec([rows, row], values).unwrap();
         for code in BOTH {
-            let kernel = Kernel::compile_as(code, &median(), WasmLimits::default()).unwrap();
+            let kernel = Kernel::compile_as(code, &median_kernel(), WasmLimits::default()).unwrap();
             let made = kernel.run(std::slice::from_ref(&given), &[DType::F32]).unwrap();
             prop_assert_eq!(made[0].dims(), &[rows, row]);
             prop_assert_eq!(made[0].to_vec::<f32>().unwrap(), wanted.clone());
@@ -74,7 +74,7 @@ proptest! {
     fn damaged_modules_end_in_errors(
         places in prop::collection::vec((0usize..600, any::<u8>()), 1..4),
     ) {
-        let mut bytes = median();
+        let mut bytes = median_kernel();
         for (place, byte) in places {
             let length = bytes.len();
             bytes[place % length] = byte;
@@ -96,7 +96,7 @@ proptest! {
 
 #[test]
 fn a_kernel_says_that_it_does_not_take_its_inputs() {
-    let kernel = Kernel::compile(&median(), WasmLimits::default()).unwrap();
+    let kernel = Kernel::compile(&median_kernel(), WasmLimits::default()).unwrap();
     let whole = Tensor::from_vec([2], vec![1i64, 2]).unwrap();
     let float = Tensor::from_vec([2], vec![1f32, 2.0]).unwrap();
     for inputs in [vec![], vec![whole], vec![float.clone(), float]] {
@@ -247,7 +247,7 @@ fn what_is_no_kernel_is_refused_before_it_runs() {
         &b""[..],
         b"\0asm",
         b"MZ and more of the kind",
-        &median()[..300],
+        &median_kernel()[..300],
     ] {
         assert!(refused(bytes).contains("malformed"), "{}", refused(bytes));
     }
@@ -275,7 +275,7 @@ fn what_is_no_kernel_is_refused_before_it_runs() {
         ..WasmLimits::default()
     };
     assert!(matches!(
-        fault(&median(), limits),
+        fault(&median_kernel(), limits),
         WasmError::Long { limit: 100, .. }
     ));
 }

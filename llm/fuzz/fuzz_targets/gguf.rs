@@ -6,7 +6,7 @@ use souk_llm::gguf::Gguf;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(file) = Gguf::read(&bytes.to_vec().into()) {
-        let _ = (file.parts(), file.names().count());
-        let _ = file.join(Vec::new());
+        let _ = (file.part_count(), file.tensor_names().count());
+        let _ = file.join_parts(Vec::new());
     }
 });

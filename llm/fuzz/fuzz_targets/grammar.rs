@@ -28,7 +28,7 @@ static GRAMMARS: LazyLock<Vec<Grammar>> = LazyLock::new(|| {
         json!({ "type": "string", "pattern": "^(ab|c)*[x-z]?$" }),
         json!({ "anyOf": [{ "type": "object" }, { "type": "null" }] }),
     ];
-    let made = |schema| vocabulary.schema(schema).expect("it is within bounds");
+    let made = |schema| vocabulary.compile_schema(schema).expect("it is within bounds");
     let mut grammars: Vec<Grammar> = schemas.iter().map(made).collect();
     grammars.push(vocabulary.or_after(made(&schemas[0]), "[CALL]", None));
     grammars
@@ -39,12 +39,12 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let mut matcher = GRAMMARS[*first as usize % GRAMMARS.len()].matcher();
-    let tokens = TOKENIZER.spellings().expect("they have bytes").len() as u32;
+    let tokens = TOKENIZER.token_spellings().expect("they have bytes").len() as u32;
     for choice in choices.iter().take(STEPS_MAX) {
         if matcher.is_over() {
             return;
         }
-        let Ok(allowed) = matcher.allowed() else {
+        let Ok(allowed) = matcher.allowed_tokens() else {
             return;
         };
         let fits: Vec<u32> = (0..tokens).filter(|token| allowed.contains(*token)).collect();

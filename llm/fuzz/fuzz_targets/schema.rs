@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(schema) = serde_json::from_slice(bytes) else {
         return;
     };
-    if let Ok(grammar) = VOCABULARY.schema(&schema) {
-        let _ = grammar.matcher().allowed();
+    if let Ok(grammar) = VOCABULARY.compile_schema(&schema) {
+        let _ = grammar.matcher().allowed_tokens();
     }
 });

@@ -8,7 +8,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(tokenizer) = Tokenizer::read(bytes) else {
         return;
     };
-    let _ = tokenizer.spellings();
+    let _ = tokenizer.token_spellings();
     if let Ok(tokens) = tokenizer.encode("Köln 7 \u{1f642}", Marks::Added) {
         let mut stream = tokenizer.stream();
         for token in tokens {

@@ -3,7 +3,7 @@
 
 use serde_json::Map;
 
-use super::{AnswerPiece, doubtful};
+use super::{AnswerPiece, partial_mark_length};
 use crate::tools::{Tool, ToolCall};
 
 pub(super) const CHANNEL: &str = "<|channel|>";
@@ -76,17 +76,20 @@ impl ChannelReader {
             .iter()
             .filter_map(|end| self.held.find(end).map(|at| (at, end.len())));
         let end = ends.min();
-        let sure = end.map_or_else(|| self.held.len() - doubtful(&self.held, &ENDS), |it| it.0);
+        let sure = end.map_or_else(
+            || self.held.len() - partial_mark_length(&self.held, &ENDS),
+            |it| it.0,
+        );
         let rest = self.held.split_off(sure + end.map_or(0, |it| it.1));
         let content = std::mem::replace(&mut self.held, rest);
-        self.tell(&content[..sure], read);
+        self.append_content(&content[..sure], read);
         if end.is_some() {
             self.part = Part::Header;
         }
         end.is_some()
     }
 
-    fn tell(&mut self, content: &str, read: &mut AnswerPiece) {
+    fn append_content(&mut self, content: &str, read: &mut AnswerPiece) {
         match &self.part {
             Part::Header => {}
             Part::Thought => read.thought.push_str(content),
@@ -102,14 +105,15 @@ impl ChannelReader {
         }
     }
 
-    /// Returns the text held back and the calls. An invalid call becomes text.
+    /// Returns the text held back and the calls. A call must name one of the tools and have an
+    /// object or nothing as its arguments; otherwise it becomes text.
     pub(super) fn finish(mut self, id: impl Fn(usize) -> String) -> (AnswerPiece, Vec<ToolCall>) {
         let mut read = AnswerPiece::default();
         let held = std::mem::take(&mut self.held);
         match self.part {
             // If a model writes no channels, all it writes is text.
             Part::Header if !held.contains(CHANNEL) && !held.contains(START) => read.text = held,
-            _ => self.tell(&held, &mut read),
+            _ => self.append_content(&held, &mut read),
         }
         let mut calls = Vec::new();
         for (name, arguments) in self.calls {

@@ -105,9 +105,18 @@ fn calls_come_after_thoughts() {
 
 #[test]
 fn the_form_of_an_answer_is_the_templates() {
-    assert_eq!(AnswerForm::of("<|channel|> </think>"), AnswerForm::Channels);
-    assert_eq!(AnswerForm::of("split('</think>')"), AnswerForm::Thoughts);
-    assert_eq!(AnswerForm::of("{{ messages }}"), AnswerForm::Plain);
+    assert_eq!(
+        AnswerForm::from_template("<|channel|> </think>"),
+        AnswerForm::Channels
+    );
+    assert_eq!(
+        AnswerForm::from_template("split('</think>')"),
+        AnswerForm::Thoughts
+    );
+    assert_eq!(
+        AnswerForm::from_template("{{ messages }}"),
+        AnswerForm::Plain
+    );
 }
 
 proptest! {

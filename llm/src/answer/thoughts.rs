@@ -1,7 +1,7 @@
 //! Reads the thought that a model writes between marks before it answers, without the space around
 //! it.
 
-use super::{AnswerPiece, doubtful};
+use super::{AnswerPiece, partial_mark_length};
 
 pub(super) const BEGIN: &str = "<think>";
 pub(super) const END: &str = "</think>";
@@ -27,7 +27,7 @@ pub(super) struct ThoughtReader {
 }
 
 impl ThoughtReader {
-    /// Creates a reader. The prompt may have begun the thought, or ended it.
+    /// Creates a reader. The prompt can have begun the thought, or ended it.
     pub(super) fn new(prompt: &str) -> Self {
         let prompt = prompt.trim_end();
         let place = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
@@ -83,7 +83,7 @@ impl ThoughtReader {
                     true
                 }
                 None => {
-                    let sure = self.held.len() - doubtful(&self.held, &[END]);
+                    let sure = self.held.len() - partial_mark_length(&self.held, &[END]);
                     let sure = self.held[..sure].trim_end().len();
                     let rest = self.held.split_off(sure);
                     read.thought

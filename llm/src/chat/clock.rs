@@ -47,7 +47,7 @@ struct Moment {
 
 impl Moment {
     /// Converts seconds of Unix time.
-    fn of(seconds: u64) -> Self {
+    fn from_unix_seconds(seconds: u64) -> Self {
         let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
         let (mut year, mut left) = (1970, days);
         while left >= year_days(year) {
@@ -85,9 +85,9 @@ fn month_days(year: u64, month: u64) -> u64 {
 }
 
 /// Formats a time.
-pub(super) fn formatted(seconds: u64, format: &str) -> Result<String, Error> {
-    // The loop counts years one by one, so this limit bounds the work for a wrong time.
-    let moment = Moment::of(seconds.min(10_000 * 366 * DAY_SECONDS));
+pub(super) fn format_time(seconds: u64, format: &str) -> Result<String, Error> {
+    // The loop counts years one by one, so this limit must bound the work for a wrong time.
+    let moment = Moment::from_unix_seconds(seconds.min(10_000 * 366 * DAY_SECONDS));
     let mut text = String::new();
     let mut letters = format.chars();
     while let Some(letter) = letters.next() {

@@ -21,9 +21,13 @@ struct Form {
     is_sorted: bool,
 }
 
-/// Converts a value to JSON. A template may pass these arguments in this order or by name:
+/// Converts a value to JSON. A template can pass these arguments in this order or by name:
 /// `ensure_ascii`, `indent`, `separators`, `sort_keys`.
-pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+pub(super) fn format_json(
+    value: &Value,
+    placed: Rest<Value>,
+    named: Kwargs,
+) -> Result<String, Error> {
     if placed.len() > 4 {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
@@ -35,12 +39,12 @@ pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<
         Ok(value.filter(|it: &Value| !it.is_none() && !it.is_undefined()))
     };
     let is_ascii = given("ensure_ascii")?.is_some_and(|it| it.is_true());
-    let indent = given("indent")?.map(|it| step(&it)).transpose()?;
+    let indent = given("indent")?.map(|it| parse_indent(&it)).transpose()?;
     let separators = given("separators")?;
     let is_sorted = given("sort_keys")?.is_some_and(|it| it.is_true());
     named.assert_all_used()?;
     let (item, key) = match separators {
-        Some(pair) => (part(&pair, 0)?, part(&pair, 1)?),
+        Some(pair) => (parse_separator(&pair, 0)?, parse_separator(&pair, 1)?),
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
         None => (", ".to_owned(), ": ".to_owned()),
     };
@@ -57,31 +61,31 @@ pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<
 }
 
 /// Returns the indentation for each level.
-fn step(given: &Value) -> Result<String, Error> {
+fn parse_indent(given: &Value) -> Result<String, Error> {
     if let Some(text) = given.as_str() {
         return Ok(text.to_owned());
     }
     let width = usize::try_from(given.clone())?;
     match width <= INDENT_MAX {
         true => Ok(" ".repeat(width)),
-        false => Err(wrong("indent of tojson is too large")),
+        false => Err(invalid_operation("indent of tojson is too large")),
     }
 }
 
-fn part(pair: &Value, at: usize) -> Result<String, Error> {
+fn parse_separator(pair: &Value, at: usize) -> Result<String, Error> {
     let part = pair.get_item_by_index(at)?;
     let text = part.as_str().map(str::to_owned);
-    text.ok_or_else(|| wrong("separators of tojson are two texts"))
+    text.ok_or_else(|| invalid_operation("separators of tojson are two texts"))
 }
 
-fn wrong(message: &'static str) -> Error {
+fn invalid_operation(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
 impl Form {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > DEPTH_MAX {
-            return Err(wrong("a value is too deep for JSON"));
+            return Err(invalid_operation("a value is too deep for JSON"));
         }
         match value.kind() {
             ValueKind::None => out.push_str("null"),

@@ -4,7 +4,7 @@ use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// Maximum letters of a padded text.
+/// Maximum letters to which a template can pad a text.
 const WIDTH_MAX: usize = 10_000;
 
 /// Calls a method of a value.
@@ -29,7 +29,7 @@ pub(super) fn call(
         }
         "partition" | "rpartition" => {
             let (mark,): (&str,) = from_args(args)?;
-            Ok(Value::from(Tuple::from(parted(
+            Ok(Value::from(Tuple::from(partition_text(
                 text,
                 mark,
                 method == "rpartition",
@@ -45,21 +45,27 @@ pub(super) fn call(
                 "index" => text.find(part),
                 _ => text.rfind(part),
             };
-            let at = found.ok_or_else(|| wrong("a part is not in its text"))?;
+            let at = found.ok_or_else(|| invalid_operation("a part is not in its text"))?;
             Ok(text[..at].chars().count().into())
         }
         "casefold" => Ok(text.to_lowercase().into()),
-        "swapcase" => Ok(text.chars().map(turned).collect::<String>().into()),
+        "swapcase" => Ok(text.chars().map(swap_case).collect::<String>().into()),
         "zfill" => {
             let (width,): (usize,) = from_args(args)?;
             let digits = text.trim_start_matches(['+', '-']);
             let sign = &text[..text.len() - digits.len()];
-            let zeros = "0".repeat(missing(text, width)?);
+            let zeros = "0".repeat(padding_width(text, width)?);
             Ok(format!("{sign}{zeros}{digits}").into())
         }
         "ljust" | "rjust" | "center" => {
             let (width, fill): (usize, Option<char>) = from_args(args)?;
-            Ok(filled(text, method, missing(text, width)?, fill.unwrap_or(' ')).into())
+            Ok(pad_text(
+                text,
+                method,
+                padding_width(text, width)?,
+                fill.unwrap_or(' '),
+            )
+            .into())
         }
         _ => unknown_method_callback(state, value, method, args),
     }
@@ -73,12 +79,12 @@ pub(super) fn count_words(text: &str) -> usize {
         .count()
 }
 
-fn wrong(message: &'static str) -> Error {
+fn invalid_operation(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
 /// Splits a text into the parts before the mark, the mark, and the part after it.
-fn parted(text: &str, mark: &str, is_last: bool) -> [Value; 3] {
+fn partition_text(text: &str, mark: &str, is_last: bool) -> [Value; 3] {
     let found = match is_last {
         true => text.rsplit_once(mark),
         false => text.split_once(mark),
@@ -114,7 +120,7 @@ fn split_from_end(text: &str, mark: Option<&str>, most: Option<i64>) -> Vec<Valu
     parts.into_iter().map(Value::from).collect()
 }
 
-fn turned(letter: char) -> char {
+fn swap_case(letter: char) -> char {
     let mut lower = letter.to_lowercase();
     let mut upper = letter.to_uppercase();
     let other = if letter.is_uppercase() {
@@ -126,14 +132,14 @@ fn turned(letter: char) -> char {
 }
 
 /// Returns the number of letters missing to a width.
-fn missing(text: &str, width: usize) -> Result<usize, Error> {
+fn padding_width(text: &str, width: usize) -> Result<usize, Error> {
     match width <= WIDTH_MAX {
         true => Ok(width.saturating_sub(text.chars().count())),
-        false => Err(wrong("a text is filled up to too many letters")),
+        false => Err(invalid_operation("a text is filled up to too many letters")),
     }
 }
 
-fn filled(text: &str, method: &str, missing: usize, fill: char) -> String {
+fn pad_text(text: &str, method: &str, missing: usize, fill: char) -> String {
     let fill = |count: usize| fill.to_string().repeat(count);
     match method {
         "ljust" => text.to_owned() + &fill(missing),

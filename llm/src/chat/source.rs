@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 16;
 const BLOCKS: [(&str, &str); 3] = [("{%", "%}"), ("{{", "}}"), ("{#", "#}")];
 
 /// Returns the source as the engine reads it.
-pub(super) fn adapted(source: &str) -> String {
+pub(super) fn adapt_source(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut at = 0;
     while let Some((begin, kind)) = next_block(source, at) {
@@ -31,7 +31,7 @@ pub(super) fn adapted(source: &str) -> String {
         };
         let code = &source[inner..end];
         text.push_str(open);
-        match (kind, word(code)) {
+        match (kind, first_word(code)) {
             (2, _) => text.push_str(code),
             (0, "raw") => {
                 let rest = &source[end..];
@@ -43,7 +43,10 @@ pub(super) fn adapted(source: &str) -> String {
             }
             (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
             (0, "endgeneration") => text.push_str(&code.replacen("endgeneration", "endwith", 1)),
-            _ => text.push_str(&counted_in(&formatted(code, DEPTH_MAX), kind == 0)),
+            _ => text.push_str(&counted_in(
+                &replace_format_operators(code, DEPTH_MAX),
+                kind == 0,
+            )),
         }
         at = end;
     }
@@ -61,7 +64,7 @@ fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
 }
 
 /// Returns the first word of a block.
-fn word(code: &str) -> &str {
+fn first_word(code: &str) -> &str {
     code.trim_start_matches(['-', '+'])
         .trim_end_matches(['-', '+'])
         .trim()
@@ -91,7 +94,7 @@ fn block_end(source: &str, from: usize, close: &str) -> usize {
 
 /// Returns the code with `%` on texts replaced by the filter `format`, up to `depth` levels of
 /// nesting.
-fn formatted(code: &str, depth: usize) -> String {
+fn replace_format_operators(code: &str, depth: usize) -> String {
     let (mut text, mut at) = (String::with_capacity(code.len()), 0);
     while let Some(letter) = code[at..].chars().next() {
         if letter != '\'' && letter != '"' {
@@ -102,10 +105,13 @@ fn formatted(code: &str, depth: usize) -> String {
         let end = text_end(code, at);
         let literal = &code[at..end];
         at = end;
-        match (depth > 0).then(|| filling(code, end)).flatten() {
+        match (depth > 0)
+            .then(|| format_operand_range(code, end))
+            .flatten()
+        {
             Some(values) => {
                 at = values.end;
-                let values = formatted(arguments(&code[values]), depth - 1);
+                let values = replace_format_operators(format_arguments(&code[values]), depth - 1);
                 text.push_str(&format!("({literal}|format({values}))"));
             }
             None => text.push_str(literal),
@@ -115,7 +121,7 @@ fn formatted(code: &str, depth: usize) -> String {
 }
 
 /// Returns the range of the formatting expression after the text that ends here, if there is one.
-fn filling(code: &str, from: usize) -> Option<Range<usize>> {
+fn format_operand_range(code: &str, from: usize) -> Option<Range<usize>> {
     let rest = code[from..].trim_start().strip_prefix('%')?;
     let begin = code.len() - rest.trim_start().len();
     let mut at = primary_end(code, begin)?;
@@ -162,7 +168,7 @@ fn bracket_end(code: &str, begin: usize) -> usize {
 }
 
 /// Returns the arguments in a value: a tuple is several, anything else is one.
-fn arguments(values: &str) -> &str {
+fn format_arguments(values: &str) -> &str {
     let inner = values.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
     let inner = inner.filter(|_| bracket_end(values, 0) == values.len());
     inner.unwrap_or(values)

@@ -7,7 +7,7 @@
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-/// The filter for operands; no template defines this name.
+/// The filter for operands; no template should use this name itself.
 const FILTER: &str = "souk_summand";
 
 /// Values of a list that one unit of fuel pays for; it also pays for 64 bytes.
@@ -22,14 +22,14 @@ const BETWEEN: [&str; 7] = ["and", "else", "if", "in", "not", "or", "recursive"]
 
 /// Makes an environment charge for joined lists.
 pub(super) fn count_in(environment: &mut Environment<'_>) {
-    environment.add_filter(FILTER, counted);
+    environment.add_filter(FILTER, charge_operand);
     environment.add_filter("sum", sum);
     // This filter also joins lists, lazily and without end; Jinja does not have it.
     environment.remove_filter("chain");
 }
 
 /// Returns an operand of a sum after paying for it if it is a list.
-fn counted(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
+fn charge_operand(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     if !is_list(&value) {
         return Ok(value);
     }
@@ -79,7 +79,7 @@ pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
         true => word_end(code, first),
         false => 0,
     };
-    let Some(sums) = Sums::of(&code[first..]) else {
+    let Some(sums) = Sums::wrap_operands(&code[first..]) else {
         return block.to_owned();
     };
     format!("{}{sums}{}", &block[..begin + first], &block[end..])
@@ -98,7 +98,7 @@ struct Sums {
 
 impl Sums {
     /// Wraps the operands in the code. Returns none if the engine refuses the code for its depth.
-    fn of(code: &str) -> Option<String> {
+    fn wrap_operands(code: &str) -> Option<String> {
         let (mut outer, mut sums, mut at) = (Vec::new(), Self::default(), 0);
         while let Some(letter) = code[at..].chars().next() {
             let end = match letter {
@@ -114,24 +114,24 @@ impl Sums {
                     outer.push(std::mem::take(&mut sums));
                 }
                 ')' | ']' | '}' => {
-                    sums.end(token);
+                    sums.end_sum(token);
                     let inner = std::mem::replace(&mut sums, outer.pop().unwrap_or_default());
                     sums.operand.push_str(&inner.text);
                 }
                 '+' | '-' if sums.has_operand() => sums.add(letter),
-                ',' | ':' | '=' | '<' | '>' | '!' => sums.end(token),
-                _ if sums.is_between(token) => sums.end(token),
+                ',' | ':' | '=' | '<' | '>' | '!' => sums.end_sum(token),
+                _ if sums.is_between(token) => sums.end_sum(token),
                 _ => sums.operand.push_str(token),
             }
             at = end;
         }
         // Code with an unclosed bracket is no valid template.
         while let Some(mut before) = outer.pop() {
-            sums.end("");
+            sums.end_sum("");
             before.operand.push_str(&sums.text);
             sums = before;
         }
-        sums.end("");
+        sums.end_sum("");
         Some(sums.text)
     }
 
@@ -159,7 +159,7 @@ impl Sums {
     }
 
     /// Ends the sum and appends the token that follows it.
-    fn end(&mut self, token: &str) {
+    fn end_sum(&mut self, token: &str) {
         let signs: Vec<char> = self.chain.iter().map(|(_, sign)| *sign).collect();
         let operands = self.chain.drain(..).map(|(operand, _)| operand);
         let last = std::mem::take(&mut self.operand);

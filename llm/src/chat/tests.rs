@@ -92,8 +92,8 @@ fn conversations_are_written_byte_for_byte_as_hugging_faces_tools_write_them() {
                 values: Some(&family.values),
                 now: reference.now,
             };
-            let source = source::adapted(&template.source);
-            let text = template.text(&source, &conversation);
+            let source = source::adapt_source(&template.source);
+            let text = template.render_source(&source, &conversation);
             if text.as_ref().ok() != talk.text.as_ref() {
                 wrong.push(format!(
                     "{}:\n  ours   {text:?}\n  theirs {:?}\n",
@@ -198,8 +198,8 @@ fn a_template_is_read_in_a_moment_whatever_it_holds() {
         "{{ '",
     ] {
         let began = Instant::now();
-        let _ = source::adapted(&repeated(piece));
-        let _ = source::adapted(&("{{".to_owned() + &repeated(&piece[2..])));
+        let _ = source::adapt_source(&repeated(piece));
+        let _ = source::adapt_source(&("{{".to_owned() + &repeated(&piece[2..])));
         assert!(began.elapsed() < Duration::from_secs(5), "{piece}");
     }
 }
@@ -238,9 +238,9 @@ fn dates_are_those_of_the_calendar() {
         (1_735_689_599, "2024-12-31 Tue 366"),
     ];
     for (seconds, date) in cases {
-        assert_eq!(clock::formatted(seconds, "%Y-%m-%d %a %j").unwrap(), date);
+        assert_eq!(clock::format_time(seconds, "%Y-%m-%d %a %j").unwrap(), date);
     }
-    assert!(clock::formatted(0, "%Q").is_err());
-    assert!(clock::formatted(0, "%").is_err());
-    assert!(clock::formatted(u64::MAX, "%Y").is_ok());
+    assert!(clock::format_time(0, "%Q").is_err());
+    assert!(clock::format_time(0, "%").is_err());
+    assert!(clock::format_time(u64::MAX, "%Y").is_ok());
 }

@@ -2,14 +2,14 @@
 
 use serde::Deserialize;
 
-use super::{Architecture, ConfigError, NUMBER_MAX, refused};
+use super::{Architecture, ConfigError, NUMBER_MAX, unsupported_feature};
 
 /// The experts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
     /// Number of experts.
     pub count: usize,
-    /// Experts that each row uses.
+    /// Experts that each row uses; there can be no more than `count`.
     pub used: usize,
     /// Inner width of an expert.
     pub feed_forward: usize,
@@ -37,7 +37,7 @@ pub(super) struct ExpertsFile {
 impl ExpertsFile {
     /// Returns the experts of a mixture family, where `feed_forward` is the width of its other
     /// parts.
-    pub fn experts(
+    pub fn to_experts(
         &self,
         architecture: Architecture,
         feed_forward: usize,
@@ -65,16 +65,16 @@ impl ExpertsFile {
     /// differently.
     fn check_features(&self) -> Result<(), ConfigError> {
         if let Some(step) = self.decoder_sparse_step.filter(|step| *step != 1) {
-            return refused("decoder_sparse_step", &step.to_string());
+            return unsupported_feature("decoder_sparse_step", &step.to_string());
         }
         if let Some(layers) = self.mlp_only_layers.as_ref().filter(|it| !it.is_empty()) {
-            return refused("mlp_only_layers", &format!("{layers:?}"));
+            return unsupported_feature("mlp_only_layers", &format!("{layers:?}"));
         }
         if self.use_sliding_window == Some(true) {
-            return refused("use_sliding_window", "true");
+            return unsupported_feature("use_sliding_window", "true");
         }
         match self.qkv_bias {
-            Some(false) => refused("qkv_bias", "false"),
+            Some(false) => unsupported_feature("qkv_bias", "false"),
             _ => Ok(()),
         }
     }
@@ -85,7 +85,7 @@ impl Experts {
     ///
     /// # Errors
     /// [`ConfigError::Number`] if a number is not.
-    pub(super) fn checked(self) -> Result<Self, ConfigError> {
+    pub(super) fn into_validated(self) -> Result<Self, ConfigError> {
         let numbers = [
             ("num_experts", self.count),
             ("num_experts_per_tok", self.used),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::experts::ExpertsFile;
 use super::rotary::{Rotary, Scaling};
-use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window, refused};
+use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window, unsupported_feature};
 
 /// The field that names the family, which decides how to read the rest.
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ struct ConfigFile {
     attention_bias: bool,
 }
 
-/// Deserialises a present value, which may be `null`: that differs from an absent one.
+/// Deserialises a present value, which can be `null`: that differs from an absent one.
 fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
@@ -66,22 +66,22 @@ impl Config {
             "gemma3_text" => Architecture::Gemma3,
             // This model also reads images.
             "gemma3" => return Err(ConfigError::Architecture(family.model_type)),
-            other => Architecture::named(other)?,
+            other => Architecture::from_name(other)?,
         };
         let file: ConfigFile = serde_json::from_slice(json)?;
         let experts = match architecture.has_experts() {
             true => {
                 let said: ExpertsFile = serde_json::from_slice(json)?;
-                Some(said.experts(architecture, file.intermediate_size)?)
+                Some(said.to_experts(architecture, file.intermediate_size)?)
             }
             false => None,
         };
-        file.config(architecture, experts)?.checked()
+        file.into_config(architecture, experts)?.into_validated()
     }
 }
 
 impl ConfigFile {
-    fn config(
+    fn into_config(
         mut self,
         architecture: Architecture,
         experts: Option<Experts>,
@@ -96,15 +96,15 @@ impl ConfigFile {
             false => self.hidden_size / self.num_attention_heads,
         };
         let head_width = self.head_dim.unwrap_or(width);
-        let (scaling, local) = self.scalings();
-        let bound = self.bound(scaling.as_ref());
-        let mut rotary = self.rotary(scaling.as_ref(), architecture, head_width)?;
+        let (scaling, local) = self.take_scalings();
+        let bound = self.position_bound(scaling.as_ref());
+        let mut rotary = self.build_rotary(scaling.as_ref(), architecture, head_width)?;
         let positions = self.max_position_embeddings;
         if let Some(scaling) = &scaling {
-            scaling.apply(&mut rotary, positions)?;
+            scaling.apply_to(&mut rotary, positions)?;
         }
         let score = self.query_pre_attn_scalar.unwrap_or(256.0);
-        let [score_limit, logit_limit] = architecture.limits();
+        let [score_limit, logit_limit] = architecture.default_limits();
         Ok(Config {
             architecture,
             hidden: self.hidden_size,
@@ -119,7 +119,7 @@ impl ConfigFile {
             positions: bound.map_or(positions, |bound| bound.min(positions)),
             bound,
             rotary,
-            window: self.window(architecture, local.as_ref(), head_width)?,
+            window: self.build_window(architecture, local.as_ref(), head_width)?,
             score_factor: architecture.is_gemma().then(|| score.powf(-0.5) as f32),
             score_limit: self.attn_logit_softcapping.unwrap_or(score_limit),
             logit_limit: self.final_logit_softcapping.unwrap_or(logit_limit),
@@ -134,27 +134,27 @@ impl ConfigFile {
         let stated = self.hidden_activation.as_deref();
         let stated = stated.or(self.hidden_act.as_deref());
         if let Some(other) = stated.filter(|it| *it != activation) {
-            return refused("hidden_act", other);
+            return unsupported_feature("hidden_act", other);
         }
         if self.mlp_bias {
-            return refused("mlp_bias", "true");
+            return unsupported_feature("mlp_bias", "true");
         }
         // Qwen 2 has biases even if the file does not say so.
         if self.attention_bias && !architecture.has_biases() {
-            return refused("attention_bias", "true");
+            return unsupported_feature("attention_bias", "true");
         }
         if self.use_bidirectional_attention == Some(true) {
-            return refused("use_bidirectional_attention", "true");
+            return unsupported_feature("use_bidirectional_attention", "true");
         }
         let limit = self.attn_logit_softcapping.flatten();
         match limit.filter(|_| architecture != Architecture::Gemma2) {
-            Some(limit) => refused("attn_logit_softcapping", &limit.to_string()),
+            Some(limit) => unsupported_feature("attn_logit_softcapping", &limit.to_string()),
             None => Ok(()),
         }
     }
 
     /// Returns the rotary settings of full layers and of layers with a window.
-    fn scalings(&mut self) -> (Option<Scaling>, Option<Scaling>) {
+    fn take_scalings(&mut self) -> (Option<Scaling>, Option<Scaling>) {
         let whole = self.rope_parameters.take().or(self.rope_scaling.take());
         let (mut scaling, local) = match whole {
             Some(mut whole) => {
@@ -173,13 +173,13 @@ impl ConfigFile {
     }
 
     /// Returns the number of positions beyond which the angles change, if they do.
-    fn bound(&self, scaling: Option<&Scaling>) -> Option<usize> {
+    fn position_bound(&self, scaling: Option<&Scaling>) -> Option<usize> {
         let long = scaling.filter(|scaling| scaling.is_long());
         let original = long.and_then(|scaling| scaling.original_max_position_embeddings);
         original.map(|original| original as usize)
     }
 
-    fn rotary(
+    fn build_rotary(
         &self,
         scaling: Option<&Scaling>,
         architecture: Architecture,
@@ -193,11 +193,11 @@ impl ConfigFile {
         let share = scaling.and_then(|it| it.partial_rotary_factor);
         let share = share.or(self.partial_rotary_factor).unwrap_or(1.0);
         let width = (head_width as f64 * share) as usize;
-        Rotary::plain(width, base.unwrap_or(otherwise))
+        Rotary::new_unscaled(width, base.unwrap_or(otherwise))
     }
 
     /// Returns the window, if the model uses one.
-    fn window(
+    fn build_window(
         &self,
         architecture: Architecture,
         local: Option<&Scaling>,
@@ -205,7 +205,7 @@ impl ConfigFile {
     ) -> Result<Option<Window>, ConfigError> {
         let is_gemma_3 = architecture == Architecture::Gemma3;
         if local.is_some() && !is_gemma_3 {
-            return refused("rope_parameters", "sliding_attention");
+            return unsupported_feature("rope_parameters", "sliding_attention");
         }
         let is_used = self.use_sliding_window.unwrap_or(!architecture.is_qwen());
         let otherwise = architecture.is_gemma().then_some(4096);
@@ -220,9 +220,9 @@ impl ConfigFile {
             true => {
                 let base = local.and_then(|it| it.rope_theta);
                 let base = base.or(self.rope_local_base_freq).unwrap_or(10_000.0);
-                let mut rotary = Rotary::plain(head_width, base)?;
+                let mut rotary = Rotary::new_unscaled(head_width, base)?;
                 if let Some(local) = local {
-                    local.apply(&mut rotary, self.max_position_embeddings)?;
+                    local.apply_to(&mut rotary, self.max_position_embeddings)?;
                 }
                 Some(rotary)
             }
@@ -255,7 +255,7 @@ impl ConfigFile {
         let is_local = |kind: &String| match kind.as_str() {
             "sliding_attention" => Ok(true),
             "full_attention" => Ok(false),
-            other => refused("layer_types", other),
+            other => unsupported_feature("layer_types", other),
         };
         let listed = types.iter().map(is_local).collect::<Result<_, _>>()?;
         Ok(LocalLayers::Listed(listed))

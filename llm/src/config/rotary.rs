@@ -7,7 +7,7 @@ use super::{ConfigError, NUMBER_MAX};
 /// The rotary encoding of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
-    /// How many numbers of a head rotate, starting from the first.
+    /// How many numbers of a head rotate, starting from the first. It must be even.
     pub width: usize,
     /// The base of the angles' geometric series.
     pub base: f64,
@@ -38,7 +38,7 @@ pub(super) struct Scaling {
 }
 
 /// Returns a required value, or the error that names its key.
-fn stated<T>(key: &'static str, value: Option<T>) -> Result<T, ConfigError> {
+fn require_value<T>(key: &'static str, value: Option<T>) -> Result<T, ConfigError> {
     let missing = || ConfigError::Feature {
         key,
         value: "null".to_owned(),
@@ -53,18 +53,18 @@ impl Scaling {
     }
 
     /// Applies this scaling to the plain angles of a model with this many positions.
-    pub fn apply(&self, rotary: &mut Rotary, positions: usize) -> Result<(), ConfigError> {
+    pub fn apply_to(&self, rotary: &mut Rotary, positions: usize) -> Result<(), ConfigError> {
         let pairs = rotary.width / 2;
         match self.rope_type.as_deref() {
             None | Some("default") => {}
             Some("linear") => {
-                let factor = stated("rope_scaling.factor", self.factor)?;
+                let factor = require_value("rope_scaling.factor", self.factor)?;
                 rotary.divisors = vec![factor; pairs];
             }
             Some("llama3") => rotary.divisors = self.llama_3(rotary)?,
             Some("longrope" | "su") => {
                 let key = "rope_scaling.short_factor";
-                rotary.divisors = stated(key, self.short_factor.clone())?;
+                rotary.divisors = require_value(key, self.short_factor.clone())?;
                 if rotary.divisors.len() != pairs {
                     let value = rotary.divisors.len();
                     return Err(ConfigError::Number { key, value });
@@ -83,12 +83,12 @@ impl Scaling {
 
     /// Slows slow pairs, keeps quick ones, and interpolates between.
     fn llama_3(&self, rotary: &Rotary) -> Result<Vec<f64>, ConfigError> {
-        let factor = stated("rope_scaling.factor", self.factor)?;
-        let low = stated("rope_scaling.low_freq_factor", self.low_freq_factor)?;
-        let high = stated("rope_scaling.high_freq_factor", self.high_freq_factor)?;
-        let original = self.original()?;
+        let factor = require_value("rope_scaling.factor", self.factor)?;
+        let low = require_value("rope_scaling.low_freq_factor", self.low_freq_factor)?;
+        let high = require_value("rope_scaling.high_freq_factor", self.high_freq_factor)?;
+        let original = self.original_positions()?;
         let divisor = |pair| {
-            let wave = std::f64::consts::TAU / rotary.frequency(pair);
+            let wave = std::f64::consts::TAU / rotary.base_frequency(pair);
             let turns = original / wave;
             let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
             // Interpolates frequencies, not divisors.
@@ -97,14 +97,14 @@ impl Scaling {
         Ok((0..rotary.width / 2).map(divisor).collect())
     }
 
-    fn original(&self) -> Result<f64, ConfigError> {
+    fn original_positions(&self) -> Result<f64, ConfigError> {
         let key = "rope_scaling.original_max_position_embeddings";
-        stated(key, self.original_max_position_embeddings)
+        require_value(key, self.original_max_position_embeddings)
     }
 
     /// Returns the factor of queries and keys for angles that cover this many positions.
     fn long_factor(&self, positions: usize) -> Result<f64, ConfigError> {
-        let original = self.original()?;
+        let original = self.original_positions()?;
         let times = self.factor.unwrap_or(positions as f64 / original);
         let grown = (1.0 + times.max(1.0).ln() / original.ln()).sqrt();
         Ok(self.attention_factor.unwrap_or(grown))
@@ -116,7 +116,7 @@ impl Rotary {
     ///
     /// # Errors
     /// [`ConfigError::Number`] if the width is no pairs, or has too many pairs.
-    pub fn plain(width: usize, base: f64) -> Result<Self, ConfigError> {
+    pub fn new_unscaled(width: usize, base: f64) -> Result<Self, ConfigError> {
         if width == 0 || width > NUMBER_MAX || !width.is_multiple_of(2) {
             let (key, value) = ("head_dim", width);
             return Err(ConfigError::Number { key, value });
@@ -131,17 +131,17 @@ impl Rotary {
     }
 
     /// Returns the angle of a pair at position 1, not divided.
-    fn frequency(&self, pair: usize) -> f64 {
+    fn base_frequency(&self, pair: usize) -> f64 {
         self.base.powf(-2.0 * pair as f64 / self.width as f64)
     }
 
     /// Returns the cosines and sines of each position and pair of a head.
     #[must_use]
-    pub fn tables(&self, positions: usize) -> [Vec<f32>; 2] {
+    pub fn angle_tables(&self, positions: usize) -> [Vec<f32>; 2] {
         let half = self.width / 2;
         let turn = |pair: usize| {
             let divisor = self.divisors.get(pair).copied().unwrap_or(1.0);
-            self.frequency(pair) / divisor
+            self.base_frequency(pair) / divisor
         };
         let turns: Vec<f64> = (0..half).map(turn).collect();
         let angle = |at: usize| (at / half) as f64 * turns[at % half];

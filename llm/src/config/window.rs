@@ -20,14 +20,14 @@ pub enum LocalLayers {
     From(usize),
     /// All but the last of each group of this size.
     AllButLastOf(usize),
-    /// One flag for each layer.
+    /// One flag for each layer; a layer without a flag will not be local.
     Listed(Vec<bool>),
 }
 
 impl LocalLayers {
     /// Returns whether a layer is local.
     #[must_use]
-    pub fn has(&self, layer: usize) -> bool {
+    pub fn is_local(&self, layer: usize) -> bool {
         match self {
             Self::From(first) => layer >= *first,
             Self::AllButLastOf(count) => !(layer + 1).is_multiple_of(*count),
@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn each_pattern_has_the_layers_that_it_says() {
-        let of = |layers: &LocalLayers| (0..6).filter(|at| layers.has(*at)).collect::<Vec<_>>();
+        let of =
+            |layers: &LocalLayers| (0..6).filter(|at| layers.is_local(*at)).collect::<Vec<_>>();
         assert_eq!(of(&LocalLayers::From(4)), [4, 5]);
         assert_eq!(of(&LocalLayers::AllButLastOf(2)), [0, 2, 4]);
         assert_eq!(of(&LocalLayers::AllButLastOf(6)), [0, 1, 2, 3, 4]);

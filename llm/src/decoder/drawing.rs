@@ -1,14 +1,14 @@
 //! Makes a decoder draw the tokens after its rows itself.
 //!
 //! Logits are hundreds of times larger than a token, so the decoder returns them only on request.
-//! It feeds the token to the next request, which may omit its own.
+//! It feeds the token to the next request, which can omit its own.
 
 use bytes::Bytes;
 use souk_memory::DType;
 use souk_onnx::custom::DOMAIN;
 use souk_onnx::{
-    DecodeError, Dimension, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto, decode,
-    encode, sampling, states,
+    DecodeError, Dimension, GraphProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
+    decode_model, encode_model, sampling, states,
 };
 
 use super::{LOGITS, TOKENS};
@@ -16,7 +16,7 @@ use super::{LOGITS, TOKENS};
 /// Input of the rows whose logits the decoder returns: `[told]`.
 pub const TOLD: &str = "told_rows";
 /// Input of the numbers that control how the token after each row is drawn: `[numbers]`, as
-/// [`Sampling::numbers`](crate::sampling::Sampling::numbers) returns them.
+/// [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
 pub const SAMPLING: &str = "sampling";
 /// Output of drawn tokens: `[1, rows]`.
 pub const DRAWN: &str = "drawn";
@@ -29,13 +29,13 @@ const LOGITS_ALL: &str = "logits.all";
 ///
 /// # Errors
 /// [`DecodeError`] if the bytes are no model.
-pub fn drawing(model: Bytes) -> Result<Bytes, DecodeError> {
-    let mut model = decode(model)?;
+pub fn to_drawing_model(model: Bytes) -> Result<Bytes, DecodeError> {
+    let mut model = decode_model(model)?;
     if model.opset(DOMAIN).is_none() {
         model.opset_import.push(own_operators());
     }
-    draw(model.graph.get_or_insert_default());
-    Ok(encode(&model))
+    add_draw_nodes(model.graph.get_or_insert_default());
+    Ok(encode_model(&model))
 }
 
 /// Returns the version of souk's own operators.
@@ -46,28 +46,32 @@ pub(super) fn own_operators() -> OperatorSetIdProto {
     }
 }
 
-fn draw(graph: &mut GraphProto) {
+fn add_draw_nodes(graph: &mut GraphProto) {
     let outputs = graph.node.iter_mut().flat_map(|node| &mut node.output);
     for name in outputs.filter(|name| *name == LOGITS) {
         LOGITS_ALL.clone_into(name);
     }
     let told = NodeProto {
-        attribute: vec![super::nodes::integer("axis", 1)],
-        ..named(NodeProto::of("Gather", &[LOGITS_ALL, TOLD], LOGITS))
+        attribute: vec![super::nodes::integer_attribute("axis", 1)],
+        ..name_after_output(NodeProto::for_operator(
+            "Gather",
+            &[LOGITS_ALL, TOLD],
+            LOGITS,
+        ))
     };
     let drawn = NodeProto {
         domain: Some(DOMAIN.to_owned()),
         metadata_props: vec![states::fed_entry(0, TOKENS)],
-        ..named(NodeProto::of(
+        ..name_after_output(NodeProto::for_operator(
             sampling::OPERATOR,
             &[LOGITS_ALL, SAMPLING],
             DRAWN,
         ))
     };
     graph.node.extend([told, drawn]);
-    let symbol = |name: &str| vec![Dimension::symbol(name)];
+    let symbol = |name: &str| vec![Dimension::new_symbol(name)];
     let port = |name: &str, dtype: DType, dims| {
-        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims))
+        ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims))
     };
     graph.input.extend([
         port(TOLD, DType::I64, symbol("told")),
@@ -77,16 +81,16 @@ fn draw(graph: &mut GraphProto) {
         let shape = logits.tensor_type().and_then(|it| it.shape.clone());
         let mut dims = shape.map_or_else(Vec::new, |shape| shape.dim);
         if let Some(rows) = dims.get_mut(1) {
-            *rows = Dimension::symbol("told");
+            *rows = Dimension::new_symbol("told");
         }
         *logits = port(LOGITS, DType::F32, dims);
     }
-    let rows = vec![Dimension::fixed(1), Dimension::symbol("rows")];
+    let rows = vec![Dimension::new_fixed(1), Dimension::new_symbol("rows")];
     graph.output.insert(0, port(DRAWN, DType::I64, rows));
 }
 
 /// Gives a node the name of its output.
-fn named(node: NodeProto) -> NodeProto {
+fn name_after_output(node: NodeProto) -> NodeProto {
     NodeProto {
         name: node.output.first().cloned(),
         ..node

@@ -9,7 +9,7 @@ use crate::config::Experts;
 use crate::weights::WeightError;
 
 impl DecoderGraph<'_> {
-    pub(super) fn experts(
+    pub(super) fn add_experts(
         &mut self,
         experts: &Experts,
         base: &str,
@@ -22,7 +22,7 @@ impl DecoderGraph<'_> {
             ..
         } = *experts;
         let name = |part: &str| format!("{base}.{part}");
-        let [shares, chosen] = self.chosen(experts, base, from)?;
+        let [shares, chosen] = self.add_router(experts, base, from)?;
         let wide = [count, feed_forward, hidden];
         let gate = self.routed(&name("experts.gate_proj"), wide, [from, &chosen])?;
         let open = self.nodes.add("Swish", &[&gate], &name("open"), &[]);
@@ -56,7 +56,7 @@ impl DecoderGraph<'_> {
 
     /// Adds the router: returns the weights of each row's experts, `[1, sequence, used, 1]`, and
     /// the experts' indices, `[1, sequence, used]`.
-    fn chosen(
+    fn add_router(
         &mut self,
         experts: &Experts,
         base: &str,
@@ -70,7 +70,7 @@ impl DecoderGraph<'_> {
         let shares = self
             .nodes
             .add("Softmax", &[&router], &name("shares"), &axis);
-        let [mut largest, chosen] = self.nodes.largest(&shares, used, &name("chosen"));
+        let [mut largest, chosen] = self.nodes.add_top_k(&shares, used, &name("chosen"));
         if experts.is_whole {
             let sum = self.nodes.sum(&largest, -1, true, &name("chosen.sum"));
             let whole = name("chosen.whole");
@@ -89,7 +89,7 @@ impl DecoderGraph<'_> {
         from: &str,
     ) -> Result<String, WeightError> {
         let name = format!("{base}.shared_expert");
-        let made = self.gated(&name, width, from)?;
+        let made = self.add_gated_product(&name, width, from)?;
         let gate = format!("{name}_gate");
         let number = self.linear(&gate, [1, self.config.hidden], from, false)?;
         let share = self

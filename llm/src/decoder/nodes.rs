@@ -47,7 +47,8 @@ impl Nodes {
     /// Returns the graph and the contents that its weights name.
     ///
     /// # Errors
-    /// [`WeightError::Unused`] if weights remain: a model with more weights is another model.
+    /// [`WeightError::Unused`] if weights remain. The graph must use them all, because a model with
+    /// more weights is another model.
     pub fn finish(
         self,
         input: Vec<ValueInfoProto>,
@@ -68,11 +69,12 @@ impl Nodes {
     }
 
     /// Returns whether an unused weight has this name.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has_weight(&self, name: &str) -> bool {
         self.weights.contains_key(name)
     }
 
-    /// Adds a node with integer attributes and returns its output's name, which is `name`.
+    /// Adds a node with integer attributes and returns its output's name, which is `name` and must
+    /// be new.
     pub fn add(
         &mut self,
         operator: &str,
@@ -80,11 +82,11 @@ impl Nodes {
         name: &str,
         integers: &[(&str, i64)],
     ) -> String {
-        let mut node = NodeProto::of(operator, inputs, name);
+        let mut node = NodeProto::for_operator(operator, inputs, name);
         node.name = Some(name.to_owned());
         node.attribute = integers
             .iter()
-            .map(|&(key, value)| integer(key, value))
+            .map(|&(key, value)| integer_attribute(key, value))
             .collect();
         self.nodes.push(node);
         name.to_owned()
@@ -92,21 +94,21 @@ impl Nodes {
 
     /// Adds a state with rows written along its third axis and returns the output, which is its
     /// next value.
-    pub fn kept(&mut self, inputs: &[&str], name: &str) -> String {
+    pub fn add_state(&mut self, inputs: &[&str], name: &str) -> String {
         let name = self.add("TensorScatter", inputs, name, &[("axis", -2)]);
         let node = self.nodes.last_mut().expect("one was just added");
-        node.metadata_props.push(states::entry(0, 0));
+        node.metadata_props.push(states::state_entry(0, 0));
         name
     }
 
-    /// Marks the last output as a place where a planner may cut the decoder.
+    /// Marks the last output as a place where a planner can cut the decoder.
     pub fn may_cut(&mut self) {
         let node = self.nodes.last_mut().expect("one was added");
         node.metadata_props.push(states::cut_entry(0));
     }
 
     /// Adds a root mean square norm over the last axis.
-    pub fn norm(&mut self, from: &str, scale: &str, name: &str, epsilon: f32) -> String {
+    pub fn add_norm(&mut self, from: &str, scale: &str, name: &str, epsilon: f32) -> String {
         let name = self.add("RMSNormalization", &[from, scale], name, &[("axis", -1)]);
         let node = self.nodes.last_mut().expect("one was just added");
         node.attribute.push(AttributeProto {
@@ -119,32 +121,32 @@ impl Nodes {
     }
 
     /// Adds attention: the result of queries on the caches.
-    pub fn attention(&mut self, inputs: &[&str], name: &str, look: &Look) -> String {
+    pub fn add_attention(&mut self, inputs: &[&str], name: &str, look: &Look) -> String {
         let name = self.add("Attention", inputs, name, &[("is_causal", 1)]);
         let node = self.nodes.last_mut().expect("one was just added");
         if let Some(window) = look.window {
             // The attribute does not count the token's own position.
             node.attribute
-                .push(integer("left_window_size", window as i64 - 1));
+                .push(integer_attribute("left_window_size", window as i64 - 1));
         }
         let floats = [("scale", look.factor), ("softcap", look.limit)];
         let floats = floats.into_iter().filter_map(|(key, it)| Some((key, it?)));
         node.attribute
-            .extend(floats.map(|(key, it)| AttributeProto::of(key, it)));
+            .extend(floats.map(|(key, it)| AttributeProto::from_value(key, it)));
         name
     }
 
     /// Adds the Gaussian gate of a value (GELU), computed with the hyperbolic tangent.
-    pub fn gelu(&mut self, from: &str, name: &str) -> String {
+    pub fn add_gelu(&mut self, from: &str, name: &str) -> String {
         let name = self.add("Gelu", &[from], name, &[]);
         let node = self.nodes.last_mut().expect("one was just added");
         node.attribute
-            .push(AttributeProto::of("approximate", "tanh"));
+            .push(AttributeProto::from_value("approximate", "tanh"));
         name
     }
 
     /// Adds the product of a value with a constant factor.
-    pub fn times(&mut self, from: &str, factor: f32, name: &str) -> String {
+    pub fn add_constant_product(&mut self, from: &str, factor: f32, name: &str) -> String {
         let held = format!("{name}.factor");
         let tensor = Tensor::from_vec([1], vec![factor]).expect("it is one");
         self.initializers.push(tensor_to_proto(&*held, &tensor));
@@ -152,7 +154,7 @@ impl Nodes {
     }
 
     /// Adds a product with a matrix whose rows are the result's columns.
-    pub fn product(&mut self, from: &str, matrix: &str, name: &str) -> String {
+    pub fn add_matrix_product(&mut self, from: &str, matrix: &str, name: &str) -> String {
         let turned = format!("{matrix}.turned");
         if self.placed.insert(turned.clone(), turned.clone()).is_none() {
             self.transpose(matrix, &turned, &[1, 0]);
@@ -169,8 +171,8 @@ impl Nodes {
     }
 
     /// Adds the largest numbers of each row, and their indices.
-    pub fn largest(&mut self, from: &str, count: usize, name: &str) -> [String; 2] {
-        let held = self.numbers("count", &[count as i64]);
+    pub fn add_top_k(&mut self, from: &str, count: usize, name: &str) -> [String; 2] {
+        let held = self.add_integers("count", &[count as i64]);
         let (values, places) = (format!("{name}.largest"), format!("{name}.places"));
         self.add("TopK", &[from, &held], &values, &[("axis", -1)]);
         let node = self.nodes.last_mut().expect("one was just added");
@@ -180,7 +182,7 @@ impl Nodes {
 
     /// Adds the sum along an axis.
     pub fn sum(&mut self, from: &str, axis: i64, keeps: bool, name: &str) -> String {
-        let axes = self.numbers("axes", &[axis]);
+        let axes = self.add_integers("axes", &[axis]);
         let keeps = [("keepdims", i64::from(keeps))];
         self.add("ReduceSum", &[from, &axes], name, &keeps)
     }
@@ -191,12 +193,12 @@ impl Nodes {
     }
 
     /// Reshapes `[1, sequence, heads, width]` to `[1, sequence, heads * width]`.
-    pub fn joined(&mut self, from: &str, width: usize, name: &str) -> String {
+    pub fn join_heads(&mut self, from: &str, width: usize, name: &str) -> String {
         self.reshape(from, &[0, 0, width as i64], name)
     }
 
     /// Swaps the two middle axes of four.
-    pub fn turned(&mut self, from: &str, name: &str) -> String {
+    pub fn swap_middle_axes(&mut self, from: &str, name: &str) -> String {
         self.transpose(from, name, &[0, 2, 1, 3])
     }
 
@@ -213,12 +215,12 @@ impl Nodes {
     }
 
     fn reshape(&mut self, from: &str, sizes: &[i64], name: &str) -> String {
-        let shape = self.numbers("sizes", sizes);
+        let shape = self.add_integers("sizes", sizes);
         self.add("Reshape", &[from, &shape], name, &[])
     }
 
     /// Adds a constant of a few integers once and returns its value's name.
-    fn numbers(&mut self, what: &str, numbers: &[i64]) -> String {
+    fn add_integers(&mut self, what: &str, numbers: &[i64]) -> String {
         let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let name = format!("{what}.{}", words.join("x"));
         if self.placed.insert(name.clone(), name.clone()).is_none() {
@@ -232,12 +234,12 @@ impl Nodes {
     /// Adds a table that is not a weight of the file.
     pub fn table(&mut self, name: &str, sizes: [usize; 2], values: Vec<f32>) {
         let tensor = Tensor::from_vec(sizes, values).expect("a table is as large as it says");
-        self.place(name, &tensor);
+        self.add_external_tensor(name, &tensor);
     }
 
     /// Adds a vector of the file as 32-bit floats and returns its value's name.
-    pub fn vector(&mut self, name: &str, length: usize) -> Result<String, WeightError> {
-        let weight = self.take(name, &[length])?;
+    pub fn add_vector(&mut self, name: &str, length: usize) -> Result<String, WeightError> {
+        let weight = self.take_weight(name, &[length])?;
         let Weight::Floats(tensor) = weight else {
             let dtype = DType::I8;
             let name = name.to_owned();
@@ -246,24 +248,24 @@ impl Nodes {
         let values = tensor.to_f64s().map_err(|_| wrong_type(name, &tensor))?;
         let values = values.into_iter().map(|value| value as f32).collect();
         let tensor = Tensor::from_vec([length], values).expect("as long as it was");
-        self.place(name, &tensor);
+        self.add_external_tensor(name, &tensor);
         Ok(name.to_owned())
     }
 
     /// Adds a matrix of the file as 32-bit floats and returns its value's name.
     pub fn matrix(&mut self, name: &str, sizes: [usize; 2]) -> Result<String, WeightError> {
-        self.weight(name, &sizes)
+        self.add_weight(name, &sizes)
     }
 
     /// Adds a stack of matrices as 32-bit floats and returns its value's name.
     pub fn stack(&mut self, name: &str, sizes: [usize; 3]) -> Result<String, WeightError> {
-        self.weight(name, &sizes)
+        self.add_weight(name, &sizes)
     }
 
-    fn weight(&mut self, name: &str, sizes: &[usize]) -> Result<String, WeightError> {
-        let value = match self.take(name, sizes)? {
+    fn add_weight(&mut self, name: &str, sizes: &[usize]) -> Result<String, WeightError> {
+        let value = match self.take_weight(name, sizes)? {
             Weight::Floats(tensor) => {
-                self.place(name, &tensor);
+                self.add_external_tensor(name, &tensor);
                 match tensor.dtype() {
                     DType::F32 => name.to_owned(),
                     DType::F16 | DType::Bf16 => {
@@ -276,8 +278,8 @@ impl Nodes {
             }
             Weight::Blocks { integers, scales } => {
                 let (held, steps) = (format!("{name}.integers"), format!("{name}.scales"));
-                self.place(&held, &integers);
-                self.place(&steps, &scales);
+                self.add_external_tensor(&held, &integers);
+                self.add_external_tensor(&steps, &scales);
                 let to = i64::from(DType::F32.onnx_code());
                 let block = ("block_size", BLOCK as i64);
                 let axis = ("axis", sizes.len() as i64 - 1);
@@ -288,7 +290,7 @@ impl Nodes {
         Ok(value)
     }
 
-    fn take(&mut self, name: &str, sizes: &[usize]) -> Result<Weight, WeightError> {
+    fn take_weight(&mut self, name: &str, sizes: &[usize]) -> Result<Weight, WeightError> {
         let weight = self.weights.remove(name);
         let weight = weight.ok_or_else(|| WeightError::Missing(name.to_owned()))?;
         if weight.dims() != sizes {
@@ -302,8 +304,8 @@ impl Nodes {
     }
 
     /// Names a tensor by its content; the values stay outside the model.
-    fn place(&mut self, name: &str, tensor: &Tensor) {
-        let id = ContentId::of(tensor.bytes());
+    fn add_external_tensor(&mut self, name: &str, tensor: &Tensor) {
+        let id = ContentId::for_content(tensor.bytes());
         self.contents.insert(id, tensor.bytes().clone());
         let location = StringStringEntryProto::new("location", format!("blake3:{id}"));
         self.initializers.push(TensorProto {
@@ -322,7 +324,7 @@ fn wrong_type(name: &str, tensor: &Tensor) -> WeightError {
     }
 }
 
-pub(super) fn integer(key: &str, value: i64) -> AttributeProto {
+pub(super) fn integer_attribute(key: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: Some(key.to_owned()),
         r#type: Some(AttributeType::Int as i32),

@@ -29,7 +29,7 @@ impl Drafts {
 
     /// Returns a guess of the next tokens: those that followed the last occurrence of the text's
     /// ending.
-    pub(super) fn draft(&self, text: &[u32], most: usize) -> Vec<u32> {
+    pub(super) fn draft_tokens(&self, text: &[u32], most: usize) -> Vec<u32> {
         let length = self.reach.min(most);
         let mut found = ENDS.iter().filter_map(|end| after_the_like(text, *end));
         let Some(begin) = found.next() else {
@@ -47,7 +47,7 @@ impl Drafts {
     }
 
     /// Records how many tokens of a draft were right.
-    pub(super) fn learn(&mut self, drafted: usize, right: usize) {
+    pub(super) fn record_result(&mut self, drafted: usize, right: usize) {
         if drafted == 0 {
             return;
         }
@@ -61,7 +61,7 @@ impl Drafts {
     }
 
     /// Returns the number of drafted tokens, and of those that were right.
-    pub(super) fn counts(&self) -> (usize, usize) {
+    pub(super) fn draft_counts(&self) -> (usize, usize) {
         (self.drafted, self.accepted)
     }
 }
@@ -82,28 +82,31 @@ mod tests {
     #[test]
     fn what_followed_the_last_time_is_drafted() {
         let drafts = Drafts::new(8);
-        assert_eq!(drafts.draft(&[1, 2, 3, 4, 5, 9, 1, 2], 8), [3, 4, 5, 9]);
-        assert_eq!(drafts.draft(&[1, 2, 3, 4, 5, 9, 1, 2], 2), [3, 4]);
+        assert_eq!(
+            drafts.draft_tokens(&[1, 2, 3, 4, 5, 9, 1, 2], 8),
+            [3, 4, 5, 9]
+        );
+        assert_eq!(drafts.draft_tokens(&[1, 2, 3, 4, 5, 9, 1, 2], 2), [3, 4]);
         // The nearest of two, and the longest end first.
-        assert_eq!(drafts.draft(&[1, 2, 3, 1, 2, 4, 1, 2], 1), [4]);
-        assert_eq!(drafts.draft(&[7, 1, 2, 3, 1, 2, 4, 7, 1, 2], 1), [3]);
+        assert_eq!(drafts.draft_tokens(&[1, 2, 3, 1, 2, 4, 1, 2], 1), [4]);
+        assert_eq!(drafts.draft_tokens(&[7, 1, 2, 3, 1, 2, 4, 7, 1, 2], 1), [3]);
         // What repeats goes on.
-        assert_eq!(drafts.draft(&[5, 6, 5, 6, 5, 6], 4), [5, 6, 5, 6]);
-        assert!(drafts.draft(&[1, 2, 3, 4], 8).is_empty());
-        assert!(drafts.draft(&[], 8).is_empty());
+        assert_eq!(drafts.draft_tokens(&[5, 6, 5, 6, 5, 6], 4), [5, 6, 5, 6]);
+        assert!(drafts.draft_tokens(&[1, 2, 3, 4], 8).is_empty());
+        assert!(drafts.draft_tokens(&[], 8).is_empty());
     }
 
     #[test]
     fn drafts_reach_as_far_as_they_were_right() {
         let mut drafts = Drafts::new(16);
-        drafts.learn(4, 4);
-        drafts.learn(8, 8);
+        drafts.record_result(4, 4);
+        drafts.record_result(8, 8);
         assert_eq!(drafts.reach, 16);
-        drafts.learn(16, 2);
+        drafts.record_result(16, 2);
         assert_eq!(drafts.reach, 3);
-        drafts.learn(3, 0);
-        assert_eq!((drafts.reach, drafts.counts()), (1, (31, 14)));
+        drafts.record_result(3, 0);
+        assert_eq!((drafts.reach, drafts.draft_counts()), (1, (31, 14)));
         let none = Drafts::new(0);
-        assert!(none.draft(&[5, 6, 5, 6], 4).is_empty());
+        assert!(none.draft_tokens(&[5, 6, 5, 6], 4).is_empty());
     }
 }

@@ -14,11 +14,12 @@ pub struct Step {
     pub after: usize,
     /// Tokens to add; empty if not known yet.
     pub tokens: Vec<u32>,
-    /// Indices of the tokens after which the decoder draws a token.
+    /// Indices of the tokens after which the decoder draws a token. They must be below the number
+    /// of tokens, or 0 if the token is not known yet.
     pub rows: Vec<usize>,
     /// Indices among those rows whose logits the decoder returns.
     pub told: Vec<usize>,
-    /// How tokens are drawn, as [`Sampling::numbers`].
+    /// How tokens are drawn, as [`Sampling::to_numbers`].
     pub sampling: Vec<f64>,
 }
 
@@ -30,34 +31,34 @@ impl Step {
             tokens: tokens.to_vec(),
             rows,
             told: Vec::new(),
-            sampling: Sampling::default().numbers(position as u64),
+            sampling: Sampling::default().to_numbers(position as u64),
         }
     }
 
     /// Returns a step that draws the likeliest token after the last one.
     #[must_use]
-    pub fn last(tokens: &[u32], after: usize) -> Self {
+    pub fn for_last_token(tokens: &[u32], after: usize) -> Self {
         Self::new(tokens, after, vec![tokens.len().saturating_sub(1)])
     }
 
     /// Returns a step that draws the likeliest token after each one.
     #[must_use]
-    pub fn all(tokens: &[u32], after: usize) -> Self {
+    pub fn for_all_tokens(tokens: &[u32], after: usize) -> Self {
         Self::new(tokens, after, (0..tokens.len()).collect())
     }
 
     /// Returns this step with the logits of all rows.
     #[must_use]
-    pub fn told(self) -> Self {
+    pub fn with_logits(self) -> Self {
         let told = (0..self.rows.len()).collect();
         Self { told, ..self }
     }
 
     /// Returns this step with tokens drawn by `sampling`, without its penalties.
     #[must_use]
-    pub fn drawn(self, sampling: &Sampling) -> Self {
+    pub fn with_sampling(self, sampling: &Sampling) -> Self {
         let position = self.after + self.rows.first().map_or(0, |row| row + 1);
-        let sampling = sampling.numbers(position as u64);
+        let sampling = sampling.to_numbers(position as u64);
         Self { sampling, ..self }
     }
 
@@ -72,7 +73,7 @@ impl Step {
             tokens: Vec::new(),
             rows: vec![0],
             told: Vec::new(),
-            sampling: sampling.numbers(position + 1),
+            sampling: sampling.to_numbers(position + 1),
         })
     }
 
@@ -84,7 +85,7 @@ impl Step {
 
     /// Returns the decoder's inputs for the step. An unknown token is 0.
     #[must_use]
-    pub fn inputs(&self) -> BTreeMap<String, Tensor> {
+    pub fn decoder_inputs(&self) -> BTreeMap<String, Tensor> {
         let integers = |dims: &[usize], values: Vec<i64>| {
             Tensor::from_vec(dims, values).expect("as many as the sizes say")
         };
@@ -138,6 +139,8 @@ impl Step {
 /// Returns the decoder's inputs that add tokens at position `after` and return the logits of
 /// `rows`.
 #[must_use]
-pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
-    Step::new(tokens, after, rows.to_vec()).told().inputs()
+pub fn step_inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
+    Step::new(tokens, after, rows.to_vec())
+        .with_logits()
+        .decoder_inputs()
 }

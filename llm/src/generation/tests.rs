@@ -59,7 +59,7 @@ impl Session for Successor<'_> {
         each.map(Ok).collect()
     }
 
-    fn export(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+    fn export_states(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
         Ok(BTreeMap::new())
     }
 }

@@ -29,7 +29,7 @@ fn small() -> Bytes {
     fours.extend((0..16).map(|it: u8| it | ((15 - it) << 4)));
     writer.tensor("fours", 2, &[1, 32], &fours);
     for kind in PACKED {
-        let (numbers, size) = BlockKind::of(kind).unwrap().block();
+        let (numbers, size) = BlockKind::from_number(kind).unwrap().block_layout();
         let dims = [2, numbers];
         writer.tensor(
             &format!("packed.{kind}"),
@@ -44,26 +44,29 @@ fn small() -> Bytes {
 #[test]
 fn a_file_gives_back_what_was_written() {
     let file = Gguf::read(&small()).unwrap();
-    assert_eq!(file.text("general.architecture"), Some("llama"));
-    assert_eq!(file.number("llama.block_count"), Some(2));
-    assert_eq!(file.float("llama.rope.freq_base"), Some(1e4));
-    assert_eq!(file.array("tokenizer.ggml.tokens").unwrap().len(), 2);
-    let Some(Weight::Floats(norm)) = file.weight("norm") else {
+    assert_eq!(file.metadata_text("general.architecture"), Some("llama"));
+    assert_eq!(file.metadata_integer("llama.block_count"), Some(2));
+    assert_eq!(file.metadata_float("llama.rope.freq_base"), Some(1e4));
+    assert_eq!(
+        file.metadata_array("tokenizer.ggml.tokens").unwrap().len(),
+        2
+    );
+    let Some(Weight::Floats(norm)) = file.read_weight("norm") else {
         panic!("floats stay floats");
     };
     assert_eq!(norm.to_vec::<f32>().unwrap(), [1.0, 2.0]);
-    let Some(Weight::Blocks { integers, scales }) = file.weight("eights") else {
+    let Some(Weight::Blocks { integers, scales }) = file.read_weight("eights") else {
         panic!("blocks stay blocks");
     };
     assert_eq!(integers.to_vec::<i8>().unwrap()[..3], [-16, -15, -14]);
     assert_eq!(scales.to_f64s().unwrap(), [1.0]);
-    assert!(file.weight("none").is_none());
+    assert!(file.read_weight("none").is_none());
 }
 
 #[test]
 fn blocks_of_four_bits_become_neighbours_with_signs() {
     let file = Gguf::read(&small()).unwrap();
-    let Some(Weight::Blocks { integers, .. }) = file.weight("fours") else {
+    let Some(Weight::Blocks { integers, .. }) = file.read_weight("fours") else {
         panic!("blocks stay blocks");
     };
     let half = |at: usize| {
@@ -82,11 +85,11 @@ fn blocks_of_four_bits_become_neighbours_with_signs() {
 fn what_is_put_into_eight_bits_has_the_sizes_it_had() {
     let file = Gguf::read(&small()).unwrap();
     for kind in PACKED {
-        let Some(Weight::Blocks { integers, scales }) = file.weight(&format!("packed.{kind}"))
+        let Some(Weight::Blocks { integers, scales }) = file.read_weight(&format!("packed.{kind}"))
         else {
             panic!("blocks become blocks");
         };
-        let (numbers, _) = BlockKind::of(kind).unwrap().block();
+        let (numbers, _) = BlockKind::from_number(kind).unwrap().block_layout();
         assert_eq!(integers.dtype(), DType::I8);
         assert_eq!(integers.dims(), [2, numbers]);
         assert_eq!(scales.dims(), [2, numbers / BLOCK]);
@@ -144,8 +147,8 @@ proptest! {
             file[at] = byte;
         }
         if let Ok(read) = Gguf::read(&file.into()) {
-            for name in read.names().map(str::to_owned).collect::<Vec<_>>() {
-                let weight = read.weight(&name);
+            for name in read.tensor_names().map(str::to_owned).collect::<Vec<_>>() {
+                let weight = read.read_weight(&name);
                 prop_assert!(weight.is_some());
             }
         }
@@ -188,10 +191,14 @@ fn part(name: &str, count: u32, tensors: u32) -> Gguf {
 
 #[test]
 fn the_parts_of_a_file_are_one() {
-    let whole = part("a", 2, 2).join(vec![part("b", 2, 2)]).unwrap();
-    assert_eq!((whole.parts(), whole.names().count()), (2, 2));
-    assert!(["a", "b"].iter().all(|name| whole.weight(name).is_some()));
-    let refused = part("a", 2, 2).join(Vec::new()).unwrap_err();
+    let whole = part("a", 2, 2).join_parts(vec![part("b", 2, 2)]).unwrap();
+    assert_eq!((whole.part_count(), whole.tensor_names().count()), (2, 2));
+    assert!(
+        ["a", "b"]
+            .iter()
+            .all(|name| whole.read_weight(name).is_some())
+    );
+    let refused = part("a", 2, 2).join_parts(Vec::new()).unwrap_err();
     assert_eq!(
         refused,
         GgufError::Parts {
@@ -199,6 +206,8 @@ fn the_parts_of_a_file_are_one() {
             found: 1
         }
     );
-    let refused = part("a", 2, 2).join(vec![part("a", 2, 2)]).unwrap_err();
+    let refused = part("a", 2, 2)
+        .join_parts(vec![part("a", 2, 2)])
+        .unwrap_err();
     assert_eq!(refused, GgufError::Twice("a".to_owned()));
 }

@@ -47,12 +47,12 @@ impl Escape {
     }
 
     /// Returns whether a token outside the grammar is allowed.
-    pub(super) fn allows(&self, token: u32) -> bool {
-        self.is_free() || self.reached(token).is_some()
+    pub(super) fn can_accept(&self, token: u32) -> bool {
+        self.is_free() || self.mark_bytes_after(token).is_some()
     }
 
     /// Returns how many bytes of the mark the text has after this token.
-    fn reached(&self, token: u32) -> Option<usize> {
+    fn mark_bytes_after(&self, token: u32) -> Option<usize> {
         let at = match self.way {
             MarkProgress::Both(at) | MarkProgress::Mark(at) => at,
             MarkProgress::Grammar | MarkProgress::Free => return None,
@@ -68,7 +68,7 @@ impl Escape {
 
     /// Continues with a token and returns whether the text may still begin with the mark.
     pub(super) fn push(&mut self, token: u32, is_of_grammar: bool) -> bool {
-        let reached = self.reached(token);
+        let reached = self.mark_bytes_after(token);
         self.way = match (reached, is_of_grammar) {
             (Some(at), false) if at >= self.mark.len() => MarkProgress::Free,
             (Some(at), false) => MarkProgress::Mark(at),

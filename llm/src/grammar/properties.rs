@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::schema::children;
+use super::schema::child_schemas;
 
 /// Maximum steps: an object of 500 properties, which takes a twentieth of a second. The library
 /// cannot match a text of one with many more.
@@ -36,7 +36,7 @@ struct PropertyUnion {
 ///
 /// # Errors
 /// The reason for the refusal.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+pub(super) fn check_properties(schema: &Value) -> Result<(), String> {
     let mut count = Count {
         root: schema,
         parts: 0,
@@ -51,7 +51,7 @@ impl Count<'_> {
         if let Value::Object(fields) = schema {
             self.add_object(schema, fields)?;
         }
-        children(schema).try_for_each(|child| self.add(child))
+        child_schemas(schema).try_for_each(|child| self.add(child))
     }
 
     fn add_object(&mut self, schema: &Value, fields: &Map<String, Value>) -> Result<(), String> {
@@ -59,13 +59,13 @@ impl Count<'_> {
         let joined = joins.iter().filter(|name| fields.contains_key(**name));
         let of_all = fields.get("allOf").and_then(Value::as_array);
         let is_joined = joined.count() > 1 || of_all.is_some_and(|all| all.len() > 1);
-        if own(fields) == 0 && !is_joined {
+        if own_property_count(fields) == 0 && !is_joined {
             return Ok(());
         }
         let PropertyUnion {
             properties,
             alternatives,
-        } = self.joined(schema, DEPTH_MAX)?;
+        } = self.join_schemas(schema, DEPTH_MAX)?;
         let is_counted = ["minProperties", "maxProperties"];
         let times = match is_counted.iter().any(|name| fields.contains_key(*name)) {
             true => properties,
@@ -86,7 +86,7 @@ impl Count<'_> {
     }
 
     /// Returns the union of a schema and the schemas that it joins.
-    fn joined(&mut self, schema: &Value, depth: usize) -> Result<PropertyUnion, String> {
+    fn join_schemas(&mut self, schema: &Value, depth: usize) -> Result<PropertyUnion, String> {
         self.parts += 1;
         if self.parts > PARTS_MAX || depth == 0 {
             return Err(format!(
@@ -100,20 +100,20 @@ impl Count<'_> {
         let Value::Object(fields) = schema else {
             return Ok(all);
         };
-        all.properties = own(fields);
+        all.properties = own_property_count(fields);
         let list = |name: &str| fields.get(name).and_then(Value::as_array);
         let reference = fields.get("$ref").and_then(Value::as_str);
         let root = self.root;
         let named = reference.and_then(|it| root.pointer(it.strip_prefix('#')?));
         for part in list("allOf").into_iter().flatten().chain(named) {
-            let part = self.joined(part, depth - 1)?;
+            let part = self.join_schemas(part, depth - 1)?;
             all.properties = all.properties.saturating_add(part.properties);
             all.alternatives = all.alternatives.saturating_mul(part.alternatives);
         }
         for name in ["anyOf", "oneOf"] {
             let (mut most, mut count) = (0, 0_u64);
             for part in list(name).into_iter().flatten() {
-                let part = self.joined(part, depth - 1)?;
+                let part = self.join_schemas(part, depth - 1)?;
                 most = most.max(part.properties);
                 count = count.saturating_add(part.alternatives);
             }
@@ -125,7 +125,7 @@ impl Count<'_> {
 }
 
 /// Returns the number of properties that an object names itself.
-fn own(fields: &Map<String, Value>) -> u64 {
+fn own_property_count(fields: &Map<String, Value>) -> u64 {
     let named = fields.get("properties").and_then(Value::as_object);
     let required = fields.get("required").and_then(Value::as_array);
     let names = required.into_iter().flatten().filter_map(Value::as_str);
@@ -147,17 +147,19 @@ mod tests {
     #[test]
     fn objects_are_counted_by_themselves_and_joined_ones_together() {
         let list = |count: usize, each: usize| json!({ "anyOf": vec![object(each); count] });
-        assert!(check(&object(500)).is_ok() && check(&object(501)).is_err());
-        assert!(check(&list(90, 50)).is_ok() && check(&list(101, 50)).is_err());
-        assert!(check(&json!({ "allOf": vec![object(40); 5] })).is_ok());
-        assert!(check(&json!({ "allOf": vec![object(100); 5] })).is_err());
+        assert!(check_properties(&object(500)).is_ok() && check_properties(&object(501)).is_err());
+        assert!(
+            check_properties(&list(90, 50)).is_ok() && check_properties(&list(101, 50)).is_err()
+        );
+        assert!(check_properties(&json!({ "allOf": vec![object(40); 5] })).is_ok());
+        assert!(check_properties(&json!({ "allOf": vec![object(100); 5] })).is_err());
         let mut counted = object(70);
         counted["minProperties"] = json!(1);
-        assert!(check(&counted).is_err());
+        assert!(check_properties(&counted).is_err());
         // Ways to join them multiply.
         let pair = json!({ "anyOf": [object(9), object(9)] });
         let many = json!({ "allOf": vec![pair; 9] });
-        assert!(check(&many).is_err());
+        assert!(check_properties(&many).is_err());
     }
 
     #[test]
@@ -174,13 +176,13 @@ mod tests {
             all.insert("d0".to_owned(), object(2));
             json!({ "$ref": format!("#/$defs/d{}", count - 1), "$defs": all })
         };
-        assert!(check(&halves(4)).is_ok());
-        assert!(check(&halves(40)).is_err());
+        assert!(check_properties(&halves(4)).is_ok());
+        assert!(check_properties(&halves(40)).is_err());
         let around = json!({ "allOf": [{ "$ref": "#" }, object(1)] });
-        assert!(check(&around).is_err());
+        assert!(check_properties(&around).is_err());
         // A list of its own kind is no joining.
         let mut list = object(3);
         list["properties"]["next"] = json!({ "$ref": "#" });
-        assert!(check(&list).is_ok());
+        assert!(check_properties(&list).is_ok());
     }
 }

@@ -54,7 +54,7 @@ const NAMED: [&str; 6] = [
 ///
 /// # Errors
 /// The reason for the refusal.
-pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
+pub(super) fn prepare_schema(schema: &Value) -> Result<Value, String> {
     let bytes = schema.to_string().len();
     if bytes > BYTES_MAX {
         return Err(format!(
@@ -62,14 +62,14 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
         ));
     }
     let mut left = VALUES_MAX;
-    measure(schema, DEPTH_MAX, &mut left)?;
+    measure_value(schema, DEPTH_MAX, &mut left)?;
     let mut schema = schema.clone();
     let mut joined = Conjunction {
         of_texts: 0,
         has_joined: false,
         states: 1.0,
     };
-    joined.prepare(&mut schema)?;
+    joined.prepare_value(&mut schema)?;
     let Conjunction {
         of_texts,
         has_joined,
@@ -100,7 +100,7 @@ struct Conjunction {
 }
 
 /// Returns the schemas directly in a value that is a schema or a list of them.
-pub(super) fn children(schema: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn child_schemas(schema: &Value) -> impl Iterator<Item = &Value> {
     let (fields, items) = match schema {
         Value::Object(fields) => (Some(fields), None),
         Value::Array(items) => (None, Some(items)),
@@ -119,7 +119,7 @@ fn of_field<'a>((name, value): (&String, &'a Value)) -> Vec<&'a Value> {
 }
 
 /// Counts values and checks their nesting.
-fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> {
+fn measure_value(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> {
     *left = left
         .checked_sub(1)
         .ok_or_else(|| format!("it has more than {VALUES_MAX} values"))?;
@@ -130,21 +130,27 @@ fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> 
     match value {
         Value::Array(items) => {
             let depth = deeper()?;
-            items.iter().try_for_each(|it| measure(it, depth, left))
+            items
+                .iter()
+                .try_for_each(|it| measure_value(it, depth, left))
         }
         Value::Object(fields) => {
             let depth = deeper()?;
-            fields.values().try_for_each(|it| measure(it, depth, left))
+            fields
+                .values()
+                .try_for_each(|it| measure_value(it, depth, left))
         }
         _ => Ok(()),
     }
 }
 
 impl Conjunction {
-    fn prepare(&mut self, schema: &mut Value) -> Result<(), String> {
+    fn prepare_value(&mut self, schema: &mut Value) -> Result<(), String> {
         let fields = match schema {
             Value::Object(fields) => fields,
-            Value::Array(schemas) => return schemas.iter_mut().try_for_each(|it| self.prepare(it)),
+            Value::Array(schemas) => {
+                return schemas.iter_mut().try_for_each(|it| self.prepare_value(it));
+            }
             _ => return Ok(()),
         };
         let is_remark = |format: &Value| match format {
@@ -154,20 +160,22 @@ impl Conjunction {
         if fields.get("format").is_some_and(is_remark) {
             fields.remove("format");
         }
-        self.count(fields)?;
+        self.count_constraints(fields)?;
         for (name, value) in fields {
             match (name.as_str(), value) {
                 (name, _) if PLAIN.contains(&name) => {}
                 (name, Value::Object(schemas)) if NAMED.contains(&name) => {
-                    schemas.values_mut().try_for_each(|it| self.prepare(it))?;
+                    schemas
+                        .values_mut()
+                        .try_for_each(|it| self.prepare_value(it))?;
                 }
-                (_, value) => self.prepare(value)?,
+                (_, value) => self.prepare_value(value)?,
             }
         }
         Ok(())
     }
 
-    fn count(&mut self, fields: &Map<String, Value>) -> Result<(), String> {
+    fn count_constraints(&mut self, fields: &Map<String, Value>) -> Result<(), String> {
         if let Some(multiple) = fields.get("multipleOf").and_then(Value::as_f64) {
             self.states *= states_of(multiple)?;
         }

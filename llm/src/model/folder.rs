@@ -83,12 +83,12 @@ struct Index {
     weight_map: BTreeMap<String, String>,
 }
 
-pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
+pub(super) fn open_folder(folder: &Path) -> Result<LanguageModel, ModelError> {
     let config = Config::read(&read(&folder.join(CONFIG))?)?;
     let tokenizer = Tokenizer::read(&read(&folder.join("tokenizer.json"))?)?;
     let said: Option<TokenizerConfig> = json_if_there(&folder.join("tokenizer_config.json"))?;
-    let marks = said.as_ref().map_or_else(BTreeMap::new, marks);
-    let mut ends = ends(folder)?;
+    let marks = said.as_ref().map_or_else(BTreeMap::new, marks_by_name);
+    let mut ends = read_end_tokens(folder)?;
     if ends.is_empty() {
         ends.extend(marks.get("eos_token").and_then(|end| tokenizer.id(end)));
     }
@@ -96,13 +96,13 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     let card = Card {
         name: name.to_string_lossy().into_owned(),
         ends,
-        template: template(folder, said.and_then(|it| it.chat_template), marks)?,
-        licence: licence(folder),
+        template: read_template(folder, said.and_then(|it| it.chat_template), marks)?,
+        licence: read_licence(folder),
         positions: config.positions,
         vocabulary: config.vocabulary,
-        pooling: pooling(folder)?,
+        pooling: read_pooling(folder)?,
     };
-    let mut weights = weights(folder)?;
+    let mut weights = read_weights(folder)?;
     if config.architecture.is_gemma() {
         raise_norms(&mut weights);
     }
@@ -117,7 +117,7 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
 }
 
 /// Returns the positions a vector comes from, in the format of sentence-transformers.
-fn pooling(folder: &Path) -> Result<Pooling, ModelError> {
+fn read_pooling(folder: &Path) -> Result<Pooling, ModelError> {
     let said: BTreeMap<String, Value> = match json_if_there(&folder.join(POOLING))? {
         Some(said) => said,
         None => return Ok(Pooling::default()),
@@ -141,7 +141,7 @@ fn json_if_there<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>,
     path.is_file().then(|| json(path)).transpose()
 }
 
-fn ends(folder: &Path) -> Result<Vec<u32>, ModelError> {
+fn read_end_tokens(folder: &Path) -> Result<Vec<u32>, ModelError> {
     for file in ["generation_config.json", CONFIG] {
         let said: Option<Ends> = json_if_there(&folder.join(file))?;
         match said.and_then(|said| said.eos_token_id) {
@@ -154,7 +154,7 @@ fn ends(folder: &Path) -> Result<Vec<u32>, ModelError> {
 }
 
 /// Returns the marks of a tokeniser by their names in templates.
-fn marks(said: &TokenizerConfig) -> BTreeMap<String, String> {
+fn marks_by_name(said: &TokenizerConfig) -> BTreeMap<String, String> {
     let marks = MARKS.iter().filter_map(|name| {
         let given = said.rest.get(*name)?;
         let text = given.as_str().or_else(|| given["content"].as_str())?;
@@ -165,7 +165,7 @@ fn marks(said: &TokenizerConfig) -> BTreeMap<String, String> {
 
 /// Returns the chat template, from a file of its own or from the tokeniser's configuration. The
 /// template named `tool_use` is for conversations with tools.
-fn template(
+fn read_template(
     folder: &Path,
     within: Option<Templates>,
     marks: BTreeMap<String, String>,
@@ -206,7 +206,7 @@ fn template(
 }
 
 /// Returns the licence from the header of the model's page.
-fn licence(folder: &Path) -> Option<String> {
+fn read_licence(folder: &Path) -> Option<String> {
     let page = std::fs::read_to_string(folder.join("README.md")).ok()?;
     let head = page.strip_prefix("---")?.split("\n---").next()?;
     let line = head
@@ -215,7 +215,7 @@ fn licence(folder: &Path) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-fn weights(folder: &Path) -> Result<Weights, ModelError> {
+fn read_weights(folder: &Path) -> Result<Weights, ModelError> {
     let index: Option<Index> = json_if_there(&folder.join(INDEX))?;
     let files: BTreeSet<String> = match index {
         Some(index) => index.weight_map.into_values().collect(),

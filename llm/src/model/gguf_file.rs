@@ -29,21 +29,24 @@ const MARKS: [(&str, &str); 7] = [
     ("mask", "mask_token"),
 ];
 
-pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
-    let file = whole(path)?;
-    let config = numbers::config(&file)?;
-    let tokenizer = Tokenizer::read(vocabulary::json(&file)?.to_string().as_bytes())?;
+pub(super) fn open_gguf(path: &Path) -> Result<LanguageModel, ModelError> {
+    let file = read_all_parts(path)?;
+    let config = numbers::read_config(&file)?;
+    let tokenizer = Tokenizer::read(vocabulary::tokenizer_json(&file)?.to_string().as_bytes())?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     let card = Card {
-        name: file.text("general.name").unwrap_or(&name).to_owned(),
-        ends: ends(&file),
-        template: template(&file),
-        licence: file.text("general.license").map(str::to_owned),
+        name: file
+            .metadata_text("general.name")
+            .unwrap_or(&name)
+            .to_owned(),
+        ends: read_end_tokens(&file),
+        template: read_template(&file),
+        licence: file.metadata_text("general.license").map(str::to_owned),
         positions: config.positions,
         vocabulary: config.vocabulary,
-        pooling: pooling(&file)?,
+        pooling: read_pooling(&file)?,
     };
-    let weights = weights(&file, config.architecture)?;
+    let weights = read_weights(&file, config.architecture)?;
     Ok(LanguageModel {
         card,
         tokenizer,
@@ -55,12 +58,12 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
 }
 
 /// Reads the file and the other parts of its model. `path` may name any part.
-fn whole(path: &Path) -> Result<Gguf, ModelError> {
+fn read_all_parts(path: &Path) -> Result<Gguf, ModelError> {
     let open = |path: &Path| Ok::<_, ModelError>(Gguf::read(&Bytes::from(read(path)?))?);
     let file = open(path)?;
-    let parts = file.parts();
+    let parts = file.part_count();
     if parts == 1 {
-        return Ok(file.join(Vec::new())?);
+        return Ok(file.join_parts(Vec::new())?);
     }
     let lacks = || ModelError::GgufParts {
         path: path.to_owned(),
@@ -88,24 +91,26 @@ fn whole(path: &Path) -> Result<Gguf, ModelError> {
     }
     // The first part holds the model's metadata.
     match own {
-        1 => Ok(file.join(files)?),
+        1 => Ok(file.join_parts(files)?),
         _ => {
             files.push(file);
             let first = files.remove(0);
-            Ok(first.join(files)?)
+            Ok(first.join_parts(files)?)
         }
     }
 }
 
-fn text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
-    file.text(key)
+fn require_text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
+    file.metadata_text(key)
         .ok_or_else(|| ModelError::GgufLacks(key.to_owned()))
 }
 
 /// Returns the positions a vector comes from, by llama.cpp's numbers.
-fn pooling(file: &Gguf) -> Result<Pooling, ModelError> {
-    let family = file.text("general.architecture").unwrap_or_default();
-    match file.number(&format!("{family}.pooling_type")) {
+fn read_pooling(file: &Gguf) -> Result<Pooling, ModelError> {
+    let family = file
+        .metadata_text("general.architecture")
+        .unwrap_or_default();
+    match file.metadata_integer(&format!("{family}.pooling_type")) {
         None | Some(0 | 3) => Ok(Pooling::Last),
         Some(1) => Ok(Pooling::Mean),
         Some(other) => Err(ModelError::Config(ConfigError::Feature {
@@ -115,18 +120,21 @@ fn pooling(file: &Gguf) -> Result<Pooling, ModelError> {
     }
 }
 
-fn ends(file: &Gguf) -> Vec<u32> {
+fn read_end_tokens(file: &Gguf) -> Vec<u32> {
     let keys = ["tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"];
-    let ids = keys.into_iter().filter_map(|key| file.number(key));
+    let ids = keys
+        .into_iter()
+        .filter_map(|key| file.metadata_integer(key));
     ids.filter_map(|id| u32::try_from(id).ok()).collect()
 }
 
-fn template(file: &Gguf) -> Option<ChatTemplate> {
-    let named = |name: &str| file.text(name).map(str::to_owned);
+fn read_template(file: &Gguf) -> Option<ChatTemplate> {
+    let named = |name: &str| file.metadata_text(name).map(str::to_owned);
     let source = named("tokenizer.chat_template")?;
     let mark = |key: &str| {
-        let id = usize::try_from(file.number(&format!("tokenizer.ggml.{key}_token_id"))?).ok()?;
-        match file.array("tokenizer.ggml.tokens")?.get(id)? {
+        let id = usize::try_from(file.metadata_integer(&format!("tokenizer.ggml.{key}_token_id"))?)
+            .ok()?;
+        match file.metadata_array("tokenizer.ggml.tokens")?.get(id)? {
             Value::Text(text) => Some(text.clone()),
             _ => None,
         }
@@ -141,12 +149,15 @@ fn template(file: &Gguf) -> Option<ChatTemplate> {
     })
 }
 
-fn weights(file: &Gguf, architecture: Architecture) -> Result<Weights, ModelError> {
+fn read_weights(file: &Gguf, architecture: Architecture) -> Result<Weights, ModelError> {
     let mut weights = Weights::new();
-    for name in file.names().filter(|name| !numbers::TABLES.contains(name)) {
+    for name in file
+        .tensor_names()
+        .filter(|name| !numbers::TABLES.contains(name))
+    {
         let known =
             known_name(name, architecture).ok_or_else(|| ModelError::Tensor(name.to_owned()))?;
-        let weight = file.weight(name).expect("the file has what it names");
+        let weight = file.read_weight(name).expect("the file has what it names");
         weights.insert(known, weight);
     }
     Ok(weights)

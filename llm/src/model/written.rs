@@ -8,11 +8,11 @@ use std::path::Path;
 
 use bytes::Bytes;
 use souk_memory::ContentId;
-use souk_onnx::states::states;
+use souk_onnx::states::model_states;
 use souk_onnx::subgraph::{Subgraph, weight_id};
 use souk_onnx::{
-    Dimension, DimensionValue, GraphProto, ModelProto, StringStringEntryProto, TensorProto, decode,
-    encode, location,
+    Dimension, DimensionValue, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
+    decode_model, encode_model, external_location,
 };
 
 use super::{Body, Card, LanguageModel, ModelError, json, read};
@@ -33,12 +33,12 @@ pub(super) fn write(
     tokenizer: &str,
     decoder: &Decoder,
 ) -> Result<(), ModelError> {
-    std::fs::create_dir_all(folder).map_err(|cause| failed(folder, cause))?;
+    std::fs::create_dir_all(folder).map_err(|cause| file_error(folder, cause))?;
     let places = write_weights(&folder.join(WEIGHTS), &decoder.subgraph.weights)?;
-    let mut model = decoded(&folder.join(MODEL), decoder.subgraph.model.clone())?;
+    let mut model = decode_onnx(&folder.join(MODEL), decoder.subgraph.model.clone())?;
     let graph = model.graph.get_or_insert_default();
     for tensor in &mut graph.initializer {
-        let id = location(tensor).and_then(weight_id);
+        let id = external_location(tensor).and_then(weight_id);
         if let Some((start, length)) = id.and_then(|id| places.get(&id)) {
             let entry = |key: &str, value: String| StringStringEntryProto::new(key, value);
             tensor.external_data = vec![
@@ -50,13 +50,13 @@ pub(super) fn write(
     }
     let card = serde_json::to_vec_pretty(card).expect("a card is plain data");
     let files = [
-        (MODEL, encode(&model).to_vec()),
+        (MODEL, encode_model(&model).to_vec()),
         (TOKENIZER, tokenizer.as_bytes().to_vec()),
         (CARD, card),
     ];
     for (name, bytes) in files {
         let path = folder.join(name);
-        std::fs::write(&path, bytes).map_err(|cause| failed(&path, cause))?;
+        std::fs::write(&path, bytes).map_err(|cause| file_error(&path, cause))?;
     }
     Ok(())
 }
@@ -66,47 +66,51 @@ fn write_weights(
     path: &Path,
     weights: &BTreeMap<ContentId, Bytes>,
 ) -> Result<BTreeMap<ContentId, (usize, usize)>, ModelError> {
-    let file = File::create(path).map_err(|cause| failed(path, cause))?;
+    let file = File::create(path).map_err(|cause| file_error(path, cause))?;
     let mut file = BufWriter::new(file);
     let mut places = BTreeMap::new();
     let mut at = 0usize;
     for (id, bytes) in weights {
         let start = at.next_multiple_of(ALIGNMENT);
         let padding = [0; ALIGNMENT];
-        let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(|cause| failed(path, cause));
+        let mut put = |bytes: &[u8]| {
+            file.write_all(bytes)
+                .map_err(|cause| file_error(path, cause))
+        };
         put(&padding[..start - at])?;
         put(bytes)?;
         places.insert(*id, (start, bytes.len()));
         at = start + bytes.len();
     }
-    file.flush().map_err(|cause| failed(path, cause))?;
+    file.flush().map_err(|cause| file_error(path, cause))?;
     Ok(places)
 }
 
-pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
+pub(super) fn open_written(folder: &Path) -> Result<LanguageModel, ModelError> {
     let card: Card = json(&folder.join(CARD))?;
     let tokenizer = Tokenizer::read(&read(&folder.join(TOKENIZER))?)?;
     let path = folder.join(MODEL);
-    let mut model = decoded(&path, read(&path)?.into())?;
-    let states = states(&model)?;
+    let mut model = decode_onnx(&path, read(&path)?.into())?;
+    let states = model_states(&model)?;
     let graph = model.graph.get_or_insert_default();
-    let room = room(graph).ok_or(ModelError::NoDecoder("it has no tables of positions"))?;
+    let room =
+        position_count(graph).ok_or(ModelError::NoDecoder("it has no tables of positions"))?;
     let first = states.first().map_or("", |state| &state.input);
-    let cache = cache(graph, first).ok_or(ModelError::NoDecoder("it has no caches"))?;
+    let cache = cache_dims(graph, first).ok_or(ModelError::NoDecoder("it has no caches"))?;
     let file = Bytes::from(read(&folder.join(WEIGHTS))?);
     let mut weights = BTreeMap::new();
     for tensor in &mut graph.initializer {
-        if location(tensor).is_some() {
-            let bytes = bytes(tensor, &file)
+        if external_location(tensor).is_some() {
+            let bytes = initializer_bytes(tensor, &file)
                 .ok_or(ModelError::NoDecoder("a weight lies outside its file"))?;
-            let id = ContentId::of(&bytes);
+            let id = ContentId::for_content(&bytes);
             weights.insert(id, bytes);
             let location = StringStringEntryProto::new("location", format!("blake3:{id}"));
             tensor.external_data = vec![location];
         }
     }
     let subgraph = Subgraph {
-        model: encode(&model),
+        model: encode_model(&model),
         weights,
     };
     let decoder = Decoder {
@@ -122,14 +126,14 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     })
 }
 
-fn decoded(path: &Path, bytes: Bytes) -> Result<ModelProto, ModelError> {
-    decode(bytes).map_err(|cause| ModelError::Onnx {
+fn decode_onnx(path: &Path, bytes: Bytes) -> Result<ModelProto, ModelError> {
+    decode_model(bytes).map_err(|cause| ModelError::Onnx {
         path: path.to_owned(),
         cause,
     })
 }
 
-fn failed(path: &Path, cause: std::io::Error) -> ModelError {
+fn file_error(path: &Path, cause: std::io::Error) -> ModelError {
     ModelError::File {
         path: path.to_owned(),
         cause,
@@ -137,13 +141,13 @@ fn failed(path: &Path, cause: std::io::Error) -> ModelError {
 }
 
 /// Returns the positions in the tables of angles.
-fn room(graph: &GraphProto) -> Option<usize> {
+fn position_count(graph: &GraphProto) -> Option<usize> {
     let table = graph.initializer.iter().find(|it| it.name() == "cosines")?;
     usize::try_from(*table.dims.first()?).ok()
 }
 
 /// Returns the heads of a cache, and their width.
-fn cache(graph: &GraphProto, name: &str) -> Option<[usize; 2]> {
+fn cache_dims(graph: &GraphProto, name: &str) -> Option<[usize; 2]> {
     let input = graph.input.iter().find(|input| input.name() == name)?;
     let [_, heads, _, width] = &input.tensor_type()?.shape.as_ref()?.dim[..] else {
         return None;
@@ -156,9 +160,9 @@ fn cache(graph: &GraphProto, name: &str) -> Option<[usize; 2]> {
 }
 
 /// Returns the bytes of an initializer from the file of weights.
-fn bytes(tensor: &TensorProto, file: &Bytes) -> Option<Bytes> {
-    let number = |key: &str| tensor.external(key)?.parse::<usize>().ok();
+fn initializer_bytes(tensor: &TensorProto, file: &Bytes) -> Option<Bytes> {
+    let number = |key: &str| tensor.external_entry(key)?.parse::<usize>().ok();
     let (start, length) = (number("offset")?, number("length")?);
     let end = start.checked_add(length).filter(|end| *end <= file.len())?;
-    (location(tensor) == Some(WEIGHTS)).then(|| file.slice(start..end))
+    (external_location(tensor) == Some(WEIGHTS)).then(|| file.slice(start..end))
 }

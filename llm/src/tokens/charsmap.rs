@@ -24,7 +24,7 @@ struct CheckedParts {
 ///
 /// # Errors
 /// The reason for the refusal.
-pub(super) fn check(json: &[u8]) -> Result<(), String> {
+pub(super) fn check_tokenizer(json: &[u8]) -> Result<(), String> {
     let parts: CheckedParts = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     check_normalizer(&parts.normalizer)
 }
@@ -35,7 +35,9 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
         Value::Object(fields) => {
             if fields.get("type").and_then(Value::as_str) == Some(KIND) {
                 let map = fields.get("precompiled_charsmap").and_then(Value::as_str);
-                let is_sound = map.and_then(decoded).is_some_and(|map| is_sound(&map));
+                let is_sound = map
+                    .and_then(decode_base64)
+                    .is_some_and(|map| is_sound(&map));
                 return match is_sound {
                     true => Ok(()),
                     false => Err("its precompiled_charsmap is no map of letters".to_owned()),
@@ -48,7 +50,7 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
 }
 
 /// Decodes a base 64 text with complete padding.
-fn decoded(text: &str) -> Option<Vec<u8>> {
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let is_padded = text.len().is_multiple_of(4) && text.len() - digits.len() <= 2;
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
@@ -94,7 +96,7 @@ fn is_sound(map: &[u8]) -> bool {
         return false;
     };
     let mut seen = vec![false; units.len()];
-    let mut open = vec![offset(*root)];
+    let mut open = vec![child_offset(*root)];
     while let Some(node) = open.pop() {
         // A search looks up each byte around the node.
         if node | 0xff >= units.len() {
@@ -108,7 +110,7 @@ fn is_sound(map: &[u8]) -> bool {
             if unit & ((1 << 31) | 0xff) != byte {
                 continue;
             }
-            let next = node ^ byte ^ offset(unit);
+            let next = node ^ byte ^ child_offset(unit);
             let has_leaf = (unit >> 8) & 1 == 1;
             let text = || units.get(next).map(|unit| unit & ((1 << 31) - 1));
             if has_leaf && !text().is_some_and(|at| texts.is_char_boundary(at)) {
@@ -121,7 +123,7 @@ fn is_sound(map: &[u8]) -> bool {
 }
 
 /// Returns the distance from a unit to its children.
-fn offset(unit: usize) -> usize {
+fn child_offset(unit: usize) -> usize {
     (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }
 
@@ -165,12 +167,12 @@ mod tests {
 
     #[test]
     fn base_64_is_read_as_strictly_as_the_library_reads_it() {
-        assert_eq!(decoded("QUJDRA=="), Some(b"ABCD".to_vec()));
-        assert_eq!(decoded(""), Some(Vec::new()));
+        assert_eq!(decode_base64("QUJDRA=="), Some(b"ABCD".to_vec()));
+        assert_eq!(decode_base64(""), Some(Vec::new()));
         for wrong in [
             "QUJDRA", "QUJDRA=", "QUJDRB==", "QUJD=A==", "QUJ DRA=", "====", "Q===",
         ] {
-            assert_eq!(decoded(wrong), None, "{wrong}");
+            assert_eq!(decode_base64(wrong), None, "{wrong}");
         }
     }
 }

@@ -14,7 +14,7 @@ const BEFORE: &str = "x";
 pub(super) const TOKENS_MAX: u32 = 1 << 20;
 
 /// The byte of each letter.
-static LETTERS: LazyLock<BTreeMap<char, u8>> = LazyLock::new(letters);
+static LETTERS: LazyLock<BTreeMap<char, u8>> = LazyLock::new(byte_letters);
 
 impl Tokenizer {
     /// Returns the bytes of each token by its id, as a [`super::TextStream`] converts them. A token
@@ -22,7 +22,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`TokenError::Spelling`] if the bytes of a token depend on its neighbours.
-    pub fn spellings(&self) -> Result<Vec<Vec<u8>>, TokenError> {
+    pub fn token_spellings(&self) -> Result<Vec<Vec<u8>>, TokenError> {
         let decoder = self.0.get_decoder().ok_or(TokenError::Spelling("none"))?;
         let spelling = Spelling::new(decoder)?;
         let added = self.0.get_added_tokens_decoder();
@@ -34,7 +34,7 @@ impl Tokenizer {
                 spellings.resize(id + 1, Vec::new());
             }
             if !is_mark {
-                spellings[id] = spelling.bytes(token)?;
+                spellings[id] = spelling.token_bytes(token)?;
             }
         }
         Ok(spellings)
@@ -49,7 +49,7 @@ impl Tokenizer {
             return Ok(Vec::new());
         };
         match self.0.get_decoder().map(Spelling::new) {
-            Some(Ok(spelling)) => spelling.bytes(word),
+            Some(Ok(spelling)) => spelling.token_bytes(word),
             None | Some(Err(_)) => {
                 let text = self.0.decode(&[token], false);
                 Ok(text.map_err(TokenError::Decode)?.into_bytes())
@@ -108,7 +108,7 @@ impl<'a> Spelling<'a> {
         )
     }
 
-    pub(super) fn bytes(&self, token: String) -> Result<Vec<u8>, TokenError> {
+    pub(super) fn token_bytes(&self, token: String) -> Result<Vec<u8>, TokenError> {
         match self {
             Self::Bytes => {
                 let bytes = token.chars().map(|letter| LETTERS.get(&letter).copied());
@@ -116,16 +116,16 @@ impl<'a> Spelling<'a> {
                 // A token that a user added may have other letters.
                 Ok(bytes.unwrap_or_else(|| token.into_bytes()))
             }
-            Self::Text { has_bytes, .. } => match (has_bytes, numbered(&token)) {
+            Self::Text { has_bytes, .. } => match (has_bytes, parse_byte_token(&token)) {
                 (true, Some(byte)) => Ok(vec![byte]),
-                _ => Ok(self.text(vec![token], &mut true)?.into_bytes()),
+                _ => Ok(self.decode_text(vec![token], &mut true)?.into_bytes()),
             },
         }
     }
 
     /// Returns the text of tokens that does not depend on others, at the beginning of a text or
     /// after it.
-    pub(super) fn text(
+    pub(super) fn decode_text(
         &self,
         mut tokens: Vec<String>,
         is_begun: &mut bool,
@@ -147,14 +147,14 @@ impl<'a> Spelling<'a> {
 }
 
 /// Returns the byte of a token such as `<0x0A>`.
-pub(super) fn numbered(token: &str) -> Option<u8> {
+pub(super) fn parse_byte_token(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_number = digits.len() == 2 && digits.bytes().all(|it| it.is_ascii_hexdigit());
     is_number.then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
 /// Returns the letter of each byte, as in GPT-2: itself if it is visible, or the next from 256.
-fn letters() -> BTreeMap<char, u8> {
+fn byte_letters() -> BTreeMap<char, u8> {
     let mut unseen = 0x100..;
     let letter = |byte: u8| {
         let own = match byte {

@@ -7,7 +7,7 @@
 
 use tokenizers::Decoder;
 
-use super::spelling::{Spelling, numbered};
+use super::spelling::{Spelling, parse_byte_token};
 use super::{TokenError, Tokenizer};
 
 /// Maximum bytes of a run held back: more than any character has, combined ones included, so that a
@@ -72,7 +72,7 @@ impl<'a> TextStream<'a> {
         };
         match &mut self.way {
             PieceDecoding::Bytes(held) => {
-                held.extend(Spelling::Bytes.bytes(token)?);
+                held.extend(Spelling::Bytes.token_bytes(token)?);
                 Ok(whole_characters(held))
             }
             PieceDecoding::Pieces {
@@ -80,27 +80,27 @@ impl<'a> TextStream<'a> {
                 is_begun,
                 run,
             } => {
-                if spelling.has_bytes() && numbered(&token).is_some() {
+                if spelling.has_bytes() && parse_byte_token(&token).is_some() {
                     run.push(token);
                     if run.len() < RUN_BYTES_MAX {
                         return Ok(String::new());
                     }
                     let rest = run.split_off(whole_tokens(run));
                     let begun = std::mem::replace(run, rest);
-                    return spelling.text(begun, is_begun);
+                    return spelling.decode_text(begun, is_begun);
                 }
-                let mut text = spelling.text(std::mem::take(run), is_begun)?;
-                text.push_str(&spelling.text(vec![token], is_begun)?);
+                let mut text = spelling.decode_text(std::mem::take(run), is_begun)?;
+                text.push_str(&spelling.decode_text(vec![token], is_begun)?);
                 Ok(text)
             }
             PieceDecoding::Window { tokens, told } => {
                 tokens.push(token.clone());
-                let text = decoded(self.tokenizer, tokens.clone())?;
+                let text = decode_tokens(self.tokenizer, tokens.clone())?;
                 if text.ends_with(char::REPLACEMENT_CHARACTER) {
                     return Ok(String::new());
                 }
-                let new = added(told, &text).to_owned();
-                *told = decoded(self.tokenizer, vec![token.clone()])?;
+                let new = new_suffix(told, &text).to_owned();
+                *told = decode_tokens(self.tokenizer, vec![token.clone()])?;
                 *tokens = vec![token];
                 Ok(new)
             }
@@ -118,16 +118,16 @@ impl<'a> TextStream<'a> {
                 spelling,
                 mut is_begun,
                 run,
-            } => spelling.text(run, &mut is_begun),
+            } => spelling.decode_text(run, &mut is_begun),
             PieceDecoding::Window { tokens, told } => {
-                let text = decoded(self.tokenizer, tokens)?;
-                Ok(added(&told, &text).to_owned())
+                let text = decode_tokens(self.tokenizer, tokens)?;
+                Ok(new_suffix(&told, &text).to_owned())
             }
         }
     }
 }
 
-fn decoded(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, TokenError> {
+fn decode_tokens(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, TokenError> {
     match tokenizer.0.get_decoder() {
         // One of the decoders does not accept an empty list.
         _ if tokens.is_empty() => Ok(String::new()),
@@ -137,7 +137,7 @@ fn decoded(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, TokenEr
 }
 
 /// Returns the part of a text after the given beginning, which it usually has.
-fn added<'a>(told: &str, text: &'a str) -> &'a str {
+fn new_suffix<'a>(told: &str, text: &'a str) -> &'a str {
     let mut letters = text.char_indices().zip(told.chars());
     let differs = letters.find(|((_, letter), told)| letter != told);
     let same = differs.map_or(told.len().min(text.len()), |((at, _), _)| at);
@@ -147,13 +147,13 @@ fn added<'a>(told: &str, text: &'a str) -> &'a str {
 /// Takes all complete characters and leaves one that more bytes may complete. Invalid UTF-8 becomes
 /// U+FFFD.
 fn whole_characters(held: &mut Vec<u8>) -> String {
-    let sure = held.len() - unfinished(held);
+    let sure = held.len() - incomplete_suffix_length(held);
     let rest = held.split_off(sure);
     String::from_utf8_lossy(&std::mem::replace(held, rest)).into_owned()
 }
 
 /// Returns the number of bytes at the end that begin a character.
-fn unfinished(bytes: &[u8]) -> usize {
+fn incomplete_suffix_length(bytes: &[u8]) -> usize {
     let last = bytes
         .utf8_chunks()
         .last()
@@ -167,7 +167,10 @@ fn unfinished(bytes: &[u8]) -> usize {
 /// Returns how many tokens of a long run to output: all complete characters, or all tokens if the
 /// run has a wrong byte.
 fn whole_tokens(run: &[String]) -> usize {
-    let bytes: Vec<u8> = run.iter().filter_map(|token| numbered(token)).collect();
+    let bytes: Vec<u8> = run
+        .iter()
+        .filter_map(|token| parse_byte_token(token))
+        .collect();
     match std::str::from_utf8(&bytes) {
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
         _ => run.len(),

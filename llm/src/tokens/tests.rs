@@ -131,7 +131,7 @@ fn marks_are_told_where_they_are_asked_for() {
 
 #[test]
 fn texts_are_neither_cut_nor_filled_up() {
-    let mut json: Value = serde_json::from_str(&pieces().json().unwrap()).unwrap();
+    let mut json: Value = serde_json::from_str(&pieces().to_json().unwrap()).unwrap();
     json["truncation"] = json!({ "direction": "Right", "max_length": 2,
         "strategy": "LongestFirst", "stride": 0 });
     json["padding"] = json!({ "strategy": { "Fixed": 1_000_000_000 }, "direction": "Right",
@@ -142,7 +142,7 @@ fn texts_are_neither_cut_nor_filled_up() {
 
 #[test]
 fn a_vocabulary_beyond_bounds_is_refused_by_name() {
-    let mut json: Value = serde_json::from_str(&pieces().json().unwrap()).unwrap();
+    let mut json: Value = serde_json::from_str(&pieces().to_json().unwrap()).unwrap();
     json["model"]["vocab"]["far"] = json!(4_000_000_000u32);
     let error = Tokenizer::read(json.to_string().as_bytes()).unwrap_err();
     assert!(error.to_string().contains("the id 4000000000"), "{error}");

@@ -36,7 +36,7 @@ impl CallReader {
     /// Adds a piece and returns the part that is certainly text.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
-        let rest = self.held.split_off(self.sure());
+        let rest = self.held.split_off(self.certain_text_length());
         let text = std::mem::replace(&mut self.held, rest);
         self.is_text |= !text.is_empty();
         text
@@ -46,9 +46,9 @@ impl CallReader {
     /// of each call from its number.
     pub fn finish(self, id: impl Fn(usize) -> String) -> Result<Vec<ToolCall>, String> {
         let calls = match self.form {
-            CallForm::Marked => self.marked(),
-            CallForm::Listed => self.listed(),
-            CallForm::Bare | CallForm::Channels => self.bare(),
+            CallForm::Marked => self.parse_marked_calls(),
+            CallForm::Listed => self.parse_listed_calls(),
+            CallForm::Bare | CallForm::Channels => self.parse_bare_call(),
         };
         let Some(calls) = calls.filter(|calls| !calls.is_empty()) else {
             return Err(self.held);
@@ -63,7 +63,7 @@ impl CallReader {
     }
 
     /// Returns how many bytes of the held text cannot belong to a call.
-    fn sure(&self) -> usize {
+    fn certain_text_length(&self) -> usize {
         match self.form {
             CallForm::Bare | CallForm::Channels => match self.is_text || !may_be_bare(&self.held) {
                 true => self.held.len(),
@@ -76,7 +76,8 @@ impl CallReader {
                     BEGIN
                 };
                 let begin = self.held.find(mark);
-                let begin = begin.unwrap_or_else(|| self.held.len() - doubtful(&self.held, mark));
+                let begin = begin
+                    .unwrap_or_else(|| self.held.len() - partial_mark_length(&self.held, mark));
                 self.held[..begin].trim_end().len()
             }
         }
@@ -84,12 +85,12 @@ impl CallReader {
 
     /// Returns the calls between marks, with only space around them. The last mark may be missing:
     /// the token that ends a text stands for it.
-    fn marked(&self) -> Option<Vec<NamedCall>> {
+    fn parse_marked_calls(&self) -> Option<Vec<NamedCall>> {
         let (mut rest, mut calls) = (self.held.trim(), Vec::new());
         while !rest.is_empty() {
             let json = rest.strip_prefix(BEGIN)?;
             let mut values = Deserializer::from_str(json).into_iter();
-            calls.push(self.named(values.next()?.ok()?)?);
+            calls.push(self.to_named_call(values.next()?.ok()?)?);
             rest = json[values.byte_offset()..].trim_start();
             if !rest.is_empty() {
                 rest = rest.strip_prefix(END)?.trim_start();
@@ -99,7 +100,7 @@ impl CallReader {
     }
 
     /// Returns the calls after marks: each a list of calls, or a name with its arguments.
-    fn listed(&self) -> Option<Vec<NamedCall>> {
+    fn parse_listed_calls(&self) -> Option<Vec<NamedCall>> {
         let (mut rest, mut calls) = (self.held.trim(), Vec::new());
         while !rest.is_empty() {
             let call = rest.strip_prefix(LIST)?.trim_start();
@@ -108,10 +109,10 @@ impl CallReader {
                 match values.next()?.ok()? {
                     Value::Array(several) => {
                         for call in several {
-                            calls.push(self.named(call.as_object()?.clone())?);
+                            calls.push(self.to_named_call(call.as_object()?.clone())?);
                         }
                     }
-                    Value::Object(call) => calls.push(self.named(call)?),
+                    Value::Object(call) => calls.push(self.to_named_call(call)?),
                     _ => return None,
                 }
                 rest = call[values.byte_offset()..].trim_start();
@@ -132,12 +133,12 @@ impl CallReader {
         Some(calls)
     }
 
-    fn bare(&self) -> Option<Vec<NamedCall>> {
+    fn parse_bare_call(&self) -> Option<Vec<NamedCall>> {
         let call = serde_json::from_str(self.held.trim()).ok()?;
-        Some(vec![self.named(call)?])
+        Some(vec![self.to_named_call(call)?])
     }
 
-    fn named(&self, mut call: Map<String, Value>) -> Option<NamedCall> {
+    fn to_named_call(&self, mut call: Map<String, Value>) -> Option<NamedCall> {
         let arguments = match KEYS.iter().find_map(|key| call.remove(*key)) {
             Some(Value::Object(arguments)) => arguments,
             None => Map::new(),
@@ -157,7 +158,7 @@ fn may_be_bare(text: &str) -> bool {
 }
 
 /// Returns the length in bytes of the longest ending that begins a mark.
-fn doubtful(text: &str, mark: &str) -> usize {
+fn partial_mark_length(text: &str, mark: &str) -> usize {
     let most = (mark.len() - 1).min(text.len());
     let mut lengths = (1..=most).rev();
     let ending = |length: &usize| text.as_bytes().ends_with(&mark.as_bytes()[..*length]);

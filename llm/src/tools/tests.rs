@@ -104,17 +104,17 @@ fn a_template_that_knows_no_tools_is_refused_where_there_are_some() {
 
 #[test]
 fn the_form_of_calls_is_the_templates() {
-    assert_eq!(CallForm::of(MARKED), Some(CallForm::Marked));
-    assert_eq!(CallForm::of(BARE), Some(CallForm::Bare));
+    assert_eq!(CallForm::from_template(MARKED), Some(CallForm::Marked));
+    assert_eq!(CallForm::from_template(BARE), Some(CallForm::Bare));
     assert_eq!(
-        CallForm::of("{{ messages }} [TOOL_CALLS]"),
+        CallForm::from_template("{{ messages }} [TOOL_CALLS]"),
         Some(CallForm::Listed)
     );
     assert_eq!(
-        CallForm::of("<|start|><|channel|>"),
+        CallForm::from_template("<|start|><|channel|>"),
         Some(CallForm::Channels)
     );
-    assert_eq!(CallForm::of("{{ messages }}"), None);
+    assert_eq!(CallForm::from_template("{{ messages }}"), None);
 }
 
 /// What is told of a text that comes in pieces: text, then names and arguments of calls.
@@ -211,7 +211,7 @@ fn a_schema_of_calls_is_that_of_each_and_its_references_hold() {
         "type": "object", "properties": { "of": { "$ref": "#/$defs/city" } },
         "$defs": { "city": { "type": "string" } },
     });
-    let schema = CallForm::Bare.schema(&[time(), tool]);
+    let schema = CallForm::Bare.call_schema(&[time(), tool]);
     let moved = "#/anyOf/1/properties/parameters/$defs/city";
     let call = &schema["anyOf"][1]["properties"];
     assert_eq!(call["parameters"]["properties"]["of"]["$ref"], moved);

@@ -39,7 +39,7 @@ pub(crate) fn stack_experts(weights: &mut Weights, config: &Config) -> Result<()
             let stack = format!("{own}.experts.{name}.weight");
             if !weights.contains_key(&stack) {
                 let of = |expert| format!("{apart}.experts.{expert}.{part}.weight");
-                let made = stacked(weights, (0..experts.count).map(of))?;
+                let made = stack_weights(weights, (0..experts.count).map(of))?;
                 weights.insert(stack, made);
             }
         }
@@ -49,7 +49,7 @@ pub(crate) fn stack_experts(weights: &mut Weights, config: &Config) -> Result<()
 }
 
 /// Concatenates weights.
-fn stacked(
+fn stack_weights(
     weights: &mut Weights,
     names: impl ExactSizeIterator<Item = String>,
 ) -> Result<Weight, WeightError> {
@@ -86,7 +86,7 @@ fn stacked(
 fn flat_gate(weights: &mut Weights, name: &str) {
     if let Some(Weight::Floats(tensor)) = weights.get_mut(name)
         && let &[width] = tensor.dims()
-        && let Ok(row) = tensor.reshaped([1, width])
+        && let Ok(row) = tensor.to_shape([1, width])
     {
         *tensor = row;
     }

@@ -14,7 +14,10 @@ use crate::config::Config;
 ///
 /// # Errors
 /// [`WeightError::Sizes`].
-pub(crate) fn separate(weights: &mut Weights, config: &Config) -> Result<(), WeightError> {
+pub(crate) fn split_joint_matrices(
+    weights: &mut Weights,
+    config: &Config,
+) -> Result<(), WeightError> {
     if !config.architecture.has_joint_matrices() {
         return Ok(());
     }
@@ -26,16 +29,16 @@ pub(crate) fn separate(weights: &mut Weights, config: &Config) -> Result<(), Wei
     for layer in 0..config.layers {
         let base = format!("model.layers.{layer}");
         let own = format!("{base}.self_attn");
-        part(weights, &own, "qkv_proj", &looks, config.hidden)?;
+        split_matrix(weights, &own, "qkv_proj", &looks, config.hidden)?;
         let own = format!("{base}.mlp");
-        part(weights, &own, "gate_up_proj", &gates, config.hidden)?;
+        split_matrix(weights, &own, "gate_up_proj", &gates, config.hidden)?;
     }
     Ok(())
 }
 
 /// Replaces a joint matrix with parts of these numbers of rows. A file without one stores the parts
 /// separately.
-fn part(
+fn split_matrix(
     weights: &mut Weights,
     base: &str,
     joint: &str,
@@ -56,7 +59,7 @@ fn part(
     }
     let mut from = 0;
     for (part, rows) in parts {
-        let own = weight.rows(from..from + rows);
+        let own = weight.slice_rows(from..from + rows);
         weights.insert(format!("{base}.{part}.weight"), own);
         from += rows;
     }
@@ -65,7 +68,7 @@ fn part(
 
 impl Weight {
     /// Returns some rows of a matrix.
-    fn rows(&self, rows: Range<usize>) -> Self {
+    fn slice_rows(&self, rows: Range<usize>) -> Self {
         match self {
             Self::Floats(tensor) => Self::Floats(tensor_rows(tensor, rows)),
             Self::Blocks { integers, scales } => Self::Blocks {

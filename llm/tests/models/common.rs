@@ -155,12 +155,15 @@ pub fn write_folder(folder: &Path, config: &Value, weights: &BTreeMap<String, Te
 
 /// The processor of this machine, two threads of it.
 pub fn cpu() -> Cpu {
-    Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::new(2).unwrap())
+    Cpu::new(
+        catalogue::all_processors()[0].clone(),
+        NonZeroUsize::new(2).unwrap(),
+    )
 }
 
 /// The decoder that draws its tokens.
 pub fn drawing(mut decoder: Decoder) -> Decoder {
-    decoder.subgraph.model = souk_llm::decoder::drawing(decoder.subgraph.model).unwrap();
+    decoder.subgraph.model = souk_llm::decoder::to_drawing_model(decoder.subgraph.model).unwrap();
     decoder
 }
 
@@ -170,5 +173,5 @@ pub fn sequence<'a>(program: &'a dyn Program, decoder: &Decoder, room: usize) ->
         port: port.clone(),
         value: decoder.empty_cache(room),
     });
-    Sequence::new(program.session(states.collect()).unwrap(), room)
+    Sequence::new(program.open_session(states.collect()).unwrap(), room)
 }

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use souk_llm::decoder::{Decoder, LOGITS};
 use souk_llm::generation;
 use souk_memory::Tensor;
-use souk_onnx::states::states;
+use souk_onnx::states::model_states;
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::graph::{Bindings, Graph, cut};
 use souk_scheduler::planning::{
-    Link, Links, Offer, Operators, Plan, PlanOptions, Slowness, Throughput, plan,
+    Link, Links, Offer, Operators, Plan, PlanOptions, Slowness, Throughput, plan_graph,
 };
 use souk_vocabulary::processor::session::{Session, State};
 use souk_vocabulary::processor::{Processor, Program};
@@ -40,14 +40,14 @@ fn two_parts_keep_their_own_states_and_give_the_logits_of_the_whole() {
 
 /// A decoder for the steps of a prompt, and what the first of them is given.
 fn imported(case: &Case, decoder: &Decoder) -> (Graph, Values) {
-    let given = generation::inputs(&case.prompt, 0, &[case.prompt.len() - 1]);
+    let given = generation::step_inputs(&case.prompt, 0, &[case.prompt.len() - 1]);
     let empty = decoder.empty_cache(ROOM);
     let caches = decoder.states.iter().map(|port| (&port.input, &empty));
     let bindings = given
         .iter()
         .chain(caches)
         .fold(Bindings::new(), |bindings, (name, tensor)| {
-            bindings.input(name, tensor.dtype(), tensor.dims())
+            bindings.with_input(name, tensor.dtype(), tensor.dims())
         });
     let graph = Graph::import(decoder.subgraph.model.clone(), &bindings).unwrap();
     (graph, given)
@@ -83,7 +83,7 @@ fn planned(graph: &Graph, offers: &[Offer; 2]) -> Plan {
         sequences: 4,
         ..PlanOptions::default()
     };
-    plan(graph, offers, &Links::uniform(2, link), &options).unwrap()
+    plan_graph(graph, offers, &Links::uniform(2, link), &options).unwrap()
 }
 
 /// A cache costs a plan no time, wherever it is: it must not look like a place to cut.
@@ -92,7 +92,7 @@ fn no_plan_cuts_a_cache_from_who_reads_it() {
     let case = Case::read("llama");
     let decoder = case.decoder();
     let (graph, _) = imported(&case, &decoder);
-    let states = graph.states();
+    let states = graph.state_values();
     for tenths in 1..=10 {
         let offers = [offer(1e9), offer(f64::from(tenths) * 1e8)];
         let plan = planned(&graph, &offers);
@@ -116,7 +116,7 @@ fn plans_cut_decoders_between_layers_or_their_halves() {
     for tenths in 1..=40 {
         let offers = [offer(1e9), offer(f64::from(tenths) * 1e8)];
         let plan = planned(&graph, &offers);
-        let parts = cut::cut(&graph, &plan.assignment).unwrap();
+        let parts = cut::cut_graph(&graph, &plan.assignment).unwrap();
         assert_eq!(parts.len(), 2);
         let sent: Vec<&str> = parts[0]
             .outputs
@@ -132,7 +132,8 @@ fn plans_cut_decoders_between_layers_or_their_halves() {
             "{name}"
         );
         for part in &parts {
-            let ports = states(&souk_onnx::decode(part.model.clone()).unwrap()).unwrap();
+            let ports =
+                model_states(&souk_onnx::decode_model(part.model.clone()).unwrap()).unwrap();
             assert!(!ports.is_empty(), "each part has states, cut at {name}");
         }
         seen.insert(name.to_owned());
@@ -156,7 +157,7 @@ fn cut_in_two(case: &Case) {
     let assignment: Vec<usize> = (0..graph.nodes().len())
         .map(|at| usize::from(at > last))
         .collect();
-    let parts = cut::cut(&graph, &assignment).unwrap();
+    let parts = cut::cut_graph(&graph, &assignment).unwrap();
     // Nothing that is made of weights alone goes from part to part.
     let sent = parts[0].outputs.iter().filter(|output| output.to == [1]);
     let sent: Vec<&str> = sent.map(|output| output.name.as_str()).collect();
@@ -168,7 +169,8 @@ fn cut_in_two(case: &Case) {
                 model: part.model.clone(),
                 weights: decoder.subgraph.weights.clone(),
             };
-            let ports = states(&souk_onnx::decode(part.model.clone()).unwrap()).unwrap();
+            let ports =
+                model_states(&souk_onnx::decode_model(part.model.clone()).unwrap()).unwrap();
             (ports, common::cpu().compile(&subgraph).unwrap())
         })
         .collect();
@@ -186,7 +188,10 @@ fn cut_in_two(case: &Case) {
                 value: decoder.empty_cache(ROOM),
             });
             let inputs = program.inputs().iter().map(|port| port.name.clone());
-            (inputs.collect(), program.session(states.collect()).unwrap())
+            (
+                inputs.collect(),
+                program.open_session(states.collect()).unwrap(),
+            )
         })
         .collect();
     let values = step(&mut sessions, given);

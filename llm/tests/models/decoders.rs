@@ -41,7 +41,7 @@ impl Case {
     }
 
     pub fn decoder(&self) -> Decoder {
-        common::drawing(self.model().decoder(ROOM).unwrap())
+        common::drawing(self.model().into_decoder(ROOM).unwrap())
     }
 
     fn program(&self) -> (Box<dyn Program>, Decoder) {
@@ -175,7 +175,7 @@ fn every_architecture_runs_on_the_kernels_of_decoders() {
             port: port.clone(),
             value: decoder.empty_cache(10),
         });
-        let mut session = program.session(states.collect()).unwrap();
+        let mut session = program.open_session(states.collect()).unwrap();
         let given = stepped(&mut *session, &[(0, &[1, 2], 9)]);
         let refused = given[0].1.as_ref().unwrap_err();
         assert!(
@@ -187,10 +187,10 @@ fn every_architecture_runs_on_the_kernels_of_decoders() {
 
 /// The decoder without what it says of its states.
 pub fn stateless(mut decoder: Decoder) -> Decoder {
-    let mut model = souk_onnx::decode(decoder.subgraph.model.clone()).unwrap();
+    let mut model = souk_onnx::decode_model(decoder.subgraph.model.clone()).unwrap();
     let nodes = model.graph.as_mut().unwrap().node.iter_mut();
     nodes.for_each(|node| node.metadata_props.clear());
-    decoder.subgraph.model = souk_onnx::encode(&model);
+    decoder.subgraph.model = souk_onnx::encode_model(&model);
     decoder
 }
 
@@ -248,7 +248,7 @@ pub type Given = Vec<(u32, Result<Vec<f32>, String>)>;
 pub fn stepped(session: &mut dyn Session, steps: &[(u32, &[u32], usize)]) -> Given {
     let step = |&(sequence, tokens, after): &(u32, &[u32], usize)| SequenceStep {
         sequence,
-        inputs: souk_llm::generation::inputs(tokens, after, &[tokens.len() - 1]),
+        inputs: souk_llm::generation::step_inputs(tokens, after, &[tokens.len() - 1]),
     };
     let steps: Vec<SequenceStep> = steps.iter().map(step).collect();
     let outcomes = session.step_all(&steps);
@@ -265,7 +265,7 @@ fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
     for name in ["llama", "qwen3", "gemma3", "qwen2-moe"] {
         let case = Case::read(name);
         let (program, decoder) = case.program();
-        let session = || program.session(states(&decoder)).unwrap();
+        let session = || program.open_session(states(&decoder)).unwrap();
         let (prompt, other): (&[u32], &[u32]) = (&case.prompt, &[9, 8, 7, 6, 5]);
         // Each goes its own way, comes and leaves, and one is refused a step beside the others.
         let rounds: [&[(u32, &[u32], usize)]; 4] = [
@@ -290,7 +290,7 @@ fn sequences_of_one_session_give_the_bits_that_each_gives_alone() {
         }
         for (sequence, own) in alone {
             let bytes = |session: &dyn Session, sequence| {
-                let states = session.export(sequence).unwrap().into_values();
+                let states = session.export_states(sequence).unwrap().into_values();
                 states
                     .map(|it| it.to_vec::<f32>().unwrap())
                     .collect::<Vec<_>>()
@@ -325,13 +325,13 @@ fn what_one_session_exports_another_goes_on_with() {
         value: decoder.empty_cache(ROOM),
     };
     let inputs = |tokens: &[u32], from: usize| {
-        souk_llm::generation::inputs(tokens, from, &[tokens.len() - 1])
+        souk_llm::generation::step_inputs(tokens, from, &[tokens.len() - 1])
     };
     let mut own = program
-        .session(decoder.states.iter().map(first).collect())
+        .open_session(decoder.states.iter().map(first).collect())
         .unwrap();
     own.step(&inputs(&case.prompt[..5], 0)).unwrap();
-    let mut moved = own.export(0).unwrap();
+    let mut moved = own.export_states(0).unwrap();
     let states = decoder.states.iter().map(|port| State {
         port: port.clone(),
         value: moved.remove(&port.input).unwrap(),
@@ -368,7 +368,7 @@ fn a_sequence_longer_than_its_room_is_refused_and_stands() {
 #[test]
 fn room_past_the_window_of_longrope_is_refused_by_name() {
     let case = Case::read("phi3-long");
-    let refused = case.model().decoder(65).err().unwrap().to_string();
+    let refused = case.model().into_decoder(65).err().unwrap().to_string();
     let expected = "the model's longrope is supported in its original window of 64 positions, \
                     and 65 are wanted";
     assert_eq!(refused, expected);
@@ -387,12 +387,14 @@ fn a_written_model_is_the_same_model() {
         .unwrap();
     let model = LanguageModel::open(&written).unwrap();
     assert_eq!(model.positions(), ROOM);
-    let again = model.decoder(ROOM).unwrap();
-    let first = case.model().decoder(ROOM).unwrap();
+    let again = model.into_decoder(ROOM).unwrap();
+    let first = case.model().into_decoder(ROOM).unwrap();
     assert_eq!(again.states, first.states);
     assert_eq!(again.subgraph.weights, first.subgraph.weights);
     assert_eq!(again.subgraph.model, first.subgraph.model);
-    let refused = LanguageModel::open(&written).unwrap().decoder(ROOM + 1);
+    let refused = LanguageModel::open(&written)
+        .unwrap()
+        .into_decoder(ROOM + 1);
     assert!(refused.err().unwrap().to_string().contains("room for 48"));
 }
 
@@ -405,7 +407,7 @@ fn weights_that_do_not_fit_the_numbers_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         common::write_folder(folder.path(), &case.config, &weights);
         let model = LanguageModel::open(folder.path()).unwrap();
-        model.decoder(ROOM).err().unwrap().to_string()
+        model.into_decoder(ROOM).err().unwrap().to_string()
     };
     let missing = refused(|it| drop(it.remove("model.layers.2.mlp.up_proj.weight")));
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Texts as vectors: what a decoder makes of a text before its head.
 
 use souk_llm::decoder::Decoder;
-use souk_llm::embedding::{Pooling, embedding};
+use souk_llm::embedding::{Pooling, to_embedding_model};
 use souk_llm::generation::GenerationError;
 use souk_llm::model::LanguageModel;
 use souk_memory::Tensor;
@@ -12,8 +12,8 @@ use super::decoders::{CASES, Case, ROOM, near};
 
 fn decoder(case: &Case) -> Decoder {
     let mut decoder = case.decoder();
-    let plain = case.model().decoder(ROOM).unwrap().subgraph.model;
-    decoder.subgraph.model = embedding(plain).unwrap();
+    let plain = case.model().into_decoder(ROOM).unwrap().subgraph.model;
+    decoder.subgraph.model = to_embedding_model(plain).unwrap();
     common::drawing(decoder)
 }
 
@@ -61,17 +61,17 @@ fn a_vector_is_of_the_last_position_or_the_mean_and_of_length_one() {
         let length = length(&vector);
         vector.iter().map(|it| it / length).collect::<Vec<_>>()
     };
-    let last = sequence.embed(&case.prompt, Pooling::Last).unwrap();
+    let last = sequence.embed_tokens(&case.prompt, Pooling::Last).unwrap();
     near(&last, &normal(rows[rows.len() - 1].to_vec()), "last");
     let sums = (0..width).map(|at| rows.iter().map(|row| row[at]).sum());
-    let mean = sequence.embed(&case.prompt, Pooling::Mean).unwrap();
+    let mean = sequence.embed_tokens(&case.prompt, Pooling::Mean).unwrap();
     near(&mean, &normal(sums.collect()), "mean");
     assert!((length(&mean) - 1.0).abs() < 1e-5);
     for pooling in [Pooling::Last, Pooling::Mean] {
         let long = vec![1; ROOM + 1];
-        let refused = sequence.embed(&long, pooling);
+        let refused = sequence.embed_tokens(&long, pooling);
         assert!(matches!(refused, Err(GenerationError::Room { .. })));
-        let none = sequence.embed(&[], pooling);
+        let none = sequence.embed_tokens(&[], pooling);
         assert!(matches!(none, Err(GenerationError::Empty)));
     }
 }
@@ -89,7 +89,7 @@ fn a_folder_without_a_head_is_read_with_what_it_says_of_its_vectors() {
     common::write_folder(folder.path(), &case.config, &bare);
     let model = LanguageModel::open(folder.path()).unwrap();
     assert_eq!(model.card.pooling, Pooling::Last);
-    model.decoder(ROOM).unwrap();
+    model.into_decoder(ROOM).unwrap();
     let said = folder.path().join("1_Pooling");
     std::fs::create_dir(&said).unwrap();
     let say = |text: &str| std::fs::write(said.join("config.json"), text).unwrap();

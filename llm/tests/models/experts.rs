@@ -37,7 +37,7 @@ fn blocks_of_experts_are_on_other_engines_the_floats_they_stand_for() {
         for (kind, blocks) in [(Kind::Q8, "q8_0"), (Kind::Q4, "q4_0")] {
             let case = Case::read(name);
             let [file, plain] = files(&case.config, kind);
-            let decoder = opened(&file).unwrap().decoder(ROOM).unwrap();
+            let decoder = opened(&file).unwrap().into_decoder(ROOM).unwrap();
             let decoder = stateless(common::drawing(decoder));
             let program = common::cpu().compile(&decoder.subgraph).unwrap();
             let mut sequence = common::sequence(&*program, &decoder, ROOM);
@@ -96,13 +96,13 @@ fn experts_of_every_kind_run_on_the_kernels_of_decoders() {
     let case = Case::read("qwen2-moe");
     for kind in [Kind::F32, Kind::F16, Kind::Q8, Kind::Q4] {
         let [file, _] = files(&case.config, kind);
-        let decoder = common::drawing(opened(&file).unwrap().decoder(ROOM).unwrap());
+        let decoder = common::drawing(opened(&file).unwrap().into_decoder(ROOM).unwrap());
         let program = common::cpu().compile(&decoder.subgraph).unwrap();
         let states = decoder.states.iter().map(|port| State {
             port: port.clone(),
             value: decoder.empty_cache(10),
         });
-        let mut session = program.session(states.collect()).unwrap();
+        let mut session = program.open_session(states.collect()).unwrap();
         let given = stepped(&mut *session, &[(0, &[1, 2], 9)]);
         let refused = given[0].1.as_ref().unwrap_err();
         assert!(
@@ -118,7 +118,7 @@ fn tokens_of_blocks_one_by_one_give_the_bits_that_they_give_at_once() {
     for name in EXPERTS {
         let case = Case::read(name);
         let [file, _] = files(&case.config, Kind::Q8);
-        let decoder = common::drawing(opened(&file).unwrap().decoder(ROOM).unwrap());
+        let decoder = common::drawing(opened(&file).unwrap().into_decoder(ROOM).unwrap());
         let program = common::cpu().compile(&decoder.subgraph).unwrap();
         let mut sequence = common::sequence(&*program, &decoder, ROOM);
         let tokens: Vec<u32> = (0..40).map(|at| at * 7 % 97).collect();
@@ -141,9 +141,9 @@ fn a_written_model_of_experts_is_the_same_model() {
     opened().write(&written, ROOM).unwrap();
     let again = LanguageModel::open(&written)
         .unwrap()
-        .decoder(ROOM)
+        .into_decoder(ROOM)
         .unwrap();
-    let first = opened().decoder(ROOM).unwrap();
+    let first = opened().into_decoder(ROOM).unwrap();
     assert_eq!(again.subgraph.weights, first.subgraph.weights);
     assert_eq!(again.subgraph.model, first.subgraph.model);
 }
@@ -178,7 +178,7 @@ fn experts_that_do_not_fit_are_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         common::write_folder(folder.path(), &case.config, &weights);
         let model = LanguageModel::open(folder.path()).unwrap();
-        model.decoder(ROOM).err().unwrap().to_string()
+        model.into_decoder(ROOM).err().unwrap().to_string()
     };
     assert_eq!(refused(None), format!("weight {second:?} is missing"));
     let halves = Tensor::from_vec([96, 64], vec![F16::from_f32(1.0); 96 * 64]);

@@ -286,7 +286,7 @@ pub fn opened(file: &Bytes) -> Result<LanguageModel, ModelError> {
 
 /// The logits after the prompt.
 pub fn logits(file: &Bytes, prompt: &[u32]) -> Vec<f32> {
-    let decoder = common::drawing(opened(file).unwrap().decoder(ROOM).unwrap());
+    let decoder = common::drawing(opened(file).unwrap().into_decoder(ROOM).unwrap());
     let program = common::cpu().compile(&decoder.subgraph).unwrap();
     common::sequence(&*program, &decoder, ROOM)
         .push(prompt)
@@ -391,7 +391,7 @@ fn a_vector_of_super_blocks_is_refused_by_name() {
         let (number, bytes, _) = written(own, &values);
         file.tensor(&name, number, &dims, &bytes);
     }
-    let refused = opened(&file.finish()).unwrap().decoder(ROOM);
+    let refused = opened(&file.finish()).unwrap().into_decoder(ROOM);
     let refused = refused.err().unwrap().to_string();
     assert!(
         refused.contains("\"model.norm.weight\" is of i8"),

@@ -1,6 +1,6 @@
 //! Decoders on a GPU, often a driver made of software, held against this machine's processor.
 
-use souk_gpu::{Gpu, GpuConfig, adapters};
+use souk_gpu::{Gpu, GpuConfig, list_adapters};
 use souk_llm::decoder::Decoder;
 use souk_llm::generation::Ending;
 use souk_llm::model::LanguageModel;
@@ -16,7 +16,7 @@ const TOLERANCE: f32 = 1e-4;
 
 /// Without an adapter these tests pass, saying so, unless `SOUK_TEST_GPU` is set.
 fn gpu() -> Option<Gpu> {
-    let adapters = adapters();
+    let adapters = list_adapters();
     let Some(adapter) = adapters.first() else {
         assert!(
             std::env::var_os("SOUK_TEST_GPU").is_none(),
@@ -25,7 +25,7 @@ fn gpu() -> Option<Gpu> {
         eprintln!("SKIPPED: no GPU adapter (install mesa-vulkan-drivers)");
         return None;
     };
-    Some(Gpu::unmeasured(adapter, GpuConfig::default()).unwrap())
+    Some(Gpu::open_unmeasured(adapter, GpuConfig::default()).unwrap())
 }
 
 fn compiled(device: &dyn Processor, decoder: &Decoder) -> Box<dyn Program> {
@@ -66,7 +66,7 @@ fn sequences_of_one_session_keep_their_own_caches() {
     let programs = [compiled(&common::cpu(), &decoder), compiled(&gpu, &decoder)];
     let mut sessions = programs
         .each_ref()
-        .map(|program| program.session(states(&decoder)).unwrap());
+        .map(|program| program.open_session(states(&decoder)).unwrap());
     let (prompt, other): (&[u32], &[u32]) = (&case.prompt, &[9, 8, 7, 6, 5]);
     let rounds: [&[(u32, &[u32], usize)]; 4] = [
         &[(0, &prompt[..3], 0), (7, other, 0)],
@@ -109,7 +109,10 @@ fn halves_and_blocks_give_what_the_floats_they_stand_for_give() {
         let logits = |device: &dyn Processor, bytes: &[u8]| {
             let path = folder.path().join("model.gguf");
             std::fs::write(&path, bytes).unwrap();
-            let decoder = LanguageModel::open(&path).unwrap().decoder(ROOM).unwrap();
+            let decoder = LanguageModel::open(&path)
+                .unwrap()
+                .into_decoder(ROOM)
+                .unwrap();
             let decoder = common::drawing(decoder);
             let program = compiled(device, &decoder);
             let mut sequence = common::sequence(&*program, &decoder, ROOM);

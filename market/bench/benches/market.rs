@@ -114,14 +114,14 @@ impl Engine for Lobster {
         }));
     }
 
-    fn cancel(&mut self, id: u32) {
+    fn cancel_order(&mut self, id: u32) {
         black_box(
             self.book
                 .execute(lobster::OrderType::Cancel { id: u128::from(id) }),
         );
     }
 
-    fn market(&mut self, buys: bool, quantity: u32) {
+    fn execute_market_order(&mut self, buys: bool, quantity: u32) {
         self.taken += 1;
         let (id, qty) = (u128::from(u64::MAX) + self.taken, u64::from(quantity));
         let side = if buys {
@@ -157,7 +157,7 @@ fn main() {
         let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
         let flows = [("a", Flow::Deep), ("b", Flow::Hot)];
         for (_, flow) in flows.into_iter().filter(|(name, _)| wanted(name)) {
-            let script = Script::draw(flow, OPERATIONS);
+            let script = Script::draw_operations(flow, OPERATIONS);
             (0..ROUNDS).for_each(|_| run_full(&script).tell(&format!("full, {flow:?}")));
         }
     }
@@ -176,7 +176,7 @@ fn main() {
 }
 
 fn flows(flow: Flow, name: &str) {
-    let script = Script::draw(flow, OPERATIONS);
+    let script = Script::draw_operations(flow, OPERATIONS);
     println!("flow {name}: {OPERATIONS} operations");
     let (mut bare, mut peer) = (Duration::MAX, Duration::MAX);
     let mut full: Option<FullRun> = None;
@@ -237,30 +237,30 @@ fn run(script: &Script, mut engine: impl Engine) -> (Duration, Tally) {
 fn run_full(script: &Script) -> FullRun {
     let mut engine = ExchangeEngine::new(script);
     let mut applied = BatchOutcome::default();
-    for batch in engine.prepare(&script.prefill) {
-        engine.apply(&batch, &mut applied);
+    for batch in engine.prepare_batches(&script.prefill) {
+        engine.apply_batch(&batch, &mut applied);
     }
     let (mut core, mut wall) = (Duration::ZERO, Duration::ZERO);
     let (mut core_each, mut wall_each) = (Vec::new(), Vec::new());
     let asking = cost_of_asking();
     for (number, chunk) in script.operations.chunks(CHUNK).enumerate() {
-        let batches = engine.prepare(chunk);
+        let batches = engine.prepare_batches(chunk);
         let mut each = batches.iter();
         match number % 8 {
             7 => wall_each.extend(each.map(|batch| {
                 let start = Instant::now();
-                engine.apply(batch, &mut applied);
+                engine.apply_batch(batch, &mut applied);
                 start.elapsed().as_nanos() as u64
             })),
             3 => core_each.extend(each.map(|batch| {
                 let start = on_core();
-                engine.apply(batch, &mut applied);
+                engine.apply_batch(batch, &mut applied);
                 (on_core() - start).saturating_sub(asking).as_nanos() as u64
             })),
             _ => {
                 let (on, at) = (on_core(), Instant::now());
                 each.by_ref()
-                    .for_each(|batch| engine.apply(batch, &mut applied));
+                    .for_each(|batch| engine.apply_batch(batch, &mut applied));
                 (core, wall) = (core + (on_core() - on), wall + at.elapsed());
             }
         }
@@ -311,7 +311,7 @@ fn search() {
             let (mut visits, mut found) = (0, 0);
             let start = on_core();
             for number in 0..count {
-                let first = black_box(engine.search(number));
+                let first = black_box(engine.find_ask(number));
                 visits += u64::from(first.visits);
                 found += u64::from(first.ask.is_some());
             }
@@ -328,14 +328,14 @@ fn search() {
 /// Prints the longest of three batches against each market filled for it.
 fn hostile() {
     for case in Hostile::ALL {
-        let mut market = HostileMarket::filled(case);
+        let mut market = HostileMarket::for_case(case);
         let mut applied = BatchOutcome::default();
         let mut longest = Duration::ZERO;
         let mut refused = 0;
         for _ in 0..3 {
-            let (at, batch) = market.attack(case);
+            let (at, batch) = market.attack_batch(case);
             let start = on_core();
-            market.apply(at, &batch, &mut applied);
+            market.apply_batch(at, &batch, &mut applied);
             longest = longest.max(on_core() - start);
             let outcomes = applied.outcomes.iter();
             let is_spent = |one: &&Outcome| matches!(one, Outcome::Refused(refusal) if refusal.code() == "steps_spent");
@@ -349,7 +349,7 @@ fn hostile() {
 }
 
 fn memory() {
-    let adds = |count| Script::draw(Flow::Deep, count);
+    let adds = |count| Script::draw_operations(Flow::Deep, count);
     let script = adds(1_800_000);
     let only_adds = |operation: &&Operation| matches!(operation, Operation::Add { .. });
     let operations: Vec<Operation> = script
@@ -379,8 +379,8 @@ fn memory() {
             price,
             quantity,
         };
-        for batch in engine.prepare(&[add]) {
-            engine.apply(&batch, &mut applied);
+        for batch in engine.prepare_batches(&[add]) {
+            engine.apply_batch(&batch, &mut applied);
         }
     }
     let used = IN_USE.load(Ordering::Relaxed) - before;

@@ -15,7 +15,7 @@ pub struct BookEngine {
     tally: Tally,
 }
 
-fn side(buys: bool) -> Side {
+fn to_side(buys: bool) -> Side {
     if buys { Side::Bid } else { Side::Ask }
 }
 
@@ -25,23 +25,23 @@ impl Engine for BookEngine {
         let (price, quantity) = (Price(price), Units(quantity));
         let place = self
             .book
-            .insert(&mut self.slab, side(buys), id, price, quantity);
+            .insert(&mut self.slab, to_side(buys), id, price, quantity);
         self.places.insert(id, place << 1 | u32::from(buys));
         self.tally.resting += 1;
     }
 
-    fn cancel(&mut self, id: u32) {
+    fn cancel_order(&mut self, id: u32) {
         if let Some(place) = self.places.remove(OrderId(u64::from(id))) {
             self.book
-                .remove(&mut self.slab, side(place & 1 == 1), place >> 1);
+                .remove(&mut self.slab, to_side(place & 1 == 1), place >> 1);
             self.tally.resting -= 1;
         }
     }
 
-    fn market(&mut self, buys: bool, quantity: u32) {
-        let against = side(!buys);
+    fn execute_market_order(&mut self, buys: bool, quantity: u32) {
+        let against = to_side(!buys);
         let mut left = quantity;
-        while let Some(place) = self.book.best(against).filter(|_| left > 0) {
+        while let Some(place) = self.book.best_order(against).filter(|_| left > 0) {
             let node = *self.slab.get(place);
             let taken = left.min(node.quantity.0);
             left -= taken;
@@ -52,7 +52,7 @@ impl Engine for BookEngine {
                 self.tally.resting -= 1;
             } else {
                 self.book
-                    .reduce(&mut self.slab, against, place, Units(taken));
+                    .reduce_order(&mut self.slab, against, place, Units(taken));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! The full exchange as an engine: accounts, nonces, escrow, predicates, leases, events, digest.
 //!
-//! Each operation is one batch of the account that owns the order; market orders come from accounts
-//! that own no orders, so that self-trade prevention never changes a check value. The engine
-//! prepares batches in advance as verified: another part measures the cost of signatures.
+//! Each operation is one batch of the account that owns the order; market orders must come from
+//! accounts that own no orders, so that self-trade prevention can never change a check value. The
+//! engine prepares batches in advance as verified: another part measures the cost of signatures.
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, Command, Credits, DeviceId, Digest, Dtype,
@@ -33,13 +33,13 @@ pub struct ExchangeEngine {
     applied: u64,
 }
 
-fn account(number: u32) -> AccountKey {
+fn account_key(number: u32) -> AccountKey {
     let hash = blake3::hash(&number.to_le_bytes());
     AccountKey(*hash.as_bytes())
 }
 
 /// Returns one of eight like devices of one class, with different regions and features.
-fn resources(number: u32) -> Resources {
+fn device_resources(number: u32) -> Resources {
     Resources {
         kind: KindCode(2),
         memory_bytes: 24 << 30,
@@ -58,8 +58,8 @@ impl ExchangeEngine {
     /// Never: the genesis is sound.
     pub fn new(script: &Script) -> Self {
         let name = Name::try_from("flow").expect("a short name");
-        let mut genesis = Genesis::new(name, account(u32::MAX));
-        let fund = |number| (account(number), Name::default(), Credits(1 << 50));
+        let mut genesis = Genesis::new(name, account_key(u32::MAX));
+        let fund = |number| (account_key(number), Name::default(), Credits(1 << 50));
         genesis.accounts = (0..MAKERS + TAKERS).map(fund).collect();
         genesis.rules.open_orders_max = u32::MAX;
         genesis.rules.orders_max = u32::MAX;
@@ -73,15 +73,16 @@ impl ExchangeEngine {
         }
     }
 
-    /// Prepares the batches of some operations, in order.
-    pub fn prepare(&mut self, operations: &[Operation]) -> Vec<VerifiedBatch> {
+    /// Prepares the batches of some operations. The caller must apply them in this order, because
+    /// the engine predicts the ids of the orders.
+    pub fn prepare_batches(&mut self, operations: &[Operation]) -> Vec<VerifiedBatch> {
         operations
             .iter()
-            .map(|operation| self.batch(operation))
+            .map(|operation| self.build_batch(operation))
             .collect()
     }
 
-    fn batch(&mut self, operation: &Operation) -> VerifiedBatch {
+    fn build_batch(&mut self, operation: &Operation) -> VerifiedBatch {
         self.made += 1;
         let (owner, commands) = match *operation {
             Operation::Add {
@@ -91,12 +92,15 @@ impl ExchangeEngine {
                 quantity,
             } => {
                 let owner = id % MAKERS;
-                (owner, vec![self.place(owner, buys, price, quantity)])
+                (
+                    owner,
+                    vec![self.place_command(owner, buys, price, quantity)],
+                )
             }
-            Operation::Cancel { id } => (self.owners[id as usize], vec![self.cancel(id)]),
+            Operation::Cancel { id } => (self.owners[id as usize], vec![self.cancel_command(id)]),
             Operation::Market { buys, quantity } => {
                 let taker = MAKERS + self.made as u32 % TAKERS;
-                (taker, vec![self.take(taker, buys, quantity)])
+                (taker, vec![self.market_command(taker, buys, quantity)])
             }
             Operation::Move {
                 from,
@@ -106,16 +110,16 @@ impl ExchangeEngine {
                 ..
             } => {
                 let owner = self.owners[from as usize];
-                let cancel = self.cancel(from);
+                let cancel = self.cancel_command(from);
                 (
                     owner,
-                    vec![cancel, self.place(owner, buys, price, quantity)],
+                    vec![cancel, self.place_command(owner, buys, price, quantity)],
                 )
             }
         };
         let batch = Batch {
             market: self.exchange.market(),
-            account: account(owner),
+            account: account_key(owner),
             nonce: Nonce(self.made),
             expires: Millis(3_600_000),
             commands,
@@ -127,17 +131,17 @@ impl ExchangeEngine {
         VerifiedBatch::from_own_log(signed).expect("one or two commands")
     }
 
-    fn cancel(&self, id: u32) -> Command {
+    fn cancel_command(&self, id: u32) -> Command {
         Command::Cancel {
             order: self.numbers[id as usize],
         }
     }
 
-    fn place(&mut self, owner: u32, buys: bool, price: u64, quantity: u32) -> Command {
+    fn place_command(&mut self, owner: u32, buys: bool, price: u64, quantity: u32) -> Command {
         self.owners.push(owner);
         self.placed += 1;
         self.numbers.push(OrderId(self.placed));
-        order(
+        order_command(
             owner,
             buys,
             Limit::Price(Price(price)),
@@ -146,13 +150,13 @@ impl ExchangeEngine {
         )
     }
 
-    fn take(&mut self, taker: u32, buys: bool, quantity: u32) -> Command {
+    fn market_command(&mut self, taker: u32, buys: bool, quantity: u32) -> Command {
         self.placed += 1;
-        order(taker, buys, Limit::Market, quantity, TimeInForce::Ioc)
+        order_command(taker, buys, Limit::Market, quantity, TimeInForce::Ioc)
     }
 
     /// Carries out one operation, the timed part.
-    pub fn apply(&mut self, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
+    pub fn apply_batch(&mut self, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
         self.applied += 1;
         debug_assert!(
             self.applied <= self.made,
@@ -191,13 +195,13 @@ impl ExchangeEngine {
     }
 }
 
-fn order(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) -> Command {
+fn order_command(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) -> Command {
     let quantity = Units(quantity);
     if !buys {
         return Command::PlaceAsk(Box::new(Ask {
             device: DeviceId(0),
             capacity: Units(u32::MAX),
-            resources: resources(owner),
+            resources: device_resources(owner),
             limit,
             quantity,
             duration_min: Millis(1_000),
@@ -216,7 +220,7 @@ fn order(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeInForce) 
         ..Wants::default()
     };
     Command::PlaceBid(Box::new(Bid {
-        class: resources(owner).class(),
+        class: device_resources(owner).class(),
         wants,
         limit,
         budget: Credits(1 << 45),

@@ -58,11 +58,11 @@ pub struct HostileMarket {
     now: Millis,
 }
 
-fn account(number: u64) -> AccountKey {
+fn account_key(number: u64) -> AccountKey {
     AccountKey(*blake3::hash(&number.to_le_bytes()).as_bytes())
 }
 
-fn resources() -> Resources {
+fn device_resources() -> Resources {
     Resources {
         kind: KindCode(2),
         memory_bytes: 24 << 30,
@@ -70,11 +70,11 @@ fn resources() -> Resources {
     }
 }
 
-fn ask(device: u64, price: u64) -> Ask {
+fn build_ask(device: u64, price: u64) -> Ask {
     Ask {
         device: DeviceId(device),
         capacity: Units(1),
-        resources: resources(),
+        resources: device_resources(),
         limit: Limit::Price(Price(price)),
         quantity: Units(1),
         duration_min: Millis(1),
@@ -87,9 +87,9 @@ fn ask(device: u64, price: u64) -> Ask {
     }
 }
 
-fn bid(quantity: u32, price: u64) -> Bid {
+fn build_bid(quantity: u32, price: u64) -> Bid {
     Bid {
-        class: resources().class(),
+        class: device_resources().class(),
         wants: Wants::default(),
         limit: Limit::Price(Price(price)),
         budget: Credits(1 << 45),
@@ -108,15 +108,15 @@ impl HostileMarket {
     ///
     /// # Panics
     /// If the market refuses one of these orders: the case is then not valid.
-    pub fn filled(case: Hostile) -> Self {
+    pub fn for_case(case: Hostile) -> Self {
         let name = Name::try_from("hostile").expect("a short name");
-        let mut genesis = Genesis::new(name, account(u64::MAX));
-        let fund = |number| (account(number), Name::default(), Credits(1 << 49));
+        let mut genesis = Genesis::new(name, account_key(u64::MAX));
+        let fund = |number| (account_key(number), Name::default(), Credits(1 << 49));
         genesis.accounts = (0..=PROVIDERS).map(fund).collect();
         genesis.rules.open_orders_max = u32::MAX;
         if case == Hostile::Auction {
             genesis.rules.classes = vec![ClassRules {
-                class: resources().class(),
+                class: device_resources().class(),
                 tick: Price(1),
                 lot: Units(1),
                 auction: Some(DUE),
@@ -128,17 +128,17 @@ impl HostileMarket {
             nonce: 0,
             now: Millis(1),
         };
-        market.fill(case);
+        market.place_orders(case);
         market
     }
 
-    fn fill(&mut self, case: Hostile) {
+    fn place_orders(&mut self, case: Hostile) {
         let refuses = |number: u64| Accepts {
-            only: vec![account(number)],
+            only: vec![account_key(number)],
             ..Accepts::default()
         };
         for number in 0..ASKS {
-            let mut ask = ask(number, 100);
+            let mut ask = build_ask(number, 100);
             match case {
                 Hostile::WholeBids | Hostile::CrowdedGangs => {}
                 Hostile::RefusedBids | Hostile::RefusedGangs => ask.accepts = refuses(1 << 40),
@@ -147,35 +147,35 @@ impl HostileMarket {
                 Hostile::Expiry => ask.tif = TimeInForce::Gtd(DUE),
             }
             let provider = 1 + number % PROVIDERS;
-            self.place(provider, Command::PlaceAsk(Box::new(ask)));
+            self.place_order(provider, Command::PlaceAsk(Box::new(ask)));
         }
         for _ in 0..BIDS {
             let bid = match case {
-                Hostile::WholeBids => bid(100_000, 1_000),
-                Hostile::RefusedBids => bid(ASKS as u32, 1_000),
+                Hostile::WholeBids => build_bid(100_000, 1_000),
+                Hostile::RefusedBids => build_bid(ASKS as u32, 1_000),
                 Hostile::Auction => Bid {
                     all_or_none: false,
-                    ..bid(1, 200)
+                    ..build_bid(1, 200)
                 },
                 _ => return,
             };
-            self.place(BUYER, Command::PlaceBid(Box::new(bid)));
+            self.place_order(BUYER, Command::PlaceBid(Box::new(bid)));
         }
     }
 
-    fn place(&mut self, number: u64, command: Command) {
-        let batch = self.batch(number, vec![command]);
+    fn place_order(&mut self, number: u64, command: Command) {
+        let batch = self.build_batch(number, vec![command]);
         let mut applied = BatchOutcome::default();
         self.exchange.apply_into(self.now, &batch, &mut applied);
         let outcome = applied.outcomes.remove(0).into_result();
         assert!(outcome.is_ok(), "the market is filled: {outcome:?}");
     }
 
-    fn batch(&mut self, number: u64, commands: Vec<Command>) -> VerifiedBatch {
+    fn build_batch(&mut self, number: u64, commands: Vec<Command>) -> VerifiedBatch {
         self.nonce += 1;
         let batch = Batch {
             market: self.exchange.market(),
-            account: account(number),
+            account: account_key(number),
             nonce: Nonce(self.nonce),
             expires: Millis(3_600_000),
             commands,
@@ -188,18 +188,18 @@ impl HostileMarket {
     }
 
     /// Returns the batch of 64 commands of a case, and its log time.
-    pub fn attack(&mut self, case: Hostile) -> (Millis, VerifiedBatch) {
+    pub fn attack_batch(&mut self, case: Hostile) -> (Millis, VerifiedBatch) {
         let legs = |quantity| {
             let leg = Bid {
                 all_or_none: false,
                 tif: TimeInForce::Fok,
-                ..bid(quantity, 1_000)
+                ..build_bid(quantity, 1_000)
             };
             Command::PlaceGang(vec![leg; Command::GANG_MAX])
         };
         let command = |number: u64| match case {
             Hostile::WholeBids | Hostile::RefusedBids => {
-                Command::PlaceAsk(Box::new(ask(ASKS + number, 100)))
+                Command::PlaceAsk(Box::new(build_ask(ASKS + number, 100)))
             }
             Hostile::RefusedGangs => legs(1),
             Hostile::CrowdedGangs => legs(if number.is_multiple_of(2) { 1 } else { 2 }),
@@ -214,11 +214,11 @@ impl HostileMarket {
             Hostile::Auction | Hostile::Expiry => DUE,
             _ => self.now,
         };
-        (at, self.batch(by, commands))
+        (at, self.build_batch(by, commands))
     }
 
     /// Applies a batch, the timed part.
-    pub fn apply(&mut self, at: Millis, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
+    pub fn apply_batch(&mut self, at: Millis, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
         self.exchange.apply_into(at, batch, applied);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is hot:
 //! few orders rest and most operations move one. The script draws operations in advance. The caller
-//! times only engine calls, because this crate has no clock.
+//! must time the engine calls, and only these, because this crate has no clock.
 //!
 //! It is a separate crate so that the exchange has no code that only measures it: `cargo bench -p
 //! souk-market-bench` and `souk bench market` use it.
@@ -21,7 +21,7 @@ pub use hostile::{Hostile, HostileMarket};
 pub use script::{Flow, Operation, Script};
 pub use search::{Attributes, SearchEngine};
 
-/// The result of a flow; equal for every engine that matches by price and time.
+/// The result of a flow. It must be equal for every engine that matches by price and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
     /// Units traded.
@@ -35,9 +35,9 @@ pub trait Engine {
     /// Adds an order that does not cross.
     fn add(&mut self, id: u32, buys: bool, price: u64, quantity: u32);
     /// Cancels an order.
-    fn cancel(&mut self, id: u32);
+    fn cancel_order(&mut self, id: u32);
     /// Takes units at any price; drops the units that the book does not have.
-    fn market(&mut self, buys: bool, quantity: u32);
+    fn execute_market_order(&mut self, buys: bool, quantity: u32);
     /// Returns the result so far.
     fn tally(&self) -> Tally;
 
@@ -50,8 +50,8 @@ pub trait Engine {
                 price,
                 quantity,
             } => self.add(id, buys, price, quantity),
-            Operation::Cancel { id } => self.cancel(id),
-            Operation::Market { buys, quantity } => self.market(buys, quantity),
+            Operation::Cancel { id } => self.cancel_order(id),
+            Operation::Market { buys, quantity } => self.execute_market_order(buys, quantity),
             Operation::Move {
                 from,
                 id,
@@ -59,7 +59,7 @@ pub trait Engine {
                 price,
                 quantity,
             } => {
-                self.cancel(from);
+                self.cancel_order(from);
                 self.add(id, buys, price, quantity);
             }
         }

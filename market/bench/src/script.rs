@@ -58,7 +58,7 @@ pub enum Operation {
 pub struct Script {
     /// The flow from which it was drawn.
     pub flow: Flow,
-    /// The operations before the clock starts, whose orders rest.
+    /// The operations to run before the clock starts; their orders will rest.
     pub prefill: Vec<Operation>,
     /// The operations to time.
     pub operations: Vec<Operation>,
@@ -70,14 +70,14 @@ const MIDDLE: u64 = 100_000;
 
 impl Script {
     /// Draws `count` operations of a flow.
-    pub fn draw(flow: Flow, count: usize) -> Self {
+    pub fn draw_operations(flow: Flow, count: usize) -> Self {
         let mut generator = Generator::new(flow);
         let prefill = match flow {
             Flow::Deep => 100_000,
             Flow::Hot => 1_000,
         };
-        let prefill: Vec<Operation> = (0..prefill).map(|_| generator.passive()).collect();
-        let operations = (0..count).map(|_| generator.operation()).collect();
+        let prefill: Vec<Operation> = (0..prefill).map(|_| generator.draw_add()).collect();
+        let operations = (0..count).map(|_| generator.draw_operation()).collect();
         Self {
             flow,
             prefill,
@@ -121,8 +121,8 @@ impl Generator {
         }
     }
 
-    /// Draws a number below `n` with splitmix64.
-    fn below(&mut self, n: u64) -> u64 {
+    /// Draws a number below `n`, which must not be 0, with splitmix64.
+    fn draw_below(&mut self, n: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -133,22 +133,22 @@ impl Generator {
         u64::try_from(scaled).expect("less than n")
     }
 
-    fn quantity(&mut self) -> u32 {
-        u32::try_from(1 + self.below(100)).expect("at most 100")
+    fn draw_quantity(&mut self) -> u32 {
+        u32::try_from(1 + self.draw_below(100)).expect("at most 100")
     }
 
-    fn operation(&mut self) -> Operation {
-        let drawn = self.below(100);
+    fn draw_operation(&mut self) -> Operation {
+        let drawn = self.draw_below(100);
         match (self.flow, drawn) {
-            (Flow::Deep, ..50) | (Flow::Hot, ..9) => self.passive(),
-            (Flow::Deep, ..85) | (Flow::Hot, ..15) => self.cancel(),
-            (Flow::Deep, _) | (Flow::Hot, ..18) => self.market(),
-            (Flow::Hot, _) => self.shift(),
+            (Flow::Deep, ..50) | (Flow::Hot, ..9) => self.draw_add(),
+            (Flow::Deep, ..85) | (Flow::Hot, ..15) => self.draw_cancel(),
+            (Flow::Deep, _) | (Flow::Hot, ..18) => self.draw_market(),
+            (Flow::Hot, _) => self.draw_move(),
         }
     }
 
-    fn passive(&mut self) -> Operation {
-        let buys = self.below(2) == 0;
+    fn draw_add(&mut self) -> Operation {
+        let buys = self.draw_below(2) == 0;
         let (id, known) = self.draw_passive(buys);
         let LiveOrder { buys, price, left } = known;
         Operation::Add {
@@ -164,42 +164,42 @@ impl Generator {
             Flow::Deep => 500,
             Flow::Hot => 375,
         };
-        let offset = 1 + self.below(spread);
-        let left = self.quantity();
-        let price = self.beside(buys, offset);
+        let offset = 1 + self.draw_below(spread);
+        let left = self.draw_quantity();
+        let price = self.uncrossed_price(buys, offset);
         let known = LiveOrder { buys, price, left };
         debug_assert!(
-            self.best(!buys)
+            self.best_price(!buys)
                 .is_none_or(|best| (price < best) == buys && price != best)
         );
         let id = self.next_id;
         self.next_id += 1;
         self.orders.push(known);
         self.live.push(id);
-        self.side(buys).entry(price).or_default().push_back(id);
+        self.side_mut(buys).entry(price).or_default().push_back(id);
         (id, known)
     }
 
     /// Returns the price; if it would cross, one tick short of the other side's best.
-    fn beside(&self, buys: bool, offset: u64) -> u64 {
+    fn uncrossed_price(&self, buys: bool, offset: u64) -> u64 {
         if buys {
             let price = MIDDLE - offset;
-            let best = self.best(false);
+            let best = self.best_price(false);
             best.filter(|best| price >= *best)
                 .map_or(price, |best| best - 1)
         } else {
             let price = MIDDLE + offset;
-            let best = self.best(true);
+            let best = self.best_price(true);
             best.filter(|best| price <= *best)
                 .map_or(price, |best| best + 1)
         }
     }
 
-    fn side(&mut self, buys: bool) -> &mut BTreeMap<u64, VecDeque<u32>> {
+    fn side_mut(&mut self, buys: bool) -> &mut BTreeMap<u64, VecDeque<u32>> {
         if buys { &mut self.bids } else { &mut self.asks }
     }
 
-    fn best(&self, buys: bool) -> Option<u64> {
+    fn best_price(&self, buys: bool) -> Option<u64> {
         let first = |side: &BTreeMap<u64, VecDeque<u32>>| side.keys().next().copied();
         let last = |side: &BTreeMap<u64, VecDeque<u32>>| side.keys().next_back().copied();
         if buys {
@@ -212,7 +212,7 @@ impl Generator {
     /// Draws a living order, each with equal probability.
     fn draw_live(&mut self) -> Option<u32> {
         while !self.live.is_empty() {
-            let at = self.below(self.live.len() as u64);
+            let at = self.draw_below(self.live.len() as u64);
             let id = self
                 .live
                 .swap_remove(usize::try_from(at).expect("an index"));
@@ -227,7 +227,7 @@ impl Generator {
         let LiveOrder { buys, price, .. } = self.orders[id as usize];
         self.orders[id as usize].left = 0;
         debug_assert!(price > 0, "an order has a price");
-        let side = self.side(buys);
+        let side = self.side_mut(buys);
         let level = side.get_mut(&price).expect("a living order's level");
         level.retain(|other| *other != id);
         if level.is_empty() {
@@ -235,23 +235,25 @@ impl Generator {
         }
     }
 
-    fn cancel(&mut self) -> Operation {
+    fn draw_cancel(&mut self) -> Operation {
         match self.draw_live() {
             Some(id) => {
                 self.drop_order(id);
                 Operation::Cancel { id }
             }
-            None => self.passive(),
+            None => self.draw_add(),
         }
     }
 
-    fn market(&mut self) -> Operation {
-        let buys = self.below(2) == 0;
-        let quantity = self.quantity();
+    fn draw_market(&mut self) -> Operation {
+        let buys = self.draw_below(2) == 0;
+        let quantity = self.draw_quantity();
         let mut left = quantity;
         while left > 0 {
-            let Some(price) = self.best(!buys) else { break };
-            let level = &self.side(!buys)[&price];
+            let Some(price) = self.best_price(!buys) else {
+                break;
+            };
+            let level = &self.side_mut(!buys)[&price];
             let id = level[0];
             let order = &mut self.orders[id as usize];
             let taken = left.min(order.left);
@@ -266,9 +268,9 @@ impl Generator {
     }
 
     /// Draws a move; the new order is on the old one's side.
-    fn shift(&mut self) -> Operation {
+    fn draw_move(&mut self) -> Operation {
         let Some(from) = self.draw_live() else {
-            return self.passive();
+            return self.draw_add();
         };
         let buys = self.orders[from as usize].buys;
         self.drop_order(from);

@@ -25,12 +25,12 @@ pub struct SearchEngine {
 
 const PROVIDERS: u64 = 1_000;
 
-fn account(number: u64) -> AccountKey {
+fn account_key(number: u64) -> AccountKey {
     AccountKey(*blake3::hash(&number.to_le_bytes()).as_bytes())
 }
 
 /// Returns a pseudo-random number (splitmix64) below `n`.
-fn drawn(seed: u64, n: u64) -> u64 {
+fn pseudo_random(seed: u64, n: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -45,8 +45,8 @@ impl SearchEngine {
     /// If the exchange refuses an ask: the benchmark's figures are then wrong.
     pub fn new(attributes: Attributes, asks: u64) -> Self {
         let name = Name::try_from("search").expect("a short name");
-        let mut genesis = Genesis::new(name, account(u64::MAX));
-        let open = |number| (account(number), Name::default(), Credits(1 << 40));
+        let mut genesis = Genesis::new(name, account_key(u64::MAX));
+        let open = |number| (account_key(number), Name::default(), Credits(1 << 40));
         genesis.accounts = (0..=PROVIDERS).map(open).collect();
         genesis.rules.open_orders_max = u32::MAX;
         let mut exchange = Exchange::new(genesis);
@@ -57,11 +57,13 @@ impl SearchEngine {
                 break;
             }
             let numbers = left - count..left;
-            let ask = |number| Command::PlaceAsk(Box::new(ask(attributes, number)));
-            place(&mut exchange, nonce, numbers.map(ask).collect());
+            let ask = |number| Command::PlaceAsk(Box::new(build_ask(attributes, number)));
+            place_orders(&mut exchange, nonce, numbers.map(ask).collect());
             left -= count;
         }
-        let bids = (0..4_096).map(|number| bid(attributes, number)).collect();
+        let bids = (0..4_096)
+            .map(|number| build_bid(attributes, number))
+            .collect();
         Self { exchange, bids }
     }
 
@@ -69,9 +71,9 @@ impl SearchEngine {
     ///
     /// # Panics
     /// If the exchange refuses the bid: the benchmark's figures are then wrong.
-    pub fn search(&self, number: usize) -> FirstAsk {
+    pub fn find_ask(&self, number: usize) -> FirstAsk {
         let bid = &self.bids[number % self.bids.len()];
-        let found = self.exchange.first_ask(account(PROVIDERS), bid);
+        let found = self.exchange.first_ask(account_key(PROVIDERS), bid);
         found.expect("the bid is sound")
     }
 
@@ -81,10 +83,10 @@ impl SearchEngine {
     }
 }
 
-fn place(exchange: &mut Exchange, nonce: u64, commands: Vec<Command>) {
+fn place_orders(exchange: &mut Exchange, nonce: u64, commands: Vec<Command>) {
     let batch = Batch {
         market: exchange.market(),
-        account: account(nonce % PROVIDERS),
+        account: account_key(nonce % PROVIDERS),
         nonce: Nonce(nonce),
         expires: Millis(3_600_000),
         commands,
@@ -99,15 +101,15 @@ fn place(exchange: &mut Exchange, nonce: u64, commands: Vec<Command>) {
     }
 }
 
-fn model(attributes: Attributes, number: u64) -> Resources {
-    let model = drawn(number, 24);
+fn device_resources(attributes: Attributes, number: u64) -> Resources {
+    let model = pseudo_random(number, 24);
     let usual = Resources {
         kind: KindCode((model % 6) as u16),
         memory_bytes: (8 << 30) << (2 * (model / 6 % 4)),
         throughput: Throughput::default().with(Dtype::F32, 20_000_000 + model * 100_000),
         memory_bandwidth: 500 << 30,
-        region: Region(drawn(number ^ 1 << 40, 16) as u8),
-        features: Features(drawn(number ^ 1 << 41, 256) as u32),
+        region: Region(pseudo_random(number ^ 1 << 40, 16) as u8),
+        features: Features(pseudo_random(number ^ 1 << 41, 256) as u32),
         ..Resources::default()
     };
     if attributes == Attributes::Usual {
@@ -126,12 +128,12 @@ fn model(attributes: Attributes, number: u64) -> Resources {
     }
 }
 
-fn ask(attributes: Attributes, number: u64) -> Ask {
+fn build_ask(attributes: Attributes, number: u64) -> Ask {
     Ask {
         device: DeviceId(number),
         capacity: Units(1),
-        resources: model(attributes, number),
-        limit: Limit::Price(Price(1 + drawn(number ^ 1 << 42, 1_000_000))),
+        resources: device_resources(attributes, number),
+        limit: Limit::Price(Price(1 + pseudo_random(number ^ 1 << 42, 1_000_000))),
         quantity: Units(1),
         duration_min: Millis(1_000),
         duration_max: Millis(3_600_000),
@@ -143,13 +145,15 @@ fn ask(attributes: Attributes, number: u64) -> Ask {
     }
 }
 
-fn bid(attributes: Attributes, number: u64) -> Bid {
-    let like = model(attributes, number ^ 1 << 43);
+fn build_bid(attributes: Attributes, number: u64) -> Bid {
+    let like = device_resources(attributes, number ^ 1 << 43);
     let wants = match attributes {
         Attributes::Usual => Wants {
             memory_bytes: like.memory_bytes,
-            regions: Regions::of(&[like.region]),
-            features: Features(1 << drawn(number, 8) | 1 << drawn(number ^ 1 << 44, 8)),
+            regions: Regions::from_regions(&[like.region]),
+            features: Features(
+                1 << pseudo_random(number, 8) | 1 << pseudo_random(number ^ 1 << 44, 8),
+            ),
             ..Wants::default()
         },
         Attributes::Adversarial => Wants {

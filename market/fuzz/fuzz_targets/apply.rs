@@ -24,12 +24,12 @@ fuzz_target!(|bytes: &[u8]| {
     let mut exchange = Exchange::new(genesis);
     let mut now = Millis(0);
     for (nonce, (who, later, commands)) in (1..).zip(steps) {
-        now = now.after(Millis(later.into()));
+        now = now.saturating_add(Millis(later.into()));
         let batch = Batch {
             market: exchange.market(),
             account: account(who),
             nonce: Nonce(nonce),
-            expires: now.after(Millis(60_000)),
+            expires: now.saturating_add(Millis(60_000)),
             commands,
         };
         let signed = SignedBatch { batch, signature: Signature([0; 64]) };

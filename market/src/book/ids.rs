@@ -31,7 +31,7 @@ pub struct IdIndex {
 }
 
 impl IdIndex {
-    fn split(id: OrderId) -> (u64, usize) {
+    fn split_id(id: OrderId) -> (u64, usize) {
         let within = id.0 % PAGE as u64;
         (id.0 / PAGE as u64, within as usize)
     }
@@ -42,12 +42,12 @@ impl IdIndex {
         }
         // An order restored after a failed amend can be older than the first page.
         while number < self.first {
-            self.pages.push_front(IdPage::empty());
+            self.pages.push_front(IdPage::new_empty());
             self.first -= 1;
         }
         let at = usize::try_from(number - self.first).expect("pages fit in memory");
         while self.pages.len() <= at {
-            self.pages.push_back(IdPage::empty());
+            self.pages.push_back(IdPage::new_empty());
         }
         debug_assert!(self.first <= number, "the page is not before the first");
         debug_assert!(at < self.pages.len(), "the page is there");
@@ -55,16 +55,16 @@ impl IdIndex {
     }
 
     pub(crate) fn get(&self, id: OrderId) -> Option<u32> {
-        let (number, within) = Self::split(id);
+        let (number, within) = Self::split_id(id);
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let place = *self.pages.get(at)?.places.get(within)?;
         (place != NONE).then_some(place)
     }
 
-    /// Records the slab index of an order that now rests.
+    /// Records the slab index of an order that now rests. The index must not hold the id already.
     #[inline]
     pub fn insert(&mut self, id: OrderId, place: u32) {
-        let (number, within) = Self::split(id);
+        let (number, within) = Self::split_id(id);
         let page = self.page_mut(number);
         if page.places.is_empty() {
             page.places = vec![NONE; PAGE];
@@ -81,7 +81,7 @@ impl IdIndex {
     #[inline]
     pub fn remove(&mut self, id: OrderId) -> Option<u32> {
         let place = self.get(id)?;
-        let (number, within) = Self::split(id);
+        let (number, within) = Self::split_id(id);
         let page = self.page_mut(number);
         assert!(page.live > 0, "a page with an order has one");
         assert_eq!(
@@ -132,7 +132,7 @@ impl IdIndex {
 }
 
 impl IdPage {
-    fn empty() -> Self {
+    fn new_empty() -> Self {
         Self {
             live: 0,
             places: Vec::new(),

@@ -46,18 +46,18 @@ impl Default for Levels {
 
 impl Levels {
     /// Returns the oldest order at the best price.
-    pub(super) fn best(&self) -> Option<u32> {
+    pub(super) fn best_order(&self) -> Option<u32> {
         let (_, at) = self.by_key.first_key_value()?;
         Some(self.levels[*at as usize].head)
     }
 
     /// Returns the number of orders at all prices.
-    pub(crate) fn orders(&self) -> u32 {
+    pub(crate) fn order_count(&self) -> u32 {
         self.orders
     }
 
     /// Returns the units at all prices.
-    pub(crate) fn units(&self) -> u64 {
+    pub(crate) fn total_units(&self) -> u64 {
         self.units
     }
 
@@ -78,14 +78,14 @@ impl Levels {
             count: 0,
             quantity: 0,
         };
-        let at = self.take(level);
+        let at = self.allocate_level(level);
         assert_eq!(self.levels[at as usize].count, 0, "a new level is empty");
         let earlier = self.by_key.insert(key, at);
         assert!(earlier.is_none(), "a price has one level");
         at
     }
 
-    fn take(&mut self, level: Level) -> u32 {
+    fn allocate_level(&mut self, level: Level) -> u32 {
         assert_eq!(level.count, 0, "a new level is empty");
         if self.free == NONE {
             let at = u32::try_from(self.levels.len()).expect("no more levels than orders");
@@ -100,13 +100,13 @@ impl Levels {
     }
 
     /// Returns the newest order of a level.
-    pub(super) fn tail(&self, level: u32) -> u32 {
+    pub(super) fn newest_order(&self, level: u32) -> u32 {
         debug_assert_ne!(level, NONE, "there is such a level");
         self.levels[level as usize].tail
     }
 
     /// Links an order into a level behind the order `prev`, or first if `prev` is [`NONE`].
-    pub(super) fn link(&mut self, slab: &mut Slab, level: u32, at: u32, prev: u32) {
+    pub(super) fn link_order(&mut self, slab: &mut Slab, level: u32, at: u32, prev: u32) {
         let level = &mut self.levels[level as usize];
         let next = match prev {
             NONE => std::mem::replace(&mut level.head, at),
@@ -120,15 +120,15 @@ impl Levels {
         (node.prev, node.next) = (prev, next);
         level.count.count_up();
         let units = u64::from(node.quantity.0);
-        level.quantity = more(level.quantity, units);
-        self.units = more(self.units, units);
+        level.quantity = add_units(level.quantity, units);
+        self.units = add_units(self.units, units);
         self.orders.count_up();
         assert_eq!(level.key, node.key, "an order is at its price");
         debug_assert!(level.quantity >= u64::from(level.count), "each has a unit");
         debug_assert!(level.head != NONE && level.tail != NONE, "it has both ends");
     }
 
-    pub(super) fn unlink(&mut self, slab: &mut Slab, at: u32) {
+    pub(super) fn unlink_order(&mut self, slab: &mut Slab, at: u32) {
         let node = *slab.get(at);
         let level = &mut self.levels[node.level as usize];
         match node.prev {
@@ -142,8 +142,8 @@ impl Levels {
         assert!(level.count > 0, "an order's level has an order");
         level.count.count_down();
         let units = u64::from(node.quantity.0);
-        level.quantity = less(level.quantity, units);
-        self.units = less(self.units, units);
+        level.quantity = subtract_units(level.quantity, units);
+        self.units = subtract_units(self.units, units);
         self.orders.count_down();
         assert_eq!(
             level.count == 0,
@@ -152,20 +152,22 @@ impl Levels {
         );
         assert!(level.quantity >= u64::from(level.count), "each has a unit");
         if level.count == 0 {
-            self.retire(node.level);
+            self.free_level(node.level);
         }
     }
 
-    pub(super) fn reduce(&mut self, level: u32, quantity: Units) {
+    /// Reduces the units of a level. Each of its orders must keep at least one unit.
+    pub(super) fn reduce_level(&mut self, level: u32, quantity: Units) {
         let level = &mut self.levels[level as usize];
         let before = level.quantity;
-        level.quantity = less(level.quantity, u64::from(quantity.0));
-        self.units = less(self.units, u64::from(quantity.0));
+        level.quantity = subtract_units(level.quantity, u64::from(quantity.0));
+        self.units = subtract_units(self.units, u64::from(quantity.0));
         debug_assert!(level.quantity < before, "something was taken off");
         assert!(level.quantity >= u64::from(level.count), "each has a unit");
     }
 
-    fn retire(&mut self, at: u32) {
+    /// Frees a level, which must have no orders any more.
+    fn free_level(&mut self, at: u32) {
         let level = &mut self.levels[at as usize];
         assert_eq!(level.quantity, 0, "an empty level has no units");
         assert_eq!(level.tail, NONE, "an empty level has no end");
@@ -176,11 +178,11 @@ impl Levels {
     }
 }
 
-fn more(sum: u64, units: u64) -> u64 {
+fn add_units(sum: u64, units: u64) -> u64 {
     sum.checked_add(units)
         .expect("2^32 orders of 2^32 units each are fewer")
 }
 
-fn less(sum: u64, units: u64) -> u64 {
+fn subtract_units(sum: u64, units: u64) -> u64 {
     sum.checked_sub(units).expect("what goes was counted")
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::OrderId;
 
 use super::{Key, NONE};
-use node::{Inner, LEAF, Leaf, Place, WIDTH, before, upto};
+use node::{Inner, LEAF, Leaf, Place, WIDTH, count_before, count_up_to};
 
 pub(crate) use node::{Demand, Summary};
 
@@ -38,7 +38,7 @@ pub(crate) struct Tree {
 impl Default for Tree {
     fn default() -> Self {
         Self {
-            leaves: vec![Leaf::empty()],
+            leaves: vec![Leaf::new_empty()],
             inners: Vec::new(),
             free_leaf: NONE,
             free_inner: NONE,
@@ -82,21 +82,21 @@ impl Visits {
     }
 
     /// Returns the steps made.
-    pub(crate) fn made(self) -> u32 {
+    pub(crate) fn steps_made(self) -> u32 {
         self.most.saturating_sub(self.left)
     }
 
     /// Returns the steps left.
-    pub(crate) fn left(self) -> u32 {
+    pub(crate) fn steps_left(self) -> u32 {
         self.left
     }
 
-    /// Adds the steps of another search that was a part of this one.
+    /// Spends the steps of another search that was a part of this one, as far as any are left.
     pub(crate) fn spend_all(&mut self, steps: u32) {
         self.left = self.left.saturating_sub(steps);
     }
 
-    fn spend(&mut self, steps: u32) -> bool {
+    fn spend_steps(&mut self, steps: u32) -> bool {
         let some = self.left > 0;
         self.left = self.left.saturating_sub(steps);
         debug_assert!(self.left < self.most || !some, "a step was spent");
@@ -116,7 +116,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn after(&self) -> Option<Place> {
+    fn resume_place(&self) -> Option<Place> {
         let (key, id) = self.from?;
         Some(Place {
             key: key.0,
@@ -142,10 +142,10 @@ impl Tree {
         };
         let own = of_terms[terms as usize];
         assert_ne!(id.0, 0, "orders count from 1");
-        let (leaf_at, path) = self.descend(place, Some(&own));
+        let (leaf_at, path) = self.find_leaf(place, Some(&own));
         let leaf = &mut self.leaves[leaf_at as usize];
-        leaf.fetch();
-        let at = before(&leaf.places[..leaf.len as usize], place);
+        leaf.prefetch_places();
+        let at = count_before(&leaf.places[..leaf.len as usize], place);
         debug_assert!(
             at == leaf.len as usize || leaf.places[at] != place,
             "it comes in once"
@@ -154,7 +154,7 @@ impl Tree {
             leaf.insert(at, place, slot, terms);
             return;
         }
-        let mut right = leaf.split();
+        let mut right = leaf.split_right();
         let half = leaf.len as usize;
         if at <= half {
             leaf.insert(at, place, slot, terms);
@@ -164,7 +164,7 @@ impl Tree {
         let left_summary = leaf.summary(of_terms);
         let (right_first, right_summary) = (right.places[0], right.summary(of_terms));
         let right_at = self.take_leaf(right);
-        self.grow(
+        self.insert_split(
             &path,
             leaf_at,
             left_summary,
@@ -173,7 +173,7 @@ impl Tree {
     }
 
     /// Finds the leaf for `place`, joining `own` into every summary on the path.
-    fn descend(&mut self, place: Place, own: Option<&Summary>) -> (u32, Path) {
+    fn find_leaf(&mut self, place: Place, own: Option<&Summary>) -> (u32, Path) {
         let mut path = Path::default();
         let mut at = self.root;
         for step in path.iter_mut().take(self.depth as usize) {
@@ -198,7 +198,7 @@ impl Tree {
 
     /// Inserts the right half of a split into the node above, and splits upwards while nodes are
     /// full.
-    fn grow(
+    fn insert_split(
         &mut self,
         path: &Path,
         left_at: u32,
@@ -216,7 +216,7 @@ impl Tree {
                 parent.insert(child + 1, first, at, summary);
                 return;
             }
-            let mut other = parent.split();
+            let mut other = parent.split_right();
             let half = parent.len as usize;
             if child < half {
                 parent.insert(child + 1, first, at, summary);
@@ -229,7 +229,7 @@ impl Tree {
         }
         debug_assert_eq!(left_at, self.root, "only the root has nothing above it");
         let left_first = self.first_of(left_at);
-        let mut root = Inner::empty();
+        let mut root = Inner::new_empty();
         root.insert(0, left_first, left_at, left_summary);
         root.insert(1, right.0, right.1, right.2);
         self.root = self.take_inner(root);
@@ -247,16 +247,16 @@ impl Tree {
         }
     }
 
-    /// Removes an order.
+    /// Removes an order, which must be in the tree and have its terms still in use.
     pub(crate) fn remove(&mut self, key: Key, id: OrderId, of_terms: &[Summary]) {
         let place = Place {
             key: key.0,
             id: id.0,
         };
-        let (leaf_at, path) = self.descend(place, None);
+        let (leaf_at, path) = self.find_leaf(place, None);
         let leaf = &mut self.leaves[leaf_at as usize];
-        leaf.fetch();
-        let at = before(&leaf.places[..leaf.len as usize], place);
+        leaf.prefetch_places();
+        let at = count_before(&leaf.places[..leaf.len as usize], place);
         assert!(
             at < leaf.len as usize && leaf.places[at] == place,
             "an open order is in its tree"
@@ -270,7 +270,7 @@ impl Tree {
             return;
         }
         if leaf.len == 0 {
-            self.cut(leaf_at, &path);
+            self.remove_leaf(leaf_at, &path);
             return;
         }
         let mut summary = leaf.summary(of_terms);
@@ -285,8 +285,8 @@ impl Tree {
         }
     }
 
-    /// Frees an empty leaf and every node above it that becomes empty.
-    fn cut(&mut self, leaf_at: u32, path: &Path) {
+    /// Frees a leaf, which must be empty, and every node above it that becomes empty.
+    fn remove_leaf(&mut self, leaf_at: u32, path: &Path) {
         if self.depth == 0 {
             return;
         }
@@ -313,11 +313,11 @@ impl Tree {
         if gone {
             *self = Self::default();
         }
-        self.lower();
+        self.lower_root();
     }
 
     /// Replaces a root that has one child by that child.
-    fn lower(&mut self) {
+    fn lower_root(&mut self) {
         let depth = self.depth;
         while self.depth > 0 && self.inners[self.root as usize].len == 1 {
             let old = self.root;
@@ -348,7 +348,7 @@ impl Tree {
     fn give_leaf(&mut self, at: u32) {
         assert_ne!(self.free_leaf, at, "a leaf is freed once");
         assert_eq!(self.leaves[at as usize].len, 0, "only an empty leaf goes");
-        self.leaves[at as usize] = Leaf::empty();
+        self.leaves[at as usize] = Leaf::new_empty();
         self.leaves[at as usize].orders[0].0 = self.free_leaf;
         self.free_leaf = at;
     }
@@ -369,7 +369,7 @@ impl Tree {
     fn give_inner(&mut self, at: u32) {
         assert_ne!(self.free_inner, at, "a node is freed once");
         assert!((at as usize) < self.inners.len(), "a node is one of ours");
-        self.inners[at as usize] = Inner::empty();
+        self.inners[at as usize] = Inner::new_empty();
         self.inners[at as usize].children[0] = self.free_inner;
         self.free_inner = at;
     }
@@ -379,16 +379,16 @@ impl Tree {
 impl Tree {
     /// Returns the slab index of the first order that may meet the demand and for which `suits` is
     /// true.
-    pub(crate) fn first(
+    pub(crate) fn first_match(
         &self,
         search: &Search<'_>,
         visits: &mut Visits,
         mut suits: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
-        self.walk(self.root, self.depth, search, visits, &mut suits)
+        self.walk_node(self.root, self.depth, search, visits, &mut suits)
     }
 
-    fn walk(
+    fn walk_node(
         &self,
         at: u32,
         above: u32,
@@ -401,14 +401,16 @@ impl Tree {
             return self.walk_leaf(&self.leaves[at as usize], search, visits, suits);
         }
         let inner = &self.inners[at as usize];
-        let start = search.after().map_or(0, |from| inner.child_for(from));
+        let start = search
+            .resume_place()
+            .map_or(0, |from| inner.child_for(from));
         for child in start..inner.len as usize {
-            if inner.places[child].key > search.limit.0 || !visits.spend(1) {
+            if inner.places[child].key > search.limit.0 || !visits.spend_steps(1) {
                 return None;
             }
             if inner.summaries[child].may_satisfy(&search.demand) {
                 let below = inner.children[child];
-                let found = self.walk(below, above - 1, search, visits, suits);
+                let found = self.walk_node(below, above - 1, search, visits, suits);
                 if found.is_some() {
                     return found;
                 }
@@ -425,9 +427,11 @@ impl Tree {
         suits: &mut impl FnMut(u32) -> bool,
     ) -> Option<u32> {
         let places = &leaf.places[..leaf.len as usize];
-        let start = search.after().map_or(0, |from| upto(places, from));
+        let start = search
+            .resume_place()
+            .map_or(0, |from| count_up_to(places, from));
         for (at, place) in places.iter().enumerate().skip(start) {
-            if place.key > search.limit.0 || !visits.spend(1) {
+            if place.key > search.limit.0 || !visits.spend_steps(1) {
                 return None;
             }
             let (slot, terms) = leaf.orders[at];
@@ -443,7 +447,7 @@ impl Tree {
     }
 
     /// Passes every order's slab index to `tell`, in order.
-    pub(crate) fn each(&self, mut tell: impl FnMut(u32)) {
+    pub(crate) fn for_each_order(&self, mut tell: impl FnMut(u32)) {
         self.each_below(self.root, self.depth, &mut tell);
     }
 

@@ -28,7 +28,7 @@ pub(crate) struct ClassBook {
 }
 
 impl ClassBook {
-    /// Creates an empty book without trades.
+    /// Creates an empty book without trades. `rules` must be those of the class.
     pub(super) fn new(class: Class, rules: ClassRules) -> Self {
         assert_eq!(rules.class, class, "a book is traded by its class's rules");
         Self {
@@ -44,13 +44,13 @@ impl ClassBook {
         }
     }
 
-    /// Records the trade that opens a lease on these resources.
+    /// Records the trade that opens a lease on these resources. The lease must be of this class.
     pub(super) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, on: &Resources) {
         assert_eq!(
             lease.class, self.class,
             "a lease is counted where it was traded"
         );
-        self.tape.print(now, lease.price, lease.quantity, on);
+        self.tape.record_print(now, lease.price, lease.quantity, on);
         self.open_leases.count_up();
         assert!(!self.is_vacant(), "an open lease keeps its class");
     }
@@ -64,18 +64,18 @@ impl ClassBook {
     /// Returns whether the book has no orders, open leases or due auction, so that only its tape
     /// would be lost.
     pub(super) fn is_vacant(&self) -> bool {
-        self.orders() == 0 && self.is_light()
+        self.order_count() == 0 && self.is_light()
     }
 
     /// Returns whether no order in the book holds a deposit, and no lease is open or auction due.
     pub(super) fn is_light(&self) -> bool {
         let is_idle = self.open_leases == 0 && self.auction_at.is_none();
-        is_idle && self.light_orders == self.orders()
+        is_idle && self.light_orders == self.order_count()
     }
 
     /// Returns the number of orders in the book.
-    pub(super) fn orders(&self) -> u32 {
-        let [asks, bids] = [Side::Ask, Side::Bid].map(|side| self.book.side(side).orders());
+    pub(super) fn order_count(&self) -> u32 {
+        let [asks, bids] = [Side::Ask, Side::Bid].map(|side| self.book.side(side).order_count());
         asks.checked_add(bids).expect("orders have 32-bit places")
     }
 

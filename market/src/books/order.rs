@@ -65,7 +65,7 @@ pub(super) struct OrderRecord {
 }
 
 impl OrderRecord {
-    pub(super) fn of(detail: &OrderDetail) -> Self {
+    pub(super) fn from_detail(detail: &OrderDetail) -> Self {
         let OrderDetail {
             slot,
             book,
@@ -99,7 +99,7 @@ impl OrderRecord {
 
     /// Restores the detail. For an ask, `resale` is the lease that it resells and `deposit` the
     /// credits that it holds.
-    pub(super) fn detail(&self, resale: LeaseId, deposit: Credits) -> OrderDetail {
+    pub(super) fn order_detail(&self, resale: LeaseId, deposit: Credits) -> OrderDetail {
         let kind = match self.side() {
             Side::Bid => OrderKind::Bid {
                 budget: Credits(self.value),
@@ -128,7 +128,7 @@ impl OrderRecord {
     }
 
     /// Subtracts the cost of a trade from a bid's budget.
-    pub(super) fn spend(&mut self, spent: Credits) {
+    pub(super) fn spend_budget(&mut self, spent: Credits) {
         assert_eq!(self.side(), Side::Bid, "only bids have a budget");
         let before = self.value;
         self.value = Credits(before).minus(spent).0;
@@ -142,7 +142,7 @@ impl OrderRecord {
         }
     }
 
-    pub(super) fn resells(&self) -> bool {
+    pub(super) fn is_resale(&self) -> bool {
         self.provider != NOBODY && self.provider != self.slot
     }
 }
@@ -160,7 +160,7 @@ impl Order {
     }
 
     /// Returns the lease whose rest the order resells, if it resells one.
-    pub(crate) fn resale(&self) -> Option<LeaseId> {
+    pub(crate) fn resold_lease(&self) -> Option<LeaseId> {
         match self.detail.kind {
             OrderKind::Ask { resale, .. } if resale.0 != 0 => Some(resale),
             _ => None,
@@ -178,7 +178,7 @@ impl Order {
     /// Returns the account that will run an ask's work, and the lease that the ask resells.
     pub(crate) fn provider(&self) -> (Slot, Option<LeaseId>) {
         match self.detail.kind {
-            OrderKind::Ask { provider, .. } => (provider, self.resale()),
+            OrderKind::Ask { provider, .. } => (provider, self.resold_lease()),
             OrderKind::Bid { .. } => unreachable!("only asks have providers"),
         }
     }

@@ -1,4 +1,5 @@
-//! Cancelling and amending resting orders.
+//! Cancelling and amending resting orders. An account can change only its own orders, and an amend
+//! that the exchange refuses will leave the order at its position.
 
 use crate::books::{Order, OrderKind};
 use crate::command::Acceptance;
@@ -35,15 +36,15 @@ impl Exchange {
         price: Price,
     ) -> Result<Acceptance, Refusal> {
         let order = self.own_order(context, id)?;
-        if order.resale().is_some() {
+        if order.resold_lease().is_some() {
             return Err(Refusal::ResaleFixed { order: id });
         }
         check_quantity(quantity, &self.books.book(order.detail.book).rules)?;
         if price == order.price && quantity <= order.remaining {
-            return Ok(self.shrink(id, quantity, context.events));
+            return Ok(self.shrink_order(id, quantity, context.events));
         }
         let (job, open_orders) = (
-            self.books.job(id),
+            self.books.bid_job(id),
             self.ledger.get(order.slot()).open_orders,
         );
         let (old, node, _) = self.take_out(id);
@@ -63,7 +64,7 @@ impl Exchange {
                 trades,
                 resting,
             }) => {
-                self.books.release(&old);
+                self.books.release_terms(&old);
                 let (account, reason) = (context.key, OrderEnd::Cancelled);
                 context.events.push(Event::OrderClosed {
                     account,
@@ -78,7 +79,7 @@ impl Exchange {
             }
             Ok(_) => unreachable!("placing an order places it"),
             Err(refusal) => {
-                self.secure(&old);
+                self.register_order(&old);
                 self.books.put_back(&old, job, node);
                 let open_now = self.ledger.get(old.slot()).open_orders;
                 assert_eq!(open_now, open_orders, "a refusal changes nothing");
@@ -87,7 +88,12 @@ impl Exchange {
         }
     }
 
-    fn shrink(&mut self, id: OrderId, quantity: Units, events: &mut Vec<Event>) -> Acceptance {
+    fn shrink_order(
+        &mut self,
+        id: OrderId,
+        quantity: Units,
+        events: &mut Vec<Event>,
+    ) -> Acceptance {
         let order = self.books.get(id).expect("the order is open");
         assert!(
             quantity.0 > 0,
@@ -96,13 +102,13 @@ impl Exchange {
         let less = order.remaining.minus(quantity);
         if less.0 > 0 {
             let released = self.hold_of(&order, less);
-            self.ledger.release(order.slot(), released);
+            self.ledger.release_escrow(order.slot(), released);
             if let OrderKind::Ask { device, .. } = order.detail.kind {
                 self.ledger
                     .get_mut(order.slot())
                     .withdraw_offer(device, less);
             }
-            let left = self.books.reduce(id, less);
+            let left = self.books.reduce_order(id, less);
             assert!(left.is_none(), "some of the order is left");
             self.weigh_again(id);
         }
@@ -110,7 +116,7 @@ impl Exchange {
             self.books.get(id).map(|order| order.remaining),
             Some(quantity)
         );
-        events.push(self.rested(&Order {
+        events.push(self.resting_event(&Order {
             remaining: quantity,
             ..order
         }));
@@ -139,7 +145,7 @@ impl Exchange {
             spot: terms.spot.prices,
             idle: terms.idle,
             accepts: terms.accepts,
-            tif: TimeInForce::until(order.detail.expires),
+            tif: TimeInForce::from_expiry(order.detail.expires),
         }
     }
 
@@ -159,7 +165,7 @@ impl Exchange {
             duration: terms.duration,
             start_delay_max: terms.start_delay_max,
             term: terms.term,
-            tif: TimeInForce::until(order.detail.expires),
+            tif: TimeInForce::from_expiry(order.detail.expires),
             job,
         }
     }

@@ -4,7 +4,7 @@
 //! the end toward which the longer side pushes, or the middle if neither side is longer. Every
 //! order on the right side of the price trades at it; orders at the last price on the longer side
 //! share pro rata. The auction excludes orders that suit no order of the other side, so that an
-//! order that cannot trade does not move the price. Pairing then checks which orders suit each
+//! order that cannot trade will not move the price. Pairing then checks which orders suit each
 //! other, cheapest ask and highest bid first.
 //!
 //! An auction considers only the best orders of each side and has a bound on its steps. If it
@@ -15,7 +15,7 @@ use crate::books::Order;
 use crate::event::Event;
 use crate::ids::BookId;
 use crate::order::Side;
-use crate::units::{Count, Millis, Price, Rounding, Units, divided, product};
+use crate::units::{Count, Millis, Price, Rounding, Units, divide_rounded, widening_product};
 
 use super::matching::{Fill, bids_for};
 use super::steps::{Steps, TIMER_STEPS};
@@ -43,7 +43,7 @@ pub(super) struct Clearing {
 impl Exchange {
     /// Schedules the next auction of this book, unless one is due.
     pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
-        let at = self.now.floor(interval).after(interval);
+        let at = self.now.floor_to(interval).saturating_add(interval);
         assert!(at > self.now, "an auction is held later");
         let class = self.books.book_mut(book);
         debug_assert_eq!(
@@ -65,9 +65,9 @@ impl Exchange {
     ) {
         self.books.book_mut(book).auction_at = None;
         let class = self.books.book(book);
-        let (asks, bids) = self.heard(book, steps);
+        let (asks, bids) = self.eligible_orders(book, steps);
         let (tick, interval) = (class.rules.tick, class.rules.auction);
-        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
+        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side_orders(class, side));
         let mut is_cut = sides
             .into_iter()
             .any(|mut side| side.nth(ORDERS_MAX).is_some());
@@ -87,7 +87,7 @@ impl Exchange {
             price,
             left: PAIRED_STEPS,
         };
-        self.pair(&mut pairing, &mut asks, &mut bids, events);
+        self.pair_orders(&mut pairing, &mut asks, &mut bids, events);
         // Orders that predicates kept from pairing may still pair with the units left out above.
         let left = |shares: &mut Vec<Share>| {
             shares
@@ -96,21 +96,21 @@ impl Exchange {
         };
         left(&mut asks);
         left(&mut bids);
-        self.pair(&mut pairing, &mut asks, &mut bids, events);
-        steps.spend(PAIRED_STEPS.saturating_sub(pairing.left));
+        self.pair_orders(&mut pairing, &mut asks, &mut bids, events);
+        steps.spend_steps(PAIRED_STEPS.saturating_sub(pairing.left));
         is_cut |= pairing.left == 0;
         if let Some(interval) = interval.filter(|_| is_cut) {
             self.call_auction(book, interval);
         }
     }
 
-    /// Returns the best orders of each side that suit any order of the other; the rest have no
+    /// Returns the best orders of each side that suit any order of the other; the rest must have no
     /// influence on the price.
-    fn heard(&self, book: BookId, steps: &mut Steps) -> (Vec<Order>, Vec<Order>) {
+    fn eligible_orders(&self, book: BookId, steps: &mut Steps) -> (Vec<Order>, Vec<Order>) {
         let class = self.books.book(book);
         let best = |side| {
             self.books
-                .side(class, side)
+                .side_orders(class, side)
                 .take(ORDERS_MAX)
                 .collect::<Vec<_>>()
         };
@@ -125,7 +125,7 @@ impl Exchange {
             suits
         });
         // An all-or-none bid from before the class had auctions waits until the class has none.
-        let in_parts = |bid: &Order| !self.view(bid).terms.all_or_none;
+        let in_parts = |bid: &Order| !self.bid_view(bid).terms.all_or_none;
         bids.retain(|bid| in_parts(bid) && self.suits_some_ask(bid, &asks, each, steps));
         (asks, bids)
     }
@@ -147,7 +147,7 @@ impl Exchange {
     /// Returns whether an ask could trade with any bid in the book.
     fn suits_some_bid(&self, ask: &Order, visits: &mut Visits) -> bool {
         let terms = self.books.ask_terms.get(ask.detail.terms);
-        let suits = |bid: &Order| self.lack(ask, self.view(bid)).is_none();
+        let suits = |bid: &Order| self.find_lack(ask, self.bid_view(bid)).is_none();
         let query = bids_for(ask, terms);
         self.books.next(&query, None, visits, suits).is_some()
     }
@@ -155,17 +155,17 @@ impl Exchange {
     /// Returns whether a bid could trade with any of these asks, the cheapest first. Any ask that
     /// suits a bid is among the asks that suit some bid.
     fn suits_some_ask(&self, bid: &Order, asks: &[Order], each: u32, steps: &mut Steps) -> bool {
-        let view = self.view(bid);
+        let view = self.bid_view(bid);
         let most = (each / Visits::CHECK) as usize;
         let cheap = asks
             .iter()
             .take_while(|ask| ask.price <= bid.price)
             .take(most);
-        let mut cheap = cheap.inspect(|_| steps.spend(Visits::CHECK));
-        cheap.any(|ask| self.lack(ask, view).is_none())
+        let mut cheap = cheap.inspect(|_| steps.spend_steps(Visits::CHECK));
+        cheap.any(|ask| self.find_lack(ask, view).is_none())
     }
 
-    fn pair(
+    fn pair_orders(
         &mut self,
         pairing: &mut Pairing,
         asks: &mut [Share],
@@ -185,14 +185,14 @@ impl Exchange {
                     return;
                 }
                 pairing.left = pairing.left.saturating_sub(Visits::CHECK);
-                if !self.pairs(ask, bid, quantity) {
+                if !self.can_pair(ask, bid, quantity) {
                     continue;
                 }
                 let order = self
                     .books
                     .get(bid.order.id)
                     .expect("a share is of an open order");
-                let live = self.live_bid(order, self.books.job(order.id));
+                let live = self.live_bid(order, self.books.bid_job(order.id));
                 assert_ne!(ask.order.id, bid.order.id, "an order is on one side");
                 let fill = Fill {
                     ask: ask.order.id,
@@ -209,9 +209,12 @@ impl Exchange {
         }
     }
 
-    fn pairs(&self, ask: &Share, bid: &Share, quantity: u32) -> bool {
+    fn can_pair(&self, ask: &Share, bid: &Share, quantity: u32) -> bool {
         let whole = ask.order.provider().1.is_some() && quantity < ask.order.remaining.0;
-        !whole && self.lack(&ask.order, self.view(&bid.order)).is_none()
+        !whole
+            && self
+                .find_lack(&ask.order, self.bid_view(&bid.order))
+                .is_none()
     }
 }
 
@@ -244,7 +247,7 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
     );
     // Supply rises and demand falls with the price: one pass with two running sums.
     let mut supply: u64 = 0;
-    let mut demand = total(bids);
+    let mut demand = total_remaining(bids);
     let (mut asks, mut bids) = (asks.iter().peekable(), bids.iter().rev().peekable());
     let mut best: Option<PriceRange> = None;
     for price in prices {
@@ -254,7 +257,7 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
         while let Some(bid) = bids.next_if(|bid| bid.price < price) {
             demand = demand.saturating_sub(bid.remaining.0.into());
         }
-        best = PriceRange::better(
+        best = PriceRange::pick_better(
             best,
             PriceRange {
                 low: price,
@@ -264,10 +267,10 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
             },
         );
     }
-    best.map(|best| best.clearing(tick))
+    best.map(|best| best.clearing_at(tick))
 }
 
-fn total(orders: &[Order]) -> u64 {
+fn total_remaining(orders: &[Order]) -> u64 {
     orders
         .iter()
         .map(|order| u64::from(order.remaining.0))
@@ -284,7 +287,7 @@ struct PriceRange {
 }
 
 impl PriceRange {
-    fn quantity(&self) -> u64 {
+    fn tradable_quantity(&self) -> u64 {
         self.supply.min(self.demand)
     }
 
@@ -293,11 +296,11 @@ impl PriceRange {
     }
 
     /// Prefers more units, then a smaller surplus; joins equal candidates to a range.
-    fn better(old: Option<Self>, new: Self) -> Option<Self> {
+    fn pick_better(old: Option<Self>, new: Self) -> Option<Self> {
         let Some(old) = old else {
             return Some(new);
         };
-        let rank = |one: &Self| (one.quantity(), std::cmp::Reverse(one.surplus()));
+        let rank = |one: &Self| (one.tradable_quantity(), std::cmp::Reverse(one.surplus()));
         match rank(&new).cmp(&rank(&old)) {
             std::cmp::Ordering::Greater => Some(new),
             std::cmp::Ordering::Less => Some(old),
@@ -308,19 +311,19 @@ impl PriceRange {
         }
     }
 
-    fn clearing(&self, tick: Price) -> Clearing {
+    fn clearing_at(&self, tick: Price) -> Clearing {
         debug_assert!(self.low <= self.high, "a range has an end");
         let price = match self.demand.cmp(&self.supply) {
             std::cmp::Ordering::Greater => self.high,
             std::cmp::Ordering::Less => self.low,
             std::cmp::Ordering::Equal => {
                 let middle = Price(self.low.0.midpoint(self.high.0));
-                middle.floor(tick).max(self.low)
+                middle.floor_to(tick).max(self.low)
             }
         };
         Clearing {
             price,
-            quantity: self.quantity(),
+            quantity: self.tradable_quantity(),
         }
     }
 }
@@ -355,7 +358,7 @@ fn share_level(level: &[&Order], given: u64, wanted: u64, shares: &mut Vec<Share
     );
     for order in level {
         let open = order.remaining.0;
-        let part = divided(product(open.into(), given), wanted, Rounding::Down);
+        let part = divide_rounded(widening_product(open.into(), given), wanted, Rounding::Down);
         let allotted = part.and_then(|part| u32::try_from(part.0).ok());
         let allotted = allotted.expect("a part is no more than the order");
         rest = rest.saturating_sub(allotted.into());

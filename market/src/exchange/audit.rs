@@ -1,7 +1,7 @@
 //! The audit: it recounts every running figure.
 //!
-//! The exchange checks its balance equation after every command; the audit walks the whole state
-//! and is for tests, for a replica after a restore, and for cases of doubt.
+//! The exchange checks its balance equation after every command; the audit walks the whole state.
+//! You should run it in tests, on a replica after a restore, and in cases of doubt.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ impl Exchange {
         self.audit_books();
         self.audit_timers();
         assert_eq!(self.spot, self.spot_leases(), "the displaceable leases");
-        let priced = self.books.all();
+        let priced = self.books.all_orders();
         let priced = priced.filter_map(|order| self.spot_ask_key(&order));
         assert_eq!(self.spot_asks, priced.collect(), "the asks at spot prices");
         assert_eq!(
@@ -50,8 +50,14 @@ impl Exchange {
         let open = |id: &RequestId| self.requests.get(id).is_some_and(|one| one.lock.is_none());
         assert!(self.light_requests.iter().all(open), "light requests wait");
         let open = self.leases.values().filter(|lease| !lease.is_closed());
-        let asks = self.books.all().filter(|order| order.side() == Side::Ask);
-        let bids = self.books.all().filter(|order| order.side() == Side::Bid);
+        let asks = self
+            .books
+            .all_orders()
+            .filter(|order| order.side() == Side::Ask);
+        let bids = self
+            .books
+            .all_orders()
+            .filter(|order| order.side() == Side::Bid);
         let (open, asks, bids) = (
             open.count() as u64,
             asks.count() as u64,
@@ -64,8 +70,16 @@ impl Exchange {
             "the census"
         );
         let users = open + asks;
-        assert_eq!(self.books.ask_terms.users(), users, "users of ask terms");
-        assert_eq!(self.books.bid_terms.users(), bids, "users of bid terms");
+        assert_eq!(
+            self.books.ask_terms.total_users(),
+            users,
+            "users of ask terms"
+        );
+        assert_eq!(
+            self.books.bid_terms.total_users(),
+            bids,
+            "users of bid terms"
+        );
     }
 
     fn audit_accounts(&self) {
@@ -73,12 +87,12 @@ impl Exchange {
             ..self.ledger.totals()
         };
         (sums.available, sums.escrow, sums.stake) = Default::default();
-        let mut expected = self.expected();
+        let mut expected = self.expected_figures();
         for account in self.ledger.accounts() {
             sums.available = sums.available.plus(account.available);
             sums.escrow = sums.escrow.plus(account.escrow);
             sums.stake = sums.stake.plus(account.stake);
-            let slot = self.ledger.known(account.key);
+            let slot = self.ledger.expect_slot(account.key);
             let pool = |(device, pool): (&DeviceId, &Pool)| {
                 assert!(
                     pool.offered.0 + pool.leased.0 <= pool.capacity.0,
@@ -112,9 +126,9 @@ impl Exchange {
         self.ledger.assert_balanced();
     }
 
-    fn expected(&self) -> BTreeMap<Slot, AccountFigures> {
+    fn expected_figures(&self) -> BTreeMap<Slot, AccountFigures> {
         let mut expected: BTreeMap<Slot, AccountFigures> = BTreeMap::new();
-        for order in self.books.all() {
+        for order in self.books.all_orders() {
             let own = expected.entry(order.slot()).or_default();
             own.open_orders += 1;
             own.escrow += self.hold_of(&order, order.remaining).0 + order.deposit().0;
@@ -133,7 +147,7 @@ impl Exchange {
             expect_lease(lease, &mut expected);
         }
         for request in self.requests.values() {
-            let slot = self.ledger.known(request.account);
+            let slot = self.ledger.expect_slot(request.account);
             let own = expected.entry(slot).or_default();
             own.open_requests += 1;
             if request.direction == Direction::Withdrawal {
@@ -153,7 +167,7 @@ impl Exchange {
                 book.open_leases as usize,
                 "the open leases of a class"
             );
-            let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(book, side));
+            let sides = [Side::Ask, Side::Bid].map(|side| self.books.side_orders(book, side));
             let light = sides
                 .into_iter()
                 .flatten()
@@ -166,7 +180,10 @@ impl Exchange {
             for side in [Side::Ask, Side::Bid] {
                 let orders = self.books.searched_side(book, side);
                 assert!(
-                    orders.iter().copied().eq(self.books.side(book, side)),
+                    orders
+                        .iter()
+                        .copied()
+                        .eq(self.books.side_orders(book, side)),
                     "both ways through a side meet the same"
                 );
                 let place = |order: &Order| match side {
@@ -190,7 +207,7 @@ impl Exchange {
                 let units = orders.iter().map(|order| u64::from(order.remaining.0));
                 assert_eq!(
                     units.sum::<u64>(),
-                    book.book.side(side).units(),
+                    book.book.side(side).total_units(),
                     "all units"
                 );
             }
@@ -199,14 +216,14 @@ impl Exchange {
 
     fn audit_timers(&self) {
         let mut timers: BTreeSet<(Millis, Timer)> = BTreeSet::new();
-        for order in self.books.all() {
+        for order in self.books.all_orders() {
             timers.insert((order.detail.expires, Timer::OrderExpires(order.id)));
         }
         timers.retain(|(at, _)| *at != Millis(u64::MAX));
         for lease in self.leases.values() {
             match lease.state {
                 LeaseState::Active | LeaseState::Ending { .. } => {
-                    timers.insert((lease.ends(), Timer::LeaseEnds(lease.id)));
+                    timers.insert((lease.end_time(), Timer::LeaseEnds(lease.id)));
                 }
                 LeaseState::Due { until, .. } => {
                     timers.insert((until, Timer::LeaseCloses(lease.id)));

@@ -24,14 +24,15 @@ pub(super) struct BidView<'a> {
 }
 
 impl LiveBid {
-    pub(super) fn view(&self) -> BidView<'_> {
+    pub(super) fn as_view(&self) -> BidView<'_> {
         let Self { order, terms, .. } = self;
         BidView { order, terms }
     }
 }
 
 impl Exchange {
-    pub(super) fn view<'a>(&'a self, order: &'a Order) -> BidView<'a> {
+    /// Returns an order with its terms. The order must be a bid.
+    pub(super) fn bid_view<'a>(&'a self, order: &'a Order) -> BidView<'a> {
         debug_assert_eq!(order.side(), Side::Bid, "only bids have a bid's terms");
         let terms = self.books.bid_terms.get(order.detail.terms);
         BidView { order, terms }

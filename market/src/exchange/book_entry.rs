@@ -16,11 +16,11 @@ impl Exchange {
             return Credits::ZERO;
         }
         let duration = self.books.bid_terms.get(order.detail.terms).duration;
-        let hold = order.price.escrow(quantity, duration);
+        let hold = order.price.escrow_for(quantity, duration);
         hold.expect("bounded by the budget")
     }
 
-    pub(super) fn rested(&self, order: &Order) -> Event {
+    pub(super) fn resting_event(&self, order: &Order) -> Event {
         Event::Rested {
             account: self.ledger.get(order.slot()).key,
             order: order.id,
@@ -40,7 +40,7 @@ impl Exchange {
     ) -> Credits {
         let (order, _, released) = self.take_out(id);
         assert_eq!(order.id, id, "the order asked for is the one that goes");
-        self.books.release(&order);
+        self.books.release_terms(&order);
         let account = self.ledger.get(order.slot()).key;
         events.push(Event::OrderClosed {
             account,
@@ -50,21 +50,23 @@ impl Exchange {
         released
     }
 
-    /// Puts an order into its book, last at its price.
+    /// Puts an order into its book, last at its price. The order must not have expired.
     pub(super) fn put_in(&mut self, order: &Order, job: JobId) {
-        self.secure(order);
+        self.register_order(order);
         self.books.insert(order, job);
     }
 
     /// Holds the credits of an order in the book, counts it and sets its timer.
-    pub(super) fn secure(&mut self, order: &Order) {
+    pub(super) fn register_order(&mut self, order: &Order) {
         let slot = order.slot();
         assert!(
             order.detail.expires > self.now,
             "what has expired does not rest"
         );
         match order.detail.kind {
-            OrderKind::Bid { .. } => self.ledger.hold(slot, self.hold_of(order, order.remaining)),
+            OrderKind::Bid { .. } => self
+                .ledger
+                .hold_in_escrow(slot, self.hold_of(order, order.remaining)),
             OrderKind::Ask {
                 device,
                 resale: LeaseId(0),
@@ -73,10 +75,10 @@ impl Exchange {
             } => {
                 let capacity = self.books.ask_terms.get(order.detail.terms).capacity;
                 if deposit.0 > 0 {
-                    self.ledger.hold(slot, deposit);
+                    self.ledger.hold_in_escrow(slot, deposit);
                 }
                 let account = self.ledger.get_mut(slot);
-                account.offer(device, capacity, order.remaining);
+                account.add_offer(device, capacity, order.remaining);
                 if deposit.0 == 0 {
                     account.free_asks.count_up();
                 }
@@ -87,7 +89,7 @@ impl Exchange {
             assert!(self.spot_asks.insert(key), "an ask is listed once");
         }
         self.ledger.get_mut(slot).open_orders.count_up();
-        self.weigh(order);
+        self.index_if_light(order);
         if order.detail.expires != NEVER {
             let expiry = (order.detail.expires, Timer::OrderExpires(order.id));
             assert!(self.timers.insert(expiry), "an order expires once");
@@ -104,7 +106,7 @@ impl Exchange {
         assert!(order.remaining.0 > 0, "an open order has units left");
         let held = self.hold_of(&order, order.remaining).plus(order.deposit());
         match order.detail.kind {
-            OrderKind::Bid { .. } => self.ledger.release(order.slot(), held),
+            OrderKind::Bid { .. } => self.ledger.release_escrow(order.slot(), held),
             OrderKind::Ask {
                 device,
                 resale: LeaseId(0),
@@ -115,7 +117,7 @@ impl Exchange {
             }
             OrderKind::Ask { .. } => {}
         }
-        self.forget(&order);
+        self.unregister_order(&order);
         assert_eq!(
             node.quantity, order.remaining,
             "the book and the order agree"
@@ -123,17 +125,17 @@ impl Exchange {
         (order, node, held)
     }
 
-    /// Removes the counts and timers of an order that has left the book, and releases an ask's
-    /// deposit.
-    pub(super) fn forget(&mut self, order: &Order) {
+    /// Removes the counts and timers of an order, and releases an ask's deposit. The order must
+    /// have left the book before.
+    pub(super) fn unregister_order(&mut self, order: &Order) {
         if order.deposit().0 > 0 {
-            self.ledger.release(order.slot(), order.deposit());
+            self.ledger.release_escrow(order.slot(), order.deposit());
         }
         let account = self.ledger.get_mut(order.slot());
         assert!(account.open_orders > 0, "an order that leaves was counted");
         account.open_orders.count_down();
         let opened = account.opened;
-        if order.side() == Side::Ask && order.resale().is_none() && order.deposit().0 == 0 {
+        if order.side() == Side::Ask && order.resold_lease().is_none() && order.deposit().0 == 0 {
             assert!(account.free_asks > 0, "a free ask was counted");
             account.free_asks.count_down();
         }
@@ -147,7 +149,7 @@ impl Exchange {
             self.timers
                 .remove(&(order.detail.expires, Timer::OrderExpires(order.id)));
         }
-        if let Some(resale) = order.resale()
+        if let Some(resale) = order.resold_lease()
             && let Some(lease) = self.leases.get_mut(resale)
         {
             assert_eq!(lease.resale_ask, Some(order.id), "the lease knew its ask");

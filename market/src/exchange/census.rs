@@ -1,4 +1,4 @@
-//! The totals of an exchange, for monitoring.
+//! The totals of an exchange, which a monitor can read without a visit to each order and lease.
 
 use super::Exchange;
 
@@ -27,8 +27,8 @@ impl Exchange {
         debug_assert!(closed <= known, "closed leases are known");
         Census {
             accounts: self.ledger.accounts().len() as u64,
-            classes: self.books.classes(),
-            orders: self.books.orders(),
+            classes: self.books.class_count(),
+            orders: self.books.order_count(),
             orders_made: self.orders_made,
             leases: known.saturating_sub(closed),
             trades_made: self.trades_made,

@@ -1,4 +1,4 @@
-//! The checks of an order before the exchange matches it.
+//! The checks that an order must pass before the exchange matches it.
 
 use crate::class::Class;
 use crate::ids::{AccountKey, Slot};
@@ -12,7 +12,7 @@ use super::Exchange;
 
 impl Exchange {
     pub(super) fn class_rules(&self, class: Class) -> ClassRules {
-        match self.books.find(class) {
+        match self.books.find_book(class) {
             Some(book) => self.books.book(book).rules,
             None => self.rules.of_class(class),
         }
@@ -51,7 +51,7 @@ impl Exchange {
             Limit::Market => rules.tick,
         };
         Self::check_spot(ask, rules.tick)?;
-        if price.escrow(ask.quantity, ask.duration_max).is_none() {
+        if price.escrow_for(ask.quantity, ask.duration_max).is_none() {
             return Err(Refusal::AmountLarge {
                 what: Quantity::Cost,
             });
@@ -73,10 +73,10 @@ impl Exchange {
         check_named(&bid.wants.excluded)?;
         self.check_tif(bid.tif, bid.limit, bid.quantity)?;
         check_auction(rules, bid.tif, bid.all_or_none)?;
-        let affordable = Price::affordable(bid.budget, bid.quantity, bid.duration);
-        let affordable = affordable.floor(rules.tick);
+        let affordable = Price::max_affordable(bid.budget, bid.quantity, bid.duration);
+        let affordable = affordable.floor_to(rules.tick);
         if affordable.0 == 0 {
-            let needed = rules.tick.escrow(bid.quantity, bid.duration);
+            let needed = rules.tick.escrow_for(bid.quantity, bid.duration);
             let needed = needed.unwrap_or(Credits(u64::MAX));
             return Err(Refusal::BudgetSmall {
                 budget: bid.budget,
@@ -87,7 +87,7 @@ impl Exchange {
             Limit::Price(price) => check_price(price, rules.tick)?.min(affordable),
             Limit::Market => affordable,
         };
-        let most = price.escrow(bid.quantity, bid.duration);
+        let most = price.escrow_for(bid.quantity, bid.duration);
         assert!(
             most.is_some_and(|most| most <= bid.budget),
             "what is affordable is within the budget"
@@ -117,6 +117,7 @@ impl Exchange {
     }
 }
 
+/// Returns the price. It must be a multiple of the tick and not 0.
 pub(super) fn check_price(price: Price, tick: Price) -> Result<Price, Refusal> {
     if price.0 == 0 {
         return Err(Refusal::AmountZero {
@@ -144,9 +145,11 @@ pub(super) fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), 
     Ok(())
 }
 
+/// Checks an order of a class that can have auctions: if it does, the order must rest and must not
+/// be all-or-none.
 fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
     match rules.auction {
-        Some(interval) if whole || !tif.rests() => Err(Refusal::AuctionOnly { interval }),
+        Some(interval) if whole || !tif.can_rest() => Err(Refusal::AuctionOnly { interval }),
         _ => Ok(()),
     }
 }

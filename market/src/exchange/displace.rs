@@ -1,7 +1,7 @@
 //! Displacement: a higher bid takes over a spot lease's device, after the lease's notice.
 //!
 //! A bid displaces a lease only if no free ask suits. The cheapest lease goes first and, of equal
-//! ones, the newest; the new price is at least one tick above the old one, so that every
+//! ones, the newest; the new price must be at least one tick above the old one, so that every
 //! displacement gains.
 
 use std::cmp::Reverse;
@@ -42,12 +42,12 @@ impl Exchange {
         let mut displaced = Vec::new();
         let mut rest = wanted;
         let bought = |lease: &Lease| fills.iter().any(|fill| lease.resale_ask == Some(fill.ask));
-        for lease in self.displaceable(bid) {
+        for lease in self.displaceable_leases(bid) {
             if rest.0 == 0 {
                 break;
             }
             if lease.quantity <= rest && !bought(lease) {
-                displaced.push(self.displaced(lease, bid));
+                displaced.push(self.new_displacement(lease, bid));
                 rest = rest.minus(lease.quantity);
             }
         }
@@ -56,7 +56,7 @@ impl Exchange {
     }
 
     /// Returns the spot leases that a bid may displace, the first to go first.
-    pub(super) fn displaceable(&self, bid: &LiveBid) -> impl Iterator<Item = &Lease> {
+    pub(super) fn displaceable_leases(&self, bid: &LiveBid) -> impl Iterator<Item = &Lease> {
         let book = bid.order.detail.book;
         let tick = self.books.book(book).rules.tick;
         // A limit below one tick leaves an empty range, because no lease has the price zero.
@@ -71,10 +71,10 @@ impl Exchange {
     }
 
     /// Returns the cost of displacing a lease for a bid.
-    pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displacement {
+    pub(super) fn new_displacement(&self, lease: &Lease, bid: &LiveBid) -> Displacement {
         let price = self.price_of_displacing(lease, bid);
         debug_assert!(price <= bid.order.price, "a bid never pays above its limit");
-        let escrow = price.escrow(lease.quantity, bid.terms.duration);
+        let escrow = price.escrow_for(lease.quantity, bid.terms.duration);
         Displacement {
             lease: lease.id,
             price,
@@ -98,11 +98,19 @@ impl Exchange {
         let terms = self.books.ask_terms.get(parties.terms);
         let is_frozen = self.ledger.get(parties.provider).frozen.is_some();
         let is_paid = self.price_of_displacing(lease, bid) <= bid.order.price;
-        let provider = (parties.provider, terms.notice_for(&bid.terms));
-        !own && !is_frozen && is_paid && self.lack_of_terms(terms, provider, bid.view()).is_none()
+        !own && !is_frozen
+            && is_paid
+            && self
+                .lack_of_terms(
+                    terms,
+                    parties.provider,
+                    terms.notice_for(&bid.terms),
+                    bid.as_view(),
+                )
+                .is_none()
     }
 
-    pub(super) fn displace(
+    pub(super) fn displace_leases(
         &mut self,
         bid: &LiveBid,
         displaced: &[Displacement],
@@ -129,7 +137,7 @@ impl Exchange {
             displaced.price > lease.price,
             "nobody is displaced for nothing"
         );
-        let until = self.now.after(lease.notice).min(lease.deadline);
+        let until = self.now.saturating_add(lease.notice).min(lease.deadline);
         debug_assert!(until >= self.now, "notice is given beforehand");
         let terms = self.books.ask_terms.get(lease.parties.terms);
         let opening = LeaseOpening {

@@ -116,8 +116,10 @@ pub struct Exclusion {
 
 impl Exchange {
     /// Iterates over all asks, by class, best first.
-    pub fn asks(&self) -> impl Iterator<Item = Listing> {
-        self.books.by_class().flat_map(|book| self.listings(book))
+    pub fn all_asks(&self) -> impl Iterator<Item = Listing> {
+        self.books
+            .by_class()
+            .flat_map(|book| self.book_listings(book))
     }
 
     /// Iterates over about `most` asks, by class, best first. Each class has an equal share, so
@@ -125,25 +127,25 @@ impl Exchange {
     pub fn best_asks(&self, most: usize) -> impl Iterator<Item = Listing> {
         let each = self.each_of(most, |_| true);
         let books = self.books.by_class();
-        books.flat_map(move |book| self.listings(book).take(each))
+        books.flat_map(move |book| self.book_listings(book).take(each))
     }
 
     /// Returns the asks to list of each class to list about `most` in all.
     fn each_of(&self, most: usize, counts: impl Fn(&Class) -> bool) -> usize {
         let books = self.books.by_class();
         let offering =
-            |book: &&ClassBook| book.book.side(Side::Ask).orders() > 0 && counts(&book.class);
+            |book: &&ClassBook| book.book.side(Side::Ask).order_count() > 0 && counts(&book.class);
         let classes = books.filter(offering).count();
         let each = most.checked_div(classes).unwrap_or(most);
         each.max(ASKS_EACH_LEAST)
     }
 
-    fn listings<'a>(&'a self, book: &'a ClassBook) -> impl Iterator<Item = Listing> + 'a {
-        let asks = self.books.side(book, Side::Ask);
-        asks.map(|ask| self.listing(book.class, &ask))
+    fn book_listings<'a>(&'a self, book: &'a ClassBook) -> impl Iterator<Item = Listing> + 'a {
+        let asks = self.books.side_orders(book, Side::Ask);
+        asks.map(|ask| self.to_listing(book.class, &ask))
     }
 
-    fn listing(&self, class: Class, order: &Order) -> Listing {
+    fn to_listing(&self, class: Class, order: &Order) -> Listing {
         let terms = AskTerms::clone(self.books.ask_terms.get(order.detail.terms));
         let (provider, resale) = order.provider();
         let provider = self.ledger.get(provider);
@@ -163,7 +165,7 @@ impl Exchange {
             price: order.price,
             quantity: order.remaining,
             duration_min: terms.duration_min,
-            duration_max: self.longest(resale, terms.duration_max),
+            duration_max: self.longest_duration(resale, terms.duration_max),
             notice: terms.notice,
             spot: match resale {
                 Some(_) => Vec::new(),
@@ -176,8 +178,8 @@ impl Exchange {
     }
 
     /// Limits a resale to the time that its lease has left.
-    fn longest(&self, resale: Option<LeaseId>, duration_max: Millis) -> Millis {
-        let left = resale.map(|lease| self.leases[&lease].deadline.since(self.now));
+    fn longest_duration(&self, resale: Option<LeaseId>, duration_max: Millis) -> Millis {
+        let left = resale.map(|lease| self.leases[&lease].deadline.saturating_since(self.now));
         left.map_or(duration_max, |left| left.min(duration_max))
     }
 
@@ -186,13 +188,13 @@ impl Exchange {
     ///
     /// # Errors
     /// If the exchange would refuse the bid before it searches for asks.
-    pub fn explain(&self, buyer: AccountKey, bid: &Bid) -> Result<Explanation, Refusal> {
+    pub fn explain_bid(&self, buyer: AccountKey, bid: &Bid) -> Result<Explanation, Refusal> {
         let slot = self
             .ledger
-            .slot(buyer)
+            .find_slot(buyer)
             .ok_or(Refusal::AccountUnknown { account: buyer })?;
         let price = self.check_bid(bid, &self.class_rules(bid.class))?;
-        let live = imagined(slot, price, bid);
+        let live = hypothetical_bid(slot, price, bid);
         let mut found = Explanation::default();
         let mut ruled: BTreeMap<Lack, Exclusion> = BTreeMap::new();
         let is_alike =
@@ -200,11 +202,13 @@ impl Exchange {
         let each = self.each_of(EXPLAINED_MAX, is_alike);
         for book in self.books.by_class().filter(|book| is_alike(&book.class)) {
             let class = book.class;
-            for ask in self.books.side(book, Side::Ask).take(each) {
+            for ask in self.books.side_orders(book, Side::Ask).take(each) {
                 found.seen.count_up();
                 match self.any_lack(&class, &ask, &live, bid) {
                     None => found.eligible.count_up(),
-                    Some(lack) => tally(&mut ruled, lack, self.figures(lack, &ask, &live)),
+                    Some(lack) => {
+                        count_exclusion(&mut ruled, lack, self.lack_figures(lack, &ask, &live))
+                    }
                 }
             }
         }
@@ -219,16 +223,16 @@ impl Exchange {
     pub fn first_ask(&self, buyer: AccountKey, bid: &Bid) -> Result<FirstAsk, Refusal> {
         let slot = self
             .ledger
-            .slot(buyer)
+            .find_slot(buyer)
             .ok_or(Refusal::AccountUnknown { account: buyer })?;
         let price = self.check_bid(bid, &self.class_rules(bid.class))?;
-        let Some(book) = self.books.find(bid.class) else {
+        let Some(book) = self.books.find_book(bid.class) else {
             return Ok(FirstAsk {
                 ask: None,
                 visits: 0,
             });
         };
-        let live = imagined(slot, price, bid);
+        let live = hypothetical_bid(slot, price, bid);
         // This considers only the asks' limits, because it measures the visits of the index.
         let query = BookQuery {
             book,
@@ -237,29 +241,35 @@ impl Exchange {
             limit: price,
         };
         let mut visits = Visits::new();
-        let suits = |ask: &Order| self.lack(ask, live.view()).is_none();
+        let suits = |ask: &Order| self.find_lack(ask, live.as_view()).is_none();
         let found = self.books.next(&query, None, &mut visits, suits);
         Ok(FirstAsk {
             ask: found.map(|ask| ask.id),
-            visits: visits.made(),
+            visits: visits.steps_made(),
         })
     }
 
     fn any_lack(&self, class: &Class, ask: &Order, live: &LiveBid, bid: &Bid) -> Option<Lack> {
         let other = || (*class != bid.class).then_some(Lack::Class);
-        let dear = || (self.asked(ask, live.view()) > live.order.price).then_some(Lack::Price);
-        self.lack(ask, live.view()).or_else(other).or_else(dear)
+        let dear =
+            || (self.ask_price_for(ask, live.as_view()) > live.order.price).then_some(Lack::Price);
+        self.find_lack(ask, live.as_view())
+            .or_else(other)
+            .or_else(dear)
     }
 
     /// Returns the bid's demand and the ask's value, if the reason is a figure.
-    fn figures(&self, lack: Lack, ask: &Order, live: &LiveBid) -> Option<(u64, u64)> {
+    fn lack_figures(&self, lack: Lack, ask: &Order, live: &LiveBid) -> Option<(u64, u64)> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let provider = self.ledger.get(ask.provider().0);
         let (wants, resources) = (&live.terms.wants, &terms.resources);
         Some(match lack {
             Lack::Memory => (wants.memory_bytes, resources.memory_bytes),
             Lack::MemoryBandwidth => (wants.memory_bandwidth, resources.memory_bandwidth),
-            Lack::Throughput(dtype) => (wants.throughput.of(dtype), resources.throughput.of(dtype)),
+            Lack::Throughput(dtype) => (
+                wants.throughput.for_dtype(dtype),
+                resources.throughput.for_dtype(dtype),
+            ),
             Lack::LinkBandwidth => (wants.link_bandwidth, resources.link_bandwidth),
             Lack::LinkLatency => (wants.link_latency_us, resources.link_latency_us),
             Lack::Reputation => (
@@ -268,17 +278,20 @@ impl Exchange {
             ),
             Lack::Stake => (wants.stake.0, provider.stake.0),
             Lack::Notice => {
-                let notice = self.notice_of(ask, ask.resale(), live.view());
+                let notice = self.notice_of(ask, ask.resold_lease(), live.as_view());
                 (wants.notice.0, notice.0)
             }
-            Lack::Price => (live.order.price.0, self.asked(ask, live.view()).0),
+            Lack::Price => (
+                live.order.price.0,
+                self.ask_price_for(ask, live.as_view()).0,
+            ),
             _ => return None,
         })
     }
 }
 
 /// Builds the bid as if it were placed; it has no id and no interned terms.
-fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
+fn hypothetical_bid(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
     let detail = OrderDetail {
         slot,
         book: BookId(u32::MAX),
@@ -294,12 +307,12 @@ fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
     };
     LiveBid {
         order,
-        terms: Arc::new(BidTerms::of(bid)),
+        terms: Arc::new(BidTerms::from_order(bid)),
         job: bid.job,
     }
 }
 
-fn tally(ruled: &mut BTreeMap<Lack, Exclusion>, lack: Lack, figures: Option<(u64, u64)>) {
+fn count_exclusion(ruled: &mut BTreeMap<Lack, Exclusion>, lack: Lack, figures: Option<(u64, u64)>) {
     let (wanted, offered) = figures.unwrap_or((0, 0));
     let fresh = Exclusion {
         lack,
@@ -350,15 +363,20 @@ impl fmt::Display for Exclusion {
             Lack::OwnAsk => f.write_str("your own"),
             Lack::Excluded => f.write_str("from providers you exclude"),
             Lack::Memory => {
-                write!(f, "below {} (best {})", bytes(*wanted), bytes(*nearest))
+                write!(
+                    f,
+                    "below {} (best {})",
+                    format_bytes(*wanted),
+                    format_bytes(*nearest)
+                )
             }
             Lack::MemoryBandwidth => {
-                write!(f, "below {}/s of memory bandwidth", bytes(*wanted))
+                write!(f, "below {}/s of memory bandwidth", format_bytes(*wanted))
             }
             Lack::Throughput(dtype) => {
                 write!(f, "below {wanted} {dtype:?} MFLOP/s (best {nearest})")
             }
-            Lack::LinkBandwidth => write!(f, "with a link below {}/s", bytes(*wanted)),
+            Lack::LinkBandwidth => write!(f, "with a link below {}/s", format_bytes(*wanted)),
             Lack::LinkLatency => write!(f, "with a link slower than {wanted} us"),
             Lack::Region => f.write_str("in other regions"),
             Lack::Features => f.write_str("without a feature you need"),
@@ -380,7 +398,7 @@ impl fmt::Display for Exclusion {
 }
 
 /// Formats bytes for people: whole numbers or tenths of the greatest binary unit that fits.
-fn bytes(count: u64) -> String {
+fn format_bytes(count: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
     for (unit, shift) in UNITS {
         if count >> shift > 0 {

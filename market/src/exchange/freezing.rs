@@ -25,9 +25,9 @@ impl Exchange {
         account: AccountKey,
         reason: &Name,
     ) -> Result<Acceptance, Refusal> {
-        let slot = self.ledger.slot(account);
+        let slot = self.ledger.find_slot(account);
         let slot = slot.ok_or(Refusal::AccountUnknown { account })?;
-        let orders = self.books.all().filter(|order| order.slot() == slot);
+        let orders = self.books.all_orders().filter(|order| order.slot() == slot);
         let mut orders: Vec<OrderId> = orders.map(|order| order.id).collect();
         orders.sort_unstable();
         for order in orders {
@@ -48,7 +48,7 @@ impl Exchange {
         context: &mut Context<'_>,
         account: AccountKey,
     ) -> Result<Acceptance, Refusal> {
-        let slot = self.ledger.slot(account);
+        let slot = self.ledger.find_slot(account);
         let slot = slot.ok_or(Refusal::AccountUnknown { account })?;
         if self.ledger.get_mut(slot).frozen.take().is_some() {
             context.events.push(Event::Thawed { account });
@@ -110,7 +110,7 @@ impl Exchange {
             false => Err(Refusal::CapReached {
                 cap,
                 moved,
-                next: self.now.floor(DAY).after(DAY),
+                next: self.now.floor_to(DAY).saturating_add(DAY),
             }),
         }
     }

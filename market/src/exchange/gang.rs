@@ -52,7 +52,7 @@ impl Cost {
     }
 }
 
-/// The most candidates of a leg: asks, and the same number of leases that it may displace.
+/// The most candidates of a leg: asks, and the same number of leases that it can displace.
 const CANDIDATES_MAX: i128 = 2 * Command::GANG_MAX as i128;
 
 /// A match for a leg: a part of an ask, or the device of a spot lease.
@@ -99,14 +99,15 @@ impl Exchange {
         let takes = self.gang_takes(&live, context.steps).and_then(|takes| {
             let costs = takes.iter().zip(&live).map(|(take, bid)| take.escrow(bid));
             let needed = costs.fold(Credits::ZERO, Credits::plus);
-            self.ledger.need(context.slot, needed)?;
+            self.ledger.check_available(context.slot, needed)?;
             Ok(takes)
         });
         let done = takes.map(|takes| {
             legs.iter().for_each(|_| self.orders_made.count_up());
             self.trade_gang(context, &live, &takes)
         });
-        live.iter().for_each(|bid| self.books.release(&bid.order));
+        live.iter()
+            .for_each(|bid| self.books.release_terms(&bid.order));
         done
     }
 
@@ -152,7 +153,9 @@ impl Exchange {
                 Take::Fill(fill) => {
                     self.carry_out_fills(bid, &[*fill], &mut trades, context.events);
                 }
-                Take::Displace(one) => self.displace(bid, &[*one], &mut trades, context.events),
+                Take::Displace(one) => {
+                    self.displace_leases(bid, &[*one], &mut trades, context.events)
+                }
             }
             let (account, reason) = (context.key, OrderEnd::Filled);
             context.events.push(Event::OrderClosed {
@@ -169,11 +172,11 @@ impl Exchange {
     fn gang_takes(&self, legs: &[LiveBid], steps: &mut Steps) -> Result<Vec<Take>, Refusal> {
         let asks = |bid: &LiveBid| self.asks_for(bid, legs.len(), steps);
         let mut candidates: Vec<Candidates> = legs.iter().map(asks).collect();
-        if let Ok(takes) = assign(&candidates, legs, steps) {
+        if let Ok(takes) = assign_legs(&candidates, legs, steps) {
             return Ok(takes);
         }
         for (found, bid) in candidates.iter_mut().zip(legs) {
-            steps.spend(SPOT_STEPS);
+            steps.spend_steps(SPOT_STEPS);
             self.add_displaceable(found, bid, legs.len());
         }
         if let Some(leg) = candidates.iter().position(Vec::is_empty) {
@@ -181,7 +184,7 @@ impl Exchange {
             let leg = u32::try_from(leg).unwrap_or(u32::MAX);
             return Err(Refusal::GangLegUnmatched { leg, seen });
         }
-        assign(&candidates, legs, steps)
+        assign_legs(&candidates, legs, steps)
     }
 
     /// Adds the leases that a leg may displace, unless it has an ask for every leg of the gang:
@@ -191,11 +194,11 @@ impl Exchange {
             return;
         }
         let most = found.len().saturating_add(count);
-        for lease in self.displaceable(bid) {
+        for lease in self.displaceable_leases(bid) {
             let provider = lease.parties.provider;
             let taken = found.iter().any(|(known, _)| *known == provider);
             if lease.quantity == bid.order.remaining && !taken {
-                found.push((provider, Take::Displace(self.displaced(lease, bid))));
+                found.push((provider, Take::Displace(self.new_displacement(lease, bid))));
             }
             if found.len() == most {
                 break;
@@ -224,7 +227,7 @@ impl Exchange {
                 None => ask.remaining >= order.remaining,
             };
             let taken = found.iter().any(|(known, _)| *known == provider);
-            if fits && !taken && self.lack(&ask, bid.view()).is_none() {
+            if fits && !taken && self.find_lack(&ask, bid.as_view()).is_none() {
                 let (ask, quantity) = (ask.id, order.remaining);
                 let fill = Fill {
                     ask,
@@ -238,7 +241,7 @@ impl Exchange {
                 false => ControlFlow::Break(()),
             }
         };
-        self.search_asks(bid.view(), &mut visits, take);
+        self.search_asks(bid.as_view(), &mut visits, take);
         steps.spend_visits(visits);
         debug_assert!(found.len() <= count, "one for each leg is enough");
         found
@@ -251,7 +254,7 @@ impl Exchange {
     clippy::arithmetic_side_effects,
     reason = "sums of a few costs below 2^80, and places in short lists"
 )]
-fn assign(
+fn assign_legs(
     candidates: &[Candidates],
     legs: &[LiveBid],
     steps: &mut Steps,
@@ -264,7 +267,7 @@ fn assign(
     // The algorithm needs at least as many columns as rows: the missing ones are forbidden.
     let columns = providers.len().max(legs.len());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    steps.spend(assignment_steps(count(legs.len()), count(columns)));
+    steps.spend_steps(assignment_steps(count(legs.len()), count(columns)));
     let mut ranks = vec![vec![None; columns]; legs.len()];
     let mut costs = vec![vec![Cost::FORBIDDEN; columns]; legs.len()];
     for (leg, found) in candidates.iter().enumerate() {
@@ -287,7 +290,7 @@ fn assign(
 }
 
 /// Returns the column of each row in a cheapest assignment, by successive shortest paths with
-/// potentials (Jonker and Volgenant); `rows <= columns`.
+/// potentials (Jonker and Volgenant). `rows` must not exceed `columns`.
 #[allow(
     clippy::arithmetic_side_effects,
     reason = "sums of a few costs below 2^80, and places in short lists"
@@ -360,7 +363,7 @@ impl Assignment {
                 delta != Cost::MAX,
                 "with as many columns as rows there is a way"
             );
-            self.shift(delta, &visited, &mut least);
+            self.shift_potentials(delta, &visited, &mut least);
             at = next;
         }
         while at != 0 {
@@ -369,7 +372,7 @@ impl Assignment {
         }
     }
 
-    fn shift(&mut self, delta: Cost, visited: &[bool], least: &mut [Cost]) {
+    fn shift_potentials(&mut self, delta: Cost, visited: &[bool], least: &mut [Cost]) {
         for (column, visited) in visited.iter().enumerate() {
             if *visited {
                 debug_assert!(

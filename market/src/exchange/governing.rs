@@ -12,7 +12,7 @@ use super::{Context, Exchange, Timer};
 
 impl Exchange {
     /// Carries out a command of the operators, or records it until enough of them have given it.
-    pub(super) fn govern(
+    pub(super) fn on_operator_command(
         &mut self,
         context: &mut Context<'_>,
         command: &Command,
@@ -37,7 +37,7 @@ impl Exchange {
             Command::Confirm { request } => self.check_confirm(*request)?,
             _ => {}
         }
-        if let Some(waits) = self.approve(context, command)? {
+        if let Some(waits) = self.record_approval(context, command)? {
             return Ok(waits);
         }
         match command {
@@ -64,7 +64,7 @@ impl Exchange {
 
     /// Records that an operator has given a command. Returns `None` if the exchange must now carry
     /// it out.
-    fn approve(
+    fn record_approval(
         &mut self,
         context: &mut Context<'_>,
         command: &Command,
@@ -113,7 +113,7 @@ impl Exchange {
             return Err(Refusal::ApprovalsMany { limit });
         }
         self.approvals_made.count_up();
-        let (id, until) = (self.approvals_made, self.now.after(APPROVAL_LIFE));
+        let (id, until) = (self.approvals_made, self.now.saturating_add(APPROVAL_LIFE));
         let approval = Approval {
             id,
             command: command.clone(),
@@ -139,8 +139,8 @@ impl Exchange {
         amount: Credits,
     ) -> Result<Acceptance, Refusal> {
         self.ledger.check_deposit(amount)?;
-        self.check_deposit_cap(self.ledger.slot(account), amount)?;
-        let slot = match self.ledger.slot(account) {
+        self.check_deposit_cap(self.ledger.find_slot(account), amount)?;
+        let slot = match self.ledger.find_slot(account) {
             Some(slot) => slot,
             None => {
                 let slot = self.open_account(account, &Name::default(), context.events)?;
@@ -167,7 +167,7 @@ impl Exchange {
         to: AccountKey,
         amount: Credits,
     ) -> Result<Acceptance, Refusal> {
-        let slot = self.ledger.slot(to);
+        let slot = self.ledger.find_slot(to);
         let slot = slot.ok_or(Refusal::AccountUnknown { account: to })?;
         let fees = self.ledger.totals().fees;
         if amount > fees {
@@ -176,7 +176,7 @@ impl Exchange {
                 needed: amount,
             });
         }
-        self.ledger.collect(slot, amount);
+        self.ledger.collect_fees(slot, amount);
         context.events.push(Event::Moved {
             account: to,
             reason: MoveReason::Collected,
@@ -195,7 +195,7 @@ impl Exchange {
     }
 
     /// Iterates over the commands that wait for more operators, the oldest first.
-    pub fn approvals(&self) -> impl Iterator<Item = &Approval> {
+    pub fn pending_approvals(&self) -> impl Iterator<Item = &Approval> {
         self.approvals.values()
     }
 }

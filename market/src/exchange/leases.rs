@@ -54,12 +54,13 @@ impl Exchange {
         assert!(lease.quantity.0 > 0, "a lease is of something");
         assert!(lease.deadline > lease.start, "a lease has a length");
         assert_ne!(lease.buyer, lease.provider, "nobody trades with itself");
-        self.ledger.hold(lease.parties.buyer, lease.escrow);
+        self.ledger
+            .hold_in_escrow(lease.parties.buyer, lease.escrow);
         let provider = self.ledger.get_mut(lease.parties.provider);
         provider.open_leases.count_up();
         let buyer = self.ledger.get_mut(lease.parties.buyer);
         buyer.leases_bought.count_up();
-        let terms = self.books.ask_terms.share(lease.parties.terms);
+        let terms = self.books.ask_terms.add_user(lease.parties.terms);
         self.books.on_lease_opened(self.now, &lease, terms);
         events.push(Event::Traded(trade));
         let (id, active) = (lease.id, lease.state == LeaseState::Active);
@@ -92,7 +93,7 @@ impl Exchange {
             escrow: opening.escrow,
             cost: Credits::ZERO,
             start: opening.start,
-            deadline: opening.start.after(terms.duration),
+            deadline: opening.start.saturating_add(terms.duration),
             term: terms.term,
             notice: opening.notice,
             fee_basis_points: self.rules.fee_basis_points,
@@ -136,11 +137,11 @@ impl Exchange {
     /// Ends a lease: its device is free again, and payment stays open for the grace period.
     pub(super) fn end_lease(&mut self, id: LeaseId, reason: CloseReason, events: &mut Vec<Event>) {
         let (ended, grace) = (self.now, self.rules.settle_grace);
-        self.stop(id, events);
+        self.stop_lease(id, events);
         let lease = self.leases.get_mut(id).expect("the lease is known");
         // An open note keeps its deadline.
         let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
-        let until = ended.after(grace).max(open_until);
+        let until = ended.saturating_add(grace).max(open_until);
         assert!(until >= ended, "a lease closes after its end");
         lease.state = LeaseState::Due {
             ended,
@@ -160,7 +161,7 @@ impl Exchange {
     }
 
     /// Passes a running lease's units to its successor, or returns them to the provider's pool.
-    pub(super) fn stop(&mut self, id: LeaseId, events: &mut Vec<Event>) {
+    pub(super) fn stop_lease(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let lease = &self.leases[&id];
         assert!(lease.is_running(), "a device is given back once");
         let Lease {
@@ -170,7 +171,8 @@ impl Exchange {
             ..
         } = *lease;
         let provider = lease.parties.provider;
-        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
+        self.timers
+            .remove(&(lease.end_time(), Timer::LeaseEnds(id)));
         self.spot.remove(&spot_key(lease));
         self.drop_reserve(id);
         self.drop_resale(id, events);
@@ -191,11 +193,11 @@ impl Exchange {
         if !matches!(lease.state, LeaseState::Waiting { .. }) {
             return;
         }
-        let duration = lease.deadline.since(lease.start);
+        let duration = lease.deadline.saturating_since(lease.start);
         assert!(now <= lease.start, "it starts no later than it was told");
         assert!(duration.0 > 0, "a lease has a length");
         lease.start = now;
-        lease.deadline = now.after(duration);
+        lease.deadline = now.saturating_add(duration);
         lease.state = LeaseState::Active;
         let Lease {
             buyer,
@@ -237,7 +239,8 @@ impl Exchange {
         let lease = self.leases.get_mut(id).expect("the lease is known");
         assert_eq!(lease.state, LeaseState::Active, "notice is given once");
         assert!(at <= lease.deadline, "and never makes a lease longer");
-        self.timers.remove(&(lease.ends(), Timer::LeaseEnds(id)));
+        self.timers
+            .remove(&(lease.end_time(), Timer::LeaseEnds(id)));
         self.spot.remove(&spot_key(lease));
         lease.state = LeaseState::Ending { at, reason };
         self.timers.insert((at, Timer::LeaseEnds(id)));
@@ -287,7 +290,7 @@ impl Exchange {
         assert_eq!(lease.parties.provider, context.slot, "the provider speaks");
         let (buyer, step) = (lease.buyer, self.rules.reputation_step);
         let provider = self.ledger.get_mut(context.slot);
-        let steps = provider.dealings.steps(buyer, step);
+        let steps = provider.dealings.settled_steps(buyer, step);
         provider.reputation.on_gave_up(steps);
         Ok(self.close_on_accepted(id, CloseReason::GaveUp, context.events))
     }
@@ -307,14 +310,14 @@ impl Exchange {
         if lease.state != LeaseState::Active {
             return Err(Refusal::LeaseEnded {
                 lease: id,
-                at: lease.ends(),
+                at: lease.end_time(),
             });
         }
         assert!(
             lease.successor.is_none(),
             "an active lease was not displaced"
         );
-        let at = self.now.after(lease.notice).min(lease.deadline);
+        let at = self.now.saturating_add(lease.notice).min(lease.deadline);
         self.give_notice(id, at, CloseReason::Reclaimed, context.events);
         Ok(Acceptance::Ending { at })
     }

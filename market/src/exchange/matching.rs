@@ -29,7 +29,7 @@ pub(super) struct Fill {
 impl Fill {
     pub(super) fn escrow(&self, duration: Millis) -> Credits {
         self.price
-            .escrow(self.quantity, duration)
+            .escrow_for(self.quantity, duration)
             .expect("bounded by the bid's budget")
     }
 }
@@ -37,7 +37,7 @@ impl Fill {
 /// Whether two orders suit each other, and why not.
 impl Exchange {
     /// Returns why `ask` does not suit `bid`, apart from class and price.
-    pub(super) fn lack(&self, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
+    pub(super) fn find_lack(&self, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let (provider, resale) = ask.provider();
         let buyer = bid.order.slot();
@@ -45,7 +45,7 @@ impl Exchange {
             return Some(Lack::OwnAsk);
         }
         let notice = self.notice_of(ask, resale, bid);
-        let lack = self.lack_of_terms(terms, (provider, notice), bid);
+        let lack = self.lack_of_terms(terms, provider, notice, bid);
         lack.or_else(|| self.lack_of_resale(resale?, ask, bid))
     }
 
@@ -53,7 +53,8 @@ impl Exchange {
     pub(super) fn lack_of_terms(
         &self,
         terms: &AskTerms,
-        (provider, notice): (Slot, Millis),
+        provider: Slot,
+        notice: Millis,
         bid: BidView<'_>,
     ) -> Option<Lack> {
         let wants = &bid.terms.wants;
@@ -61,7 +62,7 @@ impl Exchange {
         if wants.excluded.contains(&provider.key) {
             return Some(Lack::Excluded);
         }
-        if let Some(lack) = wants.lack(&terms.resources) {
+        if let Some(lack) = wants.find_lack(&terms.resources) {
             return Some(lack);
         }
         if provider.reputation.score < wants.reputation {
@@ -78,7 +79,7 @@ impl Exchange {
             return Some(Lack::Duration);
         }
         let buyer = self.ledger.get(bid.order.slot());
-        let admitted = terms.accepts.admits(buyer.key, buyer.reputation.score);
+        let admitted = terms.accepts.can_accept(buyer.key, buyer.reputation.score);
         (!admitted).then_some(Lack::RefusesBuyer)
     }
 
@@ -87,7 +88,7 @@ impl Exchange {
     fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let lease = &self.leases[&lease];
         debug_assert_eq!(lease.resale_ask, Some(ask.id), "the lease knows its ask");
-        if self.now.after(bid.terms.duration) > lease.deadline {
+        if self.now.saturating_add(bid.terms.duration) > lease.deadline {
             return Some(Lack::Duration);
         }
         if lease.term == Term::Spot && bid.terms.term == Term::Firm {
@@ -106,14 +107,14 @@ impl Exchange {
         let mut fills = Vec::new();
         let take = |ask: Order, asked: Price| {
             let whole = ask.provider().1.is_some();
-            if (whole && ask.remaining > left) || self.lack(&ask, bid.view()).is_some() {
+            if (whole && ask.remaining > left) || self.find_lack(&ask, bid.as_view()).is_some() {
                 return ControlFlow::Continue(());
             }
             let quantity = left.min(ask.remaining);
             fills.push(Fill {
                 ask: ask.id,
                 quantity,
-                price: trade_price((&ask, asked), order),
+                price: trade_price(&ask, asked, order),
             });
             left = left.minus(quantity);
             if left.0 == 0 {
@@ -122,7 +123,7 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        self.search_asks(bid.view(), visits, take);
+        self.search_asks(bid.as_view(), visits, take);
         debug_assert!(left <= order.remaining, "no more than the bid wants");
         (fills, left)
     }
@@ -141,17 +142,17 @@ impl Exchange {
                 fill.price <= bid.order.price,
                 "a bid never pays above its limit"
             );
-            trades.push(self.trade(bid, fill, events));
+            trades.push(self.execute_trade(bid, fill, events));
         }
         let made = trades.len().saturating_sub(before);
         assert_eq!(made, fills.len(), "one trade a fill");
     }
 
-    fn trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
+    fn execute_trade(&mut self, bid: &LiveBid, fill: &Fill, events: &mut Vec<Event>) -> Trade {
         let ask = self.books.get(fill.ask).expect("a fill names an open ask");
         assert!(fill.quantity.0 > 0, "a trade is of something");
         assert!(
-            self.asked(&ask, bid.view()) <= fill.price,
+            self.ask_price_for(&ask, bid.as_view()) <= fill.price,
             "an ask never gets less than it said"
         );
         let OrderKind::Ask {
@@ -163,7 +164,7 @@ impl Exchange {
         else {
             unreachable!("a fill names an ask");
         };
-        let notice = self.notice_of(&ask, ask.resale(), bid.view());
+        let notice = self.notice_of(&ask, ask.resold_lease(), bid.as_view());
         let opening = LeaseOpening {
             bid,
             notice,
@@ -183,7 +184,7 @@ impl Exchange {
                 .get_mut(provider)
                 .lease_out(device, fill.quantity);
         }
-        if let Some(closed) = self.books.reduce(fill.ask, fill.quantity) {
+        if let Some(closed) = self.books.reduce_order(fill.ask, fill.quantity) {
             self.on_filled(&closed, events);
         }
         if resale.0 != 0 {
@@ -195,8 +196,8 @@ impl Exchange {
     pub(super) fn on_filled(&mut self, order: &Order, events: &mut Vec<Event>) {
         assert_eq!(order.remaining, Units(0), "nothing of it is left");
         debug_assert!(self.books.get(order.id).is_none(), "it has left the book");
-        self.forget(order);
-        self.books.release(order);
+        self.unregister_order(order);
+        self.books.release_terms(order);
         let account = self.ledger.get(order.slot()).key;
         let reason = OrderEnd::Filled;
         events.push(Event::OrderClosed {
@@ -210,12 +211,12 @@ impl Exchange {
 /// Asks that search for bids.
 impl Exchange {
     /// Returns how many units of a fill-or-kill ask could trade now.
-    pub(super) fn fillable(&self, ask: &Order, steps: &mut Steps) -> Units {
+    pub(super) fn fillable_units(&self, ask: &Order, steps: &mut Steps) -> Units {
         debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
         let query = self.bids_for_any_price(ask);
         let count = |order: Order| {
-            let bid = self.view(&order);
+            let bid = self.bid_view(&order);
             let fits = !bid.terms.all_or_none || bid.order.remaining <= left;
             if fits && self.trades_with(ask, bid) {
                 left = left.minus(left.min(bid.order.remaining));
@@ -227,7 +228,7 @@ impl Exchange {
             }
         };
         let mut visits = Visits::new();
-        self.books.search(&query, &mut visits, count);
+        self.books.search_orders(&query, &mut visits, count);
         steps.spend_visits(visits);
         ask.remaining.minus(left)
     }
@@ -246,10 +247,10 @@ impl Exchange {
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
-            let suits = |bid: &Order| self.trades_with(&ask, self.view(bid));
+            let suits = |bid: &Order| self.trades_with(&ask, self.bid_view(bid));
             let found = self.books.next(&query, last.as_ref(), &mut visits, suits);
             let Some(order) = found else { break };
-            let bid = self.live_bid(order, self.books.job(order.id));
+            let bid = self.live_bid(order, self.books.bid_job(order.id));
             let whole = !bid.terms.all_or_none || order.remaining <= ask.remaining;
             if whole {
                 let fill = Fill {
@@ -290,8 +291,8 @@ impl Exchange {
     fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce, visits: &mut Visits) -> Vec<Fill> {
         debug_assert!(bid.terms.all_or_none, "another takes what the ask has");
         let offered = self.books.book(bid.order.detail.book).book.side(Side::Ask);
-        let is_short = offered.units() < u64::from(bid.order.remaining.0);
-        if is_short || tif == TimeInForce::Fok || visits.left() == 0 {
+        let is_short = offered.total_units() < u64::from(bid.order.remaining.0);
+        if is_short || tif == TimeInForce::Fok || visits.steps_left() == 0 {
             return Vec::new();
         }
         let (fills, left) = self.fills_for_bid(bid, visits);
@@ -319,14 +320,14 @@ impl Exchange {
         );
         let first = trades.len();
         self.ledger
-            .release(order.slot(), self.hold_of(order, quantity));
+            .release_escrow(order.slot(), self.hold_of(order, quantity));
         self.carry_out_fills(bid, fills, trades, events);
         let spent = trades[first..]
             .iter()
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
         assert!(spent.0 > 0, "nothing is leased for nothing");
-        self.books.spend(order.id, spent);
-        match self.books.reduce(order.id, quantity) {
+        self.books.spend_budget(order.id, spent);
+        match self.books.reduce_order(order.id, quantity) {
             Some(closed) => self.on_filled(&closed, events),
             None => self.weigh_again(order.id),
         }
@@ -334,7 +335,7 @@ impl Exchange {
 }
 
 /// Returns the price of the older order.
-fn trade_price((ask, asked): (&Order, Price), bid: &Order) -> Price {
+fn trade_price(ask: &Order, asked: Price, bid: &Order) -> Price {
     debug_assert!(asked <= bid.price, "they cross");
     debug_assert_ne!(ask.id, bid.id, "they are two");
     if ask.id < bid.id { asked } else { bid.price }

@@ -1,4 +1,4 @@
-//! Usage notes: a provider states the usage of a lease, and its buyer answers or stays silent.
+//! Usage notes: a provider can state the usage of a lease, and its buyer answers or stays silent.
 //!
 //! Silence pays for work whose beginning the buyer has signed and, before that, for the few seconds
 //! of a rule: so a provider gets paid for short work whose buyer took the result and left. Module
@@ -54,7 +54,7 @@ impl Exchange {
                 return Ok(self.close_on_accepted(id, reason, context.events));
             }
         }
-        let accepted_at = self.now.after(self.rules.note_deadline);
+        let accepted_at = self.now.saturating_add(self.rules.note_deadline);
         assert!(accepted_at >= self.now, "the buyer has time to answer");
         self.set_note(id, Some(Note { usage, accepted_at }));
         self.put_off_closing(id, accepted_at);
@@ -62,11 +62,13 @@ impl Exchange {
         Ok(Acceptance::Noted { accepted_at })
     }
 
-    /// Checks that a lease still takes notes: after its end, only for one grace period, however
+    /// Checks that a lease can still take notes: after its end, only for one grace period, however
     /// often the market postpones its close.
     fn check_note_time(&self, lease: &Lease) -> Result<(), Refusal> {
         match lease.state {
-            LeaseState::Due { ended, .. } if self.now >= ended.after(self.rules.settle_grace) => {
+            LeaseState::Due { ended, .. }
+                if self.now >= ended.saturating_add(self.rules.settle_grace) =>
+            {
                 Err(Refusal::LeaseEnded {
                     lease: lease.id,
                     at: ended,

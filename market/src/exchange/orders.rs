@@ -23,7 +23,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn quantity(&self) -> Units {
+    fn total_quantity(&self) -> Units {
         let filled = self.fills.iter().map(|fill| fill.quantity);
         let displaced = self.displaced.iter().map(|one| one.quantity);
         filled.chain(displaced).fold(self.rest, Units::plus)
@@ -40,10 +40,10 @@ impl Exchange {
         let rules = self.class_rules(ask.resources.class());
         let price = self.check_ask(context.slot, ask, &rules)?;
         let deposit = self.check_deposit(context.slot, rules.class, ask.tif)?;
-        if self.books.find(rules.class).is_none() {
-            context.steps.spend(self.books.classes_looked_at());
+        if self.books.find_book(rules.class).is_none() {
+            context.steps.spend_steps(self.books.classes_looked_at());
         }
-        let book = match ask.tif.rests() {
+        let book = match ask.tif.can_rest() {
             true => self.open_book(rules.class, deposit, context.events)?,
             false => self.known_book(rules.class)?,
         };
@@ -55,8 +55,8 @@ impl Exchange {
             detail: OrderDetail {
                 slot,
                 book,
-                terms: self.books.ask_terms.take(slot, ask),
-                expires: ask.tif.expires(),
+                terms: self.books.ask_terms.intern_terms(slot, ask),
+                expires: ask.tif.expiry_time(),
                 kind: OrderKind::Ask {
                     device: ask.device,
                     provider: slot,
@@ -70,9 +70,9 @@ impl Exchange {
             "what was checked is of something"
         );
         if ask.tif == TimeInForce::Fok {
-            let (wanted, found) = (ask.quantity, self.fillable(&order, context.steps));
+            let (wanted, found) = (ask.quantity, self.fillable_units(&order, context.steps));
             if found < wanted {
-                self.books.release(&order);
+                self.books.release_terms(&order);
                 return Err(Refusal::Unfilled { wanted, found });
             }
         }
@@ -123,7 +123,7 @@ impl Exchange {
         let plan = match self.plan_bid(&live, bid, rules.auction, context.steps) {
             Ok(plan) => plan,
             Err(refusal) => {
-                self.books.release(&order);
+                self.books.release_terms(&order);
                 return Err(refusal);
             }
         };
@@ -134,7 +134,7 @@ impl Exchange {
         );
         let mut trades = Vec::with_capacity(plan.fills.len().saturating_add(plan.displaced.len()));
         self.carry_out_fills(&live, &plan.fills, &mut trades, context.events);
-        self.displace(&live, &plan.displaced, &mut trades, context.events);
+        self.displace_leases(&live, &plan.displaced, &mut trades, context.events);
         context.steps.spend_trades(trades.len());
         let spent = trades
             .iter()
@@ -145,7 +145,11 @@ impl Exchange {
             self.call_auction(book, interval);
         }
         assert!(plan.rest <= bid.quantity, "what rests was wanted");
-        let resting = if bid.tif.rests() { plan.rest } else { Units(0) };
+        let resting = if bid.tif.can_rest() {
+            plan.rest
+        } else {
+            Units(0)
+        };
         Ok(Acceptance::Placed {
             order: order.id,
             trades,
@@ -176,8 +180,8 @@ impl Exchange {
             detail: OrderDetail {
                 slot,
                 book,
-                terms: self.books.bid_terms.take(slot, bid),
-                expires: bid.tif.expires(),
+                terms: self.books.bid_terms.intern_terms(slot, bid),
+                expires: bid.tif.expiry_time(),
                 kind: OrderKind::Bid { budget: bid.budget },
             },
         }
@@ -199,7 +203,7 @@ impl Exchange {
         steps.spend_visits(visits);
         let mut displaced = Vec::new();
         if rest.0 > 0 && auction.is_none() {
-            steps.spend(SPOT_STEPS);
+            steps.spend_steps(SPOT_STEPS);
             (displaced, rest) = self.plan_displacement(live, &fills, rest);
         }
         if rest.0 > 0 && bid.tif == TimeInForce::Fok {
@@ -214,7 +218,11 @@ impl Exchange {
             displaced,
             rest,
         };
-        debug_assert_eq!(plan.quantity(), bid.quantity, "each unit trades or is left");
+        debug_assert_eq!(
+            plan.total_quantity(),
+            bid.quantity,
+            "each unit trades or is left"
+        );
         self.check_funds(live, bid, &plan)?;
         Ok(plan)
     }
@@ -225,7 +233,7 @@ impl Exchange {
         let mut needed = plan.fills.iter().fold(Credits::ZERO, escrow);
         let escrow = |sum: Credits, one: &Displacement| sum.plus(one.escrow);
         needed = plan.displaced.iter().fold(needed, escrow);
-        if bid.tif.rests() {
+        if bid.tif.can_rest() {
             let held = self.hold_of(&live.order, plan.rest);
             needed = needed.plus(held);
             if plan.rest.0 > 0 {
@@ -236,7 +244,7 @@ impl Exchange {
             needed <= bid.budget,
             "the effective limit keeps a bid within its budget"
         );
-        self.ledger.need(live.order.slot(), needed)
+        self.ledger.check_available(live.order.slot(), needed)
     }
 
     fn rest_bid(
@@ -254,8 +262,8 @@ impl Exchange {
             order: order.id,
             reason,
         };
-        if rest.0 == 0 || !tif.rests() {
-            self.books.release(&order);
+        if rest.0 == 0 || !tif.can_rest() {
+            self.books.release_terms(&order);
             let reason = if rest.0 == 0 {
                 OrderEnd::Filled
             } else {
@@ -273,7 +281,7 @@ impl Exchange {
             *budget = budget.minus(spent);
             assert!(budget.0 > 0, "a bid that rests can buy something");
         }
-        events.push(self.rested(&order));
+        events.push(self.resting_event(&order));
         self.put_in(&order, job);
         self.make_room(events);
     }
@@ -285,8 +293,8 @@ impl Exchange {
             return Units(0);
         };
         assert!(order.remaining.0 > 0, "an open order has units left");
-        if tif.rests() {
-            events.push(self.rested(&order));
+        if tif.can_rest() {
+            events.push(self.resting_event(&order));
             self.make_room(events);
             return order.remaining;
         }

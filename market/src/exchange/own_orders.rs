@@ -36,9 +36,12 @@ impl Exchange {
     /// Returns the account's resting orders, the oldest first. It scans the orders of all accounts
     /// until it has found as many as the account has.
     pub fn orders_of(&self, account: AccountKey) -> Vec<OpenOrder> {
-        let slot = self.ledger.slot(account);
+        let slot = self.ledger.find_slot(account);
         let count = slot.map_or(0, |slot| self.ledger.get(slot).open_orders);
-        let own = self.books.all().filter(|order| Some(order.slot()) == slot);
+        let own = self
+            .books
+            .all_orders()
+            .filter(|order| Some(order.slot()) == slot);
         let own = own.take(count as usize);
         let mut own: Vec<OpenOrder> = own.map(|order| self.open_order(&order)).collect();
         own.sort_by_key(|order| order.id);

@@ -1,4 +1,4 @@
-//! Market data, read from the state that also matches orders.
+//! Market data, read from the state that also matches orders, so it can never lag behind the books.
 
 use serde::{Deserialize, Serialize};
 
@@ -68,8 +68,8 @@ impl Exchange {
     pub fn class_summaries(&self) -> impl Iterator<Item = ClassSummary> {
         self.books.by_class().map(|book| ClassSummary {
             class: book.class,
-            ask: levels(book, Side::Ask, 1).pop(),
-            bid: levels(book, Side::Bid, 1).pop(),
+            ask: depth_levels(book, Side::Ask, 1).pop(),
+            bid: depth_levels(book, Side::Bid, 1).pop(),
             last: book.tape.prints().next_back().copied(),
             volume: book.tape.candles().map(|candle| candle.volume).sum(),
             index: book.tape.index(),
@@ -83,9 +83,9 @@ impl Exchange {
     }
 
     /// Returns the market data of one class, with at most `depth` price levels a side.
-    pub fn quotes(&self, class: Class, depth: usize) -> Option<Quotes> {
-        let book = self.books.book(self.books.find(class)?);
-        let side = |side| levels(book, side, depth);
+    pub fn class_quotes(&self, class: Class, depth: usize) -> Option<Quotes> {
+        let book = self.books.book(self.books.find_book(class)?);
+        let side = |side| depth_levels(book, side, depth);
         Some(Quotes {
             class,
             rules: book.rules,
@@ -99,7 +99,7 @@ impl Exchange {
     }
 }
 
-fn levels(book: &ClassBook, side: Side, depth: usize) -> Vec<DepthLevel> {
+fn depth_levels(book: &ClassBook, side: Side, depth: usize) -> Vec<DepthLevel> {
     let level = |level: &Level| DepthLevel {
         price: level.key.price(side),
         orders: level.count,

@@ -42,9 +42,9 @@ impl Exchange {
         }
         let room = self.check_request_room()?;
         if direction == Direction::Withdrawal {
-            self.ledger.need(context.slot, amount)?;
+            self.ledger.check_available(context.slot, amount)?;
             self.check_withdrawal_cap(context.slot, amount)?;
-            self.ledger.hold(context.slot, amount);
+            self.ledger.hold_in_escrow(context.slot, amount);
             self.count_withdrawal(context.slot, amount);
         }
         self.requests_made.count_up();
@@ -94,15 +94,15 @@ impl Exchange {
             .get(&id)
             .expect("only open requests go")
             .clone();
-        let slot = self.ledger.known(request.account);
+        let slot = self.ledger.expect_slot(request.account);
         let mut released = Credits::ZERO;
         if request.direction == Direction::Withdrawal {
-            self.ledger.release(slot, request.amount);
+            self.ledger.release_escrow(slot, request.amount);
             self.uncount_withdrawal(slot, request.amount, request.made);
             released = request.amount;
         }
         let reason = Name::try_from(reason).expect("a reason is short");
-        self.decided(&request, false, &reason, events);
+        self.on_decided(&request, false, &reason, events);
         released
     }
 
@@ -154,7 +154,7 @@ impl Exchange {
     ) -> Result<Acceptance, Refusal> {
         self.check_confirm(id)?;
         let request = self.open_request(id)?.clone();
-        let slot = self.ledger.known(request.account);
+        let slot = self.ledger.expect_slot(request.account);
         match request.direction {
             Direction::Deposit => {
                 self.check_deposit_cap(Some(slot), request.amount)?;
@@ -162,12 +162,12 @@ impl Exchange {
                 self.count_deposit(slot, request.amount);
             }
             Direction::Withdrawal => {
-                self.ledger.release(slot, request.amount);
+                self.ledger.release_escrow(slot, request.amount);
                 let gone = self.ledger.withdraw(slot, request.amount);
                 gone.expect("what was held is there");
             }
         }
-        self.decided(&request, true, &Name::default(), context.events);
+        self.on_decided(&request, true, &Name::default(), context.events);
         let available = self.ledger.get(slot).available;
         Ok(Acceptance::Confirmed { available })
     }
@@ -196,10 +196,10 @@ impl Exchange {
             let what = Quantity::Amount;
             return Err(Refusal::AmountZero { what });
         }
-        let receiver = self.ledger.slot(to);
+        let receiver = self.ledger.find_slot(to);
         let receiver = receiver.ok_or(Refusal::AccountUnknown { account: to })?;
-        self.ledger.need(context.slot, amount)?;
-        self.ledger.transfer(context.slot, receiver, amount);
+        self.ledger.check_available(context.slot, amount)?;
+        self.ledger.transfer_credits(context.slot, receiver, amount);
         context.events.push(Event::Transferred {
             from: context.key,
             to,
@@ -215,14 +215,14 @@ impl Exchange {
         open.ok_or(Refusal::RequestUnknown { request })
     }
 
-    fn decided(
+    fn on_decided(
         &mut self,
         request: &MoneyRequest,
         confirmed: bool,
         reason: &Name,
         events: &mut Vec<Event>,
     ) {
-        let slot = self.ledger.known(request.account);
+        let slot = self.ledger.expect_slot(request.account);
         let account = self.ledger.get_mut(slot);
         assert!(account.open_requests > 0, "an open request is counted");
         account.open_requests.count_down();

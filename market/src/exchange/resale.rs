@@ -34,7 +34,10 @@ impl Exchange {
         self.check_room(true)?;
         let rules = self.books.book(lease.parties.book).rules;
         check_price(price, rules.tick)?;
-        if price.escrow(lease.quantity, self.rules.lease_max).is_none() {
+        if price
+            .escrow_for(lease.quantity, self.rules.lease_max)
+            .is_none()
+        {
             return Err(Refusal::AmountLarge {
                 what: Quantity::Cost,
             });
@@ -61,22 +64,27 @@ impl Exchange {
             "an active lease has time left"
         );
         assert_eq!(lease.parties.buyer, context.slot, "the buyer speaks");
-        self.books.ask_terms.share(order.detail.terms);
+        self.books.ask_terms.add_user(order.detail.terms);
         self.lease_mut(id).resale_ask = Some(order.id);
         let tif = TimeInForce::Gtd(order.detail.expires);
         Ok(self.enter_ask(order, tif, rules.auction, context))
     }
 
-    /// Passes the device of lease `from`, whose rest was sold, to lease `to` without a pause.
+    /// Passes the device of lease `from`, whose rest was sold, to lease `to` without a pause. Both
+    /// must have the same units.
     pub(super) fn hand_over(&mut self, from: LeaseId, to: LeaseId, events: &mut Vec<Event>) {
         let new = &self.leases[&to];
-        let (price, quantity, span) = (new.price, new.quantity, new.deadline.since(new.start));
+        let (price, quantity, span) = (
+            new.price,
+            new.quantity,
+            new.deadline.saturating_since(new.start),
+        );
         let old = self.lease_mut(from);
         assert!(old.quantity == quantity, "a lease is resold whole");
         let old_price = old.price;
         let loss = Price(old_price.0.saturating_sub(price.0));
         // The escrow rounded each unit up once for the whole lease, so the rest covers this.
-        let lost = DeviceMicros::of(quantity, span);
+        let lost = DeviceMicros::from_units(quantity, span);
         let subsidy = loss.usage_cost(lost, Rounding::Down);
         let subsidy = subsidy.map_or(old.escrow, |subsidy| subsidy.min(old.escrow));
         old.escrow = old.escrow.minus(subsidy);
@@ -108,7 +116,10 @@ impl Exchange {
         if lease.resale_ask.is_some() {
             return Err(Refusal::LeaseResold { lease: id });
         }
-        let duration = lease.deadline.since(lease.start).after(by);
+        let duration = lease
+            .deadline
+            .saturating_since(lease.start)
+            .saturating_add(by);
         let limit = lease.duration_max;
         if by.0 == 0 || duration > limit {
             return Err(Refusal::LeaseLong {
@@ -117,31 +128,37 @@ impl Exchange {
                 limit,
             });
         }
-        let escrow = lease.price.escrow(lease.quantity, duration);
+        let escrow = lease.price.escrow_for(lease.quantity, duration);
         let escrow = escrow.ok_or(Refusal::AmountLarge {
             what: Quantity::Cost,
         })?;
         let more = Credits(escrow.0.saturating_sub(lease.escrow.0));
         let subsidy = extra_subsidy(lease, by);
-        self.ledger.need(context.slot, more)?;
+        self.ledger.check_available(context.slot, more)?;
         if subsidy.0 > 0 {
             // Only the reseller could pay for the extension, and it has not agreed.
             return Err(Refusal::LeaseResold { lease: id });
         }
         assert!(duration <= limit, "within what the ask allows");
-        self.ledger.hold(context.slot, more);
-        self.prolong(id, duration, escrow, context.events);
+        self.ledger.hold_in_escrow(context.slot, more);
+        self.prolong_lease(id, duration, escrow, context.events);
         Ok(Acceptance::Extended {
             deadline: self.leases[&id].deadline,
             escrow,
         })
     }
 
-    fn prolong(&mut self, id: LeaseId, duration: Millis, escrow: Credits, events: &mut Vec<Event>) {
+    fn prolong_lease(
+        &mut self,
+        id: LeaseId,
+        duration: Millis,
+        escrow: Credits,
+        events: &mut Vec<Event>,
+    ) {
         let lease = self.leases.get_mut(id).expect("the lease is known");
         let timed = self.timers.remove(&(lease.deadline, Timer::LeaseEnds(id)));
         assert!(timed, "a lease that runs will end");
-        lease.deadline = lease.start.after(duration);
+        lease.deadline = lease.start.saturating_add(duration);
         assert!(
             lease.deadline >= self.now,
             "a lease that runs has not ended"
@@ -169,12 +186,12 @@ impl Exchange {
             LeaseState::Active => Ok(lease),
             _ => Err(Refusal::LeaseEnded {
                 lease: id,
-                at: lease.ends(),
+                at: lease.end_time(),
             }),
         }
     }
 
-    /// Removes a lease from the list of displaceable leases.
+    /// Removes a lease, which must be a resold one, from the list of displaceable leases.
     pub(super) fn unindex_spot(&mut self, id: LeaseId) {
         let lease = &self.leases[&id];
         assert!(
@@ -194,5 +211,6 @@ fn extra_subsidy(lease: &Lease, by: Millis) -> Credits {
         return Credits::ZERO;
     };
     let loss = Price(resale.provider_price.0.saturating_sub(lease.price.0));
-    loss.escrow(lease.quantity, by).unwrap_or(Credits(u64::MAX))
+    loss.escrow_for(lease.quantity, by)
+        .unwrap_or(Credits(u64::MAX))
 }

@@ -47,12 +47,15 @@ impl Exchange {
         must_be_provider(lease, context)?;
         check_begun(lease)?;
         if let LeaseState::Due { until, reason, .. } = lease.state {
-            return Ok(self.claim_idle(id, (until, reason), context.events));
+            return Ok(self.claim_idle(id, until, reason, context.events));
         }
         if let Some(until) = lease.reserved_until {
             return Ok(Acceptance::Ready { until });
         }
-        let until = self.now.after(self.rules.reserve_wait).min(lease.ends());
+        let until = self
+            .now
+            .saturating_add(self.rules.reserve_wait)
+            .min(lease.end_time());
         let (buyer, provider) = (lease.buyer, lease.provider);
         self.lease_mut(id).reserved_until = Some(until);
         let timed = self.timers.insert((until, Timer::Reserve(id)));
@@ -71,7 +74,8 @@ impl Exchange {
     fn claim_idle(
         &mut self,
         id: LeaseId,
-        (until, reason): (Millis, CloseReason),
+        until: Millis,
+        reason: CloseReason,
         events: &mut Vec<Event>,
     ) -> Acceptance {
         let lease = self.lease_mut(id);

@@ -47,7 +47,7 @@ impl Exchange {
         tif: TimeInForce,
     ) -> Result<Credits, Refusal> {
         let account = self.ledger.get(slot);
-        if !tif.rests() {
+        if !tif.can_rest() {
             return Ok(Credits::ZERO);
         }
         let is_free = account.free_asks == 0 && self.books.takes_in(class, &self.rules);
@@ -66,7 +66,7 @@ impl Exchange {
     /// Checks that one more order can rest; one that holds a deposit can also replace a light one.
     pub(super) fn check_room(&self, holds_deposit: bool) -> Result<(), Refusal> {
         let limit = self.rules.orders_max;
-        let is_full = self.books.orders() >= u64::from(limit);
+        let is_full = self.books.order_count() >= u64::from(limit);
         match is_full && (!holds_deposit || self.light.is_empty()) {
             true => Err(Refusal::OrdersFull {
                 limit,
@@ -78,7 +78,7 @@ impl Exchange {
 
     /// Evicts a light order if the order that just came to rest is one too many.
     pub(super) fn make_room(&mut self, events: &mut Vec<Event>) {
-        if self.books.orders() <= u64::from(self.rules.orders_max) {
+        if self.books.order_count() <= u64::from(self.rules.orders_max) {
             return;
         }
         if let Some((_, order)) = self.light.last().copied() {
@@ -91,14 +91,14 @@ impl Exchange {
     /// lease holds credits.
     pub(super) fn is_light(&self, order: &Order) -> bool {
         match order.detail.kind {
-            OrderKind::Ask { deposit, .. } => deposit.0 == 0 && order.resale().is_none(),
+            OrderKind::Ask { deposit, .. } => deposit.0 == 0 && order.resold_lease().is_none(),
             OrderKind::Bid { .. } => self.hold_of(order, order.remaining) < self.rules.ask_deposit,
         }
     }
 
     /// Returns all light orders by a full scan.
     pub(super) fn light_orders(&self) -> BTreeSet<LightKey> {
-        let light = self.books.all().filter(|order| self.is_light(order));
+        let light = self.books.all_orders().filter(|order| self.is_light(order));
         light.map(|order| self.light_key(&order)).collect()
     }
 
@@ -107,7 +107,7 @@ impl Exchange {
     }
 
     /// Lists an order if it is light.
-    pub(super) fn weigh(&mut self, order: &Order) {
+    pub(super) fn index_if_light(&mut self, order: &Order) {
         if self.is_light(order) && self.light.insert(self.light_key(order)) {
             self.books.count_light(order.detail.book, 1);
         }
@@ -117,7 +117,7 @@ impl Exchange {
     pub(super) fn weigh_again(&mut self, id: OrderId) {
         let order = self.books.get(id).expect("some of the order is left");
         if order.side() == Side::Bid {
-            self.weigh(&order);
+            self.index_if_light(&order);
         }
     }
 }
@@ -128,11 +128,11 @@ impl Exchange {
     /// opens a class; otherwise bids that no ask meets could fill the market with classes at no
     /// cost.
     pub(super) fn known_book(&mut self, class: Class) -> Result<BookId, Refusal> {
-        if let Some(book) = self.books.find(class) {
+        if let Some(book) = self.books.find_book(class) {
             return Ok(book);
         }
         let is_named = self.rules.classes.iter().any(|rules| rules.class == class);
-        let opened = is_named.then(|| self.books.open(class, &self.rules));
+        let opened = is_named.then(|| self.books.open_book(class, &self.rules));
         opened.flatten().ok_or(Refusal::ClassUnknown { class })
     }
 
@@ -145,21 +145,21 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Result<BookId, Refusal> {
         if !self.books.takes_in(class, &self.rules) {
-            let light = self.books.lightest().filter(|_| deposit.0 > 0);
+            let light = self.books.lightest_book().filter(|_| deposit.0 > 0);
             let light = light.ok_or(Refusal::ClassesMany {
                 limit: self.rules.classes_max,
                 deposit: self.rules.ask_deposit,
             })?;
             self.empty_book(light, events);
         }
-        let book = self.books.open(class, &self.rules);
+        let book = self.books.open_book(class, &self.rules);
         Ok(book.expect("there is room, or a class without orders"))
     }
 
     /// Evicts the orders of a class; there are at most as many as orders divided by classes.
     fn empty_book(&mut self, book: BookId, events: &mut Vec<Event>) {
         let class = self.books.book(book);
-        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
+        let sides = [Side::Ask, Side::Bid].map(|side| self.books.side_orders(class, side));
         let orders: Vec<OrderId> = sides.into_iter().flatten().map(|order| order.id).collect();
         for order in orders {
             self.drop_order(order, OrderEnd::Evicted, events);
@@ -181,12 +181,12 @@ impl Exchange {
         }
         let limit = self.rules.accounts_max;
         if self.ledger.accounts().len() < limit as usize {
-            return Ok(self.ledger.open(account, name.clone()));
+            return Ok(self.ledger.open_account(account, name.clone()));
         }
         let idle = self.next_idle().ok_or(Refusal::AccountsMany { limit })?;
         let count = self.ledger.accounts().len();
         self.clear_account(idle, events);
-        let old = self.ledger.replace(idle, account, name.clone());
+        let old = self.ledger.replace_account(idle, account, name.clone());
         assert_eq!(self.ledger.accounts().len(), count, "one for one");
         events.push(Event::Forgotten { account: old });
         Ok(idle)
@@ -202,7 +202,7 @@ impl Exchange {
         for request in self.requests_held(slot) {
             self.drop_request(request, FORGOTTEN, events);
         }
-        let left = self.ledger.forfeit(slot);
+        let left = self.ledger.forfeit_available(slot);
         if left.0 > 0 {
             let reason = MoveReason::Forfeited;
             events.push(Event::Moved {
@@ -213,7 +213,11 @@ impl Exchange {
         }
         self.ledger.tell_balances(events);
         let account = self.ledger.get(slot);
-        assert_eq!(account.held(), Credits::ZERO, "it has nothing left");
+        assert_eq!(
+            account.total_credits(),
+            Credits::ZERO,
+            "it has nothing left"
+        );
         assert_eq!(account.open_orders, 0, "and nothing rests");
     }
 
@@ -259,7 +263,7 @@ impl Exchange {
             .front()
             .and_then(|(slot, _)| self.makes_room(*slot));
         if first != Some(IdleRank::Nothing) && self.now >= self.idle_sought_at {
-            self.idle_sought_at = self.now.after(IDLE_SOUGHT);
+            self.idle_sought_at = self.now.saturating_add(IDLE_SOUGHT);
             self.idle = self.idle_accounts();
         }
         while let Some((slot, key)) = self.idle.pop_front() {

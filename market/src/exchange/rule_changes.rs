@@ -42,7 +42,7 @@ impl Exchange {
     }
 
     fn check_notice(&self, at: Millis) -> Result<(), Refusal> {
-        let earliest = self.now.after(self.rules.rules_notice);
+        let earliest = self.now.saturating_add(self.rules.rules_notice);
         match at > self.now && at >= earliest {
             true => Ok(()),
             false => Err(Refusal::NoticeShort { at, earliest }),
@@ -68,7 +68,7 @@ impl Exchange {
         let change = self.changes.remove(&id).expect("a change's timer has one");
         assert!(change.at <= self.now, "not before its time");
         for setting in &change.settings {
-            let done = setting.apply(&mut self.rules);
+            let done = setting.apply_to(&mut self.rules);
             done.expect("what was told was checked");
         }
         let auctions = self.books.change_rules(&self.rules);
@@ -81,7 +81,7 @@ impl Exchange {
         self.light = self.light_orders();
         let light = self.light.iter().map(|(_, order)| order);
         self.books.recount_light(light);
-        assert!(self.rules.check().is_ok(), "the rules are sound");
+        assert!(self.rules.check_ranges().is_ok(), "the rules are sound");
         events.push(Event::RulesChanged { change: id });
     }
 
@@ -117,18 +117,18 @@ impl Exchange {
 /// Queries that anyone may make.
 impl Exchange {
     /// Iterates over the announced changes that have not taken effect, the oldest first.
-    pub fn changes(&self) -> impl Iterator<Item = &RulesChange> {
+    pub fn pending_changes(&self) -> impl Iterator<Item = &RulesChange> {
         self.changes.values()
     }
 
     /// Returns the version of the rules that applies, and the announced next one.
-    pub fn version(&self) -> (u16, Option<Upgrade>) {
+    pub fn rules_version(&self) -> (u16, Option<Upgrade>) {
         (self.version, self.upgrade)
     }
 
     /// Returns the version that applies at `now`, if it is later than `spoken`. A replica that
     /// implements versions up to `spoken` must apply nothing from then on.
-    pub fn unspoken(&self, now: Millis, spoken: u16) -> Option<u16> {
+    pub fn unsupported_version(&self, now: Millis, spoken: u16) -> Option<u16> {
         let due = self.upgrade.filter(|upgrade| upgrade.at <= now);
         let version = due.map_or(self.version, |upgrade| upgrade.to);
         (version > spoken).then_some(version)
@@ -146,7 +146,7 @@ fn check_settings(settings: &[Setting], rules: &Rules) -> Result<(), Refusal> {
                 rule: rule.name().to_owned(),
             });
         }
-        setting.apply(&mut changed).map_err(|fault| {
+        setting.apply_to(&mut changed).map_err(|fault| {
             let (rule, value) = (fault.rule.to_owned(), fault.value);
             let (least, most) = (fault.least, fault.most);
             Refusal::RuleRange {
@@ -157,6 +157,6 @@ fn check_settings(settings: &[Setting], rules: &Rules) -> Result<(), Refusal> {
             }
         })?;
     }
-    debug_assert!(changed.check().is_ok(), "each was checked by itself");
+    debug_assert!(changed.check_ranges().is_ok(), "each was checked by itself");
     Ok(())
 }

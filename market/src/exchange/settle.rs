@@ -28,25 +28,25 @@ impl Exchange {
         check_against(lease, body)?;
         let parties = lease.parties;
         let (buyer, provider) = (lease.buyer, lease.provider);
-        self.judge((parties.provider, buyer), speed(body), body.amount);
-        self.judge((parties.buyer, provider), Speed::AsStated, body.amount);
+        self.update_reputation(parties.provider, buyer, classify_speed(body), body.amount);
+        self.update_reputation(parties.buyer, provider, Speed::AsStated, body.amount);
         let payment = Payment {
             amount: body.amount,
-            usage: body.charged(),
+            usage: body.billable_usage(),
             forfeit: Credits::ZERO,
         };
         assert!(
             payment.usage.0 > 0 || payment.amount.0 == 0,
             "nothing used is nothing paid"
         );
-        Ok(self.close(body.lease, CloseReason::Receipt, payment, context.events))
+        Ok(self.close_lease(body.lease, CloseReason::Receipt, payment, context.events))
     }
 
     /// A receipt moves the reputation of an account by what it has settled with the other one.
-    fn judge(&mut self, (of, with): (Slot, AccountKey), speed: Speed, paid: Credits) {
+    fn update_reputation(&mut self, of: Slot, with: AccountKey, speed: Speed, paid: Credits) {
         let step = self.rules.reputation_step;
         let account = self.ledger.get_mut(of);
-        let steps = account.dealings.settle(with, speed, paid, step);
+        let steps = account.dealings.record_settlement(with, speed, paid, step);
         account.reputation.on_settled(speed, steps);
     }
 
@@ -59,10 +59,10 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Acceptance {
         let payment = unsigned_payment(&self.leases[&id], reason, self.now);
-        self.close(id, reason, payment, events)
+        self.close_lease(id, reason, payment, events)
     }
 
-    pub(super) fn close(
+    pub(super) fn close_lease(
         &mut self,
         id: LeaseId,
         reason: CloseReason,
@@ -72,7 +72,7 @@ impl Exchange {
         self.set_note(id, None);
         match self.leases[&id].state {
             LeaseState::Waiting { behind, .. } => self.leave_queue(behind),
-            LeaseState::Active | LeaseState::Ending { .. } => self.stop(id, events),
+            LeaseState::Active | LeaseState::Ending { .. } => self.stop_lease(id, events),
             LeaseState::Due { until, .. } => {
                 self.timers.remove(&(until, Timer::LeaseCloses(id)));
             }
@@ -88,11 +88,13 @@ impl Exchange {
         let refunded = escrow.minus(cost);
         let (paid, fee) = self.pay_out(id, payment);
         let (payer, payee) = (parties.buyer, parties.provider);
-        let forfeit = self.ledger.pay(payer, payee, payment.forfeit, WHOLE);
+        let forfeit = self
+            .ledger
+            .pay_provider(payer, payee, payment.forfeit, WHOLE);
         assert_eq!(forfeit, payment.forfeit, "nobody but the market has it");
         let fee = fee.plus(forfeit);
         assert!(!self.leases[&id].is_closed(), "a lease is closed once");
-        self.ledger.release(parties.buyer, refunded);
+        self.ledger.release_escrow(parties.buyer, refunded);
         self.lease_mut(id).state = LeaseState::Closed {
             at: now,
             reason,
@@ -107,7 +109,7 @@ impl Exchange {
             assert!(account.leases_bought > 0, "a lease is closed once");
             account.leases_bought.count_down();
         }
-        self.books.ask_terms.release(parties.terms);
+        self.books.ask_terms.remove_user(parties.terms);
         self.books.on_lease_closed(parties.book);
         self.keep_closed(id);
         events.push(Event::LeaseClosed {
@@ -136,23 +138,23 @@ impl Exchange {
         } = lease.parties;
         let Payment { amount, usage, .. } = payment;
         let Some(resale) = &mut lease.resale else {
-            let fee = self.ledger.pay(buyer, provider, amount, share);
+            let fee = self.ledger.pay_provider(buyer, provider, amount, share);
             return (amount.minus(fee), fee);
         };
         let (seller, subsidy) = (resale.seller_slot, std::mem::take(&mut resale.subsidy));
-        let owed = ReceiptBody::due(resale.provider_price, usage).unwrap_or(amount);
+        let owed = ReceiptBody::amount_due(resale.provider_price, usage).unwrap_or(amount);
         let by_buyer = owed.min(amount);
         let by_seller = owed.minus(by_buyer).min(subsidy);
         let gain = amount.minus(by_buyer);
-        let mut fee = self.ledger.pay(buyer, provider, by_buyer, share);
-        fee = fee.plus(self.ledger.pay(seller, provider, by_seller, share));
+        let mut fee = self.ledger.pay_provider(buyer, provider, by_buyer, share);
+        fee = fee.plus(self.ledger.pay_provider(seller, provider, by_seller, share));
         assert!(
             by_buyer <= amount && by_seller <= subsidy,
             "each pays of what it holds"
         );
         let paid = by_buyer.plus(by_seller).minus(fee);
-        let fee = fee.plus(self.ledger.pay(buyer, seller, gain, share));
-        self.ledger.release(seller, subsidy.minus(by_seller));
+        let fee = fee.plus(self.ledger.pay_provider(buyer, seller, gain, share));
+        self.ledger.release_escrow(seller, subsidy.minus(by_seller));
         (paid, fee)
     }
 
@@ -218,7 +220,7 @@ fn unsigned_payment(lease: &Lease, reason: CloseReason, now: Millis) -> Payment 
         _ => owed,
     };
     let due = |usage| {
-        let due = ReceiptBody::due(lease.price, usage);
+        let due = ReceiptBody::amount_due(lease.price, usage);
         due.map_or(lease.escrow, |due| due.min(lease.escrow))
     };
     let amount = due(usage);
@@ -252,7 +254,8 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
             receipt_price,
         });
     }
-    let possible = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
+    let possible =
+        DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
     let claimed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
     if claimed > possible {
         return Err(Refusal::UsageOver { claimed, possible });
@@ -267,7 +270,7 @@ fn check_against(lease: &Lease, body: &ReceiptBody) -> Result<(), Refusal> {
 }
 
 /// Whether less than 80 % of the advertised speed was delivered; unmeasured is not slow.
-fn speed(body: &ReceiptBody) -> Speed {
+fn classify_speed(body: &ReceiptBody) -> Speed {
     let delivered = u128::from(body.delivered_mega_ops) * 10;
     let is_slow = delivered != 0 && delivered < u128::from(body.declared_mega_ops) * 8;
     match is_slow {

@@ -24,10 +24,10 @@ pub(super) type SpotAskKey = (BookId, Price, OrderId);
 
 impl Exchange {
     /// Returns the price that an ask demands of a bid.
-    pub(super) fn asked(&self, ask: &Order, bid: BidView<'_>) -> Price {
+    pub(super) fn ask_price_for(&self, ask: &Order, bid: BidView<'_>) -> Price {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let spot = terms.spot_price(bid.terms);
-        match ask.resale() {
+        match ask.resold_lease() {
             Some(_) => ask.price,
             None => spot.map_or(ask.price, |spot| spot.price),
         }
@@ -40,7 +40,7 @@ impl Exchange {
 
     /// Returns the key under which an ask with spot prices is listed.
     pub(super) fn spot_ask_key(&self, ask: &Order) -> Option<SpotAskKey> {
-        if ask.side() == Side::Bid || ask.resale().is_some() {
+        if ask.side() == Side::Bid || ask.resold_lease().is_some() {
             return None;
         }
         let terms = self.books.ask_terms.get(ask.detail.terms);
@@ -51,7 +51,7 @@ impl Exchange {
 
     /// Returns whether an ask and a bid suit each other, and the bid pays the ask's price.
     pub(super) fn trades_with(&self, ask: &Order, bid: BidView<'_>) -> bool {
-        self.asked(ask, bid) <= bid.order.price && self.lack(ask, bid).is_none()
+        self.ask_price_for(ask, bid) <= bid.order.price && self.find_lack(ask, bid).is_none()
     }
 
     /// Passes the asks that may suit a bid to `tell` with their prices, the cheapest first, until
@@ -71,7 +71,7 @@ impl Exchange {
         let spot = self.spot_asks(bid, visits);
         let mut next = spot.iter().peekable();
         let mut stopped = false;
-        self.books.search(&query, visits, |ask| {
+        self.books.search_orders(&query, visits, |ask| {
             let before = |(price, spot): &&(Price, Order)| (*price, spot.id) < (ask.price, ask.id);
             let is_listed = || spot.iter().any(|(_, listed)| listed.id == ask.id);
             while let Some((price, cheaper)) = next.next_if(before) {
@@ -103,7 +103,7 @@ impl Exchange {
         let priced = seen.filter_map(|(_, _, id)| {
             visits.spend_all(Visits::CHECK);
             let ask = self.books.get(*id).expect("what is listed is in the book");
-            let price = self.asked(&ask, bid);
+            let price = self.ask_price_for(&ask, bid);
             (price < ask.price && price <= limit).then_some((price, ask))
         });
         let mut asks: Vec<(Price, Order)> = priced.collect();

@@ -13,7 +13,7 @@ use crate::ids::Slot;
 use crate::lease::{Lease, LeaseState};
 use crate::receipt::Receipt;
 use crate::refusal::Refusal;
-use crate::units::{Credits, Rounding, divided, product};
+use crate::units::{Credits, Rounding, divide_rounded, widening_product};
 
 use super::{Context, Exchange};
 
@@ -23,9 +23,9 @@ impl Exchange {
         context: &mut Context<'_>,
         amount: Credits,
     ) -> Result<Acceptance, Refusal> {
-        self.ledger.need(context.slot, amount)?;
-        self.ledger.stake(context.slot, amount);
-        context.moved(MoveReason::Staked, amount);
+        self.ledger.check_available(context.slot, amount)?;
+        self.ledger.add_stake(context.slot, amount);
+        context.push_move_event(MoveReason::Staked, amount);
         let stake = self.ledger.get(context.slot).stake;
         assert!(stake >= amount, "it is at stake");
         Ok(Acceptance::Staked { stake })
@@ -41,14 +41,14 @@ impl Exchange {
         if wanted > stake {
             return Err(Refusal::StakeShort { stake, wanted });
         }
-        let until = account.last_closed.after(self.rules.stake_hold);
+        let until = account.last_closed.saturating_add(self.rules.stake_hold);
         let answered = account.last_closed.0 == 0 || self.now >= until;
         if open_leases > 0 || !answered {
             return Err(Refusal::StakeHeld { open_leases, until });
         }
         assert_eq!(open_leases, 0, "stake stands for open leases");
-        self.ledger.unstake(context.slot, wanted);
-        context.moved(MoveReason::Unstaked, wanted);
+        self.ledger.remove_stake(context.slot, wanted);
+        context.push_move_event(MoveReason::Unstaked, wanted);
         Ok(Acceptance::Staked {
             stake: self.ledger.get(context.slot).stake,
         })
@@ -73,30 +73,38 @@ impl Exchange {
             let body = &one.body;
             (body.market, body.lease, body.provider) == (self.market, id, account)
         };
-        if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
+        if !of_lease(first) || !of_lease(second) || !is_contradiction(first, second) {
             return Err(Refusal::FaultNone { lease: id });
         }
         // An account without credits may have made room for others since the lease closed.
-        let guilty = self.ledger.slot(account);
+        let guilty = self.ledger.find_slot(account);
         let guilty = guilty.ok_or(Refusal::AccountUnknown { account })?;
         // For forgotten leases the account stores only one lease number, so faults must be proven
         // in order.
         if lease.is_none() && self.ledger.get(guilty).faulted >= Some(id) {
             return Err(Refusal::FaultKnown { lease: id });
         }
-        Ok(self.punish(first, guilty, context.events))
+        Ok(self.slash_provider(first, guilty, context.events))
     }
 
-    fn punish(&mut self, receipt: &Receipt, guilty: Slot, events: &mut Vec<Event>) -> Acceptance {
+    fn slash_provider(
+        &mut self,
+        receipt: &Receipt,
+        guilty: Slot,
+        events: &mut Vec<Event>,
+    ) -> Acceptance {
         let (id, provider) = (receipt.body.lease, receipt.body.provider);
         // The compensation follows from the market's record of the lease, not from the claim.
         let lease = self.leases.get(id);
         let buyer = lease.map_or(receipt.body.buyer, |lease| lease.buyer);
         let cost = lease.map_or(Credits::ZERO, cost_to_buyer);
-        let harmed = self.ledger.slot(buyer).filter(|harmed| *harmed != guilty);
+        let harmed = self
+            .ledger
+            .find_slot(buyer)
+            .filter(|harmed| *harmed != guilty);
         let stake = self.ledger.get(guilty).stake;
-        let part = product(stake.0, self.rules.slash.0.into());
-        let slashed = divided(part, 1_000, Rounding::Up);
+        let part = widening_product(stake.0, self.rules.slash.0.into());
+        let slashed = divide_rounded(part, 1_000, Rounding::Up);
         let slashed = slashed.expect("a part is no more than the whole");
         let compensated = match harmed {
             Some(_) => slashed.min(cost),
@@ -104,7 +112,7 @@ impl Exchange {
         };
         assert!(slashed <= stake, "no more is lost than is at stake");
         let fees = slashed.minus(compensated);
-        self.ledger.slash(guilty, harmed, compensated, fees);
+        self.ledger.slash_stake(guilty, harmed, compensated, fees);
         let account = self.ledger.get_mut(guilty);
         account.reputation.on_fault();
         account.faulted = account.faulted.max(Some(id));
@@ -138,7 +146,7 @@ fn cost_to_buyer(lease: &Lease) -> Credits {
     }
 }
 
-fn contradict(first: &Receipt, second: &Receipt) -> bool {
+fn is_contradiction(first: &Receipt, second: &Receipt) -> bool {
     let (one, other) = (&first.body, &second.body);
     one.graph == other.graph && one.inputs == other.inputs && one.outputs != other.outputs
 }

@@ -45,26 +45,26 @@ pub(super) const TIMER_STEP: u32 = 64;
 pub(super) struct Steps(u32);
 
 impl Steps {
-    pub(super) fn spend(&mut self, steps: u32) {
+    pub(super) fn spend_steps(&mut self, steps: u32) {
         self.0 = self.0.saturating_add(steps);
     }
 
     /// Adds the steps of a command besides its searches.
     pub(super) fn spend_command(&mut self) {
-        self.spend(COMMAND_STEPS);
+        self.spend_steps(COMMAND_STEPS);
     }
 
     pub(super) fn spend_trades(&mut self, trades: usize) {
         let trades = u32::try_from(trades).unwrap_or(u32::MAX);
-        self.spend(trades.saturating_mul(TRADE_STEPS));
+        self.spend_steps(trades.saturating_mul(TRADE_STEPS));
     }
 
     /// Adds the steps of a finished search.
     pub(super) fn spend_visits(&mut self, visits: Visits) {
-        self.spend(visits.made());
+        self.spend_steps(visits.steps_made());
     }
 
-    pub(super) fn taken(self) -> u32 {
+    pub(super) fn steps_taken(self) -> u32 {
         self.0
     }
 }
@@ -85,13 +85,13 @@ impl Eq for LastSteps {}
 impl Exchange {
     /// Returns the steps of the last batch and of the timers before it, which are equal on all
     /// replicas.
-    pub fn steps(&self) -> u32 {
+    pub fn last_batch_steps(&self) -> u32 {
         self.last_steps.0
     }
 
     /// Checks that a batch that has taken `taken` steps has enough left for a command.
     pub(super) fn check_steps(&self, taken: Steps, command: &Command) -> Result<(), Refusal> {
-        let left = BATCH_STEPS.saturating_sub(taken.taken());
+        let left = BATCH_STEPS.saturating_sub(taken.steps_taken());
         match steps_at_most(command) <= left {
             true => Ok(()),
             false => Err(Refusal::StepsSpent { limit: BATCH_STEPS }),

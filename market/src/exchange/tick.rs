@@ -10,29 +10,29 @@ use super::{Exchange, Timer};
 impl Exchange {
     /// Performs all actions due up to `now`, each at its own time, then sets the clock. If they
     /// need more steps than one batch has, the clock stops at the last action performed and the
-    /// rest waits for the next batch or tick: no action overtakes one that fell due earlier.
+    /// rest must wait for the next batch or tick: no action can overtake one that fell due earlier.
     /// Returns the steps taken.
-    pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
+    pub(super) fn advance_time(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
         let now = now.max(self.now);
         let before = self.now;
         let mut steps = Steps::default();
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
-            if steps.taken() >= TIMER_STEPS {
-                return steps.taken();
+            if steps.steps_taken() >= TIMER_STEPS {
+                return steps.steps_taken();
             }
             self.timers.pop_first();
             assert!(at >= before, "what fell due earlier was done then");
             self.now = self.now.max(at);
-            steps.spend(TIMER_STEP);
-            self.fire(timer, &mut steps, events);
+            steps.spend_steps(TIMER_STEP);
+            self.fire_timer(timer, &mut steps, events);
             self.ledger.tell_balances(events);
         }
         assert!(self.now >= before && self.now <= now, "time runs one way");
         self.now = now;
-        steps.taken()
+        steps.steps_taken()
     }
 
-    fn fire(&mut self, timer: Timer, steps: &mut Steps, events: &mut Vec<Event>) {
+    fn fire_timer(&mut self, timer: Timer, steps: &mut Steps, events: &mut Vec<Event>) {
         match timer {
             Timer::OrderExpires(id) => {
                 let order = self.books.get(id);
@@ -43,7 +43,7 @@ impl Exchange {
             Timer::Reserve(id) => self.end_unused(id, events),
             Timer::LeaseEnds(id) => {
                 let reason = self.end_reason(id);
-                debug_assert!(self.leases[&id].ends() <= self.now, "its time is over");
+                debug_assert!(self.leases[&id].end_time() <= self.now, "its time is over");
                 self.end_lease(id, reason, events);
             }
             Timer::LeaseCloses(id) => {

@@ -19,8 +19,8 @@ thread_local! {
 }
 
 /// Returns the key's point, or `None` if the key is no point or has small order.
-pub(super) fn unpack(key: &AccountKey) -> Option<EdwardsPoint> {
-    // A key is as good as a hash. An attacker that makes many keys for one entry only makes them
+pub(super) fn unpack_key(key: &AccountKey) -> Option<EdwardsPoint> {
+    // A key is as good as a hash. An attacker that makes many keys for one entry can only make them
     // miss.
     let place = usize::from(u16::from_le_bytes([key.0[0], key.0[1]])) % KNOWN_MAX;
     KNOWN.with_borrow_mut(|known| {

@@ -50,12 +50,12 @@ fn looked_up(town: &Town, bid: &Bid) -> Option<OrderId> {
         let (wants, has) = (&bid.wants, &ask.resources);
         has.memory_bytes >= wants.memory_bytes
             && has.memory_bandwidth >= wants.memory_bandwidth
-            && wants.regions.hold(has.region)
+            && wants.regions.has_region(has.region)
             && wants.features.0 & has.features.0 == wants.features.0
             && ask.class == bid.class
             && ask.price <= limit
     };
-    let suited = town.exchange.asks().filter(suits);
+    let suited = town.exchange.all_asks().filter(suits);
     suited
         .min_by_key(|ask| (ask.price, ask.order))
         .map(|ask| ask.order)
@@ -122,7 +122,7 @@ fn ask_finds_the_best_of_many_bids_that_accept_it() {
             let (wants, has) = (&bid.wants, &offer.resources);
             has.memory_bytes >= wants.memory_bytes
                 && has.memory_bandwidth >= wants.memory_bandwidth
-                && wants.regions.hold(has.region)
+                && wants.regions.has_region(has.region)
                 && wants.features.0 & has.features.0 == wants.features.0
         };
         let fits = |(limit, _, bid): &&(u64, OrderId, Bid)| *limit >= price.0 && suits(bid);

@@ -176,11 +176,11 @@ fn a_receipt_bills_idle_time_by_the_lease() {
     town.wait(100_000);
     let mut body = body(&town.exchange, lease, 1_000_000);
     body.idle = DeviceMicros(90_000_000);
-    body.amount = ReceiptBody::due(body.price, body.charged()).unwrap();
+    body.amount = ReceiptBody::amount_due(body.price, body.billable_usage()).unwrap();
     assert_eq!(body.amount, Credits(300 + 90 * 30));
     let mut cheap = body.clone();
     cheap.idle_part = Permille(1);
-    cheap.amount = ReceiptBody::due(cheap.price, cheap.charged()).unwrap();
+    cheap.amount = ReceiptBody::amount_due(cheap.price, cheap.billable_usage()).unwrap();
     let settle = |body| Command::Settle(Box::new(receipt(body, PROVIDER, BUYER)));
     let refused = town.run(PROVIDER, settle(cheap));
     assert_eq!(refused, Err(Refusal::ReceiptTerms { lease }));

@@ -57,9 +57,9 @@ fn one_ask_stalls_no_validator() {
             .collect();
         let outcomes = town.run_all(11, asks);
         assert!(
-            town.exchange.steps() <= BATCH_STEPS,
+            town.exchange.last_batch_steps() <= BATCH_STEPS,
             "{}",
-            town.exchange.steps()
+            town.exchange.last_batch_steps()
         );
         let Outcome::Accepted(Acceptance::Placed { trades, .. }) = &outcomes[0] else {
             panic!("the first is taken: {:?}", outcomes[0]);
@@ -107,9 +107,9 @@ fn batch_beyond_its_steps_is_refused_by_name_and_nothing_of_it_is_done_in_part()
     commands.push(Command::Stake { amount: Credits(5) });
     let outcomes = town.run_all(12, commands);
     assert!(
-        town.exchange.steps() <= BATCH_STEPS,
+        town.exchange.last_batch_steps() <= BATCH_STEPS,
         "{}",
-        town.exchange.steps()
+        town.exchange.last_batch_steps()
     );
     let spent = Outcome::Refused(Refusal::StepsSpent { limit: BATCH_STEPS });
     let count = outcomes.iter().filter(|outcome| **outcome == spent).count();
@@ -146,9 +146,9 @@ fn ordinary_batch_takes_a_small_part_of_its_steps() {
             .all(|one| matches!(one, Outcome::Accepted(_)))
     );
     assert!(
-        town.exchange.steps() < BATCH_STEPS / 16,
+        town.exchange.last_batch_steps() < BATCH_STEPS / 16,
         "{}",
-        town.exchange.steps()
+        town.exchange.last_batch_steps()
     );
 }
 
@@ -168,7 +168,7 @@ fn what_falls_due_at_once_is_done_in_turn_and_the_clock_waits_for_it() {
     }
     let mut copy = Exchange::restore(&town.exchange.snapshot()).unwrap();
     let first = town.exchange.tick(Millis(20_000));
-    assert!(first.len() < 20_000 && town.exchange.steps() <= BATCH_STEPS);
+    assert!(first.len() < 20_000 && town.exchange.last_batch_steps() <= BATCH_STEPS);
     assert_eq!(
         town.exchange.now(),
         due,
@@ -219,9 +219,9 @@ fn crowded_auction_takes_bounded_steps_and_the_next_one_goes_on() {
         "the best of each side take part"
     );
     assert!(
-        town.exchange.steps() <= BATCH_STEPS / 2,
+        town.exchange.last_batch_steps() <= BATCH_STEPS / 2,
         "{}",
-        town.exchange.steps()
+        town.exchange.last_batch_steps()
     );
     town.wait(interval.0);
     assert_eq!(

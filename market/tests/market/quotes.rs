@@ -18,7 +18,7 @@ fn depth_adds_up_orders_by_price_best_first() {
         }),
     );
     town.place(13, buy(bid(120)));
-    let quotes = town.exchange.quotes(resources().class(), 10).unwrap();
+    let quotes = town.exchange.class_quotes(resources().class(), 10).unwrap();
     let level = |price, orders, quantity| DepthLevel {
         price: Price(price),
         orders,
@@ -26,9 +26,9 @@ fn depth_adds_up_orders_by_price_best_first() {
     };
     assert_eq!(quotes.asks, [level(250, 1, 1), level(300, 2, 6)]);
     assert_eq!(quotes.bids, [level(120, 1, 1), level(100, 1, 3)]);
-    let top = town.exchange.quotes(resources().class(), 1).unwrap();
+    let top = town.exchange.class_quotes(resources().class(), 1).unwrap();
     assert_eq!((top.asks.len(), top.bids.len()), (1, 1));
-    assert_eq!(town.exchange.quotes(Class::default(), 1), None);
+    assert_eq!(town.exchange.class_quotes(Class::default(), 1), None);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn candles_open_close_and_bound_each_minute() {
     town.wait(60_000);
     town.place(10, sell(ask(5, 350)));
     town.place(12, buy(bid(600)));
-    let quotes = town.exchange.quotes(resources().class(), 1).unwrap();
+    let quotes = town.exchange.class_quotes(resources().class(), 1).unwrap();
     let [first, second] = quotes.candles[..] else {
         panic!("two minutes")
     };
@@ -71,7 +71,11 @@ fn index_is_price_per_measured_work_weighted_by_units() {
             ..bid(600)
         }),
     );
-    let index = town.exchange.quotes(resources().class(), 1).unwrap().index;
+    let index = town
+        .exchange
+        .class_quotes(resources().class(), 1)
+        .unwrap()
+        .index;
     // (300 + 2 x 500) / (3 x 80 TFLOP) = 5.4167 micro-credits.
     assert_eq!(
         index.per_tera_operation,

@@ -167,7 +167,7 @@ fn receipt_of_another_lease_or_over_its_escrow_is_refused_with_the_figures() {
     };
     assert_eq!(settle(mine, 10, 13).code(), "receipt_parties");
     let usage = DeviceMicros(10_000_001);
-    let amount = ReceiptBody::due(good.price, usage).unwrap();
+    let amount = ReceiptBody::amount_due(good.price, usage).unwrap();
     let over = settle(
         ReceiptBody {
             usage,

@@ -277,7 +277,7 @@ impl Stream {
         let mut body = body(exchange, lease, usage);
         body.outputs = vec![ContentId([dice.below(2) as u8; 32])];
         body.idle = DeviceMicros(dice.pick(&[0, 0, 1_000, 700_000]));
-        body.amount = ReceiptBody::due(body.price, body.charged()).unwrap();
+        body.amount = ReceiptBody::amount_due(body.price, body.billable_usage()).unwrap();
         body.delivered_mega_ops = dice.pick(&[0, 79_000_000, 9_000_000]);
         match dice.below(12) {
             0 => body.amount.0 += 1,

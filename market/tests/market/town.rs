@@ -234,7 +234,7 @@ pub fn body(exchange: &Exchange, lease: LeaseId, usage: u64) -> ReceiptBody {
         idle: DeviceMicros(0),
         idle_part: lease.idle,
         price: lease.price,
-        amount: ReceiptBody::due(lease.price, usage).unwrap(),
+        amount: ReceiptBody::amount_due(lease.price, usage).unwrap(),
         bytes_in: 1_024,
         bytes_out: 64,
         started: Millis(5),

@@ -503,7 +503,7 @@ fn explanation_counts_each_ask_once_with_the_nearest_figure() {
     };
     let found = town
         .exchange
-        .explain(account(BUYER), &Bid { wants, ..bid(500) })
+        .explain_bid(account(BUYER), &Bid { wants, ..bid(500) })
         .unwrap();
     let told = "4 asks: 3 below 24 GB (best 20 GB), 1 above your limit price by 12 %";
     assert_eq!(found.to_string(), told);

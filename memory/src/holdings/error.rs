@@ -42,7 +42,7 @@ pub enum HoldError {
         /// Bytes that the change needs.
         wanted: u64,
     },
-    /// No path leads there from any place that has a copy.
+    /// No path leads there from any place that has a copy; the owner can declare one.
     #[error("{handle} cannot be brought to {to}: no path leads there from where it lies")]
     NoPath {
         /// The handle of the content.
@@ -73,7 +73,7 @@ pub enum HoldError {
         /// The place that the process cannot fill directly.
         place: Place,
     },
-    /// A copy is in use.
+    /// A copy is in use: its users must unpin it first.
     #[error("{handle} is in use in {place}: unpin it first")]
     Pinned {
         /// The handle of the content.

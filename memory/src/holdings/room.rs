@@ -1,4 +1,5 @@
-//! Eviction: which copy goes, and where the only copy of some content goes.
+//! Eviction: which copy goes, and where the only copy of some content goes. A copy can go only if
+//! it is neither pinned nor the source of a transfer.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use crate::paths::Hop;
 use crate::place::Place;
 
 impl Holdings {
-    /// Evicts copies at `place` until `wanted` more bytes fit.
+    /// Evicts copies at `place` until `wanted` more bytes fit. If it fails, the evictions before
+    /// that remain, and the owner must still carry out their steps.
     pub(super) fn make_room(&mut self, place: Place, wanted: u64) -> Result<(), HoldError> {
         if matches!(place, Place::Peer(_)) {
             // A peer counts its own memory; this only keeps the stated sum from overflowing.
@@ -39,17 +41,17 @@ impl Holdings {
             if wanted > limit {
                 return Err(full);
             }
-            let Some((victim, worth)) = self.cheapest(place, &stuck) else {
+            let Some((victim, worth)) = self.cheapest_copy(place, &stuck) else {
                 return Err(match self.is_awaited_at(place) {
                     true => HoldError::Moving { place },
                     false => full,
                 });
             };
-            match self.evict(victim, place) {
+            match self.evict_copy(victim, place) {
                 Ok(()) => {}
                 Err(error @ HoldError::Moving { .. }) => return Err(error),
                 Err(_) => {
-                    stuck.insert(self.items[&victim].kin(place));
+                    stuck.insert(self.items[&victim].eviction_group(place));
                     continue;
                 }
             }
@@ -61,9 +63,13 @@ impl Holdings {
 
     /// Returns the copy at `place` with the least worth, and that worth. Among copies that cost the
     /// same to bring back it is the one used longest ago, because a pool's level only grows. So the
-    /// search need not visit every copy, of which there may be many thousands. It ignores copies
+    /// search need not visit every copy, of which there can be many thousands. It ignores copies
     /// that are `stuck`.
-    pub(super) fn cheapest(&self, place: Place, stuck: &BTreeSet<Kin>) -> Option<(Handle, f64)> {
+    pub(super) fn cheapest_copy(
+        &self,
+        place: Place,
+        stuck: &BTreeSet<Kin>,
+    ) -> Option<(Handle, f64)> {
         let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
         let is_idle = |handle: &&Handle| {
             let copy = copy_of(handle);
@@ -74,7 +80,11 @@ impl Holdings {
         let oldest = alike.filter_map(|(_, alike)| {
             let handle = *alike.values().find(is_idle)?;
             let copy = copy_of(&handle);
-            Some((handle, copy.level + self.price(handle, place)?, copy.used))
+            Some((
+                handle,
+                copy.level + self.eviction_cost(handle, place)?,
+                copy.used,
+            ))
         });
         let order = |one: &(Handle, f64, u64), other: &(Handle, f64, u64)| {
             one.1.total_cmp(&other.1).then(one.2.cmp(&other.2))
@@ -85,41 +95,43 @@ impl Holdings {
 
     /// Returns the seconds to bring a copy back for each byte that it frees, or `None` if it cannot
     /// go.
-    pub(super) fn price(&self, handle: Handle, place: Place) -> Option<f64> {
+    pub(super) fn eviction_cost(&self, handle: Handle, place: Place) -> Option<f64> {
         let item = &self.items[&handle];
         // An empty copy frees no space.
         if item.bytes == 0 {
             return None;
         }
-        let back = |from: Place| Some(self.paths.route(from, place, item.bytes)?.time);
+        let back = |from: Place| Some(self.paths.fastest_route(from, place, item.bytes)?.time);
         let elsewhere = item.copies.keys().filter(|other| **other != place);
         let seconds = match elsewhere.filter_map(|&other| back(other)).min() {
             Some(time) => time,
             None => {
                 let below = place
-                    .below()
+                    .eviction_target()
                     .filter(|below| self.pools.contains_key(below))?;
-                let away = self.paths.direct(place, below, item.bytes)?;
-                let away = away.time(item.bytes);
+                let away = self.paths.direct_path(place, below, item.bytes)?;
+                let away = away.transfer_time(item.bytes);
                 away.saturating_add(back(below)?)
             }
         };
         Some(seconds.as_secs_f64() / item.bytes as f64)
     }
 
-    fn evict(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    fn evict_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         let item = &self.items[&handle];
         let (bytes, copies) = (item.bytes, item.copies.len());
         if copies == 1 {
-            let below = place.below().expect("only what has a price is evicted");
-            let direct = self.paths.direct(place, below, bytes);
+            let below = place
+                .eviction_target()
+                .expect("only what has a price is evicted");
+            let direct = self.paths.direct_path(place, below, bytes);
             let path = direct.expect("what is below is reached directly");
             self.make_room(below, bytes)?;
             if self.is_own(place) || self.is_own(below) {
                 let (from, to, kind) = (place, below, path.kind);
-                return Err(self.begin(handle, Hop { from, to, kind }, bytes));
+                return Err(self.begin_transit(handle, Hop { from, to, kind }, bytes));
             }
-            let expected = path.time(bytes);
+            let expected = path.transfer_time(bytes);
             self.add_copy(handle, below);
             self.steps.push(Step::Copy {
                 handle,
@@ -141,7 +153,7 @@ impl Holdings {
 
     /// Adds a copy for which space was reserved; the limit may have become lower since.
     pub(super) fn put_copy(&mut self, handle: Handle, place: Place) {
-        self.unlist(handle);
+        self.unlist_copies(handle);
         let item = self.items.get_mut(&handle).expect("what is copied is held");
         let pool = self.pools.get_mut(&place).expect("room was made in it");
         self.uses += 1;
@@ -158,11 +170,11 @@ impl Holdings {
         assert!(pool.handles.insert(handle), "a pool lists a copy once");
         pool.used += item.bytes;
         pool.peak = pool.peak.max(pool.used);
-        self.list(handle);
+        self.list_copies(handle);
     }
 
     pub(super) fn drop_copy(&mut self, handle: Handle, place: Place) {
-        self.unlist(handle);
+        self.unlist_copies(handle);
         let item = self
             .items
             .get_mut(&handle)
@@ -181,11 +193,11 @@ impl Holdings {
             place,
             bytes,
         });
-        self.list(handle);
+        self.list_copies(handle);
     }
 
-    pub(super) fn touch(&mut self, handle: Handle, place: Place) {
-        self.unlist(handle);
+    pub(super) fn mark_used(&mut self, handle: Handle, place: Place) {
+        self.unlist_copies(handle);
         self.uses += 1;
         let (uses, level) = (self.uses, self.pools[&place].level);
         let item = self.items.get_mut(&handle).expect("what is used is held");
@@ -194,28 +206,28 @@ impl Holdings {
             .get_mut(&place)
             .expect("what is used has a copy there");
         (copy.used, copy.level) = (uses, level);
-        self.list(handle);
+        self.list_copies(handle);
     }
 
     /// Lists each copy of some content among those that cost the same to bring back.
-    fn list(&mut self, handle: Handle) {
+    fn list_copies(&mut self, handle: Handle) {
         let item = &self.items[&handle];
         for (&place, copy) in &item.copies {
             let pool = self.pools.get_mut(&place);
             let pool = pool.expect("what holds a copy is a pool");
-            let alike = pool.alike.entry(item.kin(place)).or_default();
+            let alike = pool.alike.entry(item.eviction_group(place)).or_default();
             let before = alike.insert(copy.used, handle);
             assert!(before.is_none(), "each use has a number of its own");
         }
     }
 
     /// Removes each copy from its list, before its cost to bring back or its last use changes.
-    fn unlist(&mut self, handle: Handle) {
+    fn unlist_copies(&mut self, handle: Handle) {
         let item = &self.items[&handle];
         for (&place, copy) in &item.copies {
             let pool = self.pools.get_mut(&place);
             let pool = pool.expect("what holds a copy is a pool");
-            let kin = item.kin(place);
+            let kin = item.eviction_group(place);
             let alike = pool.alike.get_mut(&kin).expect("each copy is listed");
             assert_eq!(
                 alike.remove(&copy.used),
@@ -229,7 +241,7 @@ impl Holdings {
     }
 
     /// Asserts the invariants that are cheap to check.
-    pub(super) fn check(&self) {
+    pub(super) fn check_invariants(&self) {
         assert!(
             self.by_content.len() <= self.items.len(),
             "a name is of something held"
@@ -243,7 +255,7 @@ impl Holdings {
 
 impl Holding {
     /// Returns the facts that determine how much it costs to bring back the copy at a place.
-    fn kin(&self, place: Place) -> Kin {
+    fn eviction_group(&self, place: Place) -> Kin {
         let places = self.copies.keys().copied();
         Kin {
             bytes: self.bytes,

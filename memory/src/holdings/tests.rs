@@ -36,21 +36,21 @@ fn holdings(gpu: u64, npu: u64, host: u64, disk: u64) -> Holdings {
 }
 
 fn id(text: &str) -> ContentId {
-    ContentId::of(text.as_bytes())
+    ContentId::for_content(text.as_bytes())
 }
 
 #[test]
 fn equal_content_is_held_once_and_goes_with_its_last_reference() {
     let mut held = holdings(0, 0, 100, 0);
-    let first = held.adopt(id("a"), 60, Place::Host).unwrap();
-    let second = held.adopt(id("a"), 60, Place::Host).unwrap();
-    assert_eq!((first, held.pool(Place::Host).used), (second, 60));
-    held.release(first).unwrap();
-    assert!(held.holds(first, Place::Host));
-    held.release(first).unwrap();
-    assert_eq!(held.pool(Place::Host).used, 0);
+    let first = held.adopt_content(id("a"), 60, Place::Host).unwrap();
+    let second = held.adopt_content(id("a"), 60, Place::Host).unwrap();
+    assert_eq!((first, held.pool_use(Place::Host).used), (second, 60));
+    held.release_reference(first).unwrap();
+    assert!(held.has_copy(first, Place::Host));
+    held.release_reference(first).unwrap();
+    assert_eq!(held.pool_use(Place::Host).used, 0);
     assert_eq!(
-        held.release(first),
+        held.release_reference(first),
         Err(HoldError::Unknown { handle: first })
     );
 }
@@ -59,24 +59,24 @@ fn equal_content_is_held_once_and_goes_with_its_last_reference() {
 fn what_is_cheap_to_bring_back_goes_first() {
     let mut held = holdings(100, 0, 1000, 0);
     // One has a copy in host memory, the other would have to be moved there first.
-    let copied = held.adopt(id("copied"), 50, Place::Host).unwrap();
+    let copied = held.adopt_content(id("copied"), 50, Place::Host).unwrap();
     held.ensure_on(copied, GPU).unwrap();
-    let only = held.adopt(id("only"), 50, GPU).unwrap();
+    let only = held.adopt_content(id("only"), 50, GPU).unwrap();
     // Touched last, and still the one to go.
     held.ensure_on(copied, GPU).unwrap();
     let new = held.allocate(50, GPU).unwrap();
-    assert!(held.holds(only, GPU) && held.holds(new, GPU) && !held.holds(copied, GPU));
+    assert!(held.has_copy(only, GPU) && held.has_copy(new, GPU) && !held.has_copy(copied, GPU));
 }
 
 #[test]
 fn of_equal_prices_the_one_used_longest_ago_goes() {
     let mut held = holdings(0, 0, 100, 1000);
-    let first = held.adopt(id("first"), 50, Place::Host).unwrap();
-    let second = held.adopt(id("second"), 50, Place::Host).unwrap();
+    let first = held.adopt_content(id("first"), 50, Place::Host).unwrap();
+    let second = held.adopt_content(id("second"), 50, Place::Host).unwrap();
     held.ensure_on(first, Place::Host).unwrap();
-    held.adopt(id("third"), 50, Place::Host).unwrap();
-    assert_eq!(held.places(second).unwrap(), [Place::Disk]);
-    assert_eq!(held.places(first).unwrap(), [Place::Host]);
+    held.adopt_content(id("third"), 50, Place::Host).unwrap();
+    assert_eq!(held.copy_places(second).unwrap(), [Place::Disk]);
+    assert_eq!(held.copy_places(first).unwrap(), [Place::Host]);
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn of_many_copies_few_are_looked_at_for_the_one_that_goes() {
     const COUNT: u64 = 5_000;
     let mut held = holdings(0, 0, 8 * COUNT, 1 << 20);
     let adopt = |held: &mut Holdings, number: u64| {
-        let content = ContentId::of(&number.to_le_bytes());
-        held.adopt(content, 8, Place::Host).unwrap()
+        let content = ContentId::for_content(&number.to_le_bytes());
+        held.adopt_content(content, 8, Place::Host).unwrap()
     };
     let first: Vec<Handle> = (0..COUNT).map(|number| adopt(&mut held, number)).collect();
     for number in COUNT..2 * COUNT {
@@ -103,11 +103,11 @@ fn of_many_copies_few_are_looked_at_for_the_one_that_goes() {
 #[test]
 fn the_only_copy_moves_down_place_by_place() {
     let mut held = holdings(50, 0, 50, 100);
-    let oldest = held.adopt(id("oldest"), 50, GPU).unwrap();
-    let middle = held.adopt(id("middle"), 50, GPU).unwrap();
-    held.adopt(id("newest"), 50, GPU).unwrap();
-    assert_eq!(held.places(oldest).unwrap(), [Place::Disk]);
-    assert_eq!(held.places(middle).unwrap(), [Place::Host]);
+    let oldest = held.adopt_content(id("oldest"), 50, GPU).unwrap();
+    let middle = held.adopt_content(id("middle"), 50, GPU).unwrap();
+    held.adopt_content(id("newest"), 50, GPU).unwrap();
+    assert_eq!(held.copy_places(oldest).unwrap(), [Place::Disk]);
+    assert_eq!(held.copy_places(middle).unwrap(), [Place::Host]);
     let kinds: Vec<Place> = held
         .take_steps()
         .into_iter()
@@ -126,16 +126,16 @@ fn copied_to(step: Step) -> Option<Place> {
 #[test]
 fn what_is_pinned_stays_and_fullness_is_said() {
     let mut held = holdings(0, 0, 100, 1000);
-    let handle = held.adopt(id("a"), 80, Place::Host).unwrap();
-    held.pin(handle, Place::Host).unwrap();
-    let full = held.adopt(id("b"), 30, Place::Host).unwrap_err();
+    let handle = held.adopt_content(id("a"), 80, Place::Host).unwrap();
+    held.pin_copy(handle, Place::Host).unwrap();
+    let full = held.adopt_content(id("b"), 30, Place::Host).unwrap_err();
     assert_eq!(
         full.to_string(),
         "host memory has no room for 30 bytes: 80 of 100 are held and cannot be moved"
     );
     let place = Place::Host;
     assert_eq!(
-        held.release(handle),
+        held.release_reference(handle),
         Err(HoldError::Pinned { handle, place })
     );
 }
@@ -144,16 +144,19 @@ fn what_is_pinned_stays_and_fullness_is_said() {
 fn a_smaller_limit_evicts_and_a_larger_one_makes_room() {
     let mut held = holdings(0, 0, 100, 1000);
     for name in ["a", "b", "c", "d"] {
-        held.adopt(id(name), 25, Place::Host).unwrap();
+        held.adopt_content(id(name), 25, Place::Host).unwrap();
     }
     held.set_limit(Place::Host, 50).unwrap();
     assert_eq!(
-        (held.pool(Place::Host).used, held.pool(Place::Disk).used),
+        (
+            held.pool_use(Place::Host).used,
+            held.pool_use(Place::Disk).used
+        ),
         (50, 50)
     );
     held.set_limit(Place::Host, 200).unwrap();
-    held.adopt(id("e"), 150, Place::Host).unwrap();
-    assert_eq!(held.pool(Place::Host).peak, 200);
+    held.adopt_content(id("e"), 150, Place::Host).unwrap();
+    assert_eq!(held.pool_use(Place::Host).peak, 200);
 }
 
 #[test]
@@ -161,8 +164,8 @@ fn copies_come_from_where_they_come_soonest() {
     let mut held = holdings(1000, 1000, 1000, 0);
     let mut nvlink = path(1, 300e9);
     nvlink.kind = PathKind::NvLink;
-    held.paths_mut().declare(NPU, GPU, nvlink);
-    let handle = held.adopt(id("a"), 500, Place::Host).unwrap();
+    held.paths_mut().declare_path(NPU, GPU, nvlink);
+    let handle = held.adopt_content(id("a"), 500, Place::Host).unwrap();
     held.ensure_on(handle, NPU).unwrap();
     let _ = held.take_steps();
     held.ensure_on(handle, GPU).unwrap();
@@ -213,7 +216,7 @@ proptest! {
             match act {
                 Act::Adopt(content, place) => {
                     let bytes = 10 + u64::from(content) * 7;
-                    if let Ok(handle) = held.adopt(id(&content.to_string()), bytes, PLACES[place]) {
+                    if let Ok(handle) = held.adopt_content(id(&content.to_string()), bytes, PLACES[place]) {
                         handles.push(handle);
                         follow(&mut model, held.take_steps());
                         model.insert((handle, PLACES[place]));
@@ -222,12 +225,12 @@ proptest! {
                 Act::Ensure(index, place) => { at(index).map(|h| held.ensure_on(h, PLACES[place])); }
                 Act::Pin(index, place) => {
                     let Some(handle) = at(index) else { continue };
-                    if held.pin(handle, PLACES[place]).is_ok() && index % 2 == 0 {
-                        held.unpin(handle, PLACES[place]).unwrap();
+                    if held.pin_copy(handle, PLACES[place]).is_ok() && index % 2 == 0 {
+                        held.unpin_copy(handle, PLACES[place]).unwrap();
                     }
                 }
                 Act::Release(index) => {
-                    if let Some(handle) = at(index) && held.release(handle).is_ok() {
+                    if let Some(handle) = at(index) && held.release_reference(handle).is_ok() {
                         handles.swap_remove(index);
                     }
                 }
@@ -235,15 +238,15 @@ proptest! {
             }
             follow(&mut model, held.take_steps());
             for &handle in &handles {
-                let places = held.places(handle).unwrap();
+                let places = held.copy_places(handle).unwrap();
                 prop_assert!(!places.is_empty());
                 prop_assert!(places.iter().all(|&place| model.contains(&(handle, place))));
             }
             for place in PLACES {
                 let there = model.iter().filter(|(_, at)| *at == place);
-                let used: u64 = there.map(|(handle, _)| held.bytes(*handle).unwrap()).sum();
-                prop_assert_eq!(held.pool(place).used, used);
-                let first = held.cheapest(place, &BTreeSet::new());
+                let used: u64 = there.map(|(handle, _)| held.content_length(*handle).unwrap()).sum();
+                prop_assert_eq!(held.pool_use(place).used, used);
+                let first = held.cheapest_copy(place, &BTreeSet::new());
                 prop_assert_eq!(first, cheapest_of_all(&held, place));
             }
         }
@@ -255,7 +258,7 @@ fn cheapest_of_all(held: &Holdings, place: Place) -> Option<(Handle, f64)> {
     let copies = held.pools[&place].handles.iter().filter_map(|&handle| {
         let copy = &held.items[&handle].copies[&place];
         let idle = copy.pins == 0 && copy.moving == 0;
-        let price = idle.then(|| held.price(handle, place)).flatten()?;
+        let price = idle.then(|| held.eviction_cost(handle, place)).flatten()?;
         Some((handle, copy.level + price, copy.used))
     });
     let first = copies.min_by(|one, other| one.1.total_cmp(&other.1).then(one.2.cmp(&other.2)));

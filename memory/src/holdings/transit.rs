@@ -10,7 +10,7 @@ use super::{Handle, HoldError, Holdings};
 use crate::paths::Hop;
 use crate::place::Place;
 
-/// Content in transfer over one hop. Report once that it has [arrived](Holdings::end) or
+/// Content in transfer over one hop. Report once that it has [arrived](Holdings::finish_transit) or
 /// [failed](Holdings::give_up).
 #[derive(Debug)]
 pub struct Transit {
@@ -34,7 +34,7 @@ pub(super) struct Underway {
 }
 
 impl Holdings {
-    /// Declares that only the owner's transfers bring content to this place and from it.
+    /// Declares that only the owner's transfers can bring content to this place and from it.
     pub fn set_own(&mut self, place: Place) {
         self.own.insert(place);
     }
@@ -49,7 +49,8 @@ impl Holdings {
         !self.is_own(place) && !matches!(place, Place::Peer(_))
     }
 
-    /// Takes the transfer that the refused change needs, unless another caller has it.
+    /// Takes the transfer that the refused change needs, unless another caller has it. You must
+    /// take it before the next change that needs a transfer.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_transit(&mut self) -> Option<Transit> {
         self.started.take()
@@ -73,14 +74,14 @@ impl Holdings {
         underway.any(|transit| transit.handle == handle)
     }
 
-    /// Returns whether a transfer in progress may free space at a place.
+    /// Returns whether a transfer in progress can free space at a place.
     pub(super) fn is_awaited_at(&self, place: Place) -> bool {
         let mut underway = self.underway.values();
         underway.any(|transit| transit.hop.from == place || transit.hop.to == place)
     }
 
     /// Begins a transfer for which there is space.
-    pub(super) fn begin(&mut self, handle: Handle, hop: Hop, bytes: u64) -> HoldError {
+    pub(super) fn begin_transit(&mut self, handle: Handle, hop: Hop, bytes: u64) -> HoldError {
         assert!(self.started.is_none(), "a move is taken when it was begun");
         let pool = self.pools.get_mut(&hop.to).expect("room was made in it");
         pool.used += bytes;
@@ -108,28 +109,28 @@ impl Holdings {
 
     /// Records that a transfer succeeded. Returns whether the copy is kept: it is not if the
     /// content was released meanwhile, if the destination was lost, or if it already has a copy.
-    pub fn end(&mut self, transit: Transit) -> bool {
+    pub fn finish_transit(&mut self, transit: Transit) -> bool {
         let (handle, to) = (transit.handle, transit.hop.to);
-        if !self.close(&transit) {
+        if !self.close_transit(&transit) {
             return false;
         }
         let there = self.items[&handle].copies.contains_key(&to);
         if !there {
             self.put_copy(handle, to);
         }
-        !self.leave(handle) && !there
+        !self.forget_if_released(handle) && !there
     }
 
     /// Records that a transfer failed, and frees its space.
     pub fn give_up(&mut self, transit: Transit) {
-        if self.close(&transit) {
-            self.leave(transit.handle);
+        if self.close_transit(&transit) {
+            self.forget_if_released(transit.handle);
         }
     }
 
     /// Releases a transfer's space and its hold on its source. Returns whether the transfer was
     /// still needed.
-    fn close(&mut self, transit: &Transit) -> bool {
+    fn close_transit(&mut self, transit: &Transit) -> bool {
         let Some(known) = self.underway.remove(&transit.number) else {
             return false;
         };
@@ -144,17 +145,17 @@ impl Holdings {
     }
 
     /// Forgets content that was released during its transfer. Returns whether it was.
-    fn leave(&mut self, handle: Handle) -> bool {
+    fn forget_if_released(&mut self, handle: Handle) -> bool {
         if self.items[&handle].references > 0 || self.is_on_its_way(handle) {
             return false;
         }
-        self.forget(handle);
+        self.forget_content(handle);
         true
     }
 
     /// Forgets all copies at a place and all transfers to it. Returns the content that has no copy
     /// left. The place holds nothing again until it gets a limit.
-    pub fn lose(&mut self, place: Place) -> Vec<Handle> {
+    pub fn forget_place(&mut self, place: Place) -> Vec<Handle> {
         let doomed: Vec<u64> = self
             .underway
             .iter()
@@ -172,7 +173,7 @@ impl Holdings {
                 let source = self.copy_mut_of_any(known.handle, known.hop.from);
                 source.expect("the source of a move stays").moving -= 1;
             }
-            self.leave(known.handle);
+            self.forget_if_released(known.handle);
         }
         for transit in self.underway.values_mut() {
             transit.sourced &= transit.hop.from != place;

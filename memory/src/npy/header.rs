@@ -8,8 +8,8 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const ALIGN: usize = 64;
 /// The bytes of the magic, the version and the two-byte length of version 1.
 const PREFIX: usize = 10;
-/// The longest header in bytes. NumPy's own bound on a header that it trusts is 10,000, because
-/// dimensions are few and numbers short.
+/// The most bytes that a file can claim for its header. NumPy's own bound on a header that it
+/// trusts is 10,000, because dimensions are few and numbers short.
 const HEADER_BYTES_MAX: usize = 1 << 16;
 
 /// NumPy's type characters (kind and bytes), the element type, and the bytes of each number in it.
@@ -33,7 +33,8 @@ const TYPES: [(&str, DType, usize); 14] = [
 /// The content of a header, with its type resolved.
 pub(super) struct Header {
     pub dtype: DType,
-    /// The bytes of one number: half an element for complex types.
+    /// The bytes of one number, which a change of byte order must reverse: half an element for
+    /// complex types.
     pub swap_bytes: usize,
     pub big_endian: bool,
     pub fortran: bool,
@@ -93,7 +94,7 @@ impl<'a> Fields<'a> {
     }
 
     fn parse(text: &'a str) -> Result<Self, NpyError> {
-        let descr = quoted(value_of(text, "descr")?)?;
+        let descr = parse_quoted(value_of(text, "descr")?)?;
         let fortran = match value_of(text, "fortran_order")? {
             value if value.starts_with("True") => true,
             value if value.starts_with("False") => false,
@@ -103,7 +104,7 @@ impl<'a> Fields<'a> {
                 });
             }
         };
-        let dims = tuple(value_of(text, "shape")?)?;
+        let dims = parse_tuple(value_of(text, "shape")?)?;
         Ok(Self {
             descr,
             fortran,
@@ -116,16 +117,18 @@ impl Header {
     /// Reads a file's header and the offset of its elements.
     pub fn read(file: &[u8]) -> Result<(Self, usize), NpyError> {
         let (fields, start) = Fields::read(file)?;
-        Ok((Self::of(fields)?, start))
+        Ok((Self::from_fields(fields)?, start))
     }
 
     /// Returns the bytes of one element.
     pub fn element_bytes(&self) -> usize {
-        self.dtype.bytes().expect("no type of NumPy's is packed")
+        self.dtype
+            .byte_width()
+            .expect("no type of NumPy's is packed")
     }
 
     /// Builds the prefix and dictionary of a version 1.0 file for `tensor`.
-    pub fn text(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
+    pub fn build_prefix(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
         let dtype = tensor.dtype();
         let row = TYPES.iter().find(|row| row.1 == dtype);
         let (name, _, size) = row.ok_or(NpyError::Unwritable { dtype })?;
@@ -146,7 +149,7 @@ impl Header {
         Ok(header)
     }
 
-    fn of(fields: Fields<'_>) -> Result<Self, NpyError> {
+    fn from_fields(fields: Fields<'_>) -> Result<Self, NpyError> {
         let Fields {
             descr,
             fortran,
@@ -191,7 +194,7 @@ fn value_of<'a>(text: &'a str, key: &str) -> Result<&'a str, NpyError> {
 }
 
 /// Returns the text within the quotes at the start of `value`.
-fn quoted(value: &str) -> Result<&str, NpyError> {
+fn parse_quoted(value: &str) -> Result<&str, NpyError> {
     let quote = value
         .chars()
         .next()
@@ -209,7 +212,7 @@ fn quoted(value: &str) -> Result<&str, NpyError> {
 }
 
 /// Returns the sizes of the tuple at the start of `value`.
-fn tuple(value: &str) -> Result<Vec<usize>, NpyError> {
+fn parse_tuple(value: &str) -> Result<Vec<usize>, NpyError> {
     let refused = NpyError::Header {
         reason: "'shape' is no tuple of sizes",
     };

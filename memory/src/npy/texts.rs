@@ -1,4 +1,5 @@
-//! Arrays of texts, which are not tensors: NumPy stores each text in the length of the longest.
+//! Arrays of texts, which are not tensors: NumPy stores each text in the length of the longest. The
+//! module can read texts of the kinds `U` and `S`; those of kind `S` must be UTF-8.
 
 use super::header::Fields;
 use super::{NpyError, c_order};
@@ -35,7 +36,7 @@ pub fn read_texts(file: &[u8]) -> Result<Option<Texts>, NpyError> {
     let width = length.checked_mul(character).ok_or_else(unknown)?;
     let shape = Shape::new(fields.dims.clone()).map_err(TensorError::from)?;
     let elements = file.get(start..).unwrap_or_default();
-    if shape.count().checked_mul(width) != Some(elements.len()) {
+    if shape.element_count().checked_mul(width) != Some(elements.len()) {
         return Err(NpyError::Header {
             reason: "its texts do not fill the shape",
         });
@@ -49,12 +50,12 @@ pub fn read_texts(file: &[u8]) -> Result<Option<Texts>, NpyError> {
         let bytes = &ordered[element * width..(element + 1) * width];
         let text = match character {
             1 => String::from_utf8(bytes.to_vec()).ok(),
-            _ => characters(bytes, is_turned),
+            _ => decode_characters(bytes, is_turned),
         };
         let text = text.ok_or(NpyError::Text { element })?;
         Ok(text.trim_end_matches('\0').to_owned())
     };
-    let texts = (0..shape.count())
+    let texts = (0..shape.element_count())
         .map(text)
         .collect::<Result<_, NpyError>>()?;
     Ok(Some(Texts {
@@ -63,7 +64,7 @@ pub fn read_texts(file: &[u8]) -> Result<Option<Texts>, NpyError> {
     }))
 }
 
-fn characters(bytes: &[u8], is_turned: bool) -> Option<String> {
+fn decode_characters(bytes: &[u8], is_turned: bool) -> Option<String> {
     let (codes, _) = bytes.as_chunks::<CHARACTER_BYTES>();
     let character = |code: &[u8; CHARACTER_BYTES]| {
         char::from_u32(match is_turned {

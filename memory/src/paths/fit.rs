@@ -1,4 +1,5 @@
-//! Latency and bandwidth fitted to transfers: a weighted line through (bytes, seconds).
+//! Latency and bandwidth fitted to transfers: a weighted line through (bytes, seconds). It can
+//! separate the two only if transfers differ in size.
 
 /// The factor by which each transfer reduces the weight of earlier ones.
 const FADE: f64 = 0.95;
@@ -29,7 +30,7 @@ impl Fit {
     /// Returns the latency in seconds and the bytes per second. While all transfers have about one
     /// size, it uses the known latency and derives the bandwidth from the rest of the time. Returns
     /// `None` if the transfers determine neither.
-    pub fn figures(&self, latency_known: f64) -> Option<(f64, f64)> {
+    pub fn latency_and_bandwidth(&self, latency_known: f64) -> Option<(f64, f64)> {
         let (mean_bytes, mean_seconds) = (self.bytes / self.weight, self.seconds / self.weight);
         let spread = self.bytes_squared / self.weight - mean_bytes * mean_bytes;
         // With sizes that differ by less than a tenth, only noise would separate latency and

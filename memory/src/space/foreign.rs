@@ -24,7 +24,8 @@ pub enum Content<D> {
     Disk(SpilledCopy),
 }
 
-/// A transfer to carry out: move `content` over the transit's hop, then call [`Space::ended`].
+/// A transfer to carry out: you must move `content` over the transit's hop, then call
+/// [`Space::on_transfer_ended`] or [`Space::on_transfer_failed`].
 #[derive(Debug)]
 pub struct Move<D> {
     /// The bookkeeping's record of the transfer.
@@ -37,7 +38,7 @@ pub struct Move<D> {
 
 impl<D> Move<D> {
     /// Writes the content to disk, or reads it from there and checks it; returns `None` for other
-    /// transfers. It does not need the space.
+    /// transfers. It does not need the space, which other threads can use meanwhile.
     ///
     /// # Errors
     /// [`FolderError`]: the disk is full or fails, or a file is gone or damaged.
@@ -87,19 +88,20 @@ impl<D: Clone> Space<D> {
         place: Place,
     ) -> Result<Handle, SpaceError> {
         let allocated = self.holdings.allocate(bytes, place);
-        let handle = self.settle(allocated)?;
+        let handle = self.run_steps(allocated)?;
         self.copies.insert((handle, place), content);
         Ok(handle)
     }
 
-    /// Takes the transfer that the refused change needs; returns `None` if another thread has it.
+    /// Takes the transfer that the refused change needs; returns `None` if another thread has it,
+    /// for which you must then wait.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_move(&mut self) -> Option<Move<D>> {
         self.begun.take()
     }
 
     /// Stores the transfer that a refused change began, unless there is no content to move.
-    pub(super) fn begin(&mut self) -> Result<(), SpaceError> {
+    pub(super) fn begin_move(&mut self) -> Result<(), SpaceError> {
         let Some(transit) = self.holdings.take_transit() else {
             return Ok(());
         };
@@ -123,7 +125,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`SpaceError::Length`] if content of another length arrived.
-    pub fn ended(
+    pub fn on_transfer_ended(
         &mut self,
         transit: Transit,
         content: Content<D>,
@@ -134,7 +136,7 @@ impl<D: Clone> Space<D> {
             && found.len() as u64 != bytes
         {
             let (expected, found) = (bytes, found.len() as u64);
-            self.failed(transit);
+            self.on_transfer_failed(transit);
             return Err(SpaceError::Length {
                 handle,
                 expected,
@@ -152,34 +154,37 @@ impl<D: Clone> Space<D> {
             }
         }
         if let Some(took) = took {
-            self.holdings.paths_mut().observe(hop, bytes, took);
+            self.holdings.paths_mut().observe_transfer(hop, bytes, took);
         }
-        if self.holdings.end(transit) {
+        if self.holdings.finish_transit(transit) {
             self.copies.insert((handle, hop.to), content);
         }
-        self.settle(Ok(()))?;
-        self.check();
+        self.run_steps(Ok(()))?;
+        self.check_invariants();
         Ok(())
     }
 
     /// Records that a transfer failed: you can request the change again. If reading from disk found
     /// the file damaged or gone, its copy is forgotten.
-    pub fn failed(&mut self, transit: Transit) {
+    pub fn on_transfer_failed(&mut self, transit: Transit) {
         let (handle, from) = (transit.handle, transit.hop.from);
         self.holdings.give_up(transit);
         let copy = self.copies.get(&(handle, from));
         if matches!(copy, Some(Content::Disk(spilled)) if spilled.is_lost()) {
             // It may be gone already, because it was released meanwhile.
-            let _ = self.holdings.lost(handle, from);
+            let _ = self.holdings.on_copy_lost(handle, from);
         }
-        let settled = self.settle(Ok(()));
+        let settled = self.run_steps(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
-        self.check();
+        self.check_invariants();
     }
 
     /// Counts bytes that a device gave to the host when it made them, without keeping a copy.
-    pub fn gave(&mut self, device: Place, bytes: u64) {
-        let path = self.holdings.paths().direct(device, Place::Host, bytes);
+    pub fn record_delivery(&mut self, device: Place, bytes: u64) {
+        let path = self
+            .holdings
+            .paths()
+            .direct_path(device, Place::Host, bytes);
         let Some(path) = path.filter(|_| self.holdings.is_own(device)) else {
             return;
         };
@@ -191,7 +196,7 @@ impl<D: Clone> Space<D> {
 
     /// Returns the bytes to and from a device, by kind of path.
     #[must_use]
-    pub fn over(&self, device: Place) -> PathBytes {
+    pub fn path_bytes(&self, device: Place) -> PathBytes {
         self.over.get(&device).copied().unwrap_or_default()
     }
 

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use crate::ContentId;
 use crate::store::{Folder, FolderError};
 
-/// A folder of spilled content, used by one process.
+/// A folder of spilled content. It must belong to one process alone, because it is cleared when
+/// opened and when dropped.
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: Folder,
@@ -33,9 +34,9 @@ impl Spill {
 
     /// Writes content to a file.
     pub fn write(self: &Arc<Self>, bytes: &Bytes) -> Result<SpilledCopy, FolderError> {
-        let content = ContentId::of(bytes);
+        let content = ContentId::for_content(bytes);
         // It counts before it writes, so that no other thread removes the file meanwhile.
-        *self.users().entry(content).or_insert(0) += 1;
+        *self.lock_users().entry(content).or_insert(0) += 1;
         let file = File {
             spill: self.clone(),
             content,
@@ -45,7 +46,7 @@ impl Spill {
         Ok(SpilledCopy(Arc::new(file)))
     }
 
-    fn users(&self) -> MutexGuard<'_, BTreeMap<ContentId, usize>> {
+    fn lock_users(&self) -> MutexGuard<'_, BTreeMap<ContentId, usize>> {
         // Each change is complete before anything can panic, so a poisoned lock is sound.
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -53,7 +54,7 @@ impl Spill {
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        // The next process that opens the folder clears it as well.
+        // The next process that opens the folder will clear it as well.
         let _ = self.folder.clear();
     }
 }
@@ -98,14 +99,14 @@ struct File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let mut users = self.spill.users();
+        let mut users = self.spill.lock_users();
         let left = users
             .get_mut(&self.content)
             .expect("whoever writes is counted");
         *left -= 1;
         if *left == 0 {
             users.remove(&self.content);
-            // A file that cannot be removed goes when the folder is cleared.
+            // A file that cannot be removed will go when the folder is cleared.
             let _ = self.spill.folder.remove(&self.content);
         }
     }

@@ -45,9 +45,9 @@ fn here(content: Content<u32>) -> Bytes {
 /// Writes to disk or reads from there what a refused change waits for.
 fn carry_out(space: &mut Space<u32>, step: Move<u32>) -> Result<(), SpaceError> {
     match step.through_disk().expect("it goes to disk or comes back") {
-        Ok(content) => space.ended(step.transit, content, None),
+        Ok(content) => space.on_transfer_ended(step.transit, content, None),
         Err(error) => {
-            space.failed(step.transit);
+            space.on_transfer_failed(step.transit);
             Err(error.into())
         }
     }
@@ -84,7 +84,7 @@ fn operators_on_one_cpu_copy_no_byte() {
     let input = Bytes::from(vec![7; 4096]);
     let address = input.as_ptr();
     let mut value = space
-        .adopt(ContentId::of(&input), input, Place::Host)
+        .adopt_content(ContentId::for_content(&input), input, Place::Host)
         .unwrap();
     // A chain of operators, each reading what the one before made.
     for operator in 0..100u8 {
@@ -96,13 +96,13 @@ fn operators_on_one_cpu_copy_no_byte() {
         let made = space
             .adopt_unnamed(Bytes::from(vec![operator; 4096]), CPU)
             .unwrap();
-        space.release(value).unwrap();
+        space.release_reference(value).unwrap();
         value = made;
     }
     space.ensure_on(value, Place::Host).unwrap();
-    assert_eq!(space.moved().copied_bytes, 0);
+    assert_eq!(space.move_totals().copied_bytes, 0);
     assert_eq!(
-        space.moved().shared_bytes,
+        space.move_totals().shared_bytes,
         2 * 4096,
         "one into the device, one out of it"
     );
@@ -113,13 +113,13 @@ fn a_memory_of_its_own_gets_a_copy() {
     let (mut space, _folder) = space(1 << 20);
     let bytes = Bytes::from(vec![1; 500]);
     let handle = space
-        .adopt(ContentId::of(&bytes), bytes.clone(), Place::Host)
+        .adopt_content(ContentId::for_content(&bytes), bytes.clone(), Place::Host)
         .unwrap();
     let there = here(space.ensure_on(handle, GPU).unwrap());
     assert!(there == bytes && there.as_ptr() != bytes.as_ptr());
-    assert_eq!(space.moved().copied_bytes, 500);
+    assert_eq!(space.move_totals().copied_bytes, 500);
     space.ensure_on(handle, GPU).unwrap();
-    assert_eq!(space.moved().copied_bytes, 500, "it is there already");
+    assert_eq!(space.move_totals().copied_bytes, 500, "it is there already");
 }
 
 #[test]
@@ -131,9 +131,9 @@ fn devices_that_share_the_hosts_memory_share_each_others() {
         .unwrap();
     let made = space.adopt_unnamed(Bytes::from(vec![1; 500]), CPU).unwrap();
     space.ensure_on(made, second).unwrap();
-    assert_eq!(space.moved().copied_bytes, 0);
+    assert_eq!(space.move_totals().copied_bytes, 0);
     space.ensure_on(made, GPU).unwrap();
-    assert_eq!(space.moved().copied_bytes, 500);
+    assert_eq!(space.move_totals().copied_bytes, 500);
 }
 
 #[test]
@@ -149,9 +149,9 @@ fn parts_of_one_chip_hand_on_in_its_memory() {
         there.as_ptr(),
         here(space.ensure_on(made, CPU).unwrap()).as_ptr()
     );
-    assert_eq!(space.moved().copied_bytes, 0);
-    assert_eq!(space.over(other).unified, 500);
-    assert_eq!(space.over(other).shared, 0);
+    assert_eq!(space.move_totals().copied_bytes, 0);
+    assert_eq!(space.path_bytes(other).unified, 500);
+    assert_eq!(space.path_bytes(other).shared, 0);
 }
 
 #[test]
@@ -161,19 +161,22 @@ fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
     let handles: Vec<Handle> = (0..5)
         .map(|fill| adopt(&mut space, block(fill)).unwrap())
         .collect();
-    assert_eq!(space.moved().spilled_bytes, 3 * 400);
+    assert_eq!(space.move_totals().spilled_bytes, 3 * 400);
     for (fill, handle) in (0..).zip(&handles) {
         assert_eq!(
             bring(&mut space, *handle, Place::Host).unwrap(),
             block(fill)
         );
     }
-    assert!(space.moved().restored_bytes >= 3 * 400);
+    assert!(space.move_totals().restored_bytes >= 3 * 400);
     handles
         .into_iter()
-        .for_each(|handle| space.release(handle).unwrap());
+        .for_each(|handle| space.release_reference(handle).unwrap());
     assert_eq!(
-        (space.pool(Place::Host).used, space.pool(Place::Disk).used),
+        (
+            space.pool_use(Place::Host).used,
+            space.pool_use(Place::Disk).used
+        ),
         (0, 0)
     );
     assert_eq!(files(&folder), 0, "no file is left");
@@ -192,15 +195,18 @@ fn equal_contents_are_one_file_until_the_last_has_gone() {
     let twins: Vec<Handle> = (0..3)
         .map(|_| adopt(&mut space, Bytes::from(vec![5; 400])).unwrap())
         .collect();
-    assert_eq!((space.moved().spilled_bytes, files(&folder)), (800, 1));
-    space.release(twins[0]).unwrap();
+    assert_eq!(
+        (space.move_totals().spilled_bytes, files(&folder)),
+        (800, 1)
+    );
+    space.release_reference(twins[0]).unwrap();
     assert_eq!(files(&folder), 1);
     assert_eq!(
         bring(&mut space, twins[1], Place::Host).unwrap(),
         vec![5; 400]
     );
-    space.release(twins[1]).unwrap();
-    space.release(twins[2]).unwrap();
+    space.release_reference(twins[1]).unwrap();
+    space.release_reference(twins[2]).unwrap();
     assert_eq!(files(&folder), 0);
 }
 
@@ -209,18 +215,18 @@ fn a_disk_that_refuses_loses_nothing() {
     let (mut space, folder) = space(500);
     let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     // A file where the folder of this content should be made.
-    let name = ContentId::of(&[1; 400]).to_string();
+    let name = ContentId::for_content(&[1; 400]).to_string();
     std::fs::write(folder.path().join(&name[..2]), b"").unwrap();
     let second = adopt(&mut space, Bytes::from(vec![2; 400]));
     assert!(matches!(second, Err(SpaceError::Disk(_))));
     assert_eq!(bring(&mut space, first, CPU).unwrap(), vec![1; 400]);
-    assert_eq!(space.pool(Place::Disk).used, 0);
+    assert_eq!(space.pool_use(Place::Disk).used, 0);
 }
 
 #[test]
 fn a_full_disk_is_no_room() {
     let (mut space, _folder) = space(500);
-    space.resize(Place::Disk, 300).unwrap();
+    space.set_limit(Place::Disk, 300).unwrap();
     let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     let second = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap_err();
     assert!(
@@ -250,22 +256,22 @@ fn others_use_the_space_while_content_goes_to_disk_and_comes_back() {
     let small = space
         .adopt_unnamed(Bytes::from(vec![5; 100]), Place::Host)
         .unwrap();
-    space.release(small).unwrap();
+    space.release_reference(small).unwrap();
     carry_out(&mut space, writing).unwrap();
     let third = adopt(&mut space, Bytes::from(vec![3; 400])).unwrap();
-    assert_eq!(space.moved().spilled_bytes, 400);
-    space.release(third).unwrap();
+    assert_eq!(space.move_totals().spilled_bytes, 400);
+    space.release_reference(third).unwrap();
     assert!(space.ensure_on(first, CPU).is_err());
     let reading = space.take_move().unwrap();
     let other = space
         .adopt_unnamed(Bytes::from(vec![4; 50]), Place::Host)
         .unwrap();
     // Released while it is read: it goes when it comes.
-    space.release(first).unwrap();
+    space.release_reference(first).unwrap();
     carry_out(&mut space, reading).unwrap();
-    assert_eq!(space.pool(Place::Disk).used, 0);
-    space.release(second).unwrap();
-    space.release(other).unwrap();
+    assert_eq!(space.pool_use(Place::Disk).used, 0);
+    space.release_reference(second).unwrap();
+    space.release_reference(other).unwrap();
     assert!(space.holdings().is_empty());
 }
 
@@ -274,7 +280,7 @@ fn a_damaged_spill_is_an_error_not_a_wrong_number() {
     let (mut space, folder) = space(500);
     let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
-    let name = ContentId::of(&[1; 400]).to_string();
+    let name = ContentId::for_content(&[1; 400]).to_string();
     let path = folder.path().join(&name[..2]).join(&name);
     std::fs::write(&path, [9; 400]).unwrap();
     let damaged = bring(&mut space, first, Place::Host).unwrap_err();
@@ -297,7 +303,7 @@ fn a_failed_device_leaves_what_has_another_copy() {
         .unwrap();
     space.ensure_on(both, GPU).unwrap();
     let only = space.adopt_unnamed(Bytes::from(vec![2; 100]), GPU).unwrap();
-    assert_eq!(space.lose(GPU), [only]);
+    assert_eq!(space.forget_place(GPU), [only]);
     assert_eq!(here(space.ensure_on(both, CPU).unwrap()), vec![1; 100]);
     assert!(matches!(
         space.ensure_on(only, CPU),
@@ -322,7 +328,11 @@ fn ten_thousand_jobs_leave_nothing_behind() {
     for job in 0..10_000u64 {
         let input = Bytes::from(vec![(job % 251) as u8; 64 << 10]);
         let input = space
-            .adopt(ContentId::of(&job.to_le_bytes()), input, Place::Host)
+            .adopt_content(
+                ContentId::for_content(&job.to_le_bytes()),
+                input,
+                Place::Host,
+            )
             .unwrap();
         let mut made = vec![input];
         for operator in 0..8u8 {
@@ -336,7 +346,7 @@ fn ten_thousand_jobs_leave_nothing_behind() {
             );
         }
         made.into_iter()
-            .for_each(|handle| space.release(handle).unwrap());
+            .for_each(|handle| space.release_reference(handle).unwrap());
         assert!(space.holdings().is_empty());
         if job == 1_000 {
             after_warm_up = resident_bytes();

@@ -1,4 +1,5 @@
-//! The part of the store on disk: one file for each item, named by its id.
+//! The part of the store on disk: one file for each item, named by its id. Several processes can
+//! use one folder.
 
 use std::fs;
 use std::io;
@@ -42,7 +43,8 @@ pub enum FolderError {
         /// Bytes to add.
         wanted: u64,
     },
-    /// A file's bytes do not match its name; the store removed it.
+    /// A file's bytes do not match its name; the store removed it, so the content must be fetched
+    /// again.
     #[error("the stored content {expected} is damaged: its bytes are {found}; it was removed")]
     Damaged {
         /// The id in the file's name.
@@ -68,7 +70,7 @@ struct FolderEntry {
 impl FolderEntry {
     /// Returns the item of a directory entry; `None` for a file in progress, and for one that
     /// another process renamed or removed meanwhile.
-    fn of(file: &fs::DirEntry) -> Option<Self> {
+    fn from_dir_entry(file: &fs::DirEntry) -> Option<Self> {
         let id = file.file_name().to_str()?.parse().ok()?;
         let metadata = file.metadata().ok()?;
         Some(Self {
@@ -92,14 +94,14 @@ pub(crate) struct Folder {
 
 impl Folder {
     pub fn open(path: PathBuf, bytes_max: u64) -> Result<Self, FolderError> {
-        system("make", &path, fs::create_dir_all(&path))?;
+        map_system_error("make", &path, fs::create_dir_all(&path))?;
         let folder = Self {
             path,
             bytes_max,
             bytes: AtomicU64::new(0),
             written: AtomicU64::new(0),
         };
-        let held = folder.files()?.iter().map(|file| file.bytes).sum();
+        let held = folder.list_files()?.iter().map(|file| file.bytes).sum();
         folder.bytes.store(held, Ordering::Relaxed);
         folder.remove_left_behind()?;
         Ok(folder)
@@ -110,7 +112,7 @@ impl Folder {
     }
 
     /// Returns the length of an item, if it exists.
-    pub fn length(&self, id: &ContentId) -> Option<u64> {
+    pub fn item_length(&self, id: &ContentId) -> Option<u64> {
         let metadata = fs::metadata(self.path_of(id)).ok()?;
         Some(metadata.len())
     }
@@ -126,16 +128,16 @@ impl Folder {
     ) -> Result<(), FolderError> {
         let path = self.path_of(id);
         let wanted = bytes.len() as u64;
-        if self.length(id) == Some(wanted) {
+        if self.item_length(id) == Some(wanted) {
             return Ok(());
         }
-        self.reserve(wanted, keep)?;
+        self.reserve_bytes(wanted, keep)?;
         let parent = path.parent().expect("an item lies in a folder");
-        system("make", parent, fs::create_dir_all(parent))?;
+        map_system_error("make", parent, fs::create_dir_all(parent))?;
         let number = self.written.fetch_add(1, Ordering::Relaxed);
         let aside = path.with_extension(format!("{}-{number}.{ASIDE}", std::process::id()));
-        let written = system("write", &aside, fs::write(&aside, bytes))
-            .and_then(|()| system("rename", &aside, fs::rename(&aside, &path)));
+        let written = map_system_error("write", &aside, fs::write(&aside, bytes))
+            .and_then(|()| map_system_error("rename", &aside, fs::rename(&aside, &path)));
         if written.is_err() {
             let _ = fs::remove_file(&aside);
             self.bytes.fetch_sub(wanted, Ordering::Relaxed);
@@ -161,7 +163,7 @@ impl Folder {
                 });
             }
         };
-        let outline = Outline::of(&bytes);
+        let outline = Outline::from_bytes(&bytes);
         let found = outline.id();
         if found == *id {
             return Ok(Some((bytes, outline)));
@@ -176,7 +178,7 @@ impl Folder {
     pub fn remove(&self, id: &ContentId) -> Result<(), FolderError> {
         let path = self.path_of(id);
         let length = fs::metadata(&path).map_or(0, |metadata| metadata.len());
-        system("remove", &path, remove(&path))?;
+        map_system_error("remove", &path, remove(&path))?;
         let less = |bytes: u64| Some(bytes.saturating_sub(length));
         let _ = self
             .bytes
@@ -187,17 +189,17 @@ impl Folder {
     /// Removes every item and all files in progress.
     pub fn clear(&self) -> Result<(), FolderError> {
         self.remove_aside(|_| true)?;
-        self.files()?
+        self.list_files()?
             .iter()
             .try_for_each(|file| self.remove(&file.id))
     }
 
     /// Removes files in progress that are so old that no process writes them any more.
     fn remove_left_behind(&self) -> Result<(), FolderError> {
-        if self.entries()?.iter().all(|file| !is_aside(file)) {
+        if self.dir_entries()?.iter().all(|file| !is_aside(file)) {
             return Ok(());
         }
-        let now = self.now()?;
+        let now = self.folder_time()?;
         self.remove_aside(|file| {
             let written = file.metadata().and_then(|metadata| metadata.modified());
             let age = |written| now.duration_since(written).unwrap_or_default();
@@ -205,20 +207,20 @@ impl Folder {
         })
     }
 
-    /// Returns the time of the clock that dates the folder's files, which may be another machine's.
-    fn now(&self) -> Result<SystemTime, FolderError> {
+    /// Returns the time of the clock that dates the folder's files, which can be another machine's.
+    fn folder_time(&self) -> Result<SystemTime, FolderError> {
         let probe = self.path.join(format!("{}.{ASIDE}", std::process::id()));
-        let file = system("write", &probe, fs::File::create(&probe))?;
+        let file = map_system_error("write", &probe, fs::File::create(&probe))?;
         let written = file.metadata().and_then(|metadata| metadata.modified());
-        system("remove", &probe, remove(&probe))?;
-        system("date", &probe, written)
+        map_system_error("remove", &probe, remove(&probe))?;
+        map_system_error("date", &probe, written)
     }
 
     fn remove_aside(&self, is_left: impl Fn(&fs::DirEntry) -> bool) -> Result<(), FolderError> {
-        for file in self.entries()? {
+        for file in self.dir_entries()? {
             if is_aside(&file) && is_left(&file) {
                 let path = file.path();
-                system("remove", &path, remove(&path))?;
+                map_system_error("remove", &path, remove(&path))?;
             }
         }
         Ok(())
@@ -226,7 +228,11 @@ impl Folder {
 
     /// Adds `wanted` to the count of bytes. Over the limit, removes the oldest items first, except
     /// those that `keep` protects.
-    fn reserve(&self, wanted: u64, keep: impl Fn(&ContentId) -> bool) -> Result<(), FolderError> {
+    fn reserve_bytes(
+        &self,
+        wanted: u64,
+        keep: impl Fn(&ContentId) -> bool,
+    ) -> Result<(), FolderError> {
         let limit = self.bytes_max;
         let add = |held: u64| held.checked_add(wanted).filter(|&sum| sum <= limit);
         let try_add = || {
@@ -236,14 +242,14 @@ impl Folder {
         if try_add().is_ok() {
             return Ok(());
         }
-        let mut files = self.files()?;
+        let mut files = self.list_files()?;
         let mut held: u64 = files.iter().map(|file| file.bytes).sum();
         files.sort_by_key(|file| file.written);
         for file in files.iter().filter(|file| !keep(&file.id)) {
             if wanted > limit || held.saturating_add(wanted) <= limit {
                 break;
             }
-            system(
+            map_system_error(
                 "remove",
                 &self.path_of(&file.id),
                 remove(&self.path_of(&file.id)),
@@ -262,20 +268,24 @@ impl Folder {
     }
 
     /// Returns all items, including those of other processes.
-    fn files(&self) -> Result<Vec<FolderEntry>, FolderError> {
-        Ok(self.entries()?.iter().filter_map(FolderEntry::of).collect())
+    fn list_files(&self) -> Result<Vec<FolderEntry>, FolderError> {
+        Ok(self
+            .dir_entries()?
+            .iter()
+            .filter_map(FolderEntry::from_dir_entry)
+            .collect())
     }
 
     /// Returns all directory entries in the folder's subdirectories.
-    fn entries(&self) -> Result<Vec<fs::DirEntry>, FolderError> {
+    fn dir_entries(&self) -> Result<Vec<fs::DirEntry>, FolderError> {
         let mut entries = Vec::new();
-        for shelf in system("list", &self.path, fs::read_dir(&self.path))? {
-            let shelf = system("list", &self.path, shelf)?.path();
+        for shelf in map_system_error("list", &self.path, fs::read_dir(&self.path))? {
+            let shelf = map_system_error("list", &self.path, shelf)?.path();
             if !shelf.is_dir() {
                 continue;
             }
-            for file in system("list", &shelf, fs::read_dir(&shelf))? {
-                entries.push(system("list", &shelf, file)?);
+            for file in map_system_error("list", &shelf, fs::read_dir(&shelf))? {
+                entries.push(map_system_error("list", &shelf, file)?);
             }
         }
         Ok(entries)
@@ -300,7 +310,11 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-fn system<T>(action: &'static str, path: &Path, result: io::Result<T>) -> Result<T, FolderError> {
+fn map_system_error<T>(
+    action: &'static str,
+    path: &Path,
+    result: io::Result<T>,
+) -> Result<T, FolderError> {
     result.map_err(|cause| FolderError::System {
         action,
         path: path.to_owned(),

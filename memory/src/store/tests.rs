@@ -72,10 +72,10 @@ fn memory_grows_and_shrinks_and_keeps_what_is_pinned() {
     let contents = ["12345678", "abcdefgh", "ABCDEFGH"];
     let [first, second, third] = contents.map(|content| store.put(content.into()).unwrap());
     store.pin(first);
-    store.resize(16);
+    store.set_memory_limit(16);
     assert!(store.in_reach(&second).is_none(), "it was used longest ago");
     assert!(store.in_reach(&third).is_some());
-    store.resize(1);
+    store.set_memory_limit(1);
     let usage = store.usage();
     assert_eq!(
         (usage.memory_bytes_max, usage.memory_bytes),
@@ -85,7 +85,7 @@ fn memory_grows_and_shrinks_and_keeps_what_is_pinned() {
     assert_eq!(store.get(&third).unwrap().unwrap(), &b"ABCDEFGH"[..]);
     assert_eq!(store.usage().memory_items, 1, "there is no room to keep it");
     store.unpin(&first);
-    store.resize(16);
+    store.set_memory_limit(16);
     for id in [second, third] {
         store.get(&id).unwrap().unwrap();
     }
@@ -96,10 +96,10 @@ fn memory_grows_and_shrinks_and_keeps_what_is_pinned() {
 fn a_store_without_a_folder_that_shrinks_loses_nothing() {
     let store = Store::in_memory(10);
     let id = store.put(Bytes::from_static(b"12345678")).unwrap();
-    store.resize(4);
+    store.set_memory_limit(4);
     assert!(store.put(Bytes::from_static(b"a")).is_err());
     assert_eq!(store.get(&id).unwrap().unwrap(), &b"12345678"[..]);
-    store.resize(9);
+    store.set_memory_limit(9);
     store.put(Bytes::from_static(b"a")).unwrap();
 }
 
@@ -225,7 +225,7 @@ fn reads_of_models_in_turn(turns: usize, foreseen: bool) -> u64 {
         }
         predictor.on_work(model[0], *model);
         if foreseen {
-            store.recall(&predictor.next());
+            store.preload_content(&predictor.next());
         }
         assert!(store.usage().memory_bytes <= 1000);
     }
@@ -246,11 +246,14 @@ fn a_guess_brings_no_more_than_half_of_memory() {
     let store = on_disk(folder.path(), 1000, 10_000);
     let put = |n: u8| store.put(Bytes::from(vec![n; 300])).unwrap();
     let ids: Vec<ContentId> = (0..6).map(put).collect();
-    let came = store.recall(&ids[..3]);
+    let came = store.preload_content(&ids[..3]);
     assert_eq!(came, 300, "two of them are over half");
-    assert_eq!(store.recall(&ids[..1]), 0, "it is there");
+    assert_eq!(store.preload_content(&ids[..1]), 0, "it is there");
     std::fs::write(file_of(folder.path(), &ids[2]), b"garbage").unwrap();
-    assert_eq!(store.recall(&[ids[2], ContentId::of(b"none")]), 0);
+    assert_eq!(
+        store.preload_content(&[ids[2], ContentId::for_content(b"none")]),
+        0
+    );
     assert_eq!(store.usage().awaited_reads, 0);
 }
 
@@ -259,10 +262,10 @@ fn what_leaves_makes_room_for_what_comes() {
     let bytes: Vec<u8> = (0..5 << 20).map(|n| (n / 7) as u8).collect();
     let store = Store::in_memory(32 << 20);
     let arrived = |bytes: &[u8]| {
-        let mut arrival = store.awaits(Outline::of(bytes));
-        arrival.take(bytes).unwrap();
+        let mut arrival = store.new_arrival(Outline::from_bytes(bytes));
+        arrival.push_bytes(bytes).unwrap();
         store.put_arrived(arrival.finish().unwrap()).unwrap();
-        ContentId::of(bytes)
+        ContentId::for_content(bytes)
     };
     let first = arrived(&bytes);
     let at = store.get(&first).unwrap().unwrap().as_ptr();
@@ -282,7 +285,7 @@ fn what_leaves_makes_room_for_what_comes() {
 
 #[test]
 fn content_under_another_id_is_refused() {
-    let stated = ContentId::of(b"one");
+    let stated = ContentId::for_content(b"one");
     let refused = Store::in_memory(100).put_as(stated, Bytes::from_static(b"two"));
     assert!(matches!(refused, Err(StoreError::Changed { .. })));
 }

@@ -25,7 +25,7 @@ use crate::web;
 /// The token file, relative to the folder of the market.
 pub const TOKENS_FILE: &str = "buyer/http-tokens.json";
 
-/// Requests a second that one token may send, and the size of its burst.
+/// Requests a second that one token can send, and the size of its burst.
 const RATE: f64 = 200.0;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -96,14 +96,15 @@ impl TokenFile {
         match fs::read(&path) {
             Ok(bytes) => {
                 let read: Option<TokenFile> = serde_json::from_slice(&bytes).ok();
-                let read = read.filter(|file| file.all().iter().all(|token| is_token(token)));
+                let read =
+                    read.filter(|file| file.all_tokens().iter().all(|token| is_token(token)));
                 read.ok_or(TokenError::Damaged { path })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let file = TokenFile {
-                    read: draw(),
-                    trade: draw(),
-                    operate: draw(),
+                    read: generate_key(),
+                    trade: generate_key(),
+                    operate: generate_key(),
                 };
                 let text = serde_json::to_vec_pretty(&file).map_err(io::Error::from);
                 text.and_then(|text| write(&path, &text)).map_err(failed)?;
@@ -114,11 +115,11 @@ impl TokenFile {
     }
 
     /// Returns the token of a scope.
-    pub fn of(&self, scope: Scope) -> &str {
-        self.all()[scope as usize]
+    pub fn token_for(&self, scope: Scope) -> &str {
+        self.all_tokens()[scope as usize]
     }
 
-    fn all(&self) -> [&str; 3] {
+    fn all_tokens(&self) -> [&str; 3] {
         [&self.read, &self.trade, &self.operate]
     }
 }
@@ -156,7 +157,7 @@ impl DoorKey {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let text = draw();
+                let text = generate_key();
                 write(path, format!("{text}\n").as_bytes()).map_err(failed)?;
                 text
             }
@@ -172,14 +173,17 @@ impl DoorKey {
     /// Returns whether a request carries this key.
     #[must_use]
     pub fn is_shown(&self, headers: &HeaderMap) -> bool {
-        let shown = one(headers, &AUTHORIZATION).ok().flatten().and_then(bearer);
+        let shown = single_header(headers, &AUTHORIZATION)
+            .ok()
+            .flatten()
+            .and_then(bearer_token);
         // Comparing hashes takes constant time.
         shown.is_some_and(|token| blake3::hash(token.as_bytes()) == self.0)
     }
 }
 
 /// Returns the token after `Bearer`.
-fn bearer(header: &str) -> Option<&str> {
+fn bearer_token(header: &str) -> Option<&str> {
     let (scheme, token) = header.split_once(' ')?;
     scheme
         .eq_ignore_ascii_case("bearer")
@@ -187,8 +191,8 @@ fn bearer(header: &str) -> Option<&str> {
 }
 
 /// Draws the 32 bytes of a new key, which no one can guess.
-fn draw() -> String {
-    hex::encode(NodeKey::generate().signing().to_bytes())
+fn generate_key() -> String {
+    hex::encode(NodeKey::generate().signing_key().to_bytes())
 }
 
 fn is_token(text: &str) -> bool {
@@ -200,7 +204,7 @@ fn is_token(text: &str) -> bool {
 pub struct Access {
     /// Hashes of the tokens; comparing hashes takes constant time.
     tokens: [(Scope, blake3::Hash); 3],
-    /// Requests that each token may still send, and the time of that count.
+    /// Requests that each token can still send, and the time of that count.
     rates: Mutex<[(f64, Instant); 3]>,
 }
 
@@ -208,7 +212,7 @@ impl Access {
     /// Creates the check for these tokens.
     pub fn new(file: &TokenFile) -> Access {
         let hash = |text: &str| blake3::hash(text.as_bytes());
-        let [read, trade, operate] = file.all().map(hash);
+        let [read, trade, operate] = file.all_tokens().map(hash);
         Access {
             tokens: [
                 (Scope::Read, read),
@@ -223,28 +227,29 @@ impl Access {
     ///
     /// # Errors
     /// Fails if the origin, the token or the rate forbids the request.
-    pub fn check(&self, asked: &Parts, now: Instant) -> Result<Option<Scope>, Problem> {
+    pub fn check_request(&self, asked: &Parts, now: Instant) -> Result<Option<Scope>, Problem> {
         from_here(asked)?;
-        let Some(needed) = needed(&asked.method, asked.uri.path()) else {
+        let Some(needed) = required_scope(&asked.method, asked.uri.path()) else {
             return Ok(None);
         };
-        let has = self.scope(&asked.headers)?;
+        let has = self.token_scope(&asked.headers)?;
         if has < needed {
             let (has, needed) = (has.name(), needed.name());
             let detail = format!("the token may {has}, and this takes one that may {needed}");
             let hint = format!("{TOKENS_FILE} has one");
             return Err(Problem::new(Code::Forbidden, detail, &hint));
         }
-        self.take(has, now)?;
+        self.count_request(has, now)?;
         Ok(Some(has))
     }
 
-    fn scope(&self, headers: &HeaderMap) -> Result<Scope, Problem> {
+    fn token_scope(&self, headers: &HeaderMap) -> Result<Scope, Problem> {
         let hint = format!("send `Authorization: Bearer TOKEN`; {TOKENS_FILE} has them");
         let refused = |detail| Problem::new(Code::Unauthorized, detail, &hint);
-        let given = one(headers, &AUTHORIZATION).map_err(|()| refused("several tokens came"))?;
+        let given =
+            single_header(headers, &AUTHORIZATION).map_err(|()| refused("several tokens came"))?;
         let given = given.ok_or_else(|| refused("no token came"))?;
-        let hash = bearer(given).map(|token| blake3::hash(token.as_bytes()));
+        let hash = bearer_token(given).map(|token| blake3::hash(token.as_bytes()));
         let mut all = self.tokens.iter();
         match all.find(|(_, known)| Some(*known) == hash) {
             Some((scope, _)) => Ok(*scope),
@@ -253,7 +258,7 @@ impl Access {
     }
 
     /// Counts one request of a token, and refuses it if the token exceeds its rate.
-    fn take(&self, scope: Scope, now: Instant) -> Result<(), Problem> {
+    fn count_request(&self, scope: Scope, now: Instant) -> Result<(), Problem> {
         let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at) = &mut rates[scope as usize];
         let since = now.saturating_duration_since(*at).as_secs_f64();
@@ -277,12 +282,12 @@ pub fn from_here(asked: &Parts) -> Result<(), Problem> {
     from_own_origin(&asked.headers)
 }
 
-/// Returns the scope that a request needs, or `None` if any process on this machine may send it.
-pub fn needed(method: &Method, path: &str) -> Option<Scope> {
+/// Returns the scope that a request needs, or `None` if any process on this machine can send it.
+pub fn required_scope(method: &Method, path: &str) -> Option<Scope> {
     let is_looking = matches!(*method, Method::GET | Method::HEAD);
     match path {
         "/healthz" | "/metrics" | "/v1/openapi.json" if is_looking => None,
-        _ if is_looking && web::has(path) => None,
+        _ if is_looking && web::has_file(path) => None,
         // These methods change nothing.
         "/v1/plans" | "/v1/receipts/verify" => Some(Scope::Read),
         _ if is_looking => Some(Scope::Read),
@@ -292,7 +297,7 @@ pub fn needed(method: &Method, path: &str) -> Option<Scope> {
 }
 
 /// Returns the only value of a header, `None` if the header is absent, or an error if it repeats.
-fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
+fn single_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ()> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
         (None, _) => Ok(None),
@@ -303,7 +308,7 @@ fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>,
 
 fn by_own_name(asked: &Parts) -> Result<(), Problem> {
     let named = asked.uri.authority().map(|authority| authority.as_str());
-    let host = one(&asked.headers, &HOST);
+    let host = single_header(&asked.headers, &HOST);
     let is_fine = matches!(host, Ok(Some(host)) if is_own(host)) && named.is_none_or(is_own);
     if is_fine {
         return Ok(());
@@ -314,14 +319,17 @@ fn by_own_name(asked: &Parts) -> Result<(), Problem> {
 }
 
 fn from_own_origin(headers: &HeaderMap) -> Result<(), Problem> {
-    let host = one(headers, &HOST).ok().flatten().unwrap_or_default();
-    let is_own_origin = match one(headers, &ORIGIN) {
+    let host = single_header(headers, &HOST)
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    let is_own_origin = match single_header(headers, &ORIGIN) {
         Ok(None) => true,
         Ok(Some(origin)) => origin.strip_prefix("http://") == Some(host),
         Err(()) => false,
     };
     let is_own_site = matches!(
-        one(headers, &FETCH_SITE),
+        single_header(headers, &FETCH_SITE),
         Ok(None | Some("same-origin" | "none"))
     );
     if is_own_origin && is_own_site {
@@ -359,8 +367,8 @@ mod tests {
         fs::create_dir(folder.path().join("buyer")).unwrap();
         let made = TokenFile::load_or_create(folder.path()).unwrap();
         let found = TokenFile::load_or_create(folder.path()).unwrap();
-        assert_eq!(made.all(), found.all());
-        assert!(made.all().iter().all(|token| is_token(token)));
+        assert_eq!(made.all_tokens(), found.all_tokens());
+        assert!(made.all_tokens().iter().all(|token| is_token(token)));
         let path = folder.path().join(TOKENS_FILE);
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -384,7 +392,7 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         assert!(shown(format!("Bearer {text}")));
         assert!(!shown(text));
-        assert!(!shown(format!("Bearer {}", draw())));
+        assert!(!shown(format!("Bearer {}", generate_key())));
         assert!(!key.is_shown(&HeaderMap::new()));
         fs::write(&path, "short").unwrap();
         let damaged = DoorKey::load_or_create(&path);
@@ -394,17 +402,17 @@ mod tests {
     #[test]
     fn a_token_that_asks_too_fast_waits_and_the_others_do_not() {
         let file = TokenFile {
-            read: draw(),
-            trade: draw(),
-            operate: draw(),
+            read: generate_key(),
+            trade: generate_key(),
+            operate: generate_key(),
         };
         let access = Access::new(&file);
         let begin = Instant::now() + Duration::from_secs(1);
-        let taken = (0..400).filter(|_| access.take(Scope::Read, begin).is_ok());
+        let taken = (0..400).filter(|_| access.count_request(Scope::Read, begin).is_ok());
         assert_eq!(taken.count(), 200);
-        access.take(Scope::Trade, begin).unwrap();
+        access.count_request(Scope::Trade, begin).unwrap();
         let later = begin + Duration::from_millis(100);
-        let taken = (0..400).filter(|_| access.take(Scope::Read, later).is_ok());
+        let taken = (0..400).filter(|_| access.count_request(Scope::Read, later).is_ok());
         assert_eq!(taken.count(), 20);
     }
 

@@ -1,5 +1,5 @@
 //! The file with the address of a folder's gateway, for programs that open its page. The gateway
-//! locks the file for its lifetime, so that readers ignore an address without a lock.
+//! locks the file for its lifetime. Readers must ignore an address whose file is not locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -29,7 +29,10 @@ impl ToldAddress {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub async fn tell(folder: &Path, address: SocketAddr) -> io::Result<Option<ToldAddress>> {
+    pub async fn publish_address(
+        folder: &Path,
+        address: SocketAddr,
+    ) -> io::Result<Option<ToldAddress>> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
         let mut file = options.open(folder.join(FILE))?;
@@ -49,7 +52,7 @@ impl ToldAddress {
 }
 
 /// Returns the address of the folder's gateway if one is running.
-fn told(folder: &Path) -> Option<SocketAddr> {
+fn read_address(folder: &Path) -> Option<SocketAddr> {
     let mut file = File::open(folder.join(FILE)).ok()?;
     if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
         return None;
@@ -65,7 +68,7 @@ fn told(folder: &Path) -> Option<SocketAddr> {
 /// # Errors
 /// [`TokenError`]
 pub fn page_of(folder: &Path, scope: Scope) -> Result<Option<String>, TokenError> {
-    match told(folder) {
+    match read_address(folder) {
         Some(address) => page_at(folder, address, scope).map(Some),
         None => Ok(None),
     }
@@ -77,7 +80,7 @@ pub fn page_of(folder: &Path, scope: Scope) -> Result<Option<String>, TokenError
 /// [`TokenError`]
 pub fn page_at(folder: &Path, address: SocketAddr, scope: Scope) -> Result<String, TokenError> {
     let tokens = TokenFile::load_or_create(folder)?;
-    let token = tokens.of(scope);
+    let token = tokens.token_for(scope);
     Ok(format!("http://{address}/#token={token}"))
 }
 
@@ -92,13 +95,13 @@ mod tests {
         let page = || page_of(folder.path(), Scope::Read).unwrap();
         assert_eq!(page(), None);
         let address = "127.0.0.1:7800".parse().unwrap();
-        let first = ToldAddress::tell(folder.path(), address)
+        let first = ToldAddress::publish_address(folder.path(), address)
             .await
             .unwrap()
             .unwrap();
         let other = "127.0.0.1:7801".parse().unwrap();
         assert!(
-            ToldAddress::tell(folder.path(), other)
+            ToldAddress::publish_address(folder.path(), other)
                 .await
                 .unwrap()
                 .is_none()

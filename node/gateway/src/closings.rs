@@ -17,23 +17,23 @@ const LINES_MAX: usize = 4_096;
 ///
 /// # Errors
 /// Fails if the market is unreachable or the paging is invalid.
-pub async fn page(
+pub async fn fetch_page(
     broker: &Broker,
     account: AccountKey,
     paging: &Paging,
 ) -> Result<Page<Closing>, Problem> {
-    let limit = paging.limit()?;
-    let mut before = statement_place::behind(paging)?;
+    let limit = paging.page_limit()?;
+    let mut before = statement_place::parse_cursor(paging)?;
     let (mut items, mut seen) = (Vec::new(), 0);
     loop {
         let page = broker.statement_before(account, before).await?;
         for line in &page.lines {
-            items.extend(closings(account, line));
+            items.extend(line_closings(account, line));
             before = Some(line.place);
             if items.len() >= limit {
                 return Ok(Page {
                     items,
-                    next: before.map(statement_place::written),
+                    next: before.map(statement_place::format_cursor),
                 });
             }
         }
@@ -42,7 +42,7 @@ pub async fn page(
         if next.is_none() || seen >= LINES_MAX {
             return Ok(Page {
                 items,
-                next: next.map(statement_place::written),
+                next: next.map(statement_place::format_cursor),
             });
         }
     }
@@ -50,7 +50,7 @@ pub async fn page(
 
 /// Returns the leases that closed in a line. Two accounts can share a lease of a line; it appears
 /// once.
-pub fn closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item = Closing> {
+pub fn line_closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item = Closing> {
     let at_ms = line.time.0;
     let closing = move |event: &Event| match *event {
         Event::LeaseClosed {
@@ -80,10 +80,12 @@ pub fn closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item
 ///
 /// # Errors
 /// Fails if the market is unreachable.
-pub async fn known(
+pub async fn fetch_leases(
     broker: &Broker,
     closings: &[Closing],
 ) -> Result<Vec<Option<Lease>>, BrokerError> {
-    let asked = closings.iter().map(|closing| broker.lease(closing.lease));
+    let asked = closings
+        .iter()
+        .map(|closing| broker.fetch_lease(closing.lease));
     join_all(asked).await.into_iter().collect()
 }

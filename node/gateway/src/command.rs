@@ -24,7 +24,7 @@ use souk_node::buyer::{JournalError, Past, request_of};
 use souk_node::market::JobId;
 use souk_node::memory::{ContentId, Tensor, safetensors};
 
-use crate::contents::{Contents, missing};
+use crate::contents::{Contents, missing_content};
 use crate::job_body::{InputBody, JobBody};
 use crate::keys::UsedKey;
 use crate::problem::Problem;
@@ -62,7 +62,7 @@ pub struct Refusal {
 
 impl Request {
     /// Returns the record of the request's key.
-    pub fn used(&self) -> UsedKey {
+    pub fn to_used_key(&self) -> UsedKey {
         UsedKey {
             key: self.key.clone(),
             body_hash: self.body_hash.clone(),
@@ -92,12 +92,12 @@ impl Folder {
     }
 
     /// Returns the request of the job, or `None` if the job did not come through a gateway.
-    pub fn request(&self) -> Option<Request> {
+    pub fn read_request(&self) -> Option<Request> {
         self.read(REQUEST_FILE)
     }
 
     /// Returns the reason why the job was not begun, if there is one.
-    pub fn refused(&self) -> Option<Refusal> {
+    pub fn read_refusal(&self) -> Option<Refusal> {
         self.read(REFUSED_FILE)
     }
 
@@ -105,7 +105,7 @@ impl Folder {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn refuse(&self, why: &Refusal) -> Result<(), JournalError> {
+    pub fn store_refusal(&self, why: &Refusal) -> Result<(), JournalError> {
         let bytes = serde_json::to_vec(why).unwrap_or_default();
         write_durably(&self.path.join(REFUSED_FILE), &bytes)
     }
@@ -114,24 +114,27 @@ impl Folder {
         serde_json::from_slice(&fs::read(self.path.join(name)).ok()?).ok()
     }
 
-    /// Stores a request with the contents that it names; both are on disk when this returns.
+    /// Stores a request with the contents that it names, which must be uploaded already. Both are
+    /// on disk when this returns.
     ///
     /// # Errors
     /// Fails if a content is missing or a file cannot be written.
-    pub fn keep(&self, request: &Request, contents: &Contents) -> Result<(), Problem> {
+    pub fn store_request(&self, request: &Request, contents: &Contents) -> Result<(), Problem> {
         let folder = self.path.join(CONTENTS_FOLDER);
-        fs::create_dir_all(&folder).map_err(Problem::unexpected)?;
-        for id in request.job.contents()? {
+        fs::create_dir_all(&folder).map_err(Problem::unexpected_failure)?;
+        for id in request.job.content_ids()? {
             let (from, to) = (contents.path(&id), folder.join(id.to_string()));
             match fs::hard_link(&from, &to) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing(&id)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(missing_content(&id));
+                }
                 // This file system has no links.
-                Err(_) => drop(fs::copy(&from, &to).map_err(Problem::unexpected)?),
+                Err(_) => drop(fs::copy(&from, &to).map_err(Problem::unexpected_failure)?),
             }
         }
-        let bytes = serde_json::to_vec(request).map_err(Problem::unexpected)?;
+        let bytes = serde_json::to_vec(request).map_err(Problem::unexpected_failure)?;
         Ok(write_durably(&self.path.join(REQUEST_FILE), &bytes)?)
     }
 
@@ -139,17 +142,19 @@ impl Folder {
     ///
     /// # Errors
     /// Fails if the contents are missing.
-    pub fn job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
-        request.job.job(|id| self.content(id))
+    pub fn load_job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
+        request.job.to_job(|id| self.read_content(id))
     }
 
-    fn content(&self, id: &ContentId) -> Result<Bytes, Problem> {
+    fn read_content(&self, id: &ContentId) -> Result<Bytes, Problem> {
         let path = self.path.join(CONTENTS_FOLDER).join(id.to_string());
-        fs::read(path).map(Bytes::from).map_err(|_| missing(id))
+        fs::read(path)
+            .map(Bytes::from)
+            .map_err(|_| missing_content(id))
     }
 
     /// Returns the folder of outputs and receipts.
-    pub fn out(&self) -> PathBuf {
+    pub fn out_folder(&self) -> PathBuf {
         self.path.join(OUT_FOLDER)
     }
 
@@ -158,30 +163,30 @@ impl Folder {
     /// # Errors
     /// Fails if they cannot be written.
     pub fn write_outputs(&self, outputs: &BTreeMap<String, Tensor>) -> Result<(), Problem> {
-        let bytes = safetensors::write(outputs).map_err(Problem::unexpected)?;
-        fs::create_dir_all(self.out()).map_err(Problem::unexpected)?;
+        let bytes = safetensors::write(outputs).map_err(Problem::unexpected_failure)?;
+        fs::create_dir_all(self.out_folder()).map_err(Problem::unexpected_failure)?;
         Ok(write_durably(&self.outputs_file(), &bytes)?)
     }
 
     /// Returns the path of the file with all outputs.
     pub fn outputs_file(&self) -> PathBuf {
-        self.out().join(OUTPUTS_FILE)
+        self.out_folder().join(OUTPUTS_FILE)
     }
 
     /// Returns the outputs if their file exists.
-    pub fn outputs(&self) -> Option<BTreeMap<String, Tensor>> {
+    pub fn read_outputs(&self) -> Option<BTreeMap<String, Tensor>> {
         let bytes = fs::read(self.outputs_file()).ok()?;
         safetensors::read(&bytes.into()).ok()
     }
 
     /// Returns the labels of the job's values if the model still exists; does not read the inputs.
-    pub fn legend(&self) -> Option<Legend> {
-        let model = self.request()?.job.model.parse().ok()?;
-        Some(Legend::of(self.content(&model).ok()?))
+    pub fn read_legend(&self) -> Option<Legend> {
+        let model = self.read_request()?.job.model.parse().ok()?;
+        Some(Legend::from_model(self.read_content(&model).ok()?))
     }
 
     /// Returns the arguments with which `souk submit` would submit the job.
-    pub fn command(&self, request: &Request, job: &Job) -> Value {
+    pub fn submit_arguments(&self, request: &Request, job: &Job) -> Value {
         let limits = &job.limits;
         let body = &request.job;
         let kept = self.path.join(CONTENTS_FOLDER);
@@ -198,7 +203,8 @@ impl Folder {
         json!({
             "job": {
                 "model": path(&body.model), "input": inputs,
-                "budget": body.budget.map(credits), "max_price": body.max_price.map(credits),
+                "budget": body.budget.map(micro_to_credits),
+                "max_price": body.max_price.map(micro_to_credits),
                 "min_providers": body.min_providers, "max_providers": body.max_providers,
                 "exclude": body.exclude, "emulated": body.emulated, "real": body.real,
                 "device": body.devices,
@@ -207,7 +213,7 @@ impl Folder {
                 "min_reputation": body.min_reputation, "verify": body.verify, "wait": body.wait,
                 "max_time": body.max_time,
             },
-            "out": self.out(), "bid": null, "displace": null, "priority": priority,
+            "out": self.out_folder(), "bid": null, "displace": null, "priority": priority,
             "format": "Safetensors", "trace": null, "check_plan": null, "slippage": 5.0,
             "upload_limit": null, "download_limit": null, "no_direct": false, "stream": null,
             "window": 1,
@@ -217,7 +223,7 @@ impl Folder {
     /// Returns whether the stored outputs answer the job's only request.
     pub fn has_answer(&self, job: &Job, past: &Past) -> bool {
         let answered = past.answered.get(&request_of(&job.inputs));
-        let (Some(answered), Some(held)) = (answered, self.outputs()) else {
+        let (Some(answered), Some(held)) = (answered, self.read_outputs()) else {
             return false;
         };
         let is_held =
@@ -231,6 +237,6 @@ impl Folder {
     clippy::cast_precision_loss,
     reason = "the command line takes a fraction"
 )]
-fn credits(micro: u64) -> f64 {
+fn micro_to_credits(micro: u64) -> f64 {
     micro as f64 / 1e6
 }

@@ -48,7 +48,7 @@ pub struct Contents {
     /// Number of uploads: gives each draft a name of its own, so that two uploads of one content do
     /// not write to one file.
     brought: AtomicU64,
-    /// A thread holds this while it counts and removes files.
+    /// A thread must hold this while it counts and removes files.
     counting: Mutex<()>,
 }
 
@@ -79,7 +79,7 @@ impl Contents {
     }
 
     /// Returns the length of a content in bytes, or `None` if it does not exist.
-    pub fn length(&self, id: &ContentId) -> Option<u64> {
+    pub fn content_length(&self, id: &ContentId) -> Option<u64> {
         fs::metadata(self.path(id)).ok().map(|found| found.len())
     }
 
@@ -87,21 +87,21 @@ impl Contents {
     ///
     /// # Errors
     /// Fails if the body breaks off, does not match its name, is too long, or cannot be written.
-    pub async fn take(&self, id: ContentId, body: Body) -> Result<bool, Problem> {
-        let is_new = self.length(&id).is_none();
+    pub async fn store_upload(&self, id: ContentId, body: Body) -> Result<bool, Problem> {
+        let is_new = self.content_length(&id).is_none();
         let number = self.brought.fetch_add(1, Ordering::Relaxed);
         let draft = self.folder.join(format!("{id}-{number}.{PART}"));
         let came = match is_new {
             true => write(&draft, id, body).await,
-            false => drain(body).await,
+            false => drain_body(body).await,
         };
         if is_new && came.is_ok() {
-            let kept = fs::rename(&draft, self.path(&id)).map_err(Problem::unexpected);
+            let kept = fs::rename(&draft, self.path(&id)).map_err(Problem::unexpected_failure);
             self.make_room();
             return kept.map(|()| true);
         }
         if is_new {
-            // If this fails, the next start removes the draft.
+            // If this fails, the next start will remove the draft.
             let _ = fs::remove_file(&draft);
         }
         came.map(|()| false)
@@ -123,7 +123,7 @@ impl Contents {
             if all <= ALL_BYTES_MAX {
                 break;
             }
-            // If this fails, a later call removes the file.
+            // If this fails, a later call will remove the file.
             let _ = fs::remove_file(path);
             all -= length;
         }
@@ -136,8 +136,8 @@ impl Contents {
     pub fn read(&self, id: &ContentId) -> Result<Bytes, Problem> {
         match fs::read(self.path(id)) {
             Ok(bytes) => Ok(bytes.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing(id)),
-            Err(error) => Err(Problem::unexpected(error)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(missing_content(id)),
+            Err(error) => Err(Problem::unexpected_failure(error)),
         }
     }
 
@@ -145,15 +145,15 @@ impl Contents {
     ///
     /// # Errors
     /// Fails if the content does not exist.
-    pub async fn stream(
+    pub async fn stream_range(
         &self,
         id: &ContentId,
         range: Range<u64>,
     ) -> Result<impl Stream<Item = io::Result<Bytes>> + use<>, Problem> {
         let opened = File::open(self.path(id)).await;
-        let mut file = opened.map_err(|_| missing(id))?;
+        let mut file = opened.map_err(|_| missing_content(id))?;
         let sought = file.seek(SeekFrom::Start(range.start)).await;
-        sought.map_err(Problem::unexpected)?;
+        sought.map_err(Problem::unexpected_failure)?;
         let left = range.end - range.start;
         Ok(stream::try_unfold(
             (file, left),
@@ -174,7 +174,7 @@ impl Contents {
 }
 
 /// Returns the problem of a content that does not exist.
-pub fn missing(id: &ContentId) -> Problem {
+pub fn missing_content(id: &ContentId) -> Problem {
     let detail = format!("the content {id} is not here");
     Problem::not_found(detail, "bring it by PUT /v1/contents/{blake3}")
         .with("content", id.to_string())
@@ -184,7 +184,8 @@ pub fn missing(id: &ContentId) -> Problem {
 async fn next(
     body: &mut (impl Stream<Item = Result<Bytes, axum::Error>> + Unpin),
 ) -> Result<Option<Bytes>, Problem> {
-    let broken = |why: &str| Problem::malformed(format!("the content did not come whole: {why}"));
+    let broken =
+        |why: &str| Problem::malformed_input(format!("the content did not come whole: {why}"));
     match tokio::time::timeout(STALL_MAX, body.next()).await {
         Err(_) => Err(broken("nothing came for too long")),
         Ok(Some(Err(error))) => Err(broken(&error.to_string())),
@@ -194,7 +195,9 @@ async fn next(
 }
 
 async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
-    let mut file = File::create(path).await.map_err(Problem::unexpected)?;
+    let mut file = File::create(path)
+        .await
+        .map_err(Problem::unexpected_failure)?;
     let (mut hash, mut length) = (blake3::Hasher::new(), 0);
     let mut syncing = Syncing::default();
     let mut body = body.into_data_stream();
@@ -204,11 +207,16 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
             return Err(too_large());
         }
         hash.update(&bytes);
-        file.write_all(&bytes).await.map_err(Problem::unexpected)?;
-        let going = syncing.on(&file, length).await;
-        going.map_err(Problem::unexpected)?;
+        file.write_all(&bytes)
+            .await
+            .map_err(Problem::unexpected_failure)?;
+        let going = syncing.sync_if_due(&file, length).await;
+        going.map_err(Problem::unexpected_failure)?;
     }
-    syncing.end().await.map_err(Problem::unexpected)?;
+    syncing
+        .await_sync()
+        .await
+        .map_err(Problem::unexpected_failure)?;
     let found = hash.finalize();
     if found.as_bytes() != id.as_bytes() {
         let detail = format!("the BLAKE3 of these {length} bytes is {found}, not {id}");
@@ -218,7 +226,7 @@ async fn write(path: &Path, id: ContentId, body: Body) -> Result<(), Problem> {
         );
     }
     // A job that begins with this content must find it after a crash.
-    file.sync_data().await.map_err(Problem::unexpected)
+    file.sync_data().await.map_err(Problem::unexpected_failure)
 }
 
 /// Syncs a file to disk while the rest of it arrives.
@@ -230,12 +238,12 @@ struct Syncing {
 
 impl Syncing {
     /// Starts a sync if the file, now of `length` bytes, has enough unsynced bytes.
-    async fn on(&mut self, file: &File, length: u64) -> io::Result<()> {
+    async fn sync_if_due(&mut self, file: &File, length: u64) -> io::Result<()> {
         let is_busy = self.task.as_ref().is_some_and(|task| !task.is_finished());
         if is_busy || length < self.synced + UNSYNCED_BYTES {
             return Ok(());
         }
-        self.end().await?;
+        self.await_sync().await?;
         let file = file.try_clone().await?;
         self.synced = length;
         self.task = Some(tokio::spawn(async move { file.sync_data().await }));
@@ -243,7 +251,7 @@ impl Syncing {
     }
 
     /// Waits for the running sync. The system reports a disk fault once, so this passes it on.
-    async fn end(&mut self) -> io::Result<()> {
+    async fn await_sync(&mut self) -> io::Result<()> {
         match self.task.take() {
             Some(task) => task.await.map_err(io::Error::other)?,
             None => Ok(()),
@@ -251,7 +259,7 @@ impl Syncing {
     }
 }
 
-async fn drain(body: Body) -> Result<(), Problem> {
+async fn drain_body(body: Body) -> Result<(), Problem> {
     let (mut body, mut length) = (body.into_data_stream(), 0);
     while let Some(bytes) = next(&mut body).await? {
         length += bytes.len() as u64;
@@ -283,11 +291,11 @@ mod tests {
     async fn a_content_is_what_it_is_called_and_read_back_in_parts() {
         let home = tempfile::tempdir().unwrap();
         let contents = Contents::open(home.path()).unwrap();
-        let id = ContentId::of(b"hello souk");
-        assert!(contents.take(id, body("hello souk")).await.unwrap());
-        assert!(!contents.take(id, body("hello souk")).await.unwrap());
+        let id = ContentId::for_content(b"hello souk");
+        assert!(contents.store_upload(id, body("hello souk")).await.unwrap());
+        assert!(!contents.store_upload(id, body("hello souk")).await.unwrap());
         assert_eq!(contents.read(&id).unwrap(), "hello souk");
-        let part = contents.stream(&id, 6..10).await.unwrap();
+        let part = contents.stream_range(&id, 6..10).await.unwrap();
         let part: Vec<Bytes> = part.map(Result::unwrap).collect().await;
         assert_eq!(part.concat(), b"souk");
     }
@@ -297,10 +305,15 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let contents = Contents::open(home.path()).unwrap();
         let all: Vec<u8> = (0..=250).cycle().take(25_000_007).collect();
-        let id = ContentId::of(&all);
+        let id = ContentId::for_content(&all);
         let pieces: Vec<_> = all.chunks(100_003).map(<[u8]>::to_vec).collect();
         let pieces = stream::iter(pieces.into_iter().map(Ok::<_, io::Error>));
-        assert!(contents.take(id, Body::from_stream(pieces)).await.unwrap());
+        assert!(
+            contents
+                .store_upload(id, Body::from_stream(pieces))
+                .await
+                .unwrap()
+        );
         assert!(contents.read(&id).unwrap() == all);
     }
 
@@ -308,10 +321,13 @@ mod tests {
     async fn other_bytes_are_refused_and_leave_nothing() {
         let home = tempfile::tempdir().unwrap();
         let contents = Contents::open(home.path()).unwrap();
-        let id = ContentId::of(b"hello souk");
-        let refused = contents.take(id, body("hello suok")).await.unwrap_err();
+        let id = ContentId::for_content(b"hello souk");
+        let refused = contents
+            .store_upload(id, body("hello suok"))
+            .await
+            .unwrap_err();
         assert_eq!(refused.code, Code::Verification);
-        assert_eq!(contents.length(&id), None);
+        assert_eq!(contents.content_length(&id), None);
         assert_eq!(fs::read_dir(&contents.folder).unwrap().count(), 0);
     }
 }

@@ -7,13 +7,13 @@ use utoipa::openapi::OpenApi;
 use crate::given::WHOLE_MAX;
 
 /// Returns the document as the gateway serves it.
-pub fn complete(document: &OpenApi) -> Value {
+pub fn complete_document(document: &OpenApi) -> Value {
     let mut document = serde_json::to_value(document).unwrap_or_default();
     limit_whole_numbers(&mut document);
     let paths = document["paths"].as_object_mut().into_iter().flatten();
     for (_, path) in paths {
         for (_, operation) in path.as_object_mut().into_iter().flatten() {
-            operation["responses"]["default"] = refusal();
+            operation["responses"]["default"] = refusal_response();
         }
     }
     open_alternatives(&mut document["components"]["schemas"]);
@@ -23,8 +23,8 @@ pub fn complete(document: &OpenApi) -> Value {
     document
 }
 
-/// Returns the refusal with which every path may answer.
-fn refusal() -> Value {
+/// Returns the refusal with which every path can answer.
+fn refusal_response() -> Value {
     let schema = json!({ "$ref": "#/components/schemas/Problem" });
     json!({
         "description": "A refusal: a problem of RFC 9457",
@@ -32,7 +32,7 @@ fn refusal() -> Value {
     })
 }
 
-/// Limits whole numbers of 64 bits to the range that every program reads exactly.
+/// Limits whole numbers of 64 bits to the range that every program can read exactly.
 fn limit_whole_numbers(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -4,7 +4,7 @@
 //! A connection without a request costs its client nothing. If no place is free, the listener
 //! closes the connection that has waited longest: first those that never sent a request, then those
 //! that wait between requests. So a client that opens connections and sends nothing cannot keep
-//! others out. The listener never closes a connection whose request is being answered.
+//! others out. The listener will never close a connection whose request is being answered.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -79,7 +79,7 @@ impl Door {
     ///
     /// # Errors
     /// [`DoorError`]: the address is not a loopback address, or cannot be bound.
-    pub async fn at(address: SocketAddr) -> Result<Door, DoorError> {
+    pub async fn bind_loopback(address: SocketAddr) -> Result<Door, DoorError> {
         if !address.ip().is_loopback() {
             return Err(DoorError::NotLoopback { address });
         }
@@ -123,9 +123,9 @@ impl Door {
                 }
             };
             let place = place.expect("nobody closes the semaphore");
-            let connection = Connection::wait(waiting.clone());
+            let connection = Connection::new_waiting(waiting.clone());
             let (router, patience) = (router.clone(), self.head_patience);
-            let conversation = converse(stream, router, patience, connection);
+            let conversation = serve_connection(stream, router, patience, connection);
             tokio::spawn(async move {
                 conversation.await;
                 drop(place);
@@ -134,7 +134,7 @@ impl Door {
     }
 }
 
-async fn converse(
+async fn serve_connection(
     stream: TcpStream,
     router: Router,
     head_patience: Duration,
@@ -144,7 +144,7 @@ async fn converse(
     let answer = service_fn(move |request: Request<Incoming>| {
         let (mut router, asked) = (router.clone(), asked.clone());
         async move {
-            let question = Question::begin(asked);
+            let question = Question::begin_request(asked);
             let answered: Result<_, Infallible> = router.call(request).await;
             answered.map(|answer| answer.map(|body| AnswerBody { body, question }))
         }
@@ -223,7 +223,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn wait(waiting: Arc<WaitingConnections>) -> Arc<Connection> {
+    fn new_waiting(waiting: Arc<WaitingConnections>) -> Arc<Connection> {
         let closing = Arc::new(Notify::new());
         let key = Mutex::new(waiting.add(AskedBefore::No, &closing));
         Arc::new(Connection {
@@ -254,7 +254,7 @@ impl Drop for Connection {
 struct Question(Arc<Connection>);
 
 impl Question {
-    fn begin(connection: Arc<Connection>) -> Question {
+    fn begin_request(connection: Arc<Connection>) -> Question {
         connection.leave_queue();
         Question(connection)
     }

@@ -1,7 +1,7 @@
 //! The events of a job in the API: each has its name and its facts.
 //!
-//! The node writes the events; these types describe them, and parsing checks that the node keeps to
-//! this description.
+//! The node writes the events; these types describe them. The node must keep to this description,
+//! which parsing checks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -174,8 +174,8 @@ impl EventView {
     ///
     /// # Errors
     /// Fails if the event does not match the description.
-    pub fn of(told: &ToldEvent) -> Result<EventView, Problem> {
-        serde_json::from_value(json!(told)).map_err(Problem::unexpected)
+    pub fn from_event(told: &ToldEvent) -> Result<EventView, Problem> {
+        serde_json::from_value(json!(told)).map_err(Problem::unexpected_failure)
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
                 at,
                 facts,
             };
-            assert_eq!(json!(EventView::of(&told).unwrap()), json!(told));
+            assert_eq!(json!(EventView::from_event(&told).unwrap()), json!(told));
         }
     }
 }

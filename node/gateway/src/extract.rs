@@ -38,7 +38,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .trim()
             .eq_ignore_ascii_case("application/json")
         {
-            return Err(Problem::malformed(
+            return Err(Problem::malformed_input(
                 "the body's content type is not application/json",
             ));
         }
@@ -48,17 +48,17 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         }
         let reading = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state));
         let Ok(read) = reading.await else {
-            return Err(Problem::malformed("the body did not come in time"));
+            return Err(Problem::malformed_input("the body did not come in time"));
         };
         let bytes = read.map_err(|rejected| {
             if rejected.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
                 return too_large();
             }
-            Problem::malformed("the body did not come whole")
+            Problem::malformed_input("the body did not come whole")
         })?;
         serde_json::from_slice(&bytes)
             .map(Body)
-            .map_err(Problem::malformed)
+            .map_err(Problem::malformed_input)
     }
 }
 
@@ -73,7 +73,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Parameters<T>, Problem> {
         let read: Result<Query<T>, QueryRejection> = Query::from_request_parts(parts, state).await;
-        let Query(asked) = read.map_err(|refused| Problem::malformed(refused.body_text()))?;
+        let Query(asked) = read.map_err(|refused| Problem::malformed_input(refused.body_text()))?;
         Ok(Parameters(asked))
     }
 }

@@ -23,15 +23,15 @@ impl Default for Figures {
         let labels = &["path", "method", "status"];
         Figures {
             answers: HistogramVec::new(
-                wide(
+                histogram_options(
                     "souk_gateway_answer_seconds",
                     "Until an answer begins, by path.",
                 ),
                 labels,
             )
             .expect("the name and the labels are fine"),
-            plans: one("souk_gateway_plan_seconds", "Until a plan is made."),
-            jobs: one(
+            plans: new_histogram("souk_gateway_plan_seconds", "Until a plan is made."),
+            jobs: new_histogram(
                 "souk_gateway_job_seconds",
                 "From a job's begin to its end, in each life.",
             ),
@@ -39,18 +39,18 @@ impl Default for Figures {
     }
 }
 
-fn wide(name: &str, help: &str) -> HistogramOpts {
+fn histogram_options(name: &str, help: &str) -> HistogramOpts {
     let buckets = exponential_buckets(FIRST, 2.0, BUCKETS).expect("they grow");
     HistogramOpts::new(name, help).buckets(buckets)
 }
 
-fn one(name: &str, help: &str) -> Histogram {
-    Histogram::with_opts(wide(name, help)).expect("the name is fine")
+fn new_histogram(name: &str, help: &str) -> Histogram {
+    Histogram::with_opts(histogram_options(name, help)).expect("the name is fine")
 }
 
 impl Figures {
     /// Counts an answer on a path of the API.
-    pub fn answered(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
+    pub fn observe_answer(&self, path: &str, method: &Method, status: StatusCode, took: Duration) {
         let class = match status.as_u16() / 100 {
             2 => "2xx",
             3 => "3xx",
@@ -76,19 +76,19 @@ impl Figures {
     }
 
     /// Counts a plan.
-    pub fn planned(&self, took: Duration) {
+    pub fn observe_plan(&self, took: Duration) {
         self.plans.observe(took.as_secs_f64());
     }
 
     /// Counts a job that ended.
-    pub fn ran(&self, took: Duration) {
+    pub fn observe_job(&self, took: Duration) {
         self.jobs.observe(took.as_secs_f64());
     }
 
     /// Adds the metrics to a page.
-    pub fn put(&self, page: &mut Page) {
-        page.counted(&self.answers);
-        page.counted(&self.plans);
-        page.counted(&self.jobs);
+    pub fn add_to_page(&self, page: &mut Page) {
+        page.add_collector(&self.answers);
+        page.add_collector(&self.plans);
+        page.add_collector(&self.jobs);
     }
 }

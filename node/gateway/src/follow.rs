@@ -29,19 +29,19 @@ const MAP_TICKS: u64 = 16;
 type Snapshots = BTreeMap<String, String>;
 
 /// Asks the market about the followed topics and publishes changes, for as long as you await it.
-pub async fn follow(state: SharedState) {
+pub async fn follow_market(state: SharedState) {
     let mut ticks = interval(BOOK_PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut told, mut number) = (Snapshots::new(), 0_u64);
-    let mut account = state.buyer.broker().watch(state.buyer.account());
+    let mut account = state.buyer.broker().watch_account(state.buyer.account());
     loop {
         ticks.tick().await;
         number += 1;
-        let wanted = state.hub.wanted();
+        let wanted = state.hub.take_wanted_topics();
         told.retain(|topic, _| wanted.contains_key(topic));
         let is_dear = number.is_multiple_of(DEAR_TICKS);
         if !wanted.is_empty() && is_dear {
-            reach(&state).await;
+            update_reached_index(&state).await;
         }
         let changed = account.has_changed().unwrap_or_default();
         for (topic, is_new) in wanted {
@@ -56,7 +56,7 @@ pub async fn follow(state: SharedState) {
                 // The task that runs a job publishes these topics.
                 Some(Topic::Jobs | Topic::Job(_)) | None => false,
             };
-            if is_due && let Err(error) = ask(&state, &mut told, &topic).await {
+            if is_due && let Err(error) = refresh_topic(&state, &mut told, &topic).await {
                 tracing::debug!(%error, topic, "what is followed is not known now");
             }
         }
@@ -67,43 +67,52 @@ pub async fn follow(state: SharedState) {
 }
 
 /// Learns the furthest index of the log that a validator has applied.
-async fn reach(state: &State) {
-    let all = state.buyer.broker().statuses().await;
+async fn update_reached_index(state: &State) {
+    let all = state.buyer.broker().fetch_statuses().await;
     let furthest = all.iter().flatten().map(|status| status.applied).max();
-    state.hub.reached(furthest.unwrap_or_default());
+    state.hub.record_index(furthest.unwrap_or_default());
 }
 
-async fn ask(state: &State, told: &mut Snapshots, topic: &str) -> Result<(), BrokerError> {
+async fn refresh_topic(
+    state: &State,
+    told: &mut Snapshots,
+    topic: &str,
+) -> Result<(), BrokerError> {
     let broker = state.buyer.broker();
     match Topic::parse(topic) {
         Some(Topic::Market) => {
             let classes = state.classes().await?;
             let view: Vec<ClassView> = classes.iter().map(ClassView::from).collect();
-            tell(state, told, topic, &view);
+            publish_if_changed(state, told, topic, &view);
         }
         Some(Topic::Depth(class)) => {
-            if let Some(quotes) = broker.quotes(class).await? {
-                tell(state, told, topic, &DepthView::new(&quotes, LEVELS));
+            if let Some(quotes) = broker.fetch_quotes(class).await? {
+                publish_if_changed(state, told, topic, &DepthView::new(&quotes, LEVELS));
             }
         }
         Some(Topic::Trades(class)) => {
-            if let Some(quotes) = broker.quotes(class).await? {
-                tell(state, told, topic, &TradesView::from(&quotes));
+            if let Some(quotes) = broker.fetch_quotes(class).await? {
+                publish_if_changed(state, told, topic, &TradesView::from(&quotes));
             }
         }
-        Some(Topic::Network) => tell(state, told, topic, &*state.map().await?),
+        Some(Topic::Network) => publish_if_changed(state, told, topic, &*state.map().await?),
         Some(Topic::Validators) => {
-            tell(state, told, topic, &parties_view::validators(broker).await?);
+            publish_if_changed(
+                state,
+                told,
+                topic,
+                &parties_view::list_validators(broker).await?,
+            );
         }
         Some(Topic::Provider(key)) => {
             let book = state.book().await?;
-            if let Some(found) = parties_view::provider(broker, &book, key).await? {
-                tell(state, told, topic, &found);
+            if let Some(found) = parties_view::find_provider(broker, &book, key).await? {
+                publish_if_changed(state, told, topic, &found);
             }
         }
         Some(Topic::Account) => {
-            if let Some(account) = broker.account(state.buyer.account()).await? {
-                tell(state, told, topic, &AccountView::from(&account));
+            if let Some(account) = broker.fetch_account(state.buyer.account()).await? {
+                publish_if_changed(state, told, topic, &AccountView::from(&account));
             }
         }
         Some(Topic::Jobs | Topic::Job(_)) | None => {}
@@ -112,10 +121,10 @@ async fn ask(state: &State, told: &mut Snapshots, topic: &str) -> Result<(), Bro
 }
 
 /// Publishes a view if it differs from the last one of its topic.
-fn tell(state: &State, told: &mut Snapshots, topic: &str, view: &impl Serialize) {
+fn publish_if_changed(state: &State, told: &mut Snapshots, topic: &str, view: &impl Serialize) {
     let text = serde_json::to_string(view).unwrap_or_default();
     if told.get(topic) != Some(&text) {
-        state.hub.tell(topic, view);
+        state.hub.publish_event(topic, view);
         told.insert(topic.to_owned(), text);
     }
 }

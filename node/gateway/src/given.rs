@@ -10,7 +10,7 @@ use souk_node::protocols::regions;
 
 use crate::problem::{Code, Problem};
 
-/// The largest whole number that every program reads exactly: 2^53 - 1.
+/// The largest whole number that every program can read exactly: 2^53 - 1.
 pub const WHOLE_MAX: u64 = (1 << 53) - 1;
 
 /// Reads a whole number that all programs read alike.
@@ -39,7 +39,7 @@ pub fn amount_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, 
 }
 
 /// Returns the problem of a field with an invalid value.
-pub fn unusable(detail: impl ToString) -> Problem {
+pub fn invalid_input(detail: impl ToString) -> Problem {
     Problem::new(
         Code::Input,
         detail,
@@ -51,17 +51,18 @@ pub fn unusable(detail: impl ToString) -> Problem {
 ///
 /// # Errors
 /// Fails if the number is not a valid duration.
-pub fn time(field: &str, seconds: f64) -> Result<Duration, Problem> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|error| unusable(format!("{field}: {seconds} is no time in seconds: {error}")))
+pub fn parse_duration(field: &str, seconds: f64) -> Result<Duration, Problem> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| {
+        invalid_input(format!("{field}: {seconds} is no time in seconds: {error}"))
+    })
 }
 
 /// Converts seconds to milliseconds of the market.
 ///
 /// # Errors
 /// Fails if the number is not a valid duration.
-pub fn millis(field: &str, seconds: f64) -> Result<Millis, Problem> {
-    let time = time(field, seconds)?;
+pub fn parse_millis(field: &str, seconds: f64) -> Result<Millis, Problem> {
+    let time = parse_duration(field, seconds)?;
     Ok(Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
 }
 
@@ -69,25 +70,25 @@ pub fn millis(field: &str, seconds: f64) -> Result<Millis, Problem> {
 ///
 /// # Errors
 /// Fails if the number exceeds 1000.
-pub fn reputation(permille: u16) -> Result<Permille, Problem> {
+pub fn parse_reputation(permille: u16) -> Result<Permille, Problem> {
     match permille {
         0..=1000 => Ok(Permille(permille)),
-        _ => Err(unusable("min_reputation is 0 to 1000")),
+        _ => Err(invalid_input("min_reputation is 0 to 1000")),
     }
 }
 
-/// Parses the accounts from which the buyer does not buy.
+/// Parses the accounts from which the buyer will not buy.
 ///
 /// # Errors
 /// Fails if a text is not an account, or if there are too many.
-pub fn excluded(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
+pub fn parse_excluded_accounts(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
     if texts.len() > EXCLUDED_MAX {
         let detail = format!("{} are excluded, {EXCLUDED_MAX} can be", texts.len());
-        return Err(unusable(detail));
+        return Err(invalid_input(detail));
     }
     let account = |text: &String| {
         let known = text.parse::<AccountKey>();
-        known.map_err(|error| unusable(format!("exclude: {text} is no account: {error}")))
+        known.map_err(|error| invalid_input(format!("exclude: {text} is no account: {error}")))
     };
     texts.iter().map(account).collect()
 }
@@ -96,13 +97,14 @@ pub fn excluded(texts: &[String]) -> Result<Vec<AccountKey>, Problem> {
 ///
 /// # Errors
 /// Fails if a name matches no region.
-pub fn regions(names: &[String]) -> Result<Regions, Problem> {
+pub fn parse_regions(names: &[String]) -> Result<Regions, Problem> {
     let mut all = Regions(0);
     for name in names {
-        let found = regions::beginning(name);
+        let found = regions::find_regions(name);
         let known = regions::NAMES.join(", ");
-        let found = found
-            .ok_or_else(|| unusable(format!("there is no region {name}; there are {known}")))?;
+        let found = found.ok_or_else(|| {
+            invalid_input(format!("there is no region {name}; there are {known}"))
+        })?;
         all.0 |= found.0;
     }
     Ok(all)

@@ -21,7 +21,7 @@ const ALWAYS: [(HeaderName, &str); 3] = [
 ];
 
 /// Adds the common headers to an answer, and a [`Problem`] if the router alone answered.
-pub async fn finish(response: Response) -> Response {
+pub async fn finish_response(response: Response) -> Response {
     let is_bare = response.status() == StatusCode::METHOD_NOT_ALLOWED
         && !response.headers().contains_key(CONTENT_TYPE);
     let mut response = match is_bare {

@@ -14,7 +14,7 @@ use tokio::sync::broadcast;
 /// Events that the hub keeps for followers that return.
 const RING_MAX: usize = 4_096;
 
-/// Events that may wait for one follower; a follower that falls further behind starts anew.
+/// Events that can wait for one follower; one that falls further behind must start anew.
 const WAITING_MAX: usize = 256;
 
 /// Largest number of followers.
@@ -110,17 +110,17 @@ impl Default for Hub {
 
 impl Hub {
     /// Records that the log has reached this index.
-    pub fn reached(&self, index: u64) {
+    pub fn record_index(&self, index: u64) {
         self.index.fetch_max(index, Ordering::Relaxed);
     }
 
     /// Returns the number of followers.
-    pub fn streams(&self) -> usize {
+    pub fn follower_count(&self) -> usize {
         self.places.streams.load(Ordering::Relaxed)
     }
 
     /// Returns a place for a follower of these topics, or `None` if no place is free.
-    pub fn place(&self, topics: BTreeSet<String>) -> Option<Place> {
+    pub fn reserve_place(&self, topics: BTreeSet<String>) -> Option<Place> {
         let places = self.places.clone();
         let taken = places.streams.fetch_add(1, Ordering::Relaxed);
         {
@@ -137,7 +137,7 @@ impl Hub {
 
     /// Returns the followed topics, each with whether a new follower needs its current state. This
     /// clears that mark, so you must publish the state.
-    pub fn wanted(&self) -> BTreeMap<String, bool> {
+    pub fn take_wanted_topics(&self) -> BTreeMap<String, bool> {
         let wanted = self.places.wanted.lock();
         let mut wanted = wanted.unwrap_or_else(PoisonError::into_inner);
         let told = wanted.iter_mut();
@@ -146,7 +146,7 @@ impl Hub {
     }
 
     /// Publishes an event.
-    pub fn tell(&self, topic: &str, data: &impl Serialize) {
+    pub fn publish_event(&self, topic: &str, data: &impl Serialize) {
         let Ok(data) = serde_json::to_string(data) else {
             return;
         };
@@ -169,7 +169,7 @@ impl Hub {
     }
 
     /// Subscribes to events from now on, or from behind the last received event.
-    pub fn follow(&self, last: Option<EventId>) -> Subscription {
+    pub fn subscribe_from(&self, last: Option<EventId>) -> Subscription {
         // One lock covers both, so that the follower gets each event exactly once.
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let coming = self.follow.subscribe();
@@ -216,51 +216,70 @@ mod tests {
     #[test]
     fn who_comes_back_is_told_what_it_missed_and_no_more() {
         let hub = Hub::default();
-        hub.reached(7);
-        (0..3).for_each(|n| hub.tell("jobs", &n));
+        hub.record_index(7);
+        (0..3).for_each(|n| hub.publish_event("jobs", &n));
         let last = EventId::parse("7.0").unwrap();
-        let missed = hub.follow(Some(last)).missed.unwrap();
+        let missed = hub.subscribe_from(Some(last)).missed.unwrap();
         let ids: Vec<String> = missed.iter().map(|one| one.id.to_string()).collect();
         assert_eq!(ids, ["7.1", "7.2"]);
-        assert_eq!(hub.follow(EventId::parse("7.2")).missed.unwrap().len(), 0);
+        assert_eq!(
+            hub.subscribe_from(EventId::parse("7.2"))
+                .missed
+                .unwrap()
+                .len(),
+            0
+        );
     }
 
     #[test]
     fn who_comes_back_too_late_or_from_another_life_begins_anew() {
         let hub = Hub::default();
-        assert!(hub.follow(EventId::parse("7.0")).missed.is_none());
-        (0..RING_MAX + 2).for_each(|n| hub.tell("jobs", &n));
-        assert!(hub.follow(EventId::parse("0.0")).missed.is_none());
-        assert!(hub.follow(EventId::parse("0.1")).missed.is_some());
+        assert!(hub.subscribe_from(EventId::parse("7.0")).missed.is_none());
+        (0..RING_MAX + 2).for_each(|n| hub.publish_event("jobs", &n));
+        assert!(hub.subscribe_from(EventId::parse("0.0")).missed.is_none());
+        assert!(hub.subscribe_from(EventId::parse("0.1")).missed.is_some());
         assert!(
-            hub.follow(EventId::parse("3.9")).missed.is_none(),
+            hub.subscribe_from(EventId::parse("3.9")).missed.is_none(),
             "told at another index"
         );
-        assert!(hub.follow(EventId::parse("0.99999")).missed.is_none());
+        assert!(
+            hub.subscribe_from(EventId::parse("0.99999"))
+                .missed
+                .is_none()
+        );
     }
 
     #[test]
     fn places_are_counted_and_given_back() {
         let hub = Hub::default();
         let taken: Vec<_> = (0..STREAMS_MAX)
-            .map(|_| hub.place(BTreeSet::new()).unwrap())
+            .map(|_| hub.reserve_place(BTreeSet::new()).unwrap())
             .collect();
-        assert!(hub.place(BTreeSet::new()).is_none());
-        assert_eq!(hub.streams(), STREAMS_MAX);
+        assert!(hub.reserve_place(BTreeSet::new()).is_none());
+        assert_eq!(hub.follower_count(), STREAMS_MAX);
         drop(taken);
-        assert!(hub.place(BTreeSet::new()).is_some());
+        assert!(hub.reserve_place(BTreeSet::new()).is_some());
     }
 
     #[test]
     fn a_topic_is_wanted_while_somebody_follows_it_and_new_to_each() {
         let hub = Hub::default();
         let topics = || BTreeSet::from(["market".to_owned()]);
-        let (a, b) = (hub.place(topics()).unwrap(), hub.place(topics()).unwrap());
-        assert_eq!(hub.wanted(), BTreeMap::from([("market".to_owned(), true)]));
-        assert_eq!(hub.wanted(), BTreeMap::from([("market".to_owned(), false)]));
+        let (a, b) = (
+            hub.reserve_place(topics()).unwrap(),
+            hub.reserve_place(topics()).unwrap(),
+        );
+        assert_eq!(
+            hub.take_wanted_topics(),
+            BTreeMap::from([("market".to_owned(), true)])
+        );
+        assert_eq!(
+            hub.take_wanted_topics(),
+            BTreeMap::from([("market".to_owned(), false)])
+        );
         drop(a);
-        assert_eq!(hub.wanted().len(), 1);
+        assert_eq!(hub.take_wanted_topics().len(), 1);
         drop(b);
-        assert!(hub.wanted().is_empty());
+        assert!(hub.take_wanted_topics().is_empty());
     }
 }

@@ -10,7 +10,7 @@ use souk_node::market::{Credits, Price};
 use souk_node::memory::{ContentId, Tensor, safetensors};
 use utoipa::ToSchema;
 
-use crate::given::{self, millis, time, unusable};
+use crate::given::{self, invalid_input, parse_duration, parse_millis};
 use crate::problem::Problem;
 
 /// Seconds for which a job waits for devices by default.
@@ -137,25 +137,25 @@ impl JobBody {
     ///
     /// # Errors
     /// Fails if a content is missing or is not a model or tensor, or if a limit is invalid.
-    pub fn job(
+    pub fn to_job(
         &self,
         content: impl Fn(&ContentId) -> Result<Bytes, Problem>,
     ) -> Result<(Job, Legend), Problem> {
-        let limits = self.limits()?;
+        let limits = self.to_limits()?;
         let model = content(&id(&self.model)?)?;
-        let legend = Legend::of(model.clone());
+        let legend = Legend::from_model(model.clone());
         let read = |(name, input): (&String, &InputBody)| {
             let bytes = content(&id(&input.content)?)?;
-            let (tensor, is_text) = input.tensor(name, &bytes, &legend)?;
-            let mixed_up = |error: MixedUp| unusable(error.to_string());
-            legend.check(name, is_text).map_err(mixed_up)?;
+            let (tensor, is_text) = input.read_tensor(name, &bytes, &legend)?;
+            let mixed_up = |error: MixedUp| invalid_input(error.to_string());
+            legend.check_input(name, is_text).map_err(mixed_up)?;
             Ok((name.clone(), tensor))
         };
         let inputs: Result<BTreeMap<String, Tensor>, Problem> =
             self.inputs.iter().map(read).collect();
         let mut inputs = inputs?;
-        let prepared = legend.prepare(&mut inputs);
-        prepared.map_err(|error| unusable(error.to_string()))?;
+        let prepared = legend.prepare_inputs(&mut inputs);
+        prepared.map_err(|error| invalid_input(error.to_string()))?;
         let job = Job {
             model,
             folder: None,
@@ -169,7 +169,7 @@ impl JobBody {
     ///
     /// # Errors
     /// Fails if a name is not a content id.
-    pub fn contents(&self) -> Result<Vec<ContentId>, Problem> {
+    pub fn content_ids(&self) -> Result<Vec<ContentId>, Problem> {
         let inputs = self.inputs.values().map(|input| &input.content);
         std::iter::once(&self.model)
             .chain(inputs)
@@ -177,9 +177,9 @@ impl JobBody {
             .collect()
     }
 
-    fn limits(&self) -> Result<Limits, Problem> {
+    fn to_limits(&self) -> Result<Limits, Problem> {
         if !(1..=2).contains(&self.verify) {
-            return Err(unusable("verify is 1 or 2"));
+            return Err(invalid_input("verify is 1 or 2"));
         }
         let prefer = self.prefer.parse();
         Ok(Limits {
@@ -187,23 +187,23 @@ impl JobBody {
             price_max: self.max_price.map(Price),
             providers_min: self.min_providers,
             providers_max: self.max_providers,
-            excluded: given::excluded(&self.exclude)?,
+            excluded: given::parse_excluded_accounts(&self.exclude)?,
             emulated: EmulatedDevices::by_flags(self.emulated, self.real)
-                .map_err(|error| unusable(error.to_string()))?,
+                .map_err(|error| invalid_input(error.to_string()))?,
             devices: self.devices.clone(),
             backend: None,
-            objective: prefer.map_err(|error| unusable(format!("prefer: {error}")))?,
+            objective: prefer.map_err(|error| invalid_input(format!("prefer: {error}")))?,
             deadline: self
                 .deadline
-                .map(|given| time("deadline", given))
+                .map(|given| parse_duration("deadline", given))
                 .transpose()?,
-            notice_min: millis("min_notice", self.min_notice)?,
-            regions: given::regions(&self.regions)?,
-            reputation_min: given::reputation(self.min_reputation)?,
+            notice_min: parse_millis("min_notice", self.min_notice)?,
+            regions: given::parse_regions(&self.regions)?,
+            reputation_min: given::parse_reputation(self.min_reputation)?,
             copies: self.verify,
             spot: self.spot,
-            time_max: time("max_time", self.max_time)?,
-            wait: time("wait", self.wait)?,
+            time_max: parse_duration("max_time", self.max_time)?,
+            wait: parse_duration("wait", self.wait)?,
             requests: 1,
             sequences: 0,
             priority: Some(self.priority),
@@ -214,7 +214,7 @@ impl JobBody {
 impl InputBody {
     /// Reads the input's tensor, with texts as their numbers; returns it and whether it holds
     /// texts.
-    fn tensor(
+    fn read_tensor(
         &self,
         name: &str,
         bytes: &Bytes,
@@ -222,24 +222,24 @@ impl InputBody {
     ) -> Result<(Tensor, bool), Problem> {
         let content = &self.content;
         if bytes.starts_with(NPY_MAGIC) {
-            let read = legend.tensor(bytes);
-            return read.map_err(|error| unusable(format!("{name} ({content}): {error}")));
+            let read = legend.read_tensor(bytes);
+            return read.map_err(|error| invalid_input(format!("{name} ({content}): {error}")));
         }
         let mut all = safetensors::read(bytes).map_err(|error| {
-            unusable(format!(
+            invalid_input(format!(
                 "{name} ({content}) is no file of NumPy, and none of safetensors: {error}"
             ))
         })?;
         let wanted = self.tensor.as_deref().unwrap_or(name);
         let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
-        let tensor = all
-            .remove(wanted)
-            .ok_or_else(|| unusable(format!("{content} has no tensor {wanted}; it has {known}")))?;
+        let tensor = all.remove(wanted).ok_or_else(|| {
+            invalid_input(format!("{content} has no tensor {wanted}; it has {known}"))
+        })?;
         Ok((tensor, false))
     }
 }
 
 fn id(text: &str) -> Result<ContentId, Problem> {
     text.parse()
-        .map_err(|error| Problem::malformed(format!("{text} is no BLAKE3: {error}")))
+        .map_err(|error| Problem::malformed_input(format!("{text} is no BLAKE3: {error}")))
 }

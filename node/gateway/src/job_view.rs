@@ -79,12 +79,15 @@ pub struct JobDetail {
 ///
 /// # Errors
 /// Fails if the job does not exist.
-pub fn job(state: &State, name: &str) -> Result<JobView, Problem> {
-    let folder = Folder::new(&state.jobs(), name);
-    match (Journal::read(&state.jobs(), name), folder.request()) {
+pub fn find_job(state: &State, name: &str) -> Result<JobView, Problem> {
+    let folder = Folder::new(&state.jobs_folder(), name);
+    match (
+        Journal::read(&state.jobs_folder(), name),
+        folder.read_request(),
+    ) {
         (Ok(record), request) => Ok(of_record(state, &record, request)),
         (Err(JournalError::Unknown { .. }), Some(request)) => {
-            Ok(accepted(state, name, &folder, &request))
+            Ok(describe_accepted(state, name, &folder, &request))
         }
         (Err(error), _) => Err(error.into()),
     }
@@ -103,23 +106,28 @@ pub fn full_name(state: &State, begins: &str) -> Result<String, Problem> {
     if !is_plain {
         return Err(unknown());
     }
-    if Folder::new(&state.jobs(), begins).request().is_some() {
+    if Folder::new(&state.jobs_folder(), begins)
+        .read_request()
+        .is_some()
+    {
         return Ok(begins.to_owned());
     }
-    Ok(Journal::read(&state.jobs(), begins)
+    Ok(Journal::read(&state.jobs_folder(), begins)
         .map_err(|_| unknown())?
         .name)
 }
 
 /// Returns all jobs of a folder, including those that have bought nothing yet.
-pub fn all(state: &State) -> Vec<JobView> {
-    let entries = std::fs::read_dir(state.jobs())
+pub fn all_jobs(state: &State) -> Vec<JobView> {
+    let entries = std::fs::read_dir(state.jobs_folder())
         .into_iter()
         .flatten()
         .flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     // This skips entries that cannot be read.
-    names.filter_map(|name| job(state, &name).ok()).collect()
+    names
+        .filter_map(|name| find_job(state, &name).ok())
+        .collect()
 }
 
 fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobView {
@@ -130,7 +138,7 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
         JobState::Failed { code, cause } => {
             (Standing::Failed, Some(code.clone()), Some(cause.clone()))
         }
-        JobState::Running if Journal::is_busy(&state.jobs(), name) => {
+        JobState::Running if Journal::is_busy(&state.jobs_folder(), name) => {
             (Standing::Running, None, None)
         }
         JobState::Running => (Standing::Abandoned, None, None),
@@ -152,14 +160,16 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
             .iter()
             .map(|receipt| receipt.body.amount.0)
             .sum(),
-        providers: names::names(&record.providers).into_values().collect(),
-        here: state.running.has(name),
+        providers: names::provider_names(&record.providers)
+            .into_values()
+            .collect(),
+        here: state.running.is_running(name),
     }
 }
 
 /// Describes a job that has bought nothing yet.
-fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> JobView {
-    let refused = folder.refused();
+fn describe_accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> JobView {
+    let refused = folder.read_refusal();
     let standing = match refused {
         Some(_) => Standing::Refused,
         None => Standing::Accepted,
@@ -177,7 +187,7 @@ fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> Jo
         attempts: 0,
         paid: 0,
         providers: Vec::new(),
-        here: state.running.has(name),
+        here: state.running.is_running(name),
     }
 }
 
@@ -185,9 +195,9 @@ fn accepted(state: &State, name: &str, folder: &Folder, request: &Request) -> Jo
 ///
 /// # Errors
 /// Fails if the job does not exist or the market is unreachable.
-pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
-    let job = job(state, name)?;
-    let leases = match Journal::read(&state.jobs(), name) {
+pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
+    let job = find_job(state, name)?;
+    let leases = match Journal::read(&state.jobs_folder(), name) {
         Ok(record) => {
             let broker = state.buyer.broker();
             broker
@@ -201,7 +211,7 @@ pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
         held: leases.iter().map(|lease| lease.escrow.0).sum(),
         leases: leases.iter().map(LeaseView::from).collect(),
         outputs: match job.state {
-            Standing::Done => outputs(state, name),
+            Standing::Done => job_outputs(state, name),
             _ => Vec::new(),
         },
         job,
@@ -209,6 +219,8 @@ pub async fn detail(state: &State, name: &str) -> Result<JobDetail, Problem> {
 }
 
 /// Returns the outputs of a job that came through a gateway.
-pub fn outputs(state: &State, name: &str) -> Vec<OutputView> {
-    state.outputs.of(&Folder::new(&state.jobs(), name))
+pub fn job_outputs(state: &State, name: &str) -> Vec<OutputView> {
+    state
+        .outputs
+        .outputs_for_job(&Folder::new(&state.jobs_folder(), name))
 }

@@ -24,7 +24,7 @@ use crate::problem::{Code, Problem};
 /// Folder of the keys, relative to the folder of the market.
 const FOLDER: &str = "buyer/keys";
 
-/// Age beyond which pruning removes a key.
+/// Age beyond which pruning can remove a key.
 const AGE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Number of keys at which the gateway prunes the oldest, even younger ones than [`AGE_MAX`], and
@@ -70,7 +70,7 @@ pub struct Keys {
 ///
 /// # Errors
 /// Fails if the key is missing, repeated or invalid.
-pub fn given(headers: &HeaderMap) -> Result<&str, Problem> {
+pub fn idempotency_key(headers: &HeaderMap) -> Result<&str, Problem> {
     let mut all = headers.get_all("idempotency-key").iter();
     let (Some(key), None) = (all.next(), all.next()) else {
         let detail = "the header Idempotency-Key is missing, or there more than once";
@@ -82,7 +82,7 @@ pub fn given(headers: &HeaderMap) -> Result<&str, Problem> {
     };
     key.to_str().ok().filter(is_fine).ok_or_else(|| {
         let detail = "Idempotency-Key is 1 to 255 letters, digits and signs";
-        Problem::malformed(detail)
+        Problem::malformed_input(detail)
     })
 }
 
@@ -95,7 +95,7 @@ pub fn id(account: AccountKey, purpose: Purpose, key: &str) -> JobId {
     };
     words.extend_from_slice(&account.0);
     words.extend_from_slice(key.as_bytes());
-    JobId(*ContentId::of(&words).as_bytes())
+    JobId(*ContentId::for_content(&words).as_bytes())
 }
 
 impl UsedKey {
@@ -103,7 +103,7 @@ impl UsedKey {
     ///
     /// # Errors
     /// Fails if the key was used for another body.
-    pub fn check(&self, key: &str, body_hash: &str) -> Result<(), Problem> {
+    pub fn check_repeat(&self, key: &str, body_hash: &str) -> Result<(), Problem> {
         if self.key == key && self.body_hash == body_hash {
             return Ok(());
         }
@@ -129,37 +129,38 @@ impl Keys {
     }
 
     /// Returns the record of the key with this id.
-    pub fn find(&self, id: JobId) -> Option<UsedKey> {
+    pub fn find_key(&self, id: JobId) -> Option<UsedKey> {
         read(&self.path(id))
     }
 
-    /// Stores a record, which is on disk when this returns.
+    /// Stores a record, which is on disk when this returns. You must store it before you buy
+    /// anything under its key.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn keep(&self, id: JobId, used: &UsedKey) -> Result<(), Problem> {
+    pub fn store_key(&self, id: JobId, used: &UsedKey) -> Result<(), Problem> {
         let path = self.path(id);
         if !path.exists() && self.count.fetch_add(1, Ordering::Relaxed) >= KEYS_MAX {
-            self.prune();
+            self.prune_old_keys();
         }
-        let bytes = serde_json::to_vec(used).map_err(Problem::unexpected)?;
+        let bytes = serde_json::to_vec(used).map_err(Problem::unexpected_failure)?;
         Ok(write_durably(&path, &bytes)?)
     }
 
-    /// Removes a key under which nothing was bought.
+    /// Removes a key. You must not remove one under which something was bought.
     ///
     /// # Errors
     /// Fails if the file cannot be removed.
-    pub fn forget(&self, id: JobId) -> Result<(), Problem> {
+    pub fn remove_key(&self, id: JobId) -> Result<(), Problem> {
         self.count.fetch_sub(1, Ordering::Relaxed);
-        fs::remove_file(self.path(id)).map_err(Problem::unexpected)
+        fs::remove_file(self.path(id)).map_err(Problem::unexpected_failure)
     }
 
     /// Returns the orders that were placed under any key since this time, in milliseconds since
     /// 1970.
     pub fn orders_since(&self, ms: u64) -> BTreeSet<u64> {
         let since = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
-        let files = self.files().into_iter().filter(|(at, _)| *at >= since);
+        let files = self.list_files().into_iter().filter(|(at, _)| *at >= since);
         let used = files.filter_map(|(_, path)| read(&path));
         used.filter_map(|used| Some(used.placed?.order)).collect()
     }
@@ -169,7 +170,7 @@ impl Keys {
     }
 
     /// Returns all files with the times of their last writes.
-    fn files(&self) -> Vec<(SystemTime, PathBuf)> {
+    fn list_files(&self) -> Vec<(SystemTime, PathBuf)> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let timed = entries.map(|entry| {
             let at = entry.metadata().and_then(|about| about.modified());
@@ -178,8 +179,8 @@ impl Keys {
         timed.collect()
     }
 
-    fn prune(&self) {
-        let mut files = self.files();
+    fn prune_old_keys(&self) {
+        let mut files = self.list_files();
         files.sort();
         let beyond = files.len().saturating_sub(KEYS_KEPT);
         let is_old = |at: &SystemTime| at.elapsed().is_ok_and(|age| age > AGE_MAX);
@@ -215,14 +216,17 @@ mod tests {
         let keys = Keys::open(folder.path()).unwrap();
         let account = AccountKey([7; 32]);
         let of = |purpose| id(account, purpose, "first");
-        keys.keep(of(Purpose::Job), &used("first")).unwrap();
+        keys.store_key(of(Purpose::Job), &used("first")).unwrap();
         let keys = Keys::open(folder.path()).unwrap();
-        let found = keys.find(of(Purpose::Job)).unwrap();
-        assert!(found.check("first", "0").is_ok());
-        assert_eq!(found.check("first", "1").unwrap_err().code, Code::KeyReused);
-        assert!(keys.find(of(Purpose::Order)).is_none());
-        keys.forget(of(Purpose::Job)).unwrap();
-        assert!(keys.find(of(Purpose::Job)).is_none());
+        let found = keys.find_key(of(Purpose::Job)).unwrap();
+        assert!(found.check_repeat("first", "0").is_ok());
+        assert_eq!(
+            found.check_repeat("first", "1").unwrap_err().code,
+            Code::KeyReused
+        );
+        assert!(keys.find_key(of(Purpose::Order)).is_none());
+        keys.remove_key(of(Purpose::Job)).unwrap();
+        assert!(keys.find_key(of(Purpose::Job)).is_none());
     }
 
     #[test]
@@ -238,10 +242,10 @@ mod tests {
         let file = fs::File::options().write(true).open(&old).unwrap();
         file.set_modified(day_ago).unwrap();
         let keys = Keys::open(folder.path()).unwrap();
-        keys.keep(JobId([2; 32]), &used("new")).unwrap();
+        keys.store_key(JobId([2; 32]), &used("new")).unwrap();
         assert!(!old.exists());
-        assert_eq!(keys.files().len(), KEYS_KEPT + 1);
-        assert!(keys.find(JobId([2; 32])).is_some());
+        assert_eq!(keys.list_files().len(), KEYS_KEPT + 1);
+        assert!(keys.find_key(JobId([2; 32])).is_some());
     }
 
     #[test]
@@ -251,7 +255,7 @@ mod tests {
             for key in keys {
                 headers.append("idempotency-key", key.parse().unwrap());
             }
-            given(&headers).map(str::to_owned).ok()
+            idempotency_key(&headers).map(str::to_owned).ok()
         };
         assert_eq!(with(&["first"]).as_deref(), Some("first"));
         let long = "x".repeat(KEY_BYTES_MAX + 1);

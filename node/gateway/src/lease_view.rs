@@ -61,7 +61,7 @@ impl From<&Lease> for LeaseView {
             buyer: lease.buyer.to_string(),
             provider: lease.provider.to_string(),
             device: lease.model.to_string(),
-            class: class_name::of(&lease.class),
+            class: class_name::format_class(&lease.class),
             emulated: lease.class.emulated,
             state,
             reason,
@@ -75,7 +75,7 @@ impl From<&Lease> for LeaseView {
             paid,
             held: lease.escrow.0,
             starts_at: times::at(lease.start.0),
-            ends_at: times::at(lease.ends().0),
+            ends_at: times::at(lease.end_time().0),
             job: lease.job.to_string(),
             resale_order: lease.resale_ask.map(|order| order.0),
         }
@@ -132,7 +132,7 @@ impl ClosedLeaseView {
             refunded: closing.refunded,
             device_time: known.and_then(device_time),
             device: known.map(|lease| lease.model.to_string()),
-            class: known.map(|lease| class_name::of(&lease.class)),
+            class: known.map(|lease| class_name::format_class(&lease.class)),
             emulated: known.map(|lease| lease.class.emulated),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! It is a buyer as a long-running process, with its key, its jobs and its connection to the
 //! market. Every path is in `routes`, and `access` alone decides which requests to answer. An
-//! accepted job is on disk before the gateway buys anything for it, and the gateway resumes it
+//! accepted job is on disk before the gateway buys anything for it, and the gateway will resume it
 //! after a crash.
 //!
 //! ```no_run
@@ -16,7 +16,7 @@
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 //! let folder = PathBuf::from("/srv/bazaar");
 //! let key = NodeKey::load(&folder.join("buyer/key"))?;
-//! let buyer = Buyer::join(key, &MarketFile::find(&folder)?).await?;
+//! let buyer = Buyer::join(key, &MarketFile::read_nearest(&folder)?).await?;
 //! let address = "127.0.0.1:7800".parse()?;
 //! let config = Config { folder, name: "bazaar".to_owned(), address };
 //! Gateway::start(buyer, config).await?.run().await;
@@ -88,8 +88,8 @@ pub use address::{page_at, page_of};
 pub use door::{Door, DoorError};
 pub use extract::{Body, JSON_BYTES_MAX};
 pub use problem::Problem;
-pub use routes::document;
-pub use watched::watched;
+pub use routes::api_document;
+pub use watched::serve_metrics;
 
 /// A listening gateway.
 pub struct Gateway {
@@ -100,7 +100,7 @@ pub struct Gateway {
 
 /// The settings of a gateway.
 pub struct Config {
-    /// The market's folder, as a path that is valid from any working directory.
+    /// The market's folder. The path must be valid from any working directory.
     pub folder: PathBuf,
     /// The market's name.
     pub name: String,
@@ -139,11 +139,11 @@ impl Gateway {
             name,
             address,
         } = config;
-        let door = Door::at(address).await?;
+        let door = Door::bind_loopback(address).await?;
         let access = Access::new(&TokenFile::load_or_create(&folder)?);
         let contents = Contents::open(&folder).map_err(GatewayError::Contents)?;
         let keys = Keys::open(&folder).map_err(GatewayError::Keys)?;
-        let told = ToldAddress::tell(&folder, door.address())
+        let told = ToldAddress::publish_address(&folder, door.address())
             .await
             .map_err(GatewayError::Address)?;
         let state = Arc::new(State::new(buyer, (folder, name), (access, contents, keys)));
@@ -161,12 +161,12 @@ impl Gateway {
     }
 
     /// Answers requests and resumes the jobs of an earlier process, for as long as you await it. If
-    /// jobs still run when you stop, the next process resumes them.
+    /// jobs still run when you stop, the next process will resume them.
     pub async fn run(self) {
         let router = routes::router(self.state.clone());
         let serving = self.door.serve(router);
-        let following = follow::follow(self.state.clone());
-        let recovering = running::recover(self.state);
+        let following = follow::follow_market(self.state.clone());
+        let recovering = running::recover_jobs(self.state);
         tokio::join!(serving, following, recovering);
     }
 }

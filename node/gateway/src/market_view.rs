@@ -217,7 +217,7 @@ impl From<&Candle> for CandleView {
 }
 
 impl<T> ByDtype<T> {
-    fn of(figure: impl Fn(Dtype) -> T) -> ByDtype<T> {
+    fn from_fn(figure: impl Fn(Dtype) -> T) -> ByDtype<T> {
         ByDtype {
             f64: figure(Dtype::F64),
             f32: figure(Dtype::F32),
@@ -232,7 +232,7 @@ impl<T> ByDtype<T> {
 impl From<&PriceIndex> for IndexView {
     fn from(index: &PriceIndex) -> IndexView {
         IndexView {
-            per_tera_operation: ByDtype::of(|dtype| index.per_tera_operation[dtype as usize]),
+            per_tera_operation: ByDtype::from_fn(|dtype| index.per_tera_operation[dtype as usize]),
             per_gigabyte_moved: index.per_gigabyte_moved,
             per_gigabyte_hour: index.per_gigabyte_hour,
         }
@@ -242,7 +242,7 @@ impl From<&PriceIndex> for IndexView {
 impl From<&ClassSummary> for ClassView {
     fn from(summary: &ClassSummary) -> ClassView {
         ClassView {
-            class: class_name::of(&summary.class),
+            class: class_name::format_class(&summary.class),
             bands: class_name::in_words(&summary.class),
             emulated: summary.class.emulated,
             ask: summary.ask.as_ref().map(LevelView::from),
@@ -250,12 +250,12 @@ impl From<&ClassSummary> for ClassView {
             last: summary.last.as_ref().map(TradeView::from),
             volume: summary.volume,
             index: IndexView::from(&summary.index),
-            auction_at: auction(summary.auction_at),
+            auction_at: auction_time(summary.auction_at),
         }
     }
 }
 
-fn auction(at: Option<Millis>) -> Option<String> {
+fn auction_time(at: Option<Millis>) -> Option<String> {
     at.map(|at| times::at(at.0))
 }
 
@@ -264,12 +264,12 @@ impl DepthView {
     pub fn new(quotes: &Quotes, levels: usize) -> DepthView {
         let side = |all: &[DepthLevel]| all.iter().take(levels).map(LevelView::from).collect();
         DepthView {
-            class: class_name::of(&quotes.class),
+            class: class_name::format_class(&quotes.class),
             bands: class_name::in_words(&quotes.class),
             emulated: quotes.class.emulated,
             asks: side(&quotes.asks),
             bids: side(&quotes.bids),
-            auction_at: auction(quotes.auction_at),
+            auction_at: auction_time(quotes.auction_at),
         }
     }
 }
@@ -277,15 +277,15 @@ impl DepthView {
 impl From<&Quotes> for TradesView {
     fn from(quotes: &Quotes) -> TradesView {
         TradesView {
-            class: class_name::of(&quotes.class),
+            class: class_name::format_class(&quotes.class),
             trades: quotes.last.iter().map(TradeView::from).collect(),
         }
     }
 }
 
 /// Returns the throughput by element type.
-pub fn throughput(of: &Throughput) -> ByDtype<u64> {
-    ByDtype::of(|dtype| of.of(dtype))
+pub fn throughput_by_dtype(of: &Throughput) -> ByDtype<u64> {
+    ByDtype::from_fn(|dtype| of.for_dtype(dtype))
 }
 
 impl From<&Listing> for AskView {
@@ -297,7 +297,7 @@ impl From<&Listing> for AskView {
             provider_name: ask.name.to_string(),
             reputation: ask.reputation.0,
             stake: ask.stake.0,
-            class: class_name::of(&ask.class),
+            class: class_name::format_class(&ask.class),
             kind: stated.kind_name.to_string(),
             device: stated.model.to_string(),
             emulated: stated.emulated,
@@ -305,12 +305,12 @@ impl From<&Listing> for AskView {
             units: ask.quantity.0,
             memory_bytes: stated.memory_bytes,
             memory_bandwidth: stated.memory_bandwidth,
-            throughput: throughput(&stated.throughput),
+            throughput: throughput_by_dtype(&stated.throughput),
             power_milliwatts: stated.power_mw,
             region: regions::name(stated.region),
-            duration_min: times::seconds(ask.duration_min),
-            duration_max: times::seconds(ask.duration_max),
-            notice: times::seconds(ask.notice),
+            duration_min: times::millis_to_seconds(ask.duration_min),
+            duration_max: times::millis_to_seconds(ask.duration_max),
+            notice: times::millis_to_seconds(ask.notice),
             resale_of: ask.resale.map(|lease| lease.0),
         }
     }
@@ -338,7 +338,7 @@ impl CandlesView {
     /// Describes candles of `step` seconds.
     pub fn new(quotes: &Quotes, step: u64, candles: &[Candle]) -> CandlesView {
         CandlesView {
-            class: class_name::of(&quotes.class),
+            class: class_name::format_class(&quotes.class),
             step,
             candles: candles.iter().map(CandleView::from).collect(),
         }
@@ -354,7 +354,7 @@ impl From<Totals> for TotalsView {
             escrow: totals.escrow.0,
             stake: totals.stake.0,
             fees: totals.fees.0,
-            balanced: totals.balanced(),
+            balanced: totals.is_balanced(),
         }
     }
 }

@@ -18,7 +18,7 @@ use souk_node::protocols::market::{Answer, Member, Request, Standing, Status};
 use souk_node::protocols::regions;
 use utoipa::ToSchema;
 
-use crate::market_view::{ByDtype, throughput};
+use crate::market_view::{ByDtype, throughput_by_dtype};
 use crate::times;
 
 /// Providers on one map; a page cannot draw more.
@@ -163,7 +163,7 @@ struct ValidatorReply {
 ///
 /// # Errors
 /// Fails if the market is unreachable.
-pub async fn map(
+pub async fn build_map(
     buyer: &Buyer,
     book: &[Listing],
     sightings: &Sightings,
@@ -173,12 +173,12 @@ pub async fn map(
     let mut providers = sightings.with(book, now);
     let left_out = providers.len().saturating_sub(PROVIDERS_MAX);
     providers.truncate(PROVIDERS_MAX);
-    let accounts = providers.iter().map(|(key, _)| broker.account(*key));
+    let accounts = providers.iter().map(|(key, _)| broker.fetch_account(*key));
     let (own, members, asked, routes, accounts) = tokio::join!(
-        broker.account(buyer.account()),
-        broker.members(),
-        asked(buyer),
-        broker.network().routes(),
+        broker.fetch_account(buyer.account()),
+        broker.fetch_members(),
+        ask_validators(buyer),
+        broker.network().account_routes(),
         join_all(accounts)
     );
     let index = asked
@@ -186,29 +186,29 @@ pub async fn map(
         .flat_map(|one| &one.status)
         .map(|it| it.applied)
         .max();
-    let mut nodes = vec![me(buyer.account(), own?.as_ref())];
+    let mut nodes = vec![own_node(buyer.account(), own?.as_ref())];
     let staying = |member: &&Member| member.standing != Standing::Removed;
     let members = members?.validators;
     nodes.extend(
         members
             .iter()
             .filter(staying)
-            .map(|it| validator(it, &asked)),
+            .map(|it| validator_node(it, &asked)),
     );
     for ((key, sighting), account) in providers.iter().zip(accounts) {
-        nodes.push(provider(*key, sighting, account?.as_ref(), now));
+        nodes.push(provider_node(*key, sighting, account?.as_ref(), now));
     }
     Ok(MapView {
         index: index.unwrap_or_default(),
         as_of: times::at(now),
-        links: links(buyer, &nodes, &asked, &routes),
+        links: describe_links(buyer, &nodes, &asked, &routes),
         nodes,
         left_out,
     })
 }
 
 /// Asks all validators for their status.
-async fn asked(buyer: &Buyer) -> Vec<ValidatorReply> {
+async fn ask_validators(buyer: &Buyer) -> Vec<ValidatorReply> {
     let broker = buyer.broker();
     let validators = broker.validators();
     let asking = validators.iter().map(|peer| async {
@@ -249,12 +249,12 @@ impl NodeView {
     }
 }
 
-fn me(account: AccountKey, known: Option<&Account>) -> NodeView {
+fn own_node(account: AccountKey, known: Option<&Account>) -> NodeView {
     let name = known.map(|known| known.name.to_string());
     NodeView::new(account, Role::Me, name.unwrap_or_default())
 }
 
-fn validator(member: &Member, asked: &[ValidatorReply]) -> NodeView {
+fn validator_node(member: &Member, asked: &[ValidatorReply]) -> NodeView {
     let said = asked.iter().find(|one| one.account == member.account);
     let said = said.and_then(|one| one.status.as_ref());
     NodeView {
@@ -271,7 +271,7 @@ fn validator(member: &Member, asked: &[ValidatorReply]) -> NodeView {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an age is not exact")]
-fn provider(
+fn provider_node(
     key: AccountKey,
     sighting: &Sighting,
     known: Option<&Account>,
@@ -313,13 +313,13 @@ impl From<&Listing> for NodeDevice {
         NodeDevice {
             device: stated.model.to_string(),
             kind: stated.kind_name.to_string(),
-            class: class_name::of(&ask.class),
+            class: class_name::format_class(&ask.class),
             emulated: stated.emulated,
             price: ask.price.0,
             units: ask.quantity.0,
             memory_bytes: stated.memory_bytes,
             memory_bandwidth: stated.memory_bandwidth,
-            throughput: throughput(&stated.throughput),
+            throughput: throughput_by_dtype(&stated.throughput),
             power_milliwatts: stated.power_mw,
             region: regions::name(stated.region),
         }
@@ -328,7 +328,7 @@ impl From<&Listing> for NodeDevice {
 
 /// Describes the measured connections between nodes on the map, and this gateway's own unmeasured
 /// ones.
-fn links(
+fn describe_links(
     buyer: &Buyer,
     nodes: &[NodeView],
     asked: &[ValidatorReply],
@@ -349,9 +349,18 @@ fn links(
         },
         bytes_per_second: record.samples.bytes_per_second(now),
         round_trip: record.samples.latency_seconds(now),
-        used_at: record.samples.last().map(|sample| times::at(sample.at_ms)),
+        used_at: record
+            .samples
+            .last_sample()
+            .map(|sample| times::at(sample.at_ms)),
     };
-    let mut links: Vec<LinkView> = buyer.tensors().links().all().iter().map(measured).collect();
+    let mut links: Vec<LinkView> = buyer
+        .tensors()
+        .links()
+        .list_links()
+        .iter()
+        .map(measured)
+        .collect();
     links.retain(|link| shown.contains(link.from.as_str()) && shown.contains(link.to.as_str()));
     for one in asked {
         let is_heard = one.status.is_some();

@@ -9,7 +9,7 @@ use souk_node::market::{
 };
 use utoipa::ToSchema;
 
-use crate::given::{self, millis, unusable};
+use crate::given::{self, invalid_input, parse_millis};
 use crate::problem::Problem;
 
 /// Default duration of a lease, in seconds.
@@ -129,9 +129,9 @@ impl OrderBody {
     ///
     /// # Errors
     /// Fails if a field is invalid or the class is unknown.
-    pub async fn command(&self, broker: &Broker, job: JobId) -> Result<Command, Problem> {
+    pub async fn to_command(&self, broker: &Broker, job: JobId) -> Result<Command, Problem> {
         Ok(match self {
-            OrderBody::Bid(bid) => Command::PlaceBid(Box::new(bid.bid(broker, job).await?)),
+            OrderBody::Bid(bid) => Command::PlaceBid(Box::new(bid.to_bid(broker, job).await?)),
             OrderBody::Ask(ask) => Command::Resell {
                 lease: LeaseId(ask.lease),
                 price: Price(ask.price),
@@ -141,44 +141,48 @@ impl OrderBody {
 }
 
 impl BidBody {
-    async fn bid(&self, broker: &Broker, job: JobId) -> Result<Bid, Problem> {
+    async fn to_bid(&self, broker: &Broker, job: JobId) -> Result<Bid, Problem> {
         let limit = self
             .price
             .map_or(Limit::Market, |price| Limit::Price(Price(price)));
-        let (quantity, duration) = (Units(self.units), millis("duration", self.duration)?);
+        let (quantity, duration) = (Units(self.units), parse_millis("duration", self.duration)?);
         let budget = match (self.budget, limit) {
             (Some(budget), _) => Credits(budget),
-            (None, Limit::Price(price)) => price
-                .escrow(quantity, duration)
-                .ok_or_else(|| unusable("price x units x duration is more than a market holds"))?,
+            (None, Limit::Price(price)) => {
+                price.escrow_for(quantity, duration).ok_or_else(|| {
+                    invalid_input("price x units x duration is more than a market holds")
+                })?
+            }
             (None, Limit::Market) => {
-                return Err(unusable("give a price, or a budget for whatever is asked"));
+                return Err(invalid_input(
+                    "give a price, or a budget for whatever is asked",
+                ));
             }
         };
         Ok(Bid {
-            wants: self.wants()?,
+            wants: self.to_wants()?,
             limit,
             budget,
             quantity,
             all_or_none: self.all_or_none,
             duration,
-            start_delay_max: millis("displace", self.displace)?,
+            start_delay_max: parse_millis("displace", self.displace)?,
             term: if self.spot { Term::Spot } else { Term::Firm },
             tif: self.time_in_force()?,
             job,
             // The market comes last: the gateway refuses unreadable fields without it.
-            class: market_data::class(broker, &self.class).await?,
+            class: market_data::find_class(broker, &self.class).await?,
         })
     }
 
-    fn wants(&self) -> Result<Wants, Problem> {
+    fn to_wants(&self) -> Result<Wants, Problem> {
         Ok(Wants {
             memory_bytes: self.min_memory,
-            regions: given::regions(&self.regions)?,
-            reputation: given::reputation(self.min_reputation)?,
+            regions: given::parse_regions(&self.regions)?,
+            reputation: given::parse_reputation(self.min_reputation)?,
             stake: Credits(self.min_stake),
-            notice: millis("min_notice", self.min_notice)?,
-            excluded: given::excluded(&self.exclude)?,
+            notice: parse_millis("min_notice", self.min_notice)?,
+            excluded: given::parse_excluded_accounts(&self.exclude)?,
             ..Wants::default()
         })
     }
@@ -190,11 +194,11 @@ impl BidBody {
             (Some(Tif::Ioc), None) => Ok(TimeInForce::Ioc),
             (Some(Tif::Fok), None) => Ok(TimeInForce::Fok),
             (None | Some(Tif::Gtd), Some(rest)) => {
-                let until = unix_ms().saturating_add(millis("rest", rest)?.0);
+                let until = unix_ms().saturating_add(parse_millis("rest", rest)?.0);
                 Ok(TimeInForce::Gtd(Millis(until)))
             }
-            (Some(Tif::Gtd), None) => Err(unusable("tif gtd takes rest")),
-            (Some(_), Some(_)) => Err(unusable("rest goes with tif gtd alone")),
+            (Some(Tif::Gtd), None) => Err(invalid_input("tif gtd takes rest")),
+            (Some(_), Some(_)) => Err(invalid_input("rest goes with tif gtd alone")),
         }
     }
 }

@@ -69,12 +69,12 @@ impl From<&OpenOrder> for OrderView {
 }
 
 fn class_of(class: &Class) -> String {
-    class_name::of(class)
+    class_name::format_class(class)
 }
 
 impl PlacedView {
     /// Describes the market's answer; returns `None` if the answer is not about an order.
-    pub fn of(done: &Acceptance) -> Option<PlacedView> {
+    pub fn from_acceptance(done: &Acceptance) -> Option<PlacedView> {
         match done {
             Acceptance::Placed {
                 order,

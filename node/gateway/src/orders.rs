@@ -3,7 +3,7 @@
 //!
 //! An order is on disk before the gateway sends it. If the process died, or no validator answered,
 //! the gateway asks the market about the order before it sends it again. It sends nothing until a
-//! batch that may be on its way has expired.
+//! batch that can still be on its way has expired.
 
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::TradeError;
@@ -17,32 +17,36 @@ use crate::order_view::{PlacedTrade, PlacedView};
 use crate::problem::{Code, Problem};
 use crate::state::State;
 
-/// Milliseconds for which an order without an answer may still execute: its batch lives a minute,
+/// Milliseconds for which an order without an answer can still execute: its batch lives a minute,
 /// and clocks differ.
 const ON_THE_WAY_MS: u64 = 70_000;
 
-/// Milliseconds by which the log's clock may lag behind this machine's.
+/// Milliseconds by which the log's clock can lag behind this machine's.
 const CLOCK_SKEW_MS: u64 = 60_000;
 
 /// Places an order under a key, or returns the result of the one already placed.
 ///
 /// # Errors
 /// Fails if the order is refused, or if its fate is not known yet.
-pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedView, Problem> {
-    let bytes = serde_json::to_vec(body).map_err(Problem::unexpected)?;
+pub async fn place_order(
+    state: &State,
+    key: &str,
+    body: &OrderBody,
+) -> Result<PlacedView, Problem> {
+    let bytes = serde_json::to_vec(body).map_err(Problem::unexpected_failure)?;
     let body_hash = blake3::hash(&bytes).to_string();
     let account = state.buyer.account();
     let id = keys::id(account, Purpose::Order, key);
-    let _place = state.placing.begin(&id.to_string())?;
+    let _place = state.placing.reserve_place(&id.to_string())?;
     let broker = state.buyer.broker();
-    let used = state.keys.find(id);
+    let used = state.keys.find_key(id);
     if let Some(used) = &used {
-        used.check(key, &body_hash)?;
+        used.check_repeat(key, &body_hash)?;
         if let Some(placed) = &used.placed {
             return Ok(placed.clone());
         }
     }
-    let command = body.command(broker, id).await?;
+    let command = body.to_command(broker, id).await?;
     if let Some(mut used) = used {
         // One search at a time: each takes an order that no other key has.
         let _finding = state.finding.lock().await;
@@ -54,9 +58,9 @@ pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedV
             since_ms: since,
             is_other: &|order| others.contains(&order.0),
         };
-        if let Some(placed) = lost.find(broker, &command).await? {
+        if let Some(placed) = lost.find_outcome(broker, &command).await? {
             used.placed = Some(placed.clone());
-            state.keys.keep(id, &used)?;
+            state.keys.store_key(id, &used)?;
             return Ok(placed);
         }
         if unix_ms() < used.at_ms.saturating_add(ON_THE_WAY_MS) {
@@ -71,20 +75,21 @@ pub async fn place(state: &State, key: &str, body: &OrderBody) -> Result<PlacedV
         at_ms: unix_ms(),
         placed: None,
     };
-    state.keys.keep(id, &used)?;
+    state.keys.store_key(id, &used)?;
     let done = match state.buyer.trader().submit_one(command).await {
         Ok(done) => done,
         // The market may have executed it.
         Err(error @ TradeError::Uncertain(_)) => return Err(error.into()),
         Err(error) => {
-            state.keys.forget(id)?;
+            state.keys.remove_key(id)?;
             return Err(error.into());
         }
     };
-    let placed = PlacedView::of(&done);
-    let placed = placed.ok_or_else(|| Problem::unexpected("the market answered something else"))?;
+    let placed = PlacedView::from_acceptance(&done);
+    let placed =
+        placed.ok_or_else(|| Problem::unexpected_failure("the market answered something else"))?;
     used.placed = Some(placed.clone());
-    state.keys.keep(id, &used)?;
+    state.keys.store_key(id, &used)?;
     Ok(placed)
 }
 
@@ -99,14 +104,14 @@ struct LostOrder<'s> {
 }
 
 impl LostOrder<'_> {
-    async fn find(
+    async fn find_outcome(
         &self,
         broker: &Broker,
         command: &Command,
     ) -> Result<Option<PlacedView>, BrokerError> {
         match command {
             Command::Resell { lease, .. } => {
-                let found = broker.lease(*lease).await?;
+                let found = broker.fetch_lease(*lease).await?;
                 let found = found.filter(|found| found.buyer == self.account);
                 let order = found.as_ref().and_then(|found| found.resale_ask);
                 Ok(order.map(|order| PlacedView {
@@ -123,7 +128,9 @@ impl LostOrder<'_> {
                     // A market order never rests: it traded or it did not.
                     Limit::Market => (Price(0), Units(0)),
                 };
-                let rested = self.rested(broker, (traded, price, units)).await?;
+                let rested = self
+                    .find_resting_order(broker, traded, price, units)
+                    .await?;
                 let Some(order) = traded.or(rested.map(|(order, _)| order)) else {
                     return Ok(None);
                 };
@@ -139,10 +146,12 @@ impl LostOrder<'_> {
 
     /// Finds the rest of the order that came into the book: the order that traded under its id, or
     /// one that is like it and belongs to no other key.
-    async fn rested(
+    async fn find_resting_order(
         &self,
         broker: &Broker,
-        (traded, price, units): (Option<OrderId>, Price, Units),
+        traded: Option<OrderId>,
+        price: Price,
+        units: Units,
     ) -> Result<Option<(OrderId, Units)>, BrokerError> {
         let mut before = None;
         loop {
@@ -151,10 +160,11 @@ impl LostOrder<'_> {
                 if line.time.0 < self.since_ms {
                     return Ok(None);
                 }
-                let found = rests(self.account, line).find(|(order, at, many)| match traded {
-                    Some(traded) => *order == traded,
-                    None => (*at, *many) == (price, units) && !(self.is_other)(*order),
-                });
+                let found =
+                    resting_bids(self.account, line).find(|(order, at, many)| match traded {
+                        Some(traded) => *order == traded,
+                        None => (*at, *many) == (price, units) && !(self.is_other)(*order),
+                    });
                 if let Some((order, _, many)) = found {
                     return Ok(Some((order, many)));
                 }
@@ -168,7 +178,10 @@ impl LostOrder<'_> {
 }
 
 /// Returns the bids of an account that came to rest in a line.
-fn rests(own: AccountKey, line: &StatementLine) -> impl Iterator<Item = (OrderId, Price, Units)> {
+fn resting_bids(
+    own: AccountKey,
+    line: &StatementLine,
+) -> impl Iterator<Item = (OrderId, Price, Units)> {
     line.causes.iter().filter_map(move |event| match *event {
         Event::Rested {
             account,

@@ -37,7 +37,7 @@ impl OutputCache {
     const JOBS_MAX: usize = 256;
 
     /// Returns the outputs of a job.
-    pub fn of(&self, folder: &Folder) -> Vec<OutputView> {
+    pub fn outputs_for_job(&self, folder: &Folder) -> Vec<OutputView> {
         let path = folder.outputs_file();
         let written = path.metadata().and_then(|file| file.modified());
         let Ok(written) = written else {
@@ -49,7 +49,7 @@ impl OutputCache {
         {
             return views.clone();
         }
-        let views = views(folder, &folder.outputs().unwrap_or_default());
+        let views = describe_outputs(folder, &folder.read_outputs().unwrap_or_default());
         if known.len() >= OutputCache::JOBS_MAX {
             known.pop_first();
         }
@@ -57,8 +57,8 @@ impl OutputCache {
         views
     }
 
-    /// Stores the description of outputs that were written just now.
-    pub fn remember(&self, folder: &Folder, views: Vec<OutputView>) {
+    /// Stores the description of outputs, which must be in their file already.
+    pub fn store_views(&self, folder: &Folder, views: Vec<OutputView>) {
         let path = folder.outputs_file();
         let Ok(written) = path.metadata().and_then(|file| file.modified()) else {
             return;
@@ -72,10 +72,10 @@ impl OutputCache {
 }
 
 /// Describes outputs; this hashes each of them.
-pub fn views(folder: &Folder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
-    let legend = folder.legend().unwrap_or_default();
+pub fn describe_outputs(folder: &Folder, outputs: &BTreeMap<String, Tensor>) -> Vec<OutputView> {
+    let legend = folder.read_legend().unwrap_or_default();
     let view = |(name, tensor): (&String, &Tensor)| OutputView {
-        meaning: legend.kind(name),
+        meaning: legend.output_kind(name),
         name: name.clone(),
         dtype: tensor.dtype().to_string(),
         shape: tensor.dims().to_vec(),
@@ -97,14 +97,14 @@ mod tests {
         let outputs = BTreeMap::from([("y".to_owned(), tensor)]);
         folder.write_outputs(&outputs).unwrap();
         let told = |views: Vec<OutputView>| serde_json::to_value(views).unwrap();
-        let described = told(views(&folder, &outputs));
+        let described = told(describe_outputs(&folder, &outputs));
         assert_eq!(
-            told(OutputCache::default().of(&folder)),
+            told(OutputCache::default().outputs_for_job(&folder)),
             described,
             "as read"
         );
         let cache = OutputCache::default();
-        cache.remember(&folder, Vec::new());
-        assert!(cache.of(&folder).is_empty(), "as remembered");
+        cache.store_views(&folder, Vec::new());
+        assert!(cache.outputs_for_job(&folder).is_empty(), "as remembered");
     }
 }

@@ -42,11 +42,11 @@ impl Paging {
     ///
     /// # Errors
     /// Fails if the number is zero or too large.
-    pub fn limit(&self) -> Result<usize, Problem> {
+    pub fn page_limit(&self) -> Result<usize, Problem> {
         match self.limit {
             None => Ok(LIMIT),
             Some(limit @ 1..=LIMIT_MAX) => Ok(limit),
-            Some(limit) => Err(Problem::malformed(format!(
+            Some(limit) => Err(Problem::malformed_input(format!(
                 "limit is {limit}, and may be 1 to {LIMIT_MAX}"
             ))),
         }
@@ -58,17 +58,17 @@ impl<T> Page<T> {
     ///
     /// # Errors
     /// Fails if the limit or the cursor is invalid.
-    pub fn of<K: Ord>(
+    pub fn from_sorted<K: Ord>(
         mut all: Vec<T>,
         key: impl Fn(&T) -> K,
         paging: &Paging,
         parse: impl Fn(&str) -> Option<K>,
         write: impl Fn(&K) -> String,
     ) -> Result<Page<T>, Problem> {
-        let limit = paging.limit()?;
+        let limit = paging.page_limit()?;
         let behind = paging.cursor.as_deref().map(|cursor| {
             let known = parse(cursor);
-            known.ok_or_else(|| Problem::malformed("cursor is none that a page gave"))
+            known.ok_or_else(|| Problem::malformed_input("cursor is none that a page gave"))
         });
         let behind = behind.transpose()?;
         all.retain(|one| behind.as_ref().is_none_or(|behind| key(one) > *behind));
@@ -105,7 +105,7 @@ mod tests {
             cursor,
         };
         let parse = |text: &str| text.parse().ok();
-        Page::of(all.to_vec(), |one| *one, &paging, parse, u32::to_string).unwrap()
+        Page::from_sorted(all.to_vec(), |one| *one, &paging, parse, u32::to_string).unwrap()
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
             let cursor = cursor.map(str::to_owned);
             let paging = Paging { limit, cursor };
             let parse = |text: &str| text.parse().ok();
-            Page::of(vec![1_u32], |one| *one, &paging, parse, u32::to_string).unwrap_err();
+            Page::from_sorted(vec![1_u32], |one| *one, &paging, parse, u32::to_string).unwrap_err();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Serves content over HTTP, whole or in part, under a name whose bytes never change.
+//! Serves content over HTTP, whole or in part, under a name whose bytes must never change.
 
 use std::ops::Range;
 
@@ -29,9 +29,10 @@ impl Part {
     ///
     /// # Errors
     /// Fails if the content has no byte of the range.
-    pub fn asked(
+    pub fn from_headers(
         headers: &HeaderMap,
-        (name, kind): (&str, &'static str),
+        name: &str,
+        kind: &'static str,
         length: u64,
     ) -> Result<Part, Problem> {
         let etag = format!("\"{name}\"");
@@ -65,7 +66,7 @@ impl Part {
                 let detail = format!("the content has {length} bytes, and none of the range");
                 let all = HeaderValue::try_from(format!("bytes */{length}"));
                 let problem = Problem::new(Code::Range, detail, "ask for bytes that are there");
-                Err(problem.header(CONTENT_RANGE, all.unwrap_or(HeaderValue::from_static(""))))
+                Err(problem.with_header(CONTENT_RANGE, all.unwrap_or(HeaderValue::from_static(""))))
             }
             Some(range) => {
                 part.status = StatusCode::PARTIAL_CONTENT;
@@ -77,7 +78,7 @@ impl Part {
 
     /// Returns the answer with these bytes, or without a body if the client already has the
     /// content.
-    pub fn response(self, bytes: Body) -> Response {
+    pub fn build_response(self, bytes: Body) -> Response {
         let mut response = match self.status {
             StatusCode::NOT_MODIFIED => Body::empty().into_response(),
             _ => bytes.into_response(),
@@ -115,7 +116,7 @@ impl Part {
 }
 
 /// Parses one range of bytes. The range is empty if the content has none of its bytes. Returns
-/// `None` if the text is not a single range; the caller then ignores it.
+/// `None` if the text is not a single range; the caller should then ignore it.
 fn range_of(text: &str, length: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last) = (first.trim(), last.trim());

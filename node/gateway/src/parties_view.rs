@@ -65,7 +65,7 @@ struct ReplicaView {
 }
 
 /// Returns all providers that have asks in the book.
-pub fn providers(book: &[Listing]) -> Vec<ProviderView> {
+pub fn list_providers(book: &[Listing]) -> Vec<ProviderView> {
     let mut all = BTreeMap::<AccountKey, Vec<&Listing>>::new();
     for ask in book {
         all.entry(ask.provider).or_default().push(ask);
@@ -78,12 +78,12 @@ pub fn providers(book: &[Listing]) -> Vec<ProviderView> {
 ///
 /// # Errors
 /// Fails if the market is unreachable.
-pub async fn provider(
+pub async fn find_provider(
     broker: &Broker,
     book: &[Listing],
     key: AccountKey,
 ) -> Result<Option<ProviderDetail>, BrokerError> {
-    let found = broker.account(key).await?;
+    let found = broker.fetch_account(key).await?;
     let own = || book.iter().filter(|ask| ask.provider == key);
     Ok(found.map(|found| ProviderDetail {
         account: AccountView::from(&found),
@@ -95,8 +95,8 @@ pub async fn provider(
 ///
 /// # Errors
 /// Fails if no validator is reachable.
-pub async fn validators(broker: &Broker) -> Result<Vec<ValidatorView>, BrokerError> {
-    let (members, statuses) = tokio::join!(broker.members(), broker.statuses());
+pub async fn list_validators(broker: &Broker) -> Result<Vec<ValidatorView>, BrokerError> {
+    let (members, statuses) = tokio::join!(broker.fetch_members(), broker.fetch_statuses());
     let mut known: BTreeMap<u64, Status> = statuses
         .into_iter()
         .flatten()

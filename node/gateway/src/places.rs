@@ -25,7 +25,7 @@ pub struct JobPlace {
 
 impl Running {
     /// Returns the number of running jobs.
-    pub fn count(&self) -> usize {
+    pub fn job_count(&self) -> usize {
         self.jobs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -33,13 +33,13 @@ impl Running {
     }
 
     /// Returns whether this process runs the job.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn is_running(&self, name: &str) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         jobs.contains_key(name)
     }
 
     /// Stops a job; returns whether this process runs it.
-    pub fn cancel(&self, name: &str) -> bool {
+    pub fn cancel_job(&self, name: &str) -> bool {
         let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         let found = jobs.get(name);
         found.inspect(|cancel| cancel.notify_one()).is_some()
@@ -49,7 +49,7 @@ impl Running {
     ///
     /// # Errors
     /// Fails if the job already runs.
-    pub fn begin(self: &Arc<Self>, name: &str) -> Result<JobPlace, Problem> {
+    pub fn reserve_place(self: &Arc<Self>, name: &str) -> Result<JobPlace, Problem> {
         let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if jobs.contains_key(name) {
             let detail = format!("{name} is being worked on");

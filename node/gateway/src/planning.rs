@@ -16,19 +16,19 @@ use crate::state::State;
 ///
 /// # Errors
 /// Fails if no plan is possible.
-pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
-    let (job, _) = body.job(|id| state.contents.read(id))?;
+pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
+    let (job, _) = body.to_job(|id| state.contents.read(id))?;
     let began = Instant::now();
-    let quote = state.buyer.quote(&job).await?;
-    state.figures.planned(began.elapsed());
-    let alternatives = quote.alternatives(&job.limits)?;
+    let quote = state.buyer.quote_job(&job).await?;
+    state.figures.observe_plan(began.elapsed());
+    let alternatives = quote.find_alternatives(&job.limits)?;
     let plan = plan_json::with_choice(&quote, &job.limits, &alternatives);
-    shown(state, &job, &quote)?.remember(&state.folder.join(PLANS_FOLDER))?;
+    to_shown_plan(state, &job, &quote)?.save_plan(&state.folder.join(PLANS_FOLDER))?;
     let made = MadePlan {
         body,
         plan: plan.clone(),
     };
-    state.plans.put(quote.hash().to_string(), made);
+    state.plans.add_plan(quote.hash().to_string(), made);
     Ok(plan)
 }
 
@@ -36,6 +36,6 @@ pub async fn plan(state: &State, body: JobBody) -> Result<Value, Problem> {
 ///
 /// # Errors
 /// Fails if the model cannot become one subgraph.
-pub fn shown(state: &State, job: &Job, quote: &Quote) -> Result<ShownPlan, Problem> {
-    Ok(ShownPlan::new(quote, state.buyer.subject(job, quote)?))
+pub fn to_shown_plan(state: &State, job: &Job, quote: &Quote) -> Result<ShownPlan, Problem> {
+    Ok(ShownPlan::new(quote, state.buyer.job_subject(job, quote)?))
 }

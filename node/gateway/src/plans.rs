@@ -33,7 +33,7 @@ impl Plans {
     }
 
     /// Remembers a plan, and forgets the oldest if there are too many.
-    pub fn put(&self, hash: String, plan: MadePlan) {
+    pub fn add_plan(&self, hash: String, plan: MadePlan) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, order) = &mut *made;
         if all.insert(hash.clone(), plan).is_none() {

@@ -124,7 +124,7 @@ impl Code {
         }
     }
 
-    /// Returns whether the same request may succeed a moment later.
+    /// Returns whether the same request can succeed a moment later.
     fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -180,7 +180,7 @@ impl Problem {
     }
 
     /// Returns the problem of an unusable field or parameter.
-    pub fn malformed(detail: impl ToString) -> Problem {
+    pub fn malformed_input(detail: impl ToString) -> Problem {
         Problem::new(
             Code::Malformed,
             detail,
@@ -194,7 +194,7 @@ impl Problem {
     }
 
     /// Returns the problem of a failure on this machine.
-    pub fn unexpected(detail: impl ToString) -> Problem {
+    pub fn unexpected_failure(detail: impl ToString) -> Problem {
         let hint = "look at the gateway's log, its folder's permissions and the space left";
         Problem::new(Code::Unexpected, detail, hint)
     }
@@ -207,7 +207,7 @@ impl Problem {
     }
 
     /// Adds a header to the answer.
-    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Problem {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Problem {
         self.headers.push((name, value));
         self
     }
@@ -222,7 +222,7 @@ impl Problem {
             "the header Allow names them",
         );
         match allow {
-            Some(allow) => problem.header(ALLOW, allow),
+            Some(allow) => problem.with_header(ALLOW, allow),
             None => problem,
         }
     }
@@ -252,7 +252,7 @@ impl From<ClassError> for Problem {
             ClassError::Unknown { .. } => {
                 Problem::not_found(error, "/v1/market/classes lists them")
             }
-            ClassError::Several { .. } => Problem::malformed(error),
+            ClassError::Several { .. } => Problem::malformed_input(error),
         }
     }
 }
@@ -285,7 +285,7 @@ impl From<JournalError> for Problem {
                 Problem::new(Code::State, error, "submit the job again")
             }
             JournalError::File { .. } | JournalError::Facts(_) | JournalError::Value { .. } => {
-                Problem::unexpected(error)
+                Problem::unexpected_failure(error)
             }
         }
     }
@@ -293,7 +293,7 @@ impl From<JournalError> for Problem {
 
 impl From<ConfigError> for Problem {
     fn from(error: ConfigError) -> Problem {
-        Problem::unexpected(error)
+        Problem::unexpected_failure(error)
     }
 }
 
@@ -323,8 +323,10 @@ impl From<QuoteError> for Problem {
                 let names: Vec<String> = operators.into_iter().map(|(name, _)| name).collect();
                 problem.with("asks_seen", seen).with("operators", names)
             }
-            QuoteError::Budget { cheapest, .. } => problem.with("needed", micro(cheapest)),
-            QuoteError::Escrow { needed, .. } => problem.with("needed", micro(needed)),
+            QuoteError::Budget { cheapest, .. } => {
+                problem.with("needed", to_micro_credits(cheapest))
+            }
+            QuoteError::Escrow { needed, .. } => problem.with("needed", to_micro_credits(needed)),
             _ => problem,
         }
     }
@@ -336,7 +338,7 @@ impl From<QuoteError> for Problem {
     clippy::cast_sign_loss,
     reason = "a price is small"
 )]
-fn micro(credits: f64) -> u64 {
+fn to_micro_credits(credits: f64) -> u64 {
     (credits * 1e6).ceil() as u64
 }
 

@@ -27,9 +27,9 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{ComponentsBuilder, InfoBuilder, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::document::complete;
+use crate::document::complete_document;
 use crate::extract::JSON_BYTES_MAX;
-use crate::headers::finish;
+use crate::headers::finish_response;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 use crate::web;
@@ -37,7 +37,7 @@ use crate::web;
 /// Path of the OpenAPI document.
 pub const DOCUMENT: &str = "/v1/openapi.json";
 
-fn api() -> OpenApiRouter<SharedState> {
+fn api_router() -> OpenApiRouter<SharedState> {
     let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
     let components = ComponentsBuilder::new()
         .security_scheme("token", scheme)
@@ -75,36 +75,36 @@ fn api() -> OpenApiRouter<SharedState> {
 
 /// Returns the OpenAPI 3.1 document of the API.
 #[must_use]
-pub fn document() -> Value {
-    complete(&api().into_openapi())
+pub fn api_document() -> Value {
+    complete_document(&api_router().into_openapi())
 }
 
 /// Returns the router of all paths, behind the access check.
 pub fn router(state: SharedState) -> Router {
-    let (router, document) = api().split_for_parts();
-    let document = complete(&document);
+    let (router, document) = api_router().split_for_parts();
+    let document = complete_document(&document);
     let told = move || std::future::ready(Json(document.clone()));
     router
         .route(DOCUMENT, axum::routing::get(told))
         .merge(web::router())
-        .fallback(|| std::future::ready(unknown()))
+        .fallback(|| std::future::ready(unknown_path()))
         .with_state(state.clone())
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(state, guard))
-        .layer(middleware::map_response(finish))
+        .layer(middleware::from_fn_with_state(state, guard_request))
+        .layer(middleware::map_response(finish_response))
 }
 
-fn unknown() -> Problem {
+fn unknown_path() -> Problem {
     Problem::not_found("there is no such path", "/v1/openapi.json lists them")
 }
 
 /// Answers a request only if the access check allows it, and counts the answer.
-async fn guard(State(state): State<SharedState>, request: Request, next: Next) -> Response {
+async fn guard_request(State(state): State<SharedState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let (mut parts, body) = request.into_parts();
     let path = parts.extensions.get::<MatchedPath>().cloned();
     let method = parts.method.clone();
-    let answer = match state.access.check(&parts, began) {
+    let answer = match state.access.check_request(&parts, began) {
         Ok(scope) => {
             if let Some(scope) = scope {
                 parts.extensions.insert(scope);
@@ -116,10 +116,12 @@ async fn guard(State(state): State<SharedState>, request: Request, next: Next) -
     if let Some(path) = path {
         let took = began.elapsed();
         let path = match path.as_str() {
-            file if web::has(file) => web::COUNTED,
+            file if web::has_file(file) => web::COUNTED,
             path => path,
         };
-        state.figures.answered(path, &method, answer.status(), took);
+        state
+            .figures
+            .observe_answer(path, &method, answer.status(), took);
     }
     answer
 }
@@ -133,7 +135,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::access::{Scope, needed};
+    use crate::access::{Scope, required_scope};
 
     /// The document as it is in git.
     fn kept() -> std::path::PathBuf {
@@ -142,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_document_in_git_is_what_is_served() {
-        let served = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+        let served = serde_json::to_string_pretty(&api_document()).unwrap() + "\n";
         if std::env::var_os("SOUK_API_BLESS").is_some() {
             std::fs::write(kept(), &served).unwrap();
         }
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_document_says_what_each_name_in_it_means() {
-        let document = document();
+        let document = api_document();
         let mut found = BTreeSet::new();
         references(&document, &mut found);
         assert!(found.len() > 50, "{}", found.len());
@@ -181,14 +183,14 @@ mod tests {
 
     #[test]
     fn the_document_says_of_each_path_what_it_takes() {
-        let document = document();
+        let document = api_document();
         for (path, methods) in document["paths"].as_object().unwrap() {
             for (method, about) in methods.as_object().unwrap() {
                 let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
                 let said = about["security"][0]["token"][0].as_str();
                 let path = path.replace(['{', '}'], "");
                 assert_eq!(
-                    needed(&method, &path).map(Scope::name),
+                    required_scope(&method, &path).map(Scope::name),
                     said,
                     "{method} {path}"
                 );

@@ -28,10 +28,10 @@ use crate::planning;
 use crate::problem::{Code, Problem};
 use crate::state::{SharedState, State};
 
-/// Default percentage by which a job's plan may exceed the chosen one in cost and time.
+/// Default percentage by which a job's plan can exceed the chosen one in cost and time.
 const SLIPPAGE: f64 = 5.0;
 
-/// Events that may wait for publication.
+/// Events that can wait for publication.
 const PROGRESS_MAX: usize = 256;
 
 /// What is to be run: the plan of a hash, a job, or a job held to a plan.
@@ -62,24 +62,28 @@ enum Begin {
 ///
 /// # Errors
 /// Fails if the job does not begin; then nothing was bought.
-pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Result<String, Problem> {
-    let body = serde_json::to_vec(asked).map_err(Problem::unexpected)?;
+pub async fn submit_job(
+    state: &SharedState,
+    key: &str,
+    asked: &JobRequest,
+) -> Result<String, Problem> {
+    let body = serde_json::to_vec(asked).map_err(Problem::unexpected_failure)?;
     let body_hash = blake3::hash(&body).to_string();
     let id = keys::id(state.buyer.account(), Purpose::Job, key);
     let name = command::name(id);
-    let folder = Folder::new(&state.jobs(), &name);
-    if let Some(found) = folder.request() {
-        found.used().check(key, &body_hash)?;
+    let folder = Folder::new(&state.jobs_folder(), &name);
+    if let Some(found) = folder.read_request() {
+        found.to_used_key().check_repeat(key, &body_hash)?;
         return Ok(name);
     }
-    let place = state.running.begin(&name)?;
+    let place = state.running.reserve_place(&name)?;
     // Another request may have been a moment quicker.
-    if let Some(found) = folder.request() {
-        found.used().check(key, &body_hash)?;
+    if let Some(found) = folder.read_request() {
+        found.to_used_key().check_repeat(key, &body_hash)?;
         return Ok(name);
     }
-    if let Some(used) = state.keys.find(id) {
-        used.check(key, &body_hash)?;
+    if let Some(used) = state.keys.find_key(id) {
+        used.check_repeat(key, &body_hash)?;
         let detail = format!("this key was used for job {name}, which is over and not kept");
         return Err(Problem::new(
             Code::State,
@@ -93,19 +97,20 @@ pub async fn submit(state: &SharedState, key: &str, asked: &JobRequest) -> Resul
         job: asked_job(state, asked)?,
         at_ms: unix_ms(),
     };
-    let (job, _) = request.job.job(|id| state.contents.read(id))?;
-    let quote = state.buyer.quote(&job).await?;
+    let (job, _) = request.job.to_job(|id| state.contents.read(id))?;
+    let quote = state.buyer.quote_job(&job).await?;
     if let Some(wanted) = &asked.plan {
         let slippage = asked.slippage.unwrap_or(SLIPPAGE);
         let plans = state.folder.join(souk_node::buyer::checked::PLANS_FOLDER);
-        planning::shown(state, &job, &quote)?.check(&plans, wanted, slippage)?;
+        planning::to_shown_plan(state, &job, &quote)?
+            .check_against_stored(&plans, wanted, slippage)?;
     }
-    let journal = Journal::create(&state.jobs(), id)?;
-    folder.keep(&request, &state.contents)?;
+    let journal = Journal::create(&state.jobs_folder(), id)?;
+    folder.store_request(&request, &state.contents)?;
     // The keys outlive the jobs.
-    state.keys.keep(id, &request.used())?;
-    let begin = new(state, &folder, &request, (&job, quote, journal));
-    start(state, place, job, begin);
+    state.keys.store_key(id, &request.to_used_key())?;
+    let begin = new(state, &folder, &request, &job, quote, journal);
+    start_job(state, place, job, begin);
     Ok(name)
 }
 
@@ -113,7 +118,7 @@ fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
     if let Some(slippage) = asked.slippage
         && !(slippage.is_finite() && slippage >= 0.0)
     {
-        return Err(Problem::malformed("slippage is a percentage from 0"));
+        return Err(Problem::malformed_input("slippage is a percentage from 0"));
     }
     match (&asked.job, &asked.plan) {
         (Some(job), _) => Ok(job.clone()),
@@ -125,7 +130,9 @@ fn asked_job(state: &State, asked: &JobRequest) -> Result<JobBody, Problem> {
             })?;
             Ok(made.body)
         }
-        (None, None) => Err(Problem::malformed("neither `plan` nor `job` is given")),
+        (None, None) => Err(Problem::malformed_input(
+            "neither `plan` nor `job` is given",
+        )),
     }
 }
 
@@ -134,24 +141,30 @@ fn new(
     state: &State,
     folder: &Folder,
     request: &Request,
-    (job, quote, journal): (&Job, Quote, Journal),
+    job: &Job,
+    quote: Quote,
+    journal: Journal,
 ) -> Begin {
-    let kept = JobFiles::new(&state.jobs(), journal.name());
+    let kept = JobFiles::new(&state.jobs_folder(), journal.name());
     kept.keep_plan(&KeptPlan {
         plan: plan_json::to_json(&quote),
         text: vec![format!("plan {}", quote.hash())],
-        names: names::names(&quote.listings),
+        names: names::provider_names(&quote.listings),
     });
-    Begin::New(Box::new(quote), journal, folder.command(request, job))
+    Begin::New(
+        Box::new(quote),
+        journal,
+        folder.submit_arguments(request, job),
+    )
 }
 
 /// Resumes an interrupted job, or one whose process died.
 ///
 /// # Errors
 /// Fails if the job is done, runs elsewhere, or did not come through a gateway.
-pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
-    let folder = Folder::new(&state.jobs(), name);
-    let record = Journal::read(&state.jobs(), name)?;
+pub fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
+    let folder = Folder::new(&state.jobs_folder(), name);
+    let record = Journal::read(&state.jobs_folder(), name)?;
     if record.state == JobState::Done {
         let detail = format!("job {name} is done");
         return Err(Problem::new(
@@ -160,22 +173,22 @@ pub fn resume(state: &SharedState, name: &str) -> Result<(), Problem> {
             "its outputs are there: fetch them",
         ));
     }
-    let Some(request) = folder.request() else {
+    let Some(request) = folder.read_request() else {
         let detail = format!("job {name} was submitted by the command line");
         let hint = format!("go on with it: souk job resume {name}");
         return Err(Problem::new(Code::State, detail, &hint));
     };
-    let place = state.running.begin(name)?;
-    let (job, _) = folder.job(&request)?;
-    let journal = Journal::open(&state.jobs(), name)?;
-    JobFiles::new(&state.jobs(), name).begin();
-    start(state, place, job, Begin::Again(journal));
+    let place = state.running.reserve_place(name)?;
+    let (job, _) = folder.load_job(&request)?;
+    let journal = Journal::open_by_name(&state.jobs_folder(), name)?;
+    JobFiles::new(&state.jobs_folder(), name).clear_cancel_request();
+    start_job(state, place, job, Begin::Again(journal));
     Ok(())
 }
 
 /// Resumes all jobs that an earlier process of the gateway accepted and did not finish.
-pub async fn recover(state: SharedState) {
-    let entries = std::fs::read_dir(state.jobs())
+pub async fn recover_jobs(state: SharedState) {
+    let entries = std::fs::read_dir(state.jobs_folder())
         .into_iter()
         .flatten()
         .flatten();
@@ -183,21 +196,24 @@ pub async fn recover(state: SharedState) {
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     for name in names {
-        let folder = Folder::new(&state.jobs(), &name);
-        let Some(request) = folder.request().filter(|_| folder.refused().is_none()) else {
+        let folder = Folder::new(&state.jobs_folder(), &name);
+        let Some(request) = folder
+            .read_request()
+            .filter(|_| folder.read_refusal().is_none())
+        else {
             continue;
         };
         let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
-        if state.keys.find(id).is_none()
-            && let Err(problem) = state.keys.keep(id, &request.used())
+        if state.keys.find_key(id).is_none()
+            && let Err(problem) = state.keys.store_key(id, &request.to_used_key())
         {
             tracing::warn!(job = name, problem = problem.detail, "its key is not kept");
         }
-        let done = match Journal::read(&state.jobs(), &name) {
+        let done = match Journal::read(&state.jobs_folder(), &name) {
             Ok(record) if record.state != JobState::Running => Ok(()),
-            Ok(_) if Journal::is_busy(&state.jobs(), &name) => Ok(()),
-            Ok(_) => resume(&state, &name),
-            Err(_) => again(&state, &folder, &request).await,
+            Ok(_) if Journal::is_busy(&state.jobs_folder(), &name) => Ok(()),
+            Ok(_) => resume_job(&state, &name),
+            Err(_) => restart_job(&state, &folder, &request).await,
         };
         if let Err(problem) = done {
             tracing::warn!(job = name, problem = problem.detail, "a job does not go on");
@@ -206,15 +222,19 @@ pub async fn recover(state: SharedState) {
 }
 
 /// Begins an accepted job whose process died before it bought anything.
-async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Result<(), Problem> {
+async fn restart_job(
+    state: &SharedState,
+    folder: &Folder,
+    request: &Request,
+) -> Result<(), Problem> {
     let id = keys::id(state.buyer.account(), Purpose::Job, &request.key);
-    let place = state.running.begin(&command::name(id))?;
+    let place = state.running.reserve_place(&command::name(id))?;
     let begun = async {
-        let (job, _) = folder.job(request)?;
-        let quote = state.buyer.quote(&job).await?;
-        let journal = Journal::create(&state.jobs(), id)?;
-        let begin = new(state, folder, request, (&job, quote, journal));
-        start(state, place, job, begin);
+        let (job, _) = folder.load_job(request)?;
+        let quote = state.buyer.quote_job(&job).await?;
+        let journal = Journal::create(&state.jobs_folder(), id)?;
+        let begin = new(state, folder, request, &job, quote, journal);
+        start_job(state, place, job, begin);
         Ok::<(), Problem>(())
     };
     let Err(problem) = begun.await else {
@@ -223,17 +243,17 @@ async fn again(state: &SharedState, folder: &Folder, request: &Request) -> Resul
     let code = serde_json::to_value(problem.code).unwrap_or_default();
     let code = code.as_str().unwrap_or_default().to_owned();
     let cause = problem.detail.clone();
-    folder.refuse(&Refusal { code, cause })?;
+    folder.store_refusal(&Refusal { code, cause })?;
     Err(problem)
 }
 
 /// Runs a job in its own task.
-fn start(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
+fn start_job(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
     let state = state.clone();
     tokio::spawn(async move {
         let began = Instant::now();
         run(&state, &place, job, begin).await;
-        state.figures.ran(began.elapsed());
+        state.figures.observe_job(began.elapsed());
         let name = place.name.clone();
         drop(place);
         tell_state(&state, &name);
@@ -242,21 +262,21 @@ fn start(state: &SharedState, place: JobPlace, job: Job, begin: Begin) {
 
 /// Publishes the state of a job.
 fn tell_state(state: &State, name: &str) {
-    if let Ok(view) = job_view::job(state, name) {
-        state.hub.tell("jobs", &view);
+    if let Ok(view) = job_view::find_job(state, name) {
+        state.hub.publish_event("jobs", &view);
     }
 }
 
 async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
     let name = &place.name;
-    let folder = Folder::new(&state.jobs(), name);
-    let kept = JobFiles::new(&state.jobs(), name);
+    let folder = Folder::new(&state.jobs_folder(), name);
+    let kept = JobFiles::new(&state.jobs_folder(), name);
     let (give, inputs) = mpsc::channel(1);
     let (answers, answered) = mpsc::channel(1);
     let (progress, told) = mpsc::channel(PROGRESS_MAX);
     let is_answered = match &begin {
         Begin::New(..) => false,
-        Begin::Again(journal) => folder.has_answer(&job, &journal.past()),
+        Begin::Again(journal) => folder.has_answer(&job, &journal.fold_past()),
     };
     if !is_answered {
         // The channel is new and has room.
@@ -278,24 +298,27 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
         match begin {
             Begin::New(quote, journal, command) => {
                 let journal = Some((journal, &command));
-                state.buyer.submit(&job, *quote, journal, submission).await
+                state
+                    .buyer
+                    .submit_job(&job, *quote, journal, submission)
+                    .await
             }
             Begin::Again(journal) => {
                 let given: BTreeSet<_> = job.inputs.values().map(Tensor::id).collect();
                 state
                     .buyer
-                    .resume(&job, journal, (&given, 1), submission)
+                    .resume_job(&job, journal, (&given, 1), submission)
                     .await
             }
         }
     };
-    let keeping = keep(state, &folder, answered, &place.cancel);
-    let telling = tell(state, name, &kept, told);
+    let keeping = store_answers(state, &folder, answered, &place.cancel);
+    let telling = publish_events(state, name, &kept, told);
     let all = async { tokio::join!(running, keeping, telling).0 };
     let mut all = std::pin::pin!(all);
     let ended = tokio::select! {
         ended = &mut all => ended,
-        () = kept.cancelled() => {
+        () = kept.wait_for_cancel() => {
             place.cancel.notify_one();
             all.await
         }
@@ -303,15 +326,19 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
     let done = match ended {
         Ok(done) => done,
         Err(unfinished) => {
-            tracing::info!(job = name, why = unfinished.why(), "a job is not done");
+            tracing::info!(
+                job = name,
+                why = unfinished.reason_text(),
+                "a job is not done"
+            );
             unfinished.done
         }
     };
-    deliver(&folder, &kept, &done);
+    store_result(&folder, &kept, &done);
 }
 
 /// Writes the answer; if the write fails, cancels the job.
-async fn keep(
+async fn store_answers(
     state: &SharedState,
     folder: &Folder,
     mut answered: mpsc::Receiver<Answer>,
@@ -319,7 +346,7 @@ async fn keep(
 ) {
     while let Some(answer) = answered.recv().await {
         match write(state, folder, answer.outputs.clone()).await {
-            Ok(()) => drop(answer.keep()),
+            Ok(()) => drop(answer.confirm_stored()),
             Err(problem) => {
                 tracing::error!(problem = problem.detail, "an answer cannot be kept");
                 cancel.notify_one();
@@ -337,17 +364,17 @@ async fn write(
     let (to, written) = (folder.clone(), outputs.clone());
     let writing = spawn_blocking(move || to.write_outputs(&written));
     let of = folder.clone();
-    let describing = spawn_blocking(move || output_view::views(&of, &outputs));
+    let describing = spawn_blocking(move || output_view::describe_outputs(&of, &outputs));
     let (written, views) = tokio::join!(writing, describing);
-    written.map_err(Problem::unexpected)??;
+    written.map_err(Problem::unexpected_failure)??;
     if let Ok(views) = views {
-        state.outputs.remember(folder, views);
+        state.outputs.store_views(folder, views);
     }
     Ok(())
 }
 
 /// Stores the events of a job and publishes them.
-async fn tell(
+async fn publish_events(
     state: &SharedState,
     name: &str,
     kept: &JobFiles,
@@ -356,11 +383,13 @@ async fn tell(
     let topic = format!("job:{name}");
     let mut is_first = true;
     // An earlier process may have begun the job.
-    let mut number = kept.events().len();
+    let mut number = kept.read_events().len();
     while let Some(event) = told.recv().await {
-        let happened = TimedEvent::now(event);
+        let happened = TimedEvent::new_now(event);
         kept.add(&happened);
-        state.hub.tell(&topic, &ToldEvent::new(number, &happened));
+        state
+            .hub
+            .publish_event(&topic, &ToldEvent::new(number, &happened));
         number += 1;
         if std::mem::take(&mut is_first) {
             tell_state(state, name);
@@ -369,15 +398,15 @@ async fn tell(
 }
 
 /// Stores the timeline and the receipts, whether or not the job succeeded.
-fn deliver(folder: &Folder, kept: &JobFiles, done: &JobResult) {
+fn store_result(folder: &Folder, kept: &JobFiles, done: &JobResult) {
     kept.keep_timeline(&done.timeline);
     for receipt in &done.receipts {
         let path = folder
-            .out()
+            .out_folder()
             .join(format!("receipt-{}.json", receipt.body.lease));
         let bytes = serde_json::to_vec_pretty(receipt).unwrap_or_default();
         let written =
-            std::fs::create_dir_all(folder.out()).and_then(|()| std::fs::write(path, bytes));
+            std::fs::create_dir_all(folder.out_folder()).and_then(|()| std::fs::write(path, bytes));
         if let Err(error) = written {
             tracing::warn!(%error, "a receipt is not written beside the outputs");
         }

@@ -47,7 +47,7 @@ pub struct State {
     pub keys: Keys,
     /// Orders that the gateway is placing, by the ids of their keys.
     pub placing: Arc<Running>,
-    /// A request holds this while it searches for the fate of an order.
+    /// A request must hold this while it searches for the fate of an order.
     pub finding: Mutex<()>,
     /// Jobs that this process runs.
     pub running: Arc<Running>,
@@ -113,12 +113,12 @@ impl State {
     }
 
     /// Returns the id of the market.
-    pub fn market(&self) -> MarketId {
+    pub fn market_id(&self) -> MarketId {
         self.buyer.trader().market()
     }
 
     /// Returns the folder of the jobs.
-    pub fn jobs(&self) -> PathBuf {
+    pub fn jobs_folder(&self) -> PathBuf {
         self.folder.join(JOBS_FOLDER)
     }
 
@@ -127,7 +127,7 @@ impl State {
     /// # Errors
     /// Fails if the market is unreachable.
     pub async fn book(&self) -> Result<Arc<[Listing]>, BrokerError> {
-        let asked = self.buyer.broker().book();
+        let asked = self.buyer.broker().fetch_book();
         self.book.get(BOOK_AGE_MAX, asked).await
     }
 
@@ -136,7 +136,7 @@ impl State {
     /// # Errors
     /// Fails if the market is unreachable.
     pub async fn classes(&self) -> Result<Arc<[ClassSummary]>, BrokerError> {
-        let asked = self.buyer.broker().classes();
+        let asked = self.buyer.broker().fetch_classes();
         self.classes.get(CLASSES_AGE_MAX, asked).await
     }
 
@@ -147,7 +147,7 @@ impl State {
     pub async fn map(&self) -> Result<Arc<MapView>, BrokerError> {
         let asked = async {
             let book = self.book().await?;
-            network_view::map(&self.buyer, &book, &self.sightings).await
+            network_view::build_map(&self.buyer, &book, &self.sightings).await
         };
         self.map.get(MAP_AGE_MAX, asked).await
     }

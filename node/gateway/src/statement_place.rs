@@ -9,20 +9,20 @@ use crate::problem::Problem;
 ///
 /// # Errors
 /// Fails if the cursor is invalid.
-pub fn behind(paging: &Paging) -> Result<Option<LogPlace>, Problem> {
+pub fn parse_cursor(paging: &Paging) -> Result<Option<LogPlace>, Problem> {
     let place = |cursor: &String| {
-        let place = parse(cursor);
-        place.ok_or_else(|| Problem::malformed("cursor is none that a page gave"))
+        let place = parse_place(cursor);
+        place.ok_or_else(|| Problem::malformed_input("cursor is none that a page gave"))
     };
     paging.cursor.as_ref().map(place).transpose()
 }
 
 /// Writes a place as a cursor.
-pub fn written(place: LogPlace) -> String {
+pub fn format_cursor(place: LogPlace) -> String {
     format!("{}.{}.{}", place.index, place.offset, place.part)
 }
 
-fn parse(text: &str) -> Option<LogPlace> {
+fn parse_place(text: &str) -> Option<LogPlace> {
     let [index, offset, part] = text.split('.').collect::<Vec<_>>()[..] else {
         return None;
     };

@@ -38,8 +38,8 @@ impl Topic {
                 "jobs" => Topic::Jobs,
                 _ => return None,
             },
-            Some(("depth", class)) => Topic::Depth(class_name::parse(class)?),
-            Some(("trades", class)) => Topic::Trades(class_name::parse(class)?),
+            Some(("depth", class)) => Topic::Depth(class_name::parse_class(class)?),
+            Some(("trades", class)) => Topic::Trades(class_name::parse_class(class)?),
             Some(("provider", account)) => Topic::Provider(account.parse().ok()?),
             Some(("job", name)) => Topic::Job(name.to_owned()),
             Some(_) => return None,
@@ -57,8 +57,8 @@ impl std::fmt::Display for Topic {
             Topic::Account => f.write_str("account"),
             Topic::Jobs => f.write_str("jobs"),
             Topic::Job(name) => write!(f, "job:{name}"),
-            Topic::Depth(class) => write!(f, "depth:{}", class_name::of(class)),
-            Topic::Trades(class) => write!(f, "trades:{}", class_name::of(class)),
+            Topic::Depth(class) => write!(f, "depth:{}", class_name::format_class(class)),
+            Topic::Trades(class) => write!(f, "trades:{}", class_name::format_class(class)),
         }
     }
 }

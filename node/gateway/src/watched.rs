@@ -10,18 +10,18 @@ use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
 
 use crate::access::from_here;
 use crate::door::Door;
-use crate::headers::finish;
+use crate::headers::finish_response;
 use crate::problem::{Code, Problem};
 
 /// Answers requests for metrics for as long as you await it.
-pub async fn watched(door: Door, figures: PageMaker) {
+pub async fn serve_metrics(door: Door, figures: PageMaker) {
     door.serve(router(figures)).await;
 }
 
 fn router(figures: PageMaker) -> Router {
     let page = move || {
         let made = figures();
-        async move { answer(made.await) }
+        async move { metrics_response(made.await) }
     };
     let healthy = || std::future::ready(Json(serde_json::json!({ "ok": true })));
     Router::new()
@@ -31,19 +31,19 @@ fn router(figures: PageMaker) -> Router {
             let hint = "a node answers /metrics and /healthz; `souk serve` answers more";
             std::future::ready(Problem::not_found("there is no such path", hint))
         })
-        .layer(middleware::from_fn(guard))
-        .layer(middleware::map_response(finish))
+        .layer(middleware::from_fn(guard_request))
+        .layer(middleware::map_response(finish_response))
 }
 
 /// Returns a page of metrics in the format of Prometheus.
-pub fn answer(page: Option<Page>) -> Response {
+pub fn metrics_response(page: Option<Page>) -> Response {
     match page {
         Some(page) => ([(CONTENT_TYPE, TEXT_FORMAT)], page.into_text()).into_response(),
         None => Problem::new(Code::Stopping, "the node stops", "ask again later").into_response(),
     }
 }
 
-async fn guard(request: Request, next: Next) -> Response {
+async fn guard_request(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match from_here(&parts) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
@@ -70,17 +70,17 @@ mod tests {
     /// A door with a page that counts how often it was made.
     async fn door(head_patience: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
         let local = "127.0.0.1:0".parse().unwrap();
-        let mut door = Door::at(local).await.unwrap();
+        let mut door = Door::bind_loopback(local).await.unwrap();
         door.head_patience = head_patience;
         let (address, made) = (door.address(), Arc::new(AtomicUsize::new(0)));
         let count = made.clone();
         let page: PageMaker = Arc::new(move || {
             let nth = count.fetch_add(1, Ordering::SeqCst) + 1;
             let mut page = Page::default();
-            page.gauge("souk_made", "How often.", nth);
+            page.add_gauge("souk_made", "How often.", nth);
             Box::pin(async move { Some(page) })
         });
-        tokio::spawn(watched(door, page));
+        tokio::spawn(serve_metrics(door, page));
         (address, made)
     }
 
@@ -178,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn answers_that_go_on_are_not_cut_off_and_one_more_is_refused() {
         let local = "127.0.0.1:0".parse().unwrap();
-        let door = Door::at(local).await.unwrap();
+        let door = Door::bind_loopback(local).await.unwrap();
         let address = door.address();
         let endless = || async {
             let begun = futures::stream::iter([Ok::<_, Infallible>("begun\n")]);
@@ -225,10 +225,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_others_reach_and_one_in_use_are_refused_by_name() {
-        let open = Door::at("0.0.0.0:0".parse().unwrap()).await.unwrap_err();
+        let open = Door::bind_loopback("0.0.0.0:0".parse().unwrap())
+            .await
+            .unwrap_err();
         assert!(open.to_string().contains("0.0.0.0:0"), "{open}");
         let (address, _) = door(HEAD_PATIENCE).await;
-        let taken = Door::at(address).await.unwrap_err();
+        let taken = Door::bind_loopback(address).await.unwrap_err();
         assert!(taken.to_string().contains(&address.to_string()), "{taken}");
     }
 }

@@ -1,5 +1,6 @@
-//! The web page, whose files are part of this program. They contain no private data, so they need
-//! no token; the page reads its data with the token behind the `#` of its address.
+//! The web page, whose files are part of this program. They must not contain private data, because
+//! any process on this machine can fetch them without a token. The page reads its data with the
+//! token behind the `#` of its address.
 
 use std::sync::LazyLock;
 
@@ -26,7 +27,7 @@ static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| {
 });
 
 /// Returns whether the page has a file at this path.
-pub fn has(path: &str) -> bool {
+pub fn has_file(path: &str) -> bool {
     FILES.iter().any(|(known, ..)| *known == path)
 }
 
@@ -34,17 +35,17 @@ pub fn has(path: &str) -> bool {
 pub fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let files = FILES.iter().enumerate();
     files.fold(Router::new(), |router, (place, (path, ..))| {
-        let answer = move |headers: HeaderMap| std::future::ready(file(place, &headers));
+        let answer = move |headers: HeaderMap| std::future::ready(serve_file(place, &headers));
         router.route(path, get(answer))
     })
 }
 
-fn file(place: usize, headers: &HeaderMap) -> Result<Response, Problem> {
+fn serve_file(place: usize, headers: &HeaderMap) -> Result<Response, Problem> {
     let (_, kind, bytes) = FILES[place];
-    let part = Part::asked(headers, (&NAMES[place], kind), bytes.len() as u64)?;
+    let part = Part::from_headers(headers, &NAMES[place], kind, bytes.len() as u64)?;
     let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX);
     let wanted = &bytes[at(part.range.start)..at(part.range.end)];
-    let mut response = part.response(Body::from(wanted));
+    let mut response = part.build_response(Body::from(wanted));
     // Another version of souk has another file at the same path.
     let again = HeaderValue::from_static("no-cache");
     response.headers_mut().insert(CACHE_CONTROL, again);
@@ -57,8 +58,8 @@ mod tests {
 
     #[test]
     fn files_are_what_they_are_called_and_the_first_page_is_at_the_root() {
-        assert!(has("/"));
-        assert!(!has("/index.html"));
+        assert!(has_file("/"));
+        assert!(!has_file("/index.html"));
         for (path, kind, bytes) in FILES {
             assert!(path.starts_with('/') && !bytes.is_empty(), "{path}");
             // What a page's own policy would not load is not served as something else.
@@ -69,11 +70,11 @@ mod tests {
 
     #[test]
     fn a_file_that_is_there_already_is_not_sent_again() {
-        let first = file(0, &HeaderMap::new()).unwrap();
+        let first = serve_file(0, &HeaderMap::new()).unwrap();
         let mut headers = HeaderMap::new();
         let etag = first.headers()[axum::http::header::ETAG].clone();
         headers.insert(axum::http::header::IF_NONE_MATCH, etag);
-        let again = file(0, &headers).unwrap();
+        let again = serve_file(0, &headers).unwrap();
         assert_eq!(
             (first.status().as_u16(), again.status().as_u16()),
             (200, 304)

@@ -1,5 +1,5 @@
-//! Access control: which peers may fetch which contents. Only the parties of a lease that names a
-//! content may.
+//! Access control: which peers can fetch which contents. A peer must be a party of a lease that
+//! names the content.
 //!
 //! An id identifies bytes and does not authorise a reader: ids appear in receipts, and others read
 //! receipts in the log. So a peer that has proven its key asks for a content under a job, and the
@@ -20,8 +20,8 @@ const OVER_MAX: usize = 4_096;
 /// The most contents served in all. Beyond it, the oldest ended jobs go first.
 const CONTENTS_MAX: usize = 1 << 20;
 
-/// The most contents remembered as shown, of all accounts. An account that was forgotten sends its
-/// contents again.
+/// The most contents remembered as shown, of all accounts. An account that was forgotten must send
+/// its contents again.
 const SHOWN_MAX: usize = 8_192;
 
 /// The job under which a peer asks for a content. Buyers choose the ids of their jobs: two equal
@@ -58,17 +58,17 @@ struct JobGrants {
 
 impl Grants {
     /// Notes that a lease of a job is at work here, or with another of this buyer's providers.
-    pub fn begin(&mut self, scope: Scope) {
+    pub fn begin_lease(&mut self, scope: Scope) {
         let job = self.jobs.entry(scope).or_default();
         job.leases += 1;
         if let Some(ended) = job.ended.take() {
             self.over.remove(&ended);
         }
-        self.check();
+        self.assert_bounds();
     }
 
     /// Grants these readers these contents from now on. Has no effect for an unknown job.
-    pub fn grant(
+    pub fn grant_contents(
         &mut self,
         scope: Scope,
         readers: &Readers,
@@ -84,12 +84,12 @@ impl Grants {
                 known.push(readers.clone());
             }
         }
-        self.check();
+        self.assert_bounds();
     }
 
-    /// Ends a lease of a job. Grants stay for a while, because readers fetch the outputs after the
-    /// work.
-    pub fn end(&mut self, scope: Scope) {
+    /// Ends a lease of a job. You must have begun the lease, and must end it only once. Grants stay
+    /// for a while, because readers fetch the outputs after the work.
+    pub fn end_lease(&mut self, scope: Scope) {
         let job = self.jobs.get_mut(&scope);
         let job = job.expect("only what has begun ends");
         assert!(job.leases > 0, "each lease ends once");
@@ -106,7 +106,7 @@ impl Grants {
             let gone = self.jobs.remove(&oldest);
             self.contents -= gone.map_or(0, |job| job.readers.len());
         }
-        self.check();
+        self.assert_bounds();
     }
 
     /// Returns whether an account may fetch a content under a job.
@@ -116,7 +116,7 @@ impl Grants {
         readers.is_some_and(|readers| readers.iter().any(|some| some.contains(&who)))
     }
 
-    fn check(&self) {
+    fn assert_bounds(&self) {
         assert!(self.over.len() <= OVER_MAX, "jobs that are over are few");
         assert!(self.over.len() <= self.jobs.len(), "each is known");
     }
@@ -132,7 +132,7 @@ pub struct ShownContents {
 
 impl ShownContents {
     /// Notes that an account has shown a content. Returns whether that is new.
-    pub fn show(&mut self, account: AccountKey, id: ContentId) -> bool {
+    pub fn record_shown(&mut self, account: AccountKey, id: ContentId) -> bool {
         let pair = (account, id);
         let before = self.when.insert(pair, self.next);
         if let Some(before) = before {
@@ -151,7 +151,7 @@ impl ShownContents {
 
     /// Returns whether the account has shown the content.
     #[must_use]
-    pub fn has(&self, account: AccountKey, id: &ContentId) -> bool {
+    pub fn has_shown(&self, account: AccountKey, id: &ContentId) -> bool {
         self.when.contains_key(&(account, *id))
     }
 
@@ -184,16 +184,16 @@ mod tests {
     }
 
     fn content(n: u32) -> ContentId {
-        ContentId::of(&n.to_be_bytes())
+        ContentId::for_content(&n.to_be_bytes())
     }
 
     #[test]
     fn a_content_is_served_to_those_whom_a_lease_of_the_job_names() {
         let mut grants = Grants::default();
         let job = scope(1, 7);
-        grants.begin(job);
-        grants.grant(job, &readers(&[1]), [content(1)]);
-        grants.grant(job, &readers(&[1, 3]), [content(2)]);
+        grants.begin_lease(job);
+        grants.grant_contents(job, &readers(&[1]), [content(1)]);
+        grants.grant_contents(job, &readers(&[1, 3]), [content(2)]);
         assert!(grants.may_have(&job, account(1), &content(1)));
         assert!(grants.may_have(&job, account(3), &content(2)));
         assert!(!grants.may_have(&job, account(3), &content(1)), "not named");
@@ -204,18 +204,18 @@ mod tests {
     #[test]
     fn another_buyers_job_of_the_same_id_serves_nobody() {
         let mut grants = Grants::default();
-        grants.begin(scope(1, 7));
-        grants.grant(scope(1, 7), &readers(&[1, 3]), [content(1)]);
+        grants.begin_lease(scope(1, 7));
+        grants.grant_contents(scope(1, 7), &readers(&[1, 3]), [content(1)]);
         // A provider of both is asked to bring it for the other one.
         assert!(!grants.may_have(&scope(2, 7), account(3), &content(1)));
-        grants.begin(scope(2, 7));
+        grants.begin_lease(scope(2, 7));
         assert!(!grants.may_have(&scope(2, 7), account(3), &content(1)));
     }
 
     #[test]
     fn of_a_job_that_was_not_begun_nothing_is_granted() {
         let mut grants = Grants::default();
-        grants.grant(scope(1, 7), &readers(&[1]), [content(1)]);
+        grants.grant_contents(scope(1, 7), &readers(&[1]), [content(1)]);
         assert!(!grants.may_have(&scope(1, 7), account(1), &content(1)));
     }
 
@@ -224,17 +224,17 @@ mod tests {
         let mut grants = Grants::default();
         let jobs = u32::try_from(OVER_MAX).unwrap() + 1;
         for n in 0..jobs {
-            grants.begin(scope(1, n));
-            grants.grant(scope(1, n), &readers(&[1]), [content(n)]);
-            grants.end(scope(1, n));
+            grants.begin_lease(scope(1, n));
+            grants.grant_contents(scope(1, n), &readers(&[1]), [content(n)]);
+            grants.end_lease(scope(1, n));
         }
         assert!(!grants.may_have(&scope(1, 0), account(1), &content(0)));
         assert!(grants.may_have(&scope(1, 1), account(1), &content(1)));
         // One that goes on is none of them.
-        grants.begin(scope(1, 1));
+        grants.begin_lease(scope(1, 1));
         for n in jobs..2 * jobs {
-            grants.begin(scope(1, n));
-            grants.end(scope(1, n));
+            grants.begin_lease(scope(1, n));
+            grants.end_lease(scope(1, n));
         }
         assert!(grants.may_have(&scope(1, 1), account(1), &content(1)));
         assert_eq!(grants.contents, 1);
@@ -243,15 +243,15 @@ mod tests {
     #[test]
     fn what_was_shown_longest_ago_is_forgotten_first() {
         let mut shown = ShownContents::default();
-        assert!(shown.show(account(1), content(0)));
-        assert!(!shown.has(account(2), &content(0)));
+        assert!(shown.record_shown(account(1), content(0)));
+        assert!(!shown.has_shown(account(2), &content(0)));
         for n in 1..u32::try_from(SHOWN_MAX).unwrap() {
-            shown.show(account(2), content(n));
+            shown.record_shown(account(2), content(n));
         }
-        assert!(!shown.show(account(1), content(0)), "it is known");
-        shown.show(account(2), content(u32::MAX));
-        assert!(shown.has(account(1), &content(0)));
-        assert!(!shown.has(account(2), &content(1)));
+        assert!(!shown.record_shown(account(1), content(0)), "it is known");
+        shown.record_shown(account(2), content(u32::MAX));
+        assert!(shown.has_shown(account(1), &content(0)));
+        assert!(!shown.has_shown(account(2), &content(1)));
         assert_eq!(shown.iter().count(), SHOWN_MAX);
     }
 }

@@ -1,4 +1,5 @@
-//! Time as a core has it: told with each event, never read.
+//! Time as a core has it: the shell must tell it with each event, because a core never reads a
+//! clock.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +15,13 @@ pub struct Micros(pub u64);
 impl Micros {
     /// So many seconds.
     #[must_use]
-    pub const fn seconds(seconds: u64) -> Micros {
+    pub const fn from_seconds(seconds: u64) -> Micros {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
     /// So many milliseconds.
     #[must_use]
-    pub const fn millis(millis: u64) -> Micros {
+    pub const fn from_millis(millis: u64) -> Micros {
         Micros(millis.saturating_mul(1_000))
     }
 
@@ -40,7 +41,7 @@ impl Micros {
 /// The moment of an event, by two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
-    /// It never goes back: patience is measured by it.
+    /// It must never go back: patience is measured by it.
     pub tick: Micros,
     /// The log's clock, as far as is known here: what the market judges is judged by it.
     pub log: Millis,
@@ -58,12 +59,12 @@ impl<K: Ord> Default for Timers<K> {
 
 impl<K: Copy + Ord> Timers<K> {
     /// `kind` is over at `moment`, instead of when it was to be.
-    pub fn set(&mut self, kind: K, moment: Micros) {
+    pub fn set_timer(&mut self, kind: K, moment: Micros) {
         self.0.insert(kind, moment);
     }
 
     /// Nothing is awaited for `kind` any more.
-    pub fn stop(&mut self, kind: K) {
+    pub fn stop_timer(&mut self, kind: K) {
         self.0.remove(&kind);
     }
 
@@ -105,15 +106,15 @@ mod tests {
     #[test]
     fn the_earliest_timer_is_over_first_and_once() {
         let mut timers = Timers::default();
-        timers.set('b', Micros(3));
-        timers.set('a', Micros(9));
-        timers.set('a', Micros(2));
-        timers.set('c', Micros(20));
+        timers.set_timer('b', Micros(3));
+        timers.set_timer('a', Micros(9));
+        timers.set_timer('a', Micros(2));
+        timers.set_timer('c', Micros(20));
         assert_eq!(timers.wakes_at(), Some(Micros(2)));
         assert_eq!(timers.pop(Micros(1)), None);
         let popped: Vec<char> = std::iter::from_fn(|| timers.pop(Micros(9))).collect();
         assert_eq!(popped, ['a', 'b']);
-        timers.stop('c');
+        timers.stop_timer('c');
         assert_eq!(timers.wakes_at(), None);
     }
 }

@@ -41,21 +41,21 @@ impl<W> Default for Waits<W> {
 
 impl<W> Waits<W> {
     /// Returns a ticket for an effect without an answer.
-    pub fn unanswered(&mut self) -> Ticket {
+    pub fn new_ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
         ticket
     }
 
     /// Returns a ticket for an effect whose answer is for `wait`.
-    pub fn open(&mut self, wait: W) -> Ticket {
-        let ticket = self.unanswered();
+    pub fn open_wait(&mut self, wait: W) -> Ticket {
+        let ticket = self.new_ticket();
         self.open.insert(ticket, wait);
         ticket
     }
 
     /// Takes the purpose of the answer to `ticket`; none if it is no longer pending.
-    pub fn take(&mut self, ticket: Ticket) -> Option<W> {
+    pub fn take_wait(&mut self, ticket: Ticket) -> Option<W> {
         let wait = self.open.remove(&ticket);
         self.strays += u64::from(wait.is_none());
         wait
@@ -63,7 +63,7 @@ impl<W> Waits<W> {
 
     /// Forgets the purposes that `is_over` selects. Returns their tickets, whose effects you can
     /// stop.
-    pub fn forget(&mut self, mut is_over: impl FnMut(&W) -> bool) -> Vec<Ticket> {
+    pub fn forget_waits(&mut self, mut is_over: impl FnMut(&W) -> bool) -> Vec<Ticket> {
         let over = self.open.iter().filter(|(_, wait)| is_over(wait));
         let over: Vec<Ticket> = over.map(|(ticket, _)| *ticket).collect();
         for ticket in &over {
@@ -97,13 +97,13 @@ mod tests {
     #[test]
     fn an_answer_is_taken_once_and_not_after_its_effect_was_stopped() {
         let mut waits = Waits::default();
-        let (left, right) = (waits.open("left"), waits.open("right"));
-        assert_eq!(waits.take(left), Some("left"));
-        assert_eq!(waits.take(left), None);
-        assert_eq!(waits.forget(|wait| *wait == "right"), [right]);
-        assert_eq!(waits.take(right), None);
+        let (left, right) = (waits.open_wait("left"), waits.open_wait("right"));
+        assert_eq!(waits.take_wait(left), Some("left"));
+        assert_eq!(waits.take_wait(left), None);
+        assert_eq!(waits.forget_waits(|wait| *wait == "right"), [right]);
+        assert_eq!(waits.take_wait(right), None);
         assert_eq!(waits.strays, 2);
         assert!(waits.is_empty());
-        assert_ne!(waits.open("left"), left);
+        assert_ne!(waits.open_wait("left"), left);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A job is one or many requests, worked on in *attempts*. An attempt buys a gang of leases, its
 //! *legs*, over one plan, and sends requests through them. The core signs and pays right results.
-//! If a provider fails, the core keeps the results so far, and the next attempt does the rest
+//! If a provider fails, the core keeps the results so far, and the next attempt will do the rest
 //! without that provider.
 //!
 //! ```text
@@ -61,7 +61,7 @@ use crate::lease::{Request, THINGS_MAX};
 pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
-pub use money::{bid, holds};
+pub use money::{bid_for_leg, escrow_and_duration};
 pub use plan::{Exclusion, Plan, PlanRequest, Work};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
@@ -162,7 +162,7 @@ impl JobCore {
             command: core.spec.command.clone(),
             at: now.log,
         };
-        core.record(vec![began], Wait::Began);
+        core.record_facts(vec![began], Wait::Began);
         (core.clone_without_effects(), core.effects)
     }
 
@@ -212,7 +212,8 @@ impl JobCore {
             effects: Vec::new(),
         };
         if let Some(deadline) = core.spec.limits.deadline {
-            core.timers.set(Timer::Deadline, now.tick.plus(deadline));
+            core.timers
+                .set_timer(Timer::Deadline, now.tick.plus(deadline));
         }
         core
     }
@@ -232,21 +233,21 @@ impl JobCore {
             log: now.log,
         };
         if !self.is_over() {
-            self.take(event);
+            self.handle_event(event);
             self.settle_down();
         }
         self.assert_bounds();
         std::mem::take(&mut self.effects)
     }
 
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         match event {
             Event::NewRequest { request, size } => self.on_request(request, size),
             Event::NoMore => {
                 self.no_more = true;
                 self.fill_running();
             }
-            Event::Cancel => self.end(End::Cancelled),
+            Event::Cancel => self.end_job(End::Cancelled),
             Event::Said { leg, word } => self.on_said(leg, word),
             Event::Gone { leg, why } => self.on_gone(leg, why),
             Event::Changed(lease) => self.on_changed(&lease),
@@ -256,7 +257,7 @@ impl JobCore {
                 }
             }
             Event::Answer { ticket, answer } => {
-                if let Some(wait) = self.waits.take(ticket) {
+                if let Some(wait) = self.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
             }
@@ -307,16 +308,16 @@ impl JobCore {
             Wait::Buy(errand) => self.on_bought(errand, answer),
             Wait::Adopt(errand) => self.on_adopted(errand, answer),
             Wait::Find(n) => self.on_found(n, answer),
-            Wait::RecordAttempt(n) => self.serve(n),
+            Wait::RecordAttempt(n) => self.serve_contents(n),
             Wait::Serve(n) => self.on_served(n, answer),
             Wait::FetchAnswer { leg, request, name } => {
                 self.on_answer_fetched(leg, request, name, answer);
             }
-            Wait::FetchKept { leg, name, id } => self.on_kept_fetched(leg, (name, id), answer),
+            Wait::FetchKept { leg, name, id } => self.on_kept_fetched(leg, name, id, answer),
             Wait::FetchGiven { leg, name } => self.on_given_fetched(leg, name, answer),
             Wait::FindPast { request } => self.on_makers_found(request, &answer),
             Wait::FetchPast { request, name, id } => {
-                self.on_past_fetched(request, (name, id), &answer);
+                self.on_past_fetched(request, name, id, &answer);
             }
             Wait::FetchPair { pair, is_left } => self.on_pair_fetched(pair, is_left, answer),
             Wait::Compare { pair } => self.on_compared(pair, answer),
@@ -349,22 +350,22 @@ impl JobCore {
             Wait::LookToExtend(n) => self.on_looked_to_extend(n, answer),
             Wait::LookPast => self.on_past_seen(answer),
             Wait::LookLast => self.on_last_seen(answer),
-            Wait::RecordOver => self.close(),
+            Wait::RecordOver => self.close_job(),
         }
     }
 
     fn on_not_written(&mut self, wait: &Wait, why: String) {
         match wait {
-            Wait::RecordOver => self.close(),
+            Wait::RecordOver => self.close_job(),
             Wait::RecordRefused { leg, lease, .. } => {
                 let (leg, lease) = (*leg, *lease);
-                self.end(End::Failed(Reason::Journal(why)));
+                self.end_job(End::Failed(Reason::Journal(why)));
                 // Silence might pay for the lease. The core disputes it although no journal records
                 // that, and sends no reason that no journal has.
-                self.effect(Action::Hang { leg });
-                self.dispute(lease);
+                self.push_effect(Action::Hang { leg });
+                self.dispute_lease(lease);
             }
-            _ => self.end(End::Failed(Reason::Journal(why))),
+            _ => self.end_job(End::Failed(Reason::Journal(why))),
         }
     }
 
@@ -372,7 +373,7 @@ impl JobCore {
         match timer {
             Timer::Deadline => {
                 let deadline = self.spec.limits.deadline.unwrap_or_default();
-                self.end(End::Failed(Reason::Late(deadline)));
+                self.end_job(End::Failed(Reason::Late(deadline)));
             }
             Timer::LookAgain(errand) => self.look_again(errand),
             Timer::SendUntil(n) => self.on_send_over(n),
@@ -385,31 +386,31 @@ impl JobCore {
             Timer::Patience { leg, request, part } => self.on_slow(leg, request, part),
             Timer::Wrap(leg) => self.on_late(leg),
             Timer::AskAgain(leg) => self.ask_again(leg),
-            Timer::Decide(leg) => self.decide(leg),
+            Timer::Decide(leg) => self.refuse_doubtful_leg(leg),
             Timer::LookLast => self.look_last(),
         }
     }
 
     /// Takes every step that needs no answer.
     fn settle_down(&mut self) {
-        while self.ending.is_none() && self.step() {}
+        while self.ending.is_none() && self.take_step() {}
         if self.ending.is_some() {
             self.step_out();
         }
-        self.observe();
-        self.follow();
+        self.observe_work();
+        self.follow_leases();
     }
 
     /// Takes one step and returns whether another may follow.
-    fn step(&mut self) -> bool {
+    fn take_step(&mut self) -> bool {
         if !self.has_begun {
             return false;
         }
         let numbers: Vec<u32> = self.attempts.keys().copied().collect();
-        if numbers.into_iter().any(|n| self.judge(n)) {
+        if numbers.into_iter().any(|n| self.judge_attempt(n)) {
             return true;
         }
-        self.advance(Errand::Check) || self.advance(Errand::Main)
+        self.advance_errand(Errand::Check) || self.advance_errand(Errand::Main)
     }
 
     /// Returns the moment at which you must send [`Event::Woke`], if any.
@@ -445,7 +446,7 @@ impl JobCore {
     #[must_use]
     pub fn digest(&self) -> ContentId {
         let words = postcard::to_allocvec(self).expect("what it remembers can be written");
-        ContentId::of(&words)
+        ContentId::for_content(&words)
     }
 
     fn assert_bounds(&self) {
@@ -460,7 +461,7 @@ impl JobCore {
     ///
     /// # Panics
     /// Panics if an invariant is broken, which is a fault of this code.
-    pub fn audit(&self) {
+    pub fn assert_invariants(&self) {
         self.assert_bounds();
         let mains = self.attempts.values();
         let mains = mains.filter(|it| it.judging != Judging::Doubting);
@@ -468,7 +469,7 @@ impl JobCore {
         assert!(mains.len() <= 1, "one attempt runs at a time");
         assert!(checks.len() <= mains.len(), "and one that decides about it");
         for (n, attempt) in &self.attempts {
-            attempt.audit(*n);
+            attempt.assert_invariants(*n);
             assert!(*n < self.next_attempt, "no number is given twice");
         }
         for (timer, _) in self.timers.iter() {
@@ -517,22 +518,23 @@ impl JobCore {
         }
     }
 
-    fn effect(&mut self, action: Action) -> Ticket {
-        let ticket = self.waits.unanswered();
+    fn push_effect(&mut self, action: Action) -> Ticket {
+        let ticket = self.waits.new_ticket();
         self.effects.push(Effect { ticket, action });
         ticket
     }
 
-    fn ask(&mut self, action: Action, wait: Wait) {
-        let ticket = self.waits.open(wait);
+    fn request_effect(&mut self, action: Action, wait: Wait) {
+        let ticket = self.waits.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
     /// Fetches a content that an attempt made.
-    fn fetch(
+    fn fetch_content(
         &mut self,
         n: u32,
-        (name, id): (String, ContentId),
+        name: String,
+        id: ContentId,
         holders: Vec<AccountKey>,
         wait: Wait,
     ) {
@@ -542,35 +544,35 @@ impl JobCore {
             id,
             holders,
         };
-        self.ask(fetch, wait);
+        self.request_effect(fetch, wait);
     }
 
-    fn record(&mut self, facts: Vec<Fact>, wait: Wait) {
-        self.ask(Action::Record(facts), wait);
+    fn record_facts(&mut self, facts: Vec<Fact>, wait: Wait) {
+        self.request_effect(Action::Record(facts), wait);
     }
 
-    fn tell(&mut self, event: JobEvent) {
-        self.effect(Action::Tell(event));
+    fn report_event(&mut self, event: JobEvent) {
+        self.push_effect(Action::Tell(event));
     }
 
-    fn command(&mut self, command: souk_market::Command, wait: Wait) {
-        self.ask(Action::Command(Box::new(command)), wait);
+    fn submit_command(&mut self, command: souk_market::Command, wait: Wait) {
+        self.request_effect(Action::Command(Box::new(command)), wait);
     }
 
     /// Cancels the effects whose purpose is over.
-    fn stop(&mut self, is_over: impl FnMut(&Wait) -> bool) {
-        for ticket in self.waits.forget(is_over) {
-            self.effect(Action::Stop(ticket));
+    fn stop_effects(&mut self, is_over: impl FnMut(&Wait) -> bool) {
+        for ticket in self.waits.forget_waits(is_over) {
+            self.push_effect(Action::Stop(ticket));
         }
     }
 
     /// Returns the ids of all attempts that may have bought leases.
-    fn ids(&self) -> Vec<souk_market::JobId> {
+    fn attempt_ids(&self) -> Vec<souk_market::JobId> {
         let numbers = 0..=self.next_attempt;
         numbers.map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
-    fn pursuit(&mut self, errand: Errand) -> &mut Pursuit {
+    fn pursuit_mut(&mut self, errand: Errand) -> &mut Pursuit {
         match errand {
             Errand::Main => &mut self.main,
             Errand::Check => {
@@ -580,13 +582,13 @@ impl JobCore {
         }
     }
 
-    fn attempt(&mut self, n: u32) -> &mut Attempt {
+    fn attempt_mut(&mut self, n: u32) -> &mut Attempt {
         let attempt = self.attempts.get_mut(&n);
         attempt.expect("what is awaited of an attempt is stopped with it")
     }
 
     /// Returns the question that a check must decide.
-    fn question(&mut self) -> Option<&mut Question> {
+    fn question_mut(&mut self) -> Option<&mut Question> {
         let of = self.check.as_ref()?.of;
         self.attempts.get_mut(&of)?.questions.first_mut()
     }

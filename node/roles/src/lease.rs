@@ -7,8 +7,8 @@
 //! The answer is an [`OfferAnswer`], and the stream can then carry the next offer. The tensor does
 //! not pass through the buyer.
 //!
-//! Every word comes from a peer: the receiver checks it, refuses it if it is wrong, and never
-//! trusts it.
+//! Every word comes from a peer: the receiver must check it, refuse it if it is wrong, and never
+//! trust it.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub const WINDOW_MAX: u32 = 64;
 /// The longest opening in bytes, with room for the names of some ten thousands of weights.
 pub const OPENING_BYTES_MAX: usize = 4 << 20;
 
-/// The longest later word in bytes: a receipt with the most tensors it may name, or the inputs of
+/// The longest later word in bytes: a receipt with the most tensors it can name, or the inputs of
 /// one request.
 pub const WORD_BYTES_MAX: usize = 512 << 10;
 
@@ -33,7 +33,7 @@ pub const WORD_BYTES_MAX: usize = 512 << 10;
 pub const THINGS_MAX: usize = 16_384;
 
 /// How often a provider sends a heartbeat.
-pub const ALIVE_PERIOD: Micros = Micros::seconds(2);
+pub const ALIVE_PERIOD: Micros = Micros::from_seconds(2);
 
 /// The most bytes of a peer's text that the receiver keeps.
 pub const TEXT_BYTES_MAX: usize = 256;
@@ -44,7 +44,7 @@ pub const SESSION_TENSORS_MAX: usize = 8192;
 
 /// The shortest run to measure a speed by: shorter ones say more about clocks than about the
 /// device.
-pub const TELLING_RUN: Micros = Micros::millis(20);
+pub const TELLING_RUN: Micros = Micros::from_millis(20);
 
 /// The device time that a receipt bills if no work was done.
 pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
@@ -78,7 +78,7 @@ pub struct Start {
     /// at work, the lower begins no part. It has no effect on other buyers' leases.
     pub priority: u8,
     /// The number of sequences of a session, or 0 if it is no session. In a session, parts keep the
-    /// states of their graphs from request to request of a sequence, requests may differ in shape,
+    /// states of their graphs from request to request of a sequence, requests can differ in shape,
     /// and the receipt names all outputs by one hash.
     pub sequences: u32,
     /// The first request.
@@ -367,12 +367,12 @@ impl Start {
             [part] => part.graph,
             parts => {
                 let ids: Vec<u8> = parts.iter().flat_map(|p| *p.graph.as_bytes()).collect();
-                ContentId::of(&ids)
+                ContentId::for_content(&ids)
             }
         }
     }
 
-    /// Returns the most tensors that requests may bring or make in this lease.
+    /// Returns the most tensors that requests can bring or make in this lease.
     #[must_use]
     pub fn tensors_max(&self) -> usize {
         match self.sequences {
@@ -383,14 +383,15 @@ impl Start {
 
     /// Returns the number of tensors that each request makes.
     #[must_use]
-    pub fn outputs(&self) -> usize {
+    pub fn output_count(&self) -> usize {
         self.parts.iter().map(|part| part.outputs.len()).sum()
     }
 
     /// Returns whether it contains work and is not too large to check.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
-        let takers = |part: &Part| -> usize { part.outputs.iter().map(Output::takers).sum() };
+        let takers =
+            |part: &Part| -> usize { part.outputs.iter().map(Output::consumer_count).sum() };
         let of = |part: &Part| 1 + part.inputs.len() + part.outputs.len() + takers(part);
         let things = self.peers.len() + self.parts.iter().map(of).sum::<usize>();
         let is_small = things <= THINGS_MAX && self.sequences <= WINDOW_MAX;
@@ -398,7 +399,7 @@ impl Start {
     }
 
     /// Returns the inputs that the buyer holds, in the order of parts and inputs.
-    fn given(&self) -> impl Iterator<Item = &Input> {
+    fn buyer_inputs(&self) -> impl Iterator<Item = &Input> {
         let inputs = self.parts.iter().flat_map(|part| &part.inputs);
         inputs.filter(|input| input.source == Source::Buyer)
     }
@@ -406,7 +407,7 @@ impl Start {
     /// Returns whether a later request of an existing sequence names the buyer's inputs and no
     /// others. It may omit inputs that are fed.
     #[must_use]
-    pub fn gives(&self, request: &Request) -> bool {
+    pub fn is_complete_request(&self, request: &Request) -> bool {
         self.left_out(request).is_some()
     }
 
@@ -422,10 +423,15 @@ impl Start {
         if request.inputs.len() > THINGS_MAX || request.sequence >= self.sequences.max(1) {
             return None;
         }
-        let asked: BTreeSet<&str> = self.given().map(|input| input.name.as_str()).collect();
+        let asked: BTreeSet<&str> = self
+            .buyer_inputs()
+            .map(|input| input.name.as_str())
+            .collect();
         let given = request.inputs.iter().map(|(name, _)| name.as_str());
         let given: BTreeSet<&str> = given.collect();
-        let mut left = self.given().filter(|it| !given.contains(it.name.as_str()));
+        let mut left = self
+            .buyer_inputs()
+            .filter(|it| !given.contains(it.name.as_str()));
         let is_right = given.len() == request.inputs.len()
             && given.is_subset(&asked)
             && left.all(|input| input.fed.is_some());
@@ -447,7 +453,7 @@ impl Request {
 }
 
 impl Output {
-    fn takers(&self) -> usize {
+    fn consumer_count(&self) -> usize {
         self.consumers.len()
     }
 }
@@ -469,12 +475,12 @@ impl UntakenOffer {
 pub fn transcript<'a>(made: impl IntoIterator<Item = &'a ContentId>) -> Option<ContentId> {
     let ids: BTreeSet<&[u8]> = made.into_iter().map(|id| &id.as_bytes()[..]).collect();
     let ids: Vec<&[u8]> = ids.into_iter().collect();
-    (!ids.is_empty()).then(|| ContentId::of(&ids.concat()))
+    (!ids.is_empty()).then(|| ContentId::for_content(&ids.concat()))
 }
 
 /// Cuts a peer's text to its first [`TEXT_BYTES_MAX`] bytes, in whole characters.
 #[must_use]
-pub fn cut(mut text: String) -> String {
+pub fn truncate_text(mut text: String) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -488,7 +494,7 @@ mod tests {
     use super::*;
 
     fn start(inputs: usize) -> Start {
-        let id = ContentId::of(b"graph");
+        let id = ContentId::for_content(b"graph");
         let input = |number: usize| Input {
             name: format!("x{number}"),
             source: Source::Buyer,
@@ -505,7 +511,7 @@ mod tests {
                 is_wanted: false,
             }],
             flops: 1 << 40,
-            expected: Micros::millis(3),
+            expected: Micros::from_millis(3),
         };
         let given = (0..inputs).map(|number| (format!("x{number}"), id));
         Start {
@@ -554,18 +560,21 @@ mod tests {
     #[test]
     fn a_request_gives_what_is_asked_and_nothing_else() {
         let start = start(2);
-        assert!(start.gives(&start.first));
+        assert!(start.is_complete_request(&start.first));
         let mut less = start.first.clone();
         less.inputs.pop();
-        assert!(!start.gives(&less));
+        assert!(!start.is_complete_request(&less));
         let mut more = start.first.clone();
-        more.inputs.push(("z".into(), ContentId::of(b"z")));
-        assert!(!start.gives(&more));
+        more.inputs.push(("z".into(), ContentId::for_content(b"z")));
+        assert!(!start.is_complete_request(&more));
         let second = Request {
             sequence: 1,
             ..start.first.clone()
         };
-        assert!(!start.gives(&second), "it is no session of two sequences");
+        assert!(
+            !start.is_complete_request(&second),
+            "it is no session of two sequences"
+        );
     }
 
     #[test]
@@ -578,12 +587,15 @@ mod tests {
         });
         let mut less = start.first.clone();
         let last = less.inputs.pop().unwrap();
-        assert!(start.gives(&less) && !start.gives_all(&less));
-        assert!(start.gives(&start.first) && start.gives_all(&start.first));
+        assert!(start.is_complete_request(&less) && !start.gives_all(&less));
+        assert!(start.is_complete_request(&start.first) && start.gives_all(&start.first));
         less.inputs.clear();
-        assert!(!start.gives(&less), "the first input is not fed");
+        assert!(
+            !start.is_complete_request(&less),
+            "the first input is not fed"
+        );
         less.inputs = vec![last.clone(), last];
-        assert!(!start.gives(&less), "twice is not both");
+        assert!(!start.is_complete_request(&less), "twice is not both");
         start.first.inputs.pop();
         assert!(!start.is_bounded(), "nothing comes before the first");
     }
@@ -591,9 +603,9 @@ mod tests {
     #[test]
     fn a_receipt_of_one_part_names_its_graph_and_one_of_two_the_hash_of_both() {
         let start = start(1);
-        assert_eq!(start.graph_of(1), ContentId::of(b"graph"));
-        let both = [*ContentId::of(b"graph").as_bytes(); 2].concat();
-        assert_eq!(start.graph_of(2), ContentId::of(&both));
+        assert_eq!(start.graph_of(1), ContentId::for_content(b"graph"));
+        let both = [*ContentId::for_content(b"graph").as_bytes(); 2].concat();
+        assert_eq!(start.graph_of(2), ContentId::for_content(&both));
     }
 
     #[test]
@@ -606,7 +618,7 @@ mod tests {
                 to: LeaseId(2),
                 request: 0,
                 name: "y".into(),
-                tensor: ContentId::of(b"y"),
+                tensor: ContentId::for_content(b"y"),
             },
             why: String::new(),
         };
@@ -621,8 +633,8 @@ mod tests {
 
     #[test]
     fn what_a_peer_says_is_cut_between_characters() {
-        assert_eq!(cut("short".into()), "short");
-        let long = cut("ä".repeat(200));
+        assert_eq!(truncate_text("short".into()), "short");
+        let long = truncate_text("ä".repeat(200));
         assert_eq!(long, "ä".repeat(TEXT_BYTES_MAX / 2));
     }
 }

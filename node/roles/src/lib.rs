@@ -1,10 +1,10 @@
 //! The decisions of a node's roles: synchronous state machines, `apply(now, event) -> effects`.
 //!
 //! A core knows no clock, thread, lock, network, disk, randomness or device. It receives events and
-//! returns effects as data; its driver carries them out and reports the answers. Two drivers run
+//! returns effects as data; its driver must carry them out and report the answers. Two drivers run
 //! the same cores: a node's shells, with libp2p and files, and the seeded simulator, with neither.
 //!
-//! For example, a core decides which peers may fetch a content:
+//! For example, a core decides which peers can fetch a content:
 //!
 //! ```
 //! use std::collections::BTreeSet;
@@ -18,11 +18,11 @@
 //!     AccountKey::from(&SigningKey::from_bytes(&[seed; 32]))
 //! });
 //! let job = Scope { buyer, job: JobId([7; 32]) };
-//! let weights = ContentId::of(b"weights");
+//! let weights = ContentId::for_content(b"weights");
 //!
 //! let mut grants = Grants::default();
-//! grants.begin(job);
-//! grants.grant(job, &Arc::new(BTreeSet::from([buyer, seller])), [weights]);
+//! grants.begin_lease(job);
+//! grants.grant_contents(job, &Arc::new(BTreeSet::from([buyer, seller])), [weights]);
 //! assert!(grants.may_have(&job, seller, &weights));
 //! // To know its hash gives nobody a content.
 //! assert!(!grants.may_have(&job, stranger, &weights));

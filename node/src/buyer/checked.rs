@@ -20,7 +20,7 @@ pub const PLANS_FOLDER: &str = "buyer/plans";
 /// How many plans are remembered; a plan is submitted soon or not at all.
 const PLANS_MAX: usize = 256;
 
-/// The fewest digits of a hash that name a plan.
+/// A user must give at least this many digits of a hash to name a plan.
 const DIGITS_MIN: usize = 8;
 
 /// A plan as the user saw it.
@@ -84,7 +84,7 @@ pub enum PlanRefusal {
 }
 
 /// Returns the one remembered plan whose hash begins with these digits.
-fn shown(folder: &Path, begins: &str) -> Option<ShownPlan> {
+fn find_plan(folder: &Path, begins: &str) -> Option<ShownPlan> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut found = names.filter(|name| name.starts_with(begins));
@@ -110,7 +110,7 @@ impl ShownPlan {
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn remember(&self, folder: &Path) -> Result<(), ConfigError> {
+    pub fn save_plan(&self, folder: &Path) -> Result<(), ConfigError> {
         let failed = |source| ConfigError::File {
             path: folder.to_owned(),
             source,
@@ -120,16 +120,21 @@ impl ShownPlan {
         config::write(&folder.join(format!("{}.json", self.hash)), self)
     }
 
-    /// Compares this plan with the one whose hash is `wanted` or begins with it. It may cost and
-    /// take `percent` more.
+    /// Compares this plan with the one whose hash is `wanted` or begins with it. It can cost and
+    /// take up to `percent` more.
     ///
     /// # Errors
     /// [`PlanRefusal`]: the difference that is too large.
-    pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), PlanRefusal> {
+    pub fn check_against_stored(
+        &self,
+        folder: &Path,
+        wanted: &str,
+        percent: f64,
+    ) -> Result<(), PlanRefusal> {
         let is_name =
             wanted.len() >= DIGITS_MIN && wanted.bytes().all(|byte| byte.is_ascii_hexdigit());
         let is_same = is_name && self.hash.to_string().starts_with(wanted);
-        let then = is_name.then(|| shown(folder, wanted)).flatten();
+        let then = is_name.then(|| find_plan(folder, wanted)).flatten();
         let wanted = wanted.to_owned();
         let Some(then) = then else {
             if is_same {
@@ -172,7 +177,7 @@ fn forget_oldest(folder: &Path) {
         .collect();
     if files.len() >= PLANS_MAX {
         files.sort();
-        // A later call removes a file that this one could not.
+        // A later call will remove a file that this one could not.
         let _ = fs::remove_file(&files[0].1);
     }
 }
@@ -184,8 +189,8 @@ mod tests {
     fn shown(word: &[u8], price: u64, seconds: f64) -> ShownPlan {
         ShownPlan {
             format: FORMAT,
-            hash: ContentId::of(word),
-            subject: ContentId::of(b"model"),
+            hash: ContentId::for_content(word),
+            subject: ContentId::for_content(b"model"),
             price: Credits(price),
             seconds,
         }
@@ -195,7 +200,7 @@ mod tests {
     fn a_plan_that_is_the_same_needs_no_record() {
         let folder = tempfile::tempdir().unwrap();
         let now = shown(b"a", 1, 1.0);
-        now.check(folder.path(), &now.hash.to_string(), 0.0)
+        now.check_against_stored(folder.path(), &now.hash.to_string(), 0.0)
             .unwrap();
     }
 
@@ -203,10 +208,10 @@ mod tests {
     fn a_plan_that_is_the_same_may_not_have_become_dearer() {
         let folder = tempfile::tempdir().unwrap();
         let then = shown(b"a", 1_000, 1.0);
-        then.remember(folder.path()).unwrap();
+        then.save_plan(folder.path()).unwrap();
         let check = |price, seconds, percent| {
             let now = shown(b"a", price, seconds);
-            now.check(folder.path(), &now.hash.to_string(), percent)
+            now.check_against_stored(folder.path(), &now.hash.to_string(), percent)
         };
         check(1_050, 9.0, 5.0).unwrap();
         let refused = check(3_600, 1.0, 5.0).unwrap_err();
@@ -217,8 +222,9 @@ mod tests {
     fn the_book_may_move_as_far_as_allowed() {
         let folder = tempfile::tempdir().unwrap();
         let then = shown(b"a", 100, 1.0);
-        then.remember(folder.path()).unwrap();
-        let check = |now: ShownPlan| now.check(folder.path(), &then.hash.to_string(), 5.0);
+        then.save_plan(folder.path()).unwrap();
+        let check =
+            |now: ShownPlan| now.check_against_stored(folder.path(), &then.hash.to_string(), 5.0);
         check(shown(b"b", 105, 1.0)).unwrap();
         assert!(matches!(
             check(shown(b"b", 106, 1.0)),
@@ -229,7 +235,7 @@ mod tests {
             Err(PlanRefusal::Time { .. })
         ));
         let other = ShownPlan {
-            subject: ContentId::of(b"other"),
+            subject: ContentId::for_content(b"other"),
             ..shown(b"b", 90, 1.0)
         };
         assert!(matches!(check(other), Err(PlanRefusal::Subject { .. })));
@@ -238,7 +244,8 @@ mod tests {
     #[test]
     fn a_hash_never_shown_is_said_to_be_so() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = shown(b"b", 1, 1.0).check(folder.path(), "../../etc/passwd", 5.0);
+        let refused =
+            shown(b"b", 1, 1.0).check_against_stored(folder.path(), "../../etc/passwd", 5.0);
         assert!(matches!(refused, Err(PlanRefusal::Unknown { .. })));
     }
 }

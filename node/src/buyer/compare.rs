@@ -2,7 +2,7 @@
 //!
 //! Devices add in different orders and fuse different operations, so equal work gives equal results
 //! only up to rounding. The tolerance depends on the operators that computed a value: sums over
-//! many products may differ by more than a copy. Integers and truth values must be equal to the
+//! many products can differ by more than a copy. Integers and truth values must be equal to the
 //! bit, and NaN must be at the same places.
 
 use souk_memory::Tensor;
@@ -16,7 +16,7 @@ pub(super) struct Tolerance(pub(super) f64);
 
 /// Returns the tolerance of a part's outputs: that of its least exact operator, in single
 /// precision.
-pub(super) fn tolerance(graph: &Graph, part: &Subgraph) -> Tolerance {
+pub(super) fn part_tolerance(graph: &Graph, part: &Subgraph) -> Tolerance {
     let nodes = part.nodes.iter().map(|node| graph.node(*node).cost.class);
     let worst = nodes.map(class_tolerance).fold(0.0, f64::max);
     Tolerance(worst)
@@ -35,7 +35,7 @@ fn class_tolerance(class: OperatorClass) -> f64 {
 }
 
 /// Returns whether two tensors are equal within a tolerance.
-pub(super) fn agree(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
+pub(super) fn is_within_tolerance(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
     if a.dtype() != b.dtype() || a.dims() != b.dims() {
         return false;
     }
@@ -49,7 +49,11 @@ pub(super) fn agree(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
         return false;
     };
     // Half precision rounds 2^13 times as coarsely as single, double far less.
-    let coarse = if a.dtype().bits() < 32 { 16.0 } else { 1.0 };
+    let coarse = if a.dtype().bit_width() < 32 {
+        16.0
+    } else {
+        1.0
+    };
     let finite = a_values
         .iter()
         .chain(&b_values)
@@ -71,17 +75,17 @@ mod tests {
     #[test]
     fn rounding_is_granted_and_no_more() {
         let within = Tolerance(1e-4);
-        assert!(agree(
+        assert!(is_within_tolerance(
             &floats([1.0, 2.0, 3.0]),
             &floats([1.0001, 2.0, 3.0]),
             within
         ));
-        assert!(!agree(
+        assert!(!is_within_tolerance(
             &floats([1.0, 2.0, 3.0]),
             &floats([1.001, 2.0, 3.0]),
             within
         ));
-        assert!(!agree(
+        assert!(!is_within_tolerance(
             &floats([1.0, 2.0, 3.0]),
             &floats([1.0001, 2.0, 3.0]),
             Tolerance(0.0)
@@ -92,17 +96,17 @@ mod tests {
     fn what_is_no_number_must_be_in_the_same_place() {
         let within = Tolerance(1e-3);
         let (nan, infinite) = (f32::NAN, f32::INFINITY);
-        assert!(agree(
+        assert!(is_within_tolerance(
             &floats([nan, infinite, 1.0]),
             &floats([nan, infinite, 1.0]),
             within
         ));
-        assert!(!agree(
+        assert!(!is_within_tolerance(
             &floats([nan, 1.0, 1.0]),
             &floats([1.0, 1.0, 1.0]),
             within
         ));
-        assert!(!agree(
+        assert!(!is_within_tolerance(
             &floats([infinite, 1.0, 1.0]),
             &floats([1.0, 1.0, 1.0]),
             within
@@ -112,7 +116,15 @@ mod tests {
     #[test]
     fn whole_numbers_are_equal_or_not() {
         let ints = |values: [i64; 2]| Tensor::from_vec([2], values.to_vec()).unwrap();
-        assert!(agree(&ints([1, 2]), &ints([1, 2]), Tolerance(1.0)));
-        assert!(!agree(&ints([1, 2]), &ints([1, 3]), Tolerance(1.0)));
+        assert!(is_within_tolerance(
+            &ints([1, 2]),
+            &ints([1, 2]),
+            Tolerance(1.0)
+        ));
+        assert!(!is_within_tolerance(
+            &ints([1, 2]),
+            &ints([1, 3]),
+            Tolerance(1.0)
+        ));
     }
 }

@@ -8,7 +8,8 @@ use crate::client::trader::{TradeError, Trader};
 /// Returns how many it ended.
 ///
 /// # Errors
-/// When no validator answers, or the market refuses.
+/// When no validator answers, or the market refuses. You can then call this again: it skips the
+/// leases that have ended.
 pub async fn end_leases(trader: &Trader, ids: &[JobId]) -> Result<u32, TradeError> {
     let mut ended = 0;
     for lease in trader.broker().job_leases(trader.account(), ids).await? {

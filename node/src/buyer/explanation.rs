@@ -11,8 +11,8 @@ use super::told_event::ToldEvent;
 #[must_use]
 pub fn to_json(record: &Record, files: &JobFiles) -> Value {
     json!({
-        "job": record.name, "state": record.state, "plan": files.plan().map(|plan| plan.plan),
-        "went_wrong": went_wrong(files).iter().map(told).collect::<Vec<_>>(),
+        "job": record.name, "state": record.state, "plan": files.read_plan().map(|plan| plan.plan),
+        "went_wrong": went_wrong(files).iter().map(describe_event).collect::<Vec<_>>(),
     })
 }
 
@@ -24,13 +24,13 @@ pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
         matches!(event, JobEvent::Retrying { .. } | JobEvent::Refused { .. })
     };
     files
-        .events()
+        .read_events()
         .into_iter()
         .enumerate()
         .filter(is_wrong)
         .collect()
 }
 
-fn told((number, happened): &(usize, TimedEvent)) -> ToldEvent {
+fn describe_event((number, happened): &(usize, TimedEvent)) -> ToldEvent {
     ToldEvent::new(*number, happened)
 }

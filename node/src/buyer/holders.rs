@@ -1,7 +1,7 @@
 //! Decides in which order a buyer asks the providers that hold a content.
 //!
-//! An id names the bytes, so every holder has the same: the buyer first asks the holder with the
-//! fastest measured link, and the others if that one fails.
+//! An id names the bytes, so the buyer can ask any holder: it begins with the one that has the
+//! fastest measured link, and asks the others if that one fails.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use souk_market::AccountKey;
 use crate::content::links::Links;
 use crate::folder::key;
 
-/// The length by which links are compared: only the maker of an output knows its real length.
+/// The length by which links are compared: only the maker of an output can know its real length.
 const USUAL_BYTES: f64 = (1 << 20) as f64;
 
 /// Returns the holders by their expected time; those without a measurement come last, in the given
@@ -22,7 +22,7 @@ pub(super) fn in_order(
     (links, now_ms): (&Links, u64),
 ) -> Vec<PeerId> {
     let time = |holder: &AccountKey| {
-        let seen = links.between(*holder, here)?;
+        let seen = links.link_between(*holder, here)?;
         let bytes_per_second = seen.bytes_per_second(now_ms)?;
         let latency = seen.latency_seconds(now_ms).unwrap_or(0.0);
         Duration::try_from_secs_f64(latency + USUAL_BYTES / bytes_per_second).ok()
@@ -55,14 +55,14 @@ mod tests {
             latency_micros: Some(100),
             way: Carrier::Stream,
         };
-        links.observe(from, HERE, sample);
+        links.record_sample(from, HERE, sample);
     }
 
     #[test]
     fn what_several_have_is_asked_for_where_it_comes_from_soonest() {
-        let links = Links::open(None);
+        let links = Links::load_or_default(None);
         let [slow, quick, unseen, other] =
-            [(); 4].map(|()| AccountKey(NodeKey::generate().public()));
+            [(); 4].map(|()| AccountKey(NodeKey::generate().public_key()));
         see(&links, slow, 100_000);
         see(&links, quick, 1_000);
         let order = |holders: &[AccountKey]| in_order(holders, HERE, (&links, NOW_MS));

@@ -76,18 +76,18 @@ pub struct Limits {
     pub reputation_min: Permille,
     /// On how many providers each part runs, 1 or 2: with two, the job compares their results.
     pub copies: usize,
-    /// Whether providers may take devices back, with the notice they state. The job keeps the
+    /// Whether providers can take devices back, with the notice they state. The job keeps the
     /// values that were computed by then.
     pub spot: bool,
     /// The longest run of a model whose time is not known before it runs, for example because of a
-    /// loop whose count comes in the run: until then the buyer extends its leases.
+    /// loop whose count comes in the run: until then the buyer will extend its leases.
     pub time_max: Duration,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
     /// Requests that go through the model one after the other; 1 for a single run.
     pub requests: u32,
     /// How many sequences a session has; 0 if the job is no session. The providers of a session
-    /// keep the model's states of each sequence, and the shapes of its requests may differ. Such a
+    /// keep the model's states of each sequence, and the shapes of its requests can differ. Such a
     /// job ends with its leases.
     pub sequences: u32,
     /// The priority among this buyer's own jobs that want the same devices; none: the job waits for
@@ -143,7 +143,7 @@ pub enum Priority {
 
 impl Limits {
     /// Converts the limits into those of the job's core.
-    pub(super) fn told(&self) -> souk_roles::job::Limits {
+    pub(super) fn to_core_limits(&self) -> souk_roles::job::Limits {
         let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         souk_roles::job::Limits {

@@ -56,7 +56,7 @@ pub struct TimedEvent {
 impl TimedEvent {
     /// Returns an event that happens now.
     #[must_use]
-    pub fn now(event: JobEvent) -> TimedEvent {
+    pub fn new_now(event: JobEvent) -> TimedEvent {
         TimedEvent {
             at_ms: unix_ms(),
             event,
@@ -80,14 +80,14 @@ impl JobFiles {
 
     /// Appends an event.
     pub fn add(&self, happened: &TimedEvent) {
-        if let Err(error) = self.append(happened) {
+        if let Err(error) = self.append_event(happened) {
             tracing::debug!(%error, "an event of the job is not kept");
         }
     }
 
     /// Stores the timeline of the devices, merged with those of the job's earlier lives.
     pub fn keep_timeline(&self, timeline: &Timeline) {
-        let mut all = self.timeline();
+        let mut all = self.read_timeline();
         all.merge(timeline.clone());
         self.write(
             "timeline.json",
@@ -97,19 +97,19 @@ impl JobFiles {
 
     /// Returns the plan, if it is stored.
     #[must_use]
-    pub fn plan(&self) -> Option<KeptPlan> {
+    pub fn read_plan(&self) -> Option<KeptPlan> {
         self.read("plan.json")
     }
 
     /// Returns the stored timeline of the devices.
     #[must_use]
-    pub fn timeline(&self) -> Timeline {
+    pub fn read_timeline(&self) -> Timeline {
         self.read("timeline.json").unwrap_or_default()
     }
 
     /// Returns the events, oldest first, without incomplete lines.
     #[must_use]
-    pub fn events(&self) -> Vec<TimedEvent> {
+    pub fn read_events(&self) -> Vec<TimedEvent> {
         let bytes = fs::read(self.events_path()).unwrap_or_default();
         let whole = bytes
             .split_inclusive(|byte| *byte == b'\n')
@@ -122,32 +122,34 @@ impl JobFiles {
     /// Returns the receipts with both signatures, by lease. A lease that was signed for in two
     /// lives has the same receipt in both.
     #[must_use]
-    pub fn receipts(&self) -> Vec<Receipt> {
+    pub fn read_receipts(&self) -> Vec<Receipt> {
         let signed = |happened: TimedEvent| match happened.event {
             JobEvent::Signed { receipt, .. } => Some((receipt.body.lease, *receipt)),
             _ => None,
         };
-        let all: BTreeMap<_, _> = self.events().into_iter().filter_map(signed).collect();
+        let all: BTreeMap<_, _> = self.read_events().into_iter().filter_map(signed).collect();
         all.into_values().collect()
     }
 
-    /// Asks the process that runs the job to cancel it.
+    /// Asks the process that runs the job to cancel it; the process will see this at its next
+    /// check.
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn cancel(&self) -> Result<(), JournalError> {
+    pub fn request_cancel(&self) -> Result<(), JournalError> {
         let path = self.cancel_path();
         fs::write(&path, b"").map_err(|source| JournalError::File { path, source })
     }
 
-    /// Removes an earlier request to cancel, because the job begins a new life.
-    pub fn begin(&self) {
+    /// Removes an earlier request to cancel. You must call this before the job begins a new life,
+    /// because the request would otherwise cancel it at once.
+    pub fn clear_cancel_request(&self) {
         // Usually there is none.
         let _ = fs::remove_file(self.cancel_path());
     }
 
     /// Waits until a user cancels the job.
-    pub async fn cancelled(&self) {
+    pub async fn wait_for_cancel(&self) {
         while !self.cancel_path().exists() {
             tokio::time::sleep(CANCEL_PERIOD).await;
         }
@@ -156,13 +158,13 @@ impl JobFiles {
     /// Returns the timeline of the devices, with the buyer's events around it.
     #[must_use]
     pub fn whole_timeline(&self, names: &Names) -> Timeline {
-        let mut all = self.timeline();
-        all.merge(around(&self.events(), names));
+        let mut all = self.read_timeline();
+        all.merge(provider_timeline(&self.read_events(), names));
         all
     }
 
     /// Appends an event on a line of its own, even after a line that a process left incomplete.
-    fn append(&self, happened: &TimedEvent) -> io::Result<()> {
+    fn append_event(&self, happened: &TimedEvent) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
             .read(true)
@@ -209,7 +211,7 @@ fn is_torn(file: &mut fs::File) -> io::Result<bool> {
 }
 
 /// Returns what each provider did by the buyer's clock: fetch, prepare, run.
-fn around(events: &[TimedEvent], names: &Names) -> Timeline {
+fn provider_timeline(events: &[TimedEvent], names: &Names) -> Timeline {
     let mut timeline = Timeline::default();
     let mut since = BTreeMap::<AccountKey, u64>::new();
     for TimedEvent { at_ms, event } in events {
@@ -226,7 +228,7 @@ fn around(events: &[TimedEvent], names: &Names) -> Timeline {
         };
         let start = since.insert(*provider, *at_ms).unwrap_or(*at_ms);
         timeline.push(Span {
-            device: names::called(provider, names),
+            device: names::account_name(provider, names),
             lane: "as the buyer saw it".to_owned(),
             name: name.to_owned(),
             kind,
@@ -246,14 +248,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let files = JobFiles::new(home.path(), "");
         let provider = AccountKey([7; 32]);
-        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
-        files.add(&TimedEvent::now(JobEvent::Finished { provider }));
+        files.add(&TimedEvent::new_now(JobEvent::Ready { provider }));
+        files.add(&TimedEvent::new_now(JobEvent::Finished { provider }));
         let mut torn = OpenOptions::new()
             .append(true)
             .open(files.events_path())
             .unwrap();
         torn.write_all(b"{\"at_ms\":1,\"ev").unwrap();
-        let events = files.events();
+        let events = files.read_events();
         assert_eq!(events.len(), 2);
         assert_eq!(events[1].event, JobEvent::Finished { provider });
         let spans = files.whole_timeline(&Names::new());
@@ -265,7 +267,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let files = JobFiles::new(home.path(), "");
         let provider = AccountKey([7; 32]);
-        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
+        files.add(&TimedEvent::new_now(JobEvent::Ready { provider }));
         // Cut in the middle of a letter of two bytes.
         let torn = "{\"at_ms\":1,\"event\":{\"Said\":\"é";
         let mut file = OpenOptions::new()
@@ -273,10 +275,14 @@ mod tests {
             .open(files.events_path())
             .unwrap();
         file.write_all(&torn.as_bytes()[..torn.len() - 1]).unwrap();
-        files.begin();
-        files.add(&TimedEvent::now(JobEvent::Finished { provider }));
-        files.add(&TimedEvent::now(JobEvent::Ready { provider }));
-        let kept: Vec<_> = files.events().into_iter().map(|kept| kept.event).collect();
+        files.clear_cancel_request();
+        files.add(&TimedEvent::new_now(JobEvent::Finished { provider }));
+        files.add(&TimedEvent::new_now(JobEvent::Ready { provider }));
+        let kept: Vec<_> = files
+            .read_events()
+            .into_iter()
+            .map(|kept| kept.event)
+            .collect();
         let (ready, finished) = (
             JobEvent::Ready { provider },
             JobEvent::Finished { provider },
@@ -294,9 +300,9 @@ mod tests {
     async fn a_job_hears_that_it_is_to_end_and_a_new_life_does_not() {
         let home = tempfile::tempdir().unwrap();
         let files = JobFiles::new(home.path(), "");
-        files.cancel().unwrap();
-        files.cancelled().await;
-        files.begin();
+        files.request_cancel().unwrap();
+        files.wait_for_cancel().await;
+        files.clear_cancel_request();
         assert!(!files.cancel_path().exists());
     }
 }

@@ -4,8 +4,8 @@
 //! FOLDER/JOB/facts.jsonl   the facts of the job's core, one per line, appended as it runs
 //! FOLDER/JOB/values/ID     computed and checked values that the job still needs
 //! ```
-//! Each fact is durable before the job does anything that depends on it. Leases without a fact are
-//! found by their ids, because those follow from the job's id.
+//! Each fact must be durable before the job does anything that depends on it. A buyer can find
+//! leases without a fact by their ids, because those follow from the job's id.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -162,32 +162,36 @@ impl Journal {
     /// # Errors
     /// When the file system refuses.
     pub fn create(folder: &Path, job: JobId) -> Result<Journal, JournalError> {
-        prune(folder);
+        prune_finished(folder);
         let name: String = job.to_string().chars().take(NAME_DIGITS).collect();
         let folder = folder.join(&name);
         let values = folder.join(VALUES_FOLDER);
-        fs::create_dir_all(&values).map_err(file(&values))?;
-        Journal::at(folder, name, Some(job))
+        fs::create_dir_all(&values).map_err(file_error(&values))?;
+        Journal::open_folder(folder, name, Some(job))
     }
 
     /// Opens the journal of a job by its name, or the first digits of it, to resume the job.
     ///
     /// # Errors
     /// When there is none, or another process has it open.
-    pub fn open(folder: &Path, name: &str) -> Result<Journal, JournalError> {
-        let found = find(folder, name)?;
-        Journal::at(folder.join(&found), found, None)
+    pub fn open_by_name(folder: &Path, name: &str) -> Result<Journal, JournalError> {
+        let found = find_name(folder, name)?;
+        Journal::open_folder(folder.join(&found), found, None)
     }
 
-    fn at(folder: PathBuf, name: String, job: Option<JobId>) -> Result<Journal, JournalError> {
+    fn open_folder(
+        folder: PathBuf,
+        name: String,
+        job: Option<JobId>,
+    ) -> Result<Journal, JournalError> {
         let path = folder.join(FACTS_FILE);
         refuse_old(&folder)?;
-        let (log, facts) = match FactLog::open(&path, FORMAT) {
+        let (log, facts) = match FactLog::open_log(&path, FORMAT) {
             Err(FactLogError::Busy { .. }) => return Err(JournalError::Busy { name }),
             opened => opened?,
         };
         // A journal whose job never began belongs to no job.
-        let begun = record(&name, &facts).map(|record| record.id);
+        let begun = record_from_facts(&name, &facts).map(|record| record.id);
         let Some(job) = job.or(begun) else {
             return Err(JournalError::Unknown { name, folder });
         };
@@ -202,9 +206,9 @@ impl Journal {
 
     /// Returns the records below a folder, oldest first, without those that it cannot read.
     #[must_use]
-    pub fn list(folder: &Path) -> Vec<Record> {
+    pub fn list_records(folder: &Path) -> Vec<Record> {
         let read = |name: &String| Journal::read(folder, name).ok();
-        let mut records: Vec<Record> = names(folder).iter().filter_map(read).collect();
+        let mut records: Vec<Record> = journal_names(folder).iter().filter_map(read).collect();
         records.sort_by_key(|record| record.begun_ms);
         records
     }
@@ -214,12 +218,14 @@ impl Journal {
     /// # Errors
     /// When there is no such job, or its journal is not readable.
     pub fn read(folder: &Path, name: &str) -> Result<Record, JournalError> {
-        let found = find(folder, name)?;
+        let found = find_name(folder, name)?;
         let path = folder.join(&found).join(FACTS_FILE);
         refuse_old(&folder.join(&found))?;
-        record(&found, &FactLog::read(&path, FORMAT)?).ok_or_else(|| JournalError::Unknown {
-            name: found,
-            folder: folder.to_owned(),
+        record_from_facts(&found, &FactLog::read(&path, FORMAT)?).ok_or_else(|| {
+            JournalError::Unknown {
+                name: found,
+                folder: folder.to_owned(),
+            }
         })
     }
 
@@ -227,12 +233,12 @@ impl Journal {
     ///
     /// # Errors
     /// When there is no such job, or its journal is not readable.
-    pub fn answers(
+    pub fn read_answers(
         folder: &Path,
         name: &str,
     ) -> Result<Vec<Vec<(String, ContentId)>>, JournalError> {
-        let path = folder.join(find(folder, name)?).join(FACTS_FILE);
-        let past = Past::fold(FactLog::read::<Fact>(&path, FORMAT)?);
+        let path = folder.join(find_name(folder, name)?).join(FACTS_FILE);
+        let past = Past::from_facts(FactLog::read::<Fact>(&path, FORMAT)?);
         let answered = past.answered.into_values();
         Ok(answered.map(|answer| answer.outputs).collect())
     }
@@ -249,7 +255,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn cancel(mut self) -> Result<(), JournalError> {
+    pub fn record_cancel(mut self) -> Result<(), JournalError> {
         self.put_down(vec![Fact::Over {
             how: End::Cancelled,
         }])
@@ -269,25 +275,25 @@ impl Journal {
 
     /// Returns the record of the job, once it began.
     #[must_use]
-    pub fn record(&self) -> Option<Record> {
-        record(&self.name, &self.facts)
+    pub fn job_record(&self) -> Option<Record> {
+        record_from_facts(&self.name, &self.facts)
     }
 
     /// Returns what the job did in its earlier lives.
     #[must_use]
-    pub fn past(&self) -> Past {
-        Past::fold(self.facts.iter().cloned())
+    pub fn fold_past(&self) -> Past {
+        Past::from_facts(self.facts.iter().cloned())
     }
 
     /// Reads the kept values of earlier lives and checks their ids.
-    pub(super) fn values(&self) -> Result<Vec<Tensor>, JournalError> {
+    pub(super) fn read_values(&self) -> Result<Vec<Tensor>, JournalError> {
         let kept = self.facts.iter().filter_map(|fact| match fact {
             Fact::Kept { id, .. } => Some(*id),
             _ => None,
         });
         let read = |id: ContentId| {
             let path = self.value_path(&id);
-            let blob = Bytes::from(fs::read(&path).map_err(file(&path))?);
+            let blob = Bytes::from(fs::read(&path).map_err(file_error(&path))?);
             let tensor = Tensor::from_blob(&blob).ok();
             let tensor = tensor.filter(|tensor| tensor.id() == id);
             tensor.ok_or(JournalError::Value { path })
@@ -301,8 +307,8 @@ impl Journal {
 
     /// Starts a thread that writes everything that waits with one sync. It ends when all senders
     /// are dropped.
-    pub(super) fn start(mut self) -> JournalWriter {
-        FactWriter::start(move |waiting| self.write(waiting))
+    pub(super) fn start_writer(mut self) -> JournalWriter {
+        FactWriter::start_thread(move |waiting| self.write(waiting))
     }
 
     /// Writes the waiting items: values first, then all facts with one sync. Answers each ticket.
@@ -316,7 +322,7 @@ impl Journal {
                     tickets.push(ticket);
                 }
                 Put::Values(values) => {
-                    let kept = match self.keep(&values) {
+                    let kept = match self.write_values(&values) {
                         Ok(()) => Answer::Kept,
                         Err(error) => Answer::NotWritten(error.to_string()),
                     };
@@ -336,7 +342,7 @@ impl Journal {
 
     /// Appends facts; they are durable when this returns.
     fn put_down(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
-        self.log.append(&facts)?;
+        self.log.append_facts(&facts)?;
         let is_done = |fact: &Fact| matches!(fact, Fact::Over { how: End::Done });
         if facts.iter().any(is_done) {
             // A finished job does not need them; if this fails, they only take room.
@@ -346,8 +352,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes values to the disk, before a fact names them.
-    fn keep(&self, values: &[(ContentId, Bytes)]) -> Result<(), JournalError> {
+    /// Writes values to the disk; this must happen before a fact names them.
+    fn write_values(&self, values: &[(ContentId, Bytes)]) -> Result<(), JournalError> {
         for (id, blob) in values {
             let path = self.value_path(id);
             if !path.exists() {
@@ -367,7 +373,7 @@ fn refuse_old(folder: &Path) -> Result<(), JournalError> {
 }
 
 /// Returns the record that facts describe; none if the job never began.
-fn record(name: &str, facts: &[Fact]) -> Option<Record> {
+fn record_from_facts(name: &str, facts: &[Fact]) -> Option<Record> {
     let Some(Fact::Began {
         job,
         subject,
@@ -377,7 +383,7 @@ fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     else {
         return None;
     };
-    let past = Past::fold(facts.iter().cloned());
+    let past = Past::from_facts(facts.iter().cloned());
     let state = match facts.last() {
         Some(Fact::Over { how }) => JobState::from(how),
         _ => JobState::Running,
@@ -418,14 +424,14 @@ impl From<&End> for JobState {
     }
 }
 
-fn file(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
     let path = path.to_owned();
     move |source| JournalError::File { path, source }
 }
 
 /// Returns the name of the one job that begins with these digits.
-fn find(folder: &Path, name: &str) -> Result<String, JournalError> {
-    let known = names(folder).into_iter();
+fn find_name(folder: &Path, name: &str) -> Result<String, JournalError> {
+    let known = journal_names(folder).into_iter();
     let mut named = known.filter(|known| known.starts_with(name));
     match (named.next(), named.next()) {
         (Some(found), None) if !name.is_empty() => Ok(found),
@@ -436,7 +442,7 @@ fn find(folder: &Path, name: &str) -> Result<String, JournalError> {
     }
 }
 
-fn names(folder: &Path) -> Vec<String> {
+fn journal_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|e| e.file_name().into_string().ok())
@@ -451,25 +457,25 @@ fn names(folder: &Path) -> Vec<String> {
 /// When the file system refuses.
 pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     let draft = path.with_extension("new");
-    let mut out = File::create(&draft).map_err(file(&draft))?;
-    out.write_all(bytes).map_err(file(&draft))?;
-    out.sync_data().map_err(file(&draft))?;
-    fs::rename(&draft, path).map_err(file(path))?;
+    let mut out = File::create(&draft).map_err(file_error(&draft))?;
+    out.write_all(bytes).map_err(file_error(&draft))?;
+    out.sync_data().map_err(file_error(&draft))?;
+    fs::rename(&draft, path).map_err(file_error(path))?;
     match path.parent() {
         Some(parent) => File::open(parent)
             .and_then(|dir| dir.sync_all())
-            .map_err(file(parent)),
+            .map_err(file_error(parent)),
         None => Ok(()),
     }
 }
 
 /// Removes the oldest finished jobs, so that a new one has room.
-fn prune(folder: &Path) {
-    if names(folder).len() < JOBS_MAX {
+fn prune_finished(folder: &Path) {
+    if journal_names(folder).len() < JOBS_MAX {
         return;
     }
     let over = |record: &Record| record.state != JobState::Running;
-    for record in Journal::list(folder)
+    for record in Journal::list_records(folder)
         .iter()
         .filter(|record| over(record))
         .take(JOBS_MAX / 4)
@@ -488,7 +494,7 @@ mod tests {
     fn began(job: u8) -> Fact {
         Fact::Began {
             job: JobId([job; 32]),
-            subject: ContentId::of(b"model"),
+            subject: ContentId::for_content(b"model"),
             command: "{\"out\":\"here\"}".to_owned(),
             at: Millis(u64::from(job)),
         }
@@ -502,7 +508,7 @@ mod tests {
 
     fn kept(tensor: &Tensor) -> Fact {
         Fact::Kept {
-            request: ContentId::of(b"asked"),
+            request: ContentId::for_content(b"asked"),
             name: "x".to_owned(),
             id: tensor.id(),
         }
@@ -513,13 +519,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut written = journal(folder.path(), 7);
         let tensor = Tensor::from_vec([2], vec![1.0_f32, 2.0]).unwrap();
-        written.keep(&[(tensor.id(), tensor.to_blob())]).unwrap();
+        written
+            .write_values(&[(tensor.id(), tensor.to_blob())])
+            .unwrap();
         written.put_down(vec![kept(&tensor)]).unwrap();
         let path = written.value_path(&tensor.id());
         drop(written);
-        let opened = Journal::open(folder.path(), "0707").unwrap();
-        assert_eq!(opened.values().unwrap(), [tensor]);
-        let record = opened.record().unwrap();
+        let opened = Journal::open_by_name(folder.path(), "0707").unwrap();
+        assert_eq!(opened.read_values().unwrap(), [tensor]);
+        let record = opened.job_record().unwrap();
         assert_eq!(record.state, JobState::Running);
         assert_eq!(
             (record.kept, record.command["out"].as_str()),
@@ -528,7 +536,10 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         fs::write(&path, bytes).unwrap();
-        assert!(matches!(opened.values(), Err(JournalError::Value { .. })));
+        assert!(matches!(
+            opened.read_values(),
+            Err(JournalError::Value { .. })
+        ));
     }
 
     #[test]
@@ -537,12 +548,12 @@ mod tests {
         for first in [9, 3] {
             journal(folder.path(), first);
         }
-        let begun: Vec<u64> = Journal::list(folder.path())
+        let begun: Vec<u64> = Journal::list_records(folder.path())
             .iter()
             .map(|r| r.begun_ms)
             .collect();
         assert_eq!(begun, [3, 9]);
-        let refused = Journal::open(folder.path(), "0").unwrap_err();
+        let refused = Journal::open_by_name(folder.path(), "0").unwrap_err();
         assert!(
             matches!(refused, JournalError::Unknown { .. }),
             "two begin so"
@@ -553,11 +564,11 @@ mod tests {
     fn a_job_is_gone_on_with_by_one_process_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let first = journal(folder.path(), 7);
-        let second = Journal::open(folder.path(), "07").unwrap_err();
+        let second = Journal::open_by_name(folder.path(), "07").unwrap_err();
         assert!(matches!(second, JournalError::Busy { .. }));
         assert_eq!(Journal::read(folder.path(), "07").unwrap().begun_ms, 7);
         drop(first);
-        assert!(Journal::open(folder.path(), "07").is_ok());
+        assert!(Journal::open_by_name(folder.path(), "07").is_ok());
     }
 
     #[test]
@@ -566,12 +577,12 @@ mod tests {
         let path = journal(folder.path(), 7).folder.join(FACTS_FILE);
         let line = serde_json::to_string(&began(7)).unwrap() + "\n";
         fs::write(&path, line).unwrap();
-        let old = Journal::open(folder.path(), "07").unwrap_err();
+        let old = Journal::open_by_name(folder.path(), "07").unwrap_err();
         let JournalError::Facts(FactLogError::Format { found: None, .. }) = old else {
             panic!("{old}");
         };
         fs::write(path.with_file_name(OLD_FILE), b"{}").unwrap();
-        let old = Journal::open(folder.path(), "07").unwrap_err();
+        let old = Journal::open_by_name(folder.path(), "07").unwrap_err();
         assert!(matches!(old, JournalError::Old { .. }));
     }
 

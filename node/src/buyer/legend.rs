@@ -43,8 +43,8 @@ pub struct MixedUp {
 impl Legend {
     /// Returns the labels of a model.
     #[must_use]
-    pub fn of(model: Bytes) -> Self {
-        let meanings = Graph::meanings(model);
+    pub fn from_model(model: Bytes) -> Self {
+        let meanings = Graph::read_meanings(model);
         Self {
             is_known: meanings.is_ok(),
             meanings: Mutex::new(meanings.unwrap_or_default()),
@@ -56,7 +56,7 @@ impl Legend {
     ///
     /// # Errors
     /// [`MixedUp`] if it does not.
-    pub fn check(&self, input: &str, is_text: bool) -> Result<(), MixedUp> {
+    pub fn check_input(&self, input: &str, is_text: bool) -> Result<(), MixedUp> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_known || meanings.texts.inputs.contains(input) == is_text {
             return Ok(());
@@ -77,21 +77,29 @@ impl Legend {
     ///
     /// # Errors
     /// When the bytes are no such file.
-    pub fn tensor(&self, file: &Bytes) -> Result<(Tensor, bool), NpyError> {
+    pub fn read_tensor(&self, file: &Bytes) -> Result<(Tensor, bool), NpyError> {
         let Some(given) = npy::read_texts(file)? else {
             return Ok((npy::read(file)?, false));
         };
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let words = &mut meanings.texts.words;
-        let numbers: Vec<i64> = given.texts.iter().map(|text| words.number(text)).collect();
+        let numbers: Vec<i64> = given
+            .texts
+            .iter()
+            .map(|text| words.intern_text(text))
+            .collect();
         Ok((Tensor::from_vec(given.dims, numbers)?, true))
     }
 
-    /// Computes the steps of the model that work on texts, before the model runs.
+    /// Computes the steps of the model that work on texts. You must call this before the model
+    /// runs.
     ///
     /// # Errors
     /// When an input is missing or unsuitable for these steps.
-    pub fn prepare(&self, inputs: &mut BTreeMap<String, Tensor>) -> Result<(), PreparationError> {
+    pub fn prepare_inputs(
+        &self,
+        inputs: &mut BTreeMap<String, Tensor>,
+    ) -> Result<(), PreparationError> {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let Meanings {
             texts, preparation, ..
@@ -101,7 +109,7 @@ impl Legend {
 
     /// Returns what the numbers of this output represent; none for plain numbers.
     #[must_use]
-    pub fn kind(&self, output: &str) -> Option<Meaning> {
+    pub fn output_kind(&self, output: &str) -> Option<Meaning> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if meanings.texts.outputs.contains(output) {
             return Some(Meaning::Texts);
@@ -114,21 +122,22 @@ impl Legend {
 
     /// Returns what the numbers of outputs represent: texts as lists, maps as lists of objects.
     #[must_use]
-    pub fn meanings(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
+    pub fn output_values(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
         let meaning = |(name, tensor): (&String, &Tensor)| {
-            let value = self.meaning(name, tensor)?;
+            let value = self.output_value(name, tensor)?;
             Some((name.clone(), value))
         };
         outputs.iter().filter_map(meaning).collect()
     }
 
-    fn meaning(&self, name: &str, tensor: &Tensor) -> Option<Value> {
+    fn output_value(&self, name: &str, tensor: &Tensor) -> Option<Value> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if meanings.texts.outputs.contains(name) {
             let words = &meanings.texts.words;
             let numbers = tensor.to_vec::<i64>().ok()?.into_iter();
-            let texts = numbers.map(|number| words.text(number).map_or(Value::Null, Value::from));
-            return Some(nested(&texts.collect::<Vec<_>>(), tensor.dims()));
+            let texts =
+                numbers.map(|number| words.find_text(number).map_or(Value::Null, Value::from));
+            return Some(nest_elements(&texts.collect::<Vec<_>>(), tensor.dims()));
         }
         let labels = meanings.columns.get(name)?;
         let scores = tensor.to_f64s().ok()?;
@@ -149,7 +158,7 @@ fn key(label: &Label) -> String {
 }
 
 /// Nests elements into lists of lists.
-fn nested(elements: &[Value], dims: &[usize]) -> Value {
+fn nest_elements(elements: &[Value], dims: &[usize]) -> Value {
     let Some((_, rest)) = dims.split_first() else {
         return elements.first().cloned().unwrap_or(Value::Null);
     };
@@ -159,7 +168,7 @@ fn nested(elements: &[Value], dims: &[usize]) -> Value {
     let size = rest.iter().product::<usize>().max(1);
     elements
         .chunks(size)
-        .map(|part| nested(part, rest))
+        .map(|part| nest_elements(part, rest))
         .collect()
 }
 
@@ -172,7 +181,7 @@ mod tests {
     #[test]
     fn texts_and_maps_are_written_as_people_read_them() {
         let mut meanings = Meanings::default();
-        let numbers = ["cat", "dog"].map(|text| meanings.texts.words.number(text));
+        let numbers = ["cat", "dog"].map(|text| meanings.texts.words.intern_text(text));
         meanings.texts.outputs.insert("label".to_owned());
         let labels = vec![Label::Text("cat".to_owned()), Label::Number(7)];
         meanings.columns.insert("scores".to_owned(), labels);
@@ -182,12 +191,12 @@ mod tests {
         };
         let label = Tensor::from_vec([2, 1], vec![numbers[1], numbers[0]]).unwrap();
         let scores = Tensor::from_vec([2, 2], vec![0.25f32, 0.75, 1.0, 0.0]).unwrap();
-        let told = |name: &str, tensor| legend.meaning(name, tensor);
+        let told = |name: &str, tensor| legend.output_value(name, tensor);
         assert_eq!(told("label", &label), Some(json!([["dog"], ["cat"]])));
         let maps = json!([{"cat": 0.25, "7": 0.75}, {"cat": 1.0, "7": 0.0}]);
         assert_eq!(told("scores", &scores), Some(maps));
         assert_eq!(told("other", &scores), None);
-        let kinds = ["label", "scores", "other"].map(|name| legend.kind(name));
+        let kinds = ["label", "scores", "other"].map(|name| legend.output_kind(name));
         assert_eq!(kinds, [Some(Meaning::Texts), Some(Meaning::Maps), None]);
     }
 }

@@ -9,10 +9,10 @@ use souk_scheduler::planning::{Link, Links};
 use crate::content::links::{self, LinkRecord};
 
 /// The factor from which a measured figure counts as different from the usual: from one job to the
-/// next, the same link may measure half or twice as fast.
+/// next, the same link can measure half or twice as fast.
 const NOISE: f64 = 2.0;
 
-/// The least stated figure, because the code divides by it.
+/// The least stated figure, which must be above 0, because the code divides by it.
 const LEAST: f64 = 1e-6;
 
 /// The measured figures of one link.
@@ -41,25 +41,26 @@ impl LinkEstimates {
     }
 
     /// Returns the links of each offer with the buyer, and between each two offers.
-    pub(super) fn links(&self, listings: &[Listing]) -> Links {
-        let stated: Vec<Link> = listings.iter().map(stated).collect();
+    pub(super) fn estimate_links(&self, listings: &[Listing]) -> Links {
+        let stated: Vec<Link> = listings.iter().map(stated_link).collect();
         let own = listings.iter().map(|listing| {
-            // A plan has one link for both directions: the slower one delays a job.
-            let there = self.seen(self.buyer, listing.provider);
-            there.worse(self.seen(listing.provider, self.buyer))
+            // A plan has one link for both directions, which must be the slower one: it delays a
+            // job.
+            let there = self.seen_link(self.buyer, listing.provider);
+            there.combine_worse(self.seen_link(listing.provider, self.buyer))
         });
         let own: Vec<SeenLink> = own.collect();
         let pairs =
             || (0..listings.len()).flat_map(|from| (0..listings.len()).map(move |to| (from, to)));
         let stated_between: Vec<Link> = pairs()
-            .map(|(from, to)| worse(stated[from], stated[to]))
+            .map(|(from, to)| worse_link(stated[from], stated[to]))
             .collect();
         let seen_between: Vec<SeenLink> = pairs()
-            .map(|(from, to)| self.seen(listings[from].provider, listings[to].provider))
+            .map(|(from, to)| self.seen_link(listings[from].provider, listings[to].provider))
             .collect();
-        let between = settled(&stated_between, &seen_between);
+        let between = combine_links(&stated_between, &seen_between);
         Links {
-            buyer: settled(&stated, &own),
+            buyer: combine_links(&stated, &own),
             between: between
                 .chunks(listings.len().max(1))
                 .map(<[Link]>::to_vec)
@@ -67,7 +68,7 @@ impl LinkEstimates {
         }
     }
 
-    fn seen(&self, from: AccountKey, to: AccountKey) -> SeenLink {
+    fn seen_link(&self, from: AccountKey, to: AccountKey) -> SeenLink {
         let Some(seen) = self.seen.get(&(from, to)) else {
             return SeenLink::default();
         };
@@ -79,7 +80,7 @@ impl LinkEstimates {
 }
 
 impl SeenLink {
-    fn worse(self, other: SeenLink) -> SeenLink {
+    fn combine_worse(self, other: SeenLink) -> SeenLink {
         let either = |one: Option<f64>, other: Option<f64>, worse: fn(f64, f64) -> f64| match other
         {
             Some(other) => Some(one.map_or(other, |one| worse(one, other))),
@@ -93,7 +94,7 @@ impl SeenLink {
 }
 
 /// Combines the stated and the measured figures of links.
-fn settled(stated: &[Link], seen: &[SeenLink]) -> Vec<Link> {
+fn combine_links(stated: &[Link], seen: &[SeenLink]) -> Vec<Link> {
     let figures = |stated_of: fn(&Link) -> f64, seen_of: fn(&SeenLink) -> Option<f64>| {
         let stated: Vec<f64> = stated.iter().map(stated_of).collect();
         let seen: Vec<Option<f64>> = seen.iter().map(seen_of).collect();
@@ -129,14 +130,14 @@ fn settled_figures(stated: &[f64], seen: &[Option<f64>]) -> Vec<f64> {
     both().map(settle).collect()
 }
 
-fn stated(listing: &Listing) -> Link {
+fn stated_link(listing: &Listing) -> Link {
     Link {
         latency_seconds: listing.resources.link_latency_us as f64 / 1e6,
         bytes_per_second: (listing.resources.link_bandwidth as f64).max(1.0),
     }
 }
 
-fn worse(one: Link, other: Link) -> Link {
+fn worse_link(one: Link, other: Link) -> Link {
     Link {
         latency_seconds: one.latency_seconds.max(other.latency_seconds),
         bytes_per_second: one.bytes_per_second.min(other.bytes_per_second),
@@ -152,7 +153,7 @@ mod tests {
     #[test]
     fn what_was_seen_of_today_is_known_of_a_way() {
         let (buyer, other) = (AccountKey([1; 32]), AccountKey([2; 32]));
-        let links = links::Links::open(None);
+        let links = links::Links::load_or_default(None);
         let sample = Sample {
             at_ms: 5,
             bytes: 1 << 20,
@@ -160,11 +161,11 @@ mod tests {
             latency_micros: None,
             way: Carrier::Stream,
         };
-        links.observe(buyer, other, sample);
-        let seen = LinkEstimates::new(buyer, links.all(), 6).seen(buyer, other);
+        links.record_sample(buyer, other, sample);
+        let seen = LinkEstimates::new(buyer, links.list_links(), 6).seen_link(buyer, other);
         assert_eq!(seen.latency_seconds, None);
         assert!((seen.bytes_per_second.unwrap() - 1e6).abs() < 1.0);
-        let later = LinkEstimates::new(buyer, links.all(), u64::MAX).seen(buyer, other);
+        let later = LinkEstimates::new(buyer, links.list_links(), u64::MAX).seen_link(buyer, other);
         assert_eq!(later.bytes_per_second, None);
     }
 

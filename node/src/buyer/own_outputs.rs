@@ -1,4 +1,5 @@
-//! Outputs that no provider computes: inputs that are outputs too, and constants of the model.
+//! Outputs that no provider computes: inputs that are outputs too, and constants of the model. The
+//! buyer must add them to each answer itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +18,14 @@ pub(super) struct OwnOutputs {
 
 impl OwnOutputs {
     /// Finds those of a graph. Omits a constant whose file has changed.
-    pub(super) fn of(graph: &Graph) -> Self {
+    pub(super) fn from_graph(graph: &Graph) -> Self {
         let mut own = Self::default();
         for &id in graph.outputs() {
             let value = graph.value(id);
             match &value.source {
                 Source::Input => drop(own.inputs.insert(value.name.clone())),
                 Source::Constant(weight) => {
-                    if let Some(tensor) = weight.tensor() {
+                    if let Some(tensor) = weight.to_tensor() {
                         own.constants.insert(value.name.clone(), tensor);
                     }
                 }
@@ -47,7 +48,7 @@ impl OwnOutputs {
     }
 
     /// Removes and returns the outputs that the buyer adds to the answer of a request.
-    pub(super) fn take(&mut self, number: u32) -> BTreeMap<String, Tensor> {
+    pub(super) fn take_outputs(&mut self, number: u32) -> BTreeMap<String, Tensor> {
         let mut own = self.given.remove(&number).unwrap_or_default();
         let constants = self.constants.iter();
         own.extend(constants.map(|(name, tensor)| (name.clone(), tensor.clone())));
@@ -66,10 +67,11 @@ mod tests {
     #[test]
     fn inputs_and_constants_among_the_outputs_are_in_each_answer() {
         let declared = |name: &str| {
-            let dims = vec![onnx::Dimension::fixed(2)];
-            ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
+            let dims = vec![onnx::Dimension::new_fixed(2)];
+            ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), Some(dims))
         };
-        let constant = NodeProto::of("Constant", &[], "k").with("value_ints", vec![3i64, 4]);
+        let constant =
+            NodeProto::for_operator("Constant", &[], "k").with("value_ints", vec![3i64, 4]);
         let weight = Tensor::from_vec([2], vec![0.5f32, 1.5]).unwrap();
         let model = onnx::ModelProto {
             ir_version: Some(10),
@@ -78,7 +80,7 @@ mod tests {
                 version: Some(18),
             }],
             graph: Some(onnx::GraphProto {
-                node: vec![constant, NodeProto::of("Relu", &["x"], "y")],
+                node: vec![constant, NodeProto::for_operator("Relu", &["x"], "y")],
                 initializer: vec![onnx::tensor_to_proto("w", &weight)],
                 input: vec![declared("x")],
                 output: ["y", "k", "w", "x"].map(declared).to_vec(),
@@ -86,14 +88,14 @@ mod tests {
             }),
             ..onnx::ModelProto::default()
         };
-        let bindings = Bindings::new().input("x", DType::F32, &[2]);
-        let graph = Graph::import(onnx::encode(&model), &bindings).unwrap();
-        let mut own = OwnOutputs::of(&graph);
+        let bindings = Bindings::new().with_input("x", DType::F32, &[2]);
+        let graph = Graph::import(onnx::encode_model(&model), &bindings).unwrap();
+        let mut own = OwnOutputs::from_graph(&graph);
         for number in 0..2 {
             let x = Tensor::from_vec([2], vec![number as f32, 7.0]).unwrap();
             let inputs = BTreeMap::from([("x".to_owned(), x.clone())]);
             own.note_request(number, &inputs);
-            let answer = own.take(number);
+            let answer = own.take_outputs(number);
             assert_eq!(answer["x"], x);
             assert_eq!(answer["w"], weight);
             assert_eq!(answer["k"].to_vec::<i64>().unwrap(), [3, 4]);

@@ -27,13 +27,13 @@ const JOBS_MAX: usize = 12;
 /// Providers and models remembered; beyond that, the least recently used ones are forgotten.
 const PROVIDERS_MAX: usize = 1024;
 const MODELS_MAX: usize = 1024;
-/// Runs remembered of a model, because its loop count may differ each time.
+/// Runs remembered of a model, because its loop count can differ each time.
 const RUNS_MAX: usize = 5;
 /// The largest factor by which a planned time is corrected, either way.
 const OFF_MAX: f64 = 100.0;
 /// The ratio of planned times at which a past job has half the weight.
 const ALIKE: f64 = 2.0;
-/// The shortest time, in seconds, because the code divides by times.
+/// The shortest time, in seconds; it must be above 0, because the code divides by times.
 const LEAST: f64 = 1e-6;
 
 /// What a job takes beyond the figures of its devices and links.
@@ -105,7 +105,7 @@ pub(super) struct PastTimes {
 
 impl PastTimes {
     /// Reads the past from a file, if there is one.
-    pub(super) fn open(file: Option<PathBuf>) -> Self {
+    pub(super) fn load_or_default(file: Option<PathBuf>) -> Self {
         let kept = file.as_ref().map(|file| config::read::<TimesFile>(file));
         let known = match kept {
             None | Some(Err(ConfigError::Missing { .. })) => TimesFile::default(),
@@ -121,28 +121,34 @@ impl PastTimes {
 
     /// Returns the overheads of a job with this planned work at these providers: the slowest
     /// counts.
-    pub(super) fn overheads(&self, providers: &[AccountKey], planned: PlannedWork) -> Overheads {
-        let known = self.known();
+    pub(super) fn estimate_overheads(
+        &self,
+        providers: &[AccountKey],
+        planned: PlannedWork,
+    ) -> Overheads {
+        let known = self.lock_known();
         let all = known.providers.values();
-        let usual = Overheads::of(all.flat_map(|past| &past.last), planned);
+        let usual = Overheads::from_jobs(all.flat_map(|past| &past.last), planned);
         let each = providers.iter().map(|provider| {
             let past = known.providers.get(&hex::encode(provider.0));
-            past.map_or(usual, |past| Overheads::of(past.last.iter(), planned))
+            past.map_or(usual, |past| {
+                Overheads::from_jobs(past.last.iter(), planned)
+            })
         });
-        each.reduce(Overheads::slower).unwrap_or(usual)
+        each.reduce(Overheads::max_of_each).unwrap_or(usual)
     }
 
     /// Returns the recent ratio of the actual to the stated work of a model's uncertain nodes.
-    pub(super) fn turns(&self, model: &ContentId) -> f64 {
-        let known = self.known();
+    pub(super) fn turns_ratio(&self, model: &ContentId) -> f64 {
+        let known = self.lock_known();
         let past = known.models.get(&model.to_string());
         past.and_then(|past| median(past.last.iter().copied()))
             .unwrap_or(1.0)
     }
 
-    /// Records a job of a model that ended well and needed one purchase.
-    pub(super) fn note(&self, model: &ContentId, ended: &EndedJob, at_ms: u64) {
-        let mut known = self.known();
+    /// Records a job of a model, which must have ended well and needed only one purchase.
+    pub(super) fn record_job(&self, model: &ContentId, ended: &EndedJob, at_ms: u64) {
+        let mut known = self.lock_known();
         match ended.turns {
             None => {
                 for provider in &ended.providers {
@@ -150,12 +156,12 @@ impl PastTimes {
                     let past = known.providers.entry(provider).or_default();
                     past.push(ended.times, JOBS_MAX, at_ms);
                 }
-                forget(&mut known.providers, PROVIDERS_MAX);
+                evict_oldest(&mut known.providers, PROVIDERS_MAX);
             }
             Some(turns) if turns.is_finite() && turns > 0.0 => {
                 let past = known.models.entry(model.to_string()).or_default();
                 past.push(turns, RUNS_MAX, at_ms);
-                forget(&mut known.models, MODELS_MAX);
+                evict_oldest(&mut known.models, MODELS_MAX);
             }
             Some(_) => {}
         }
@@ -165,14 +171,14 @@ impl PastTimes {
 
     fn save(&self) {
         let Some(file) = &self.file else { return };
-        let mut known = self.known();
+        let mut known = self.lock_known();
         known.format = FORMAT;
         if let Err(error) = config::write(file, &*known) {
             tracing::warn!(%error, "what this job took is not kept for the next plan");
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, TimesFile> {
+    fn lock_known(&self) -> MutexGuard<'_, TimesFile> {
         // A panic cannot leave a change half done under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,7 +186,7 @@ impl PastTimes {
 
 impl Overheads {
     /// Estimates from past jobs; for compute, jobs with a similar planned time weigh most.
-    fn of<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, work: PlannedWork) -> Self {
+    fn from_jobs<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, work: PlannedWork) -> Self {
         let of = |figure: fn(&PastJob) -> f64| median(jobs.clone().map(figure));
         let times = jobs.clone().map(|job| {
             let then = job.planned.max(LEAST) * (work.reference / job.reference);
@@ -197,7 +203,7 @@ impl Overheads {
         }
     }
 
-    fn slower(self, other: Self) -> Self {
+    fn max_of_each(self, other: Self) -> Self {
         Self {
             upload: self.upload.max(other.upload),
             wait: self.wait.max(other.wait),
@@ -227,7 +233,7 @@ impl<T> Past<T> {
 }
 
 /// Drops the least recently used entries beyond `most`.
-fn forget<K: Ord + Clone, T>(known: &mut BTreeMap<K, Past<T>>, most: usize) {
+fn evict_oldest<K: Ord + Clone, T>(known: &mut BTreeMap<K, Past<T>>, most: usize) {
     while known.len() > most {
         let oldest = known.iter().min_by_key(|(_, past)| past.at_ms);
         let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
@@ -273,7 +279,7 @@ mod tests {
     }
 
     fn of(jobs: &[PastJob], planned: f64) -> Overheads {
-        Overheads::of(jobs.iter(), work(planned))
+        Overheads::from_jobs(jobs.iter(), work(planned))
     }
 
     #[test]
@@ -284,7 +290,7 @@ mod tests {
             seconds: 0.004,
             reference: 4.0,
         };
-        let now = Overheads::of(jobs.iter(), slower);
+        let now = Overheads::from_jobs(jobs.iter(), slower);
         assert!((now.compute - 1.0).abs() < 1e-9, "{now:?}");
     }
 
@@ -311,20 +317,29 @@ mod tests {
 
     #[test]
     fn who_was_never_bought_of_is_expected_to_do_as_the_others_did() {
-        let past = PastTimes::open(None);
+        let past = PastTimes::load_or_default(None);
         let (known, other) = (AccountKey([1; 32]), AccountKey([2; 32]));
         let one = job(0.001, 0.001);
         let note = |provider: AccountKey, job| {
-            let mut times = past.known();
+            let mut times = past.lock_known();
             let past = times.providers.entry(hex::encode(provider.0)).or_default();
             past.push(job, JOBS_MAX, 5);
         };
         note(known, one);
         let slow = PastJob { wait: 0.5, ..one };
-        assert_eq!(past.overheads(&[other], work(0.001)).wait, one.wait);
+        assert_eq!(
+            past.estimate_overheads(&[other], work(0.001)).wait,
+            one.wait
+        );
         note(other, slow);
-        assert_eq!(past.overheads(&[known, other], work(0.001)).wait, slow.wait);
-        assert_eq!(past.overheads(&[known], work(0.001)).wait, one.wait);
+        assert_eq!(
+            past.estimate_overheads(&[known, other], work(0.001)).wait,
+            slow.wait
+        );
+        assert_eq!(
+            past.estimate_overheads(&[known], work(0.001)).wait,
+            one.wait
+        );
     }
 
     #[test]
@@ -334,7 +349,7 @@ mod tests {
             let past = known.entry(at_ms % 10).or_default();
             past.push(at_ms as f64, RUNS_MAX, at_ms);
         }
-        forget(&mut known, 3);
+        evict_oldest(&mut known, 3);
         assert_eq!(known.keys().copied().collect::<Vec<_>>(), [7, 8, 9]);
         assert!(known.values().all(|past| past.last.len() == RUNS_MAX));
         assert_eq!(known[&9].last.back(), Some(&99.0));

@@ -15,20 +15,20 @@ use super::{Alternative, Quote};
 pub fn to_json(quote: &Quote) -> Value {
     let part = |(number, part): (usize, &Subgraph)| {
         let planned = &quote.plan.parts[part.part];
-        let listing = quote.listing(part.part);
+        let listing = quote.part_listing(part.part);
         json!({
             "part": number + 1, "graph": part.id, "device": planned.label,
             "emulated": listing.resources.emulated, "provider": listing.provider,
             "provider_name": listing.name,
-            "nodes": planned.nodes.len(), "operators": operators(quote, part),
+            "nodes": planned.nodes.len(), "operators": count_operators(quote, part),
             "flops": planned.flops,
             "start_seconds": planned.start_seconds, "finish_seconds": planned.finish_seconds,
             "busy_seconds": planned.busy_seconds,
             "micro_credits": quote.part_price(part.part),
-            "why": why(&planned.why, quote),
+            "why": explain_choice(&planned.why, quote),
             "critical": quote.plan.critical_path.contains(&part.part),
             "next_best": planned.why.alternative.map(|next| json!({
-                "device": quote.device(next.offer),
+                "device": quote.device_name(next.offer),
                 "emulated": quote.listings[next.offer].resources.emulated,
                 "makespan_seconds": next.makespan_seconds, "micro_credits": next.cost,
                 "joules": next.joules,
@@ -37,7 +37,7 @@ pub fn to_json(quote: &Quote) -> Value {
     };
     let device = |used: &Utilisation| {
         json!({
-            "device": quote.device(used.offer),
+            "device": quote.device_name(used.offer),
             "emulated": quote.listings[used.offer].resources.emulated,
             "provider": quote.listings[used.offer].provider,
             "busy_seconds": used.busy_seconds, "utilisation": used.share,
@@ -48,19 +48,19 @@ pub fn to_json(quote: &Quote) -> Value {
     json!({
         "hash": quote.hash(), "asks_seen": quote.seen, "asks_eligible": quote.eligible,
         "makespan_seconds": quote.plan.makespan_seconds, "micro_credits": quote.price(),
-        "joules": quote.joules(), "times": Times::planned(quote).to_json(),
+        "joules": quote.joules(), "times": Times::from_quote(quote).to_json(),
         "compared_with": seconds_of(quote),
         "speedup_over_best_single": quote.plan.speedup,
-        "critical_path": critical(quote), "devices": devices, "parts": parts,
-        "edges": edges(quote),
+        "critical_path": critical_parts(quote), "devices": devices, "parts": parts,
+        "edges": tensor_edges(quote),
     })
 }
 
 /// Counts each operator of a part.
-fn operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
+fn count_operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
     let mut operators = BTreeMap::new();
     for node in &part.nodes {
-        let operator = quote.graph.node(*node).operator();
+        let operator = quote.graph.node(*node).operator_name();
         *operators.entry(operator).or_default() += 1;
     }
     operators
@@ -68,7 +68,7 @@ fn operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
 
 /// Returns the tensors that travel between parts, and from and to the buyer, which is null. Their
 /// bytes are null if they are not known before the run.
-fn edges(quote: &Quote) -> Vec<Value> {
+fn tensor_edges(quote: &Quote) -> Vec<Value> {
     let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
     let number = |part: &usize| shown(part).map(|place| place + 1);
     let edge = |value: &Boundary, from: Option<usize>, to: Option<usize>| {
@@ -94,7 +94,7 @@ fn seconds_of(quote: &Quote) -> Vec<Value> {
     let second = |offer: &usize| {
         let listing = &quote.listings[*offer];
         json!({
-            "device": quote.device(*offer), "emulated": listing.resources.emulated,
+            "device": quote.device_name(*offer), "emulated": listing.resources.emulated,
             "provider": listing.provider,
         })
     };
@@ -108,13 +108,13 @@ pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative])
     let one = |other: &Alternative| {
         json!({
             "makespan_seconds": other.seconds, "micro_credits": other.price,
-            "devices": other.devices, "against_plan": against(quote, other),
+            "devices": other.devices, "against_plan": compare_alternative(quote, other),
         })
     };
     let others: Vec<Value> = alternatives.iter().map(one).collect();
     let (least, most) = price_range(quote, alternatives);
     let mut plan = to_json(quote);
-    let held = quote.holds(limits.budget).ok().map(|(held, _)| held);
+    let held = quote.lease_escrow(limits.budget).ok().map(|(held, _)| held);
     plan["holds_micro_credits"] = json!(held);
     plan["alternatives"] = others.into();
     plan["price_range"] = json!({ "least_micro_credits": least, "most_micro_credits": most });
@@ -137,7 +137,7 @@ pub fn price_range(quote: &Quote, alternatives: &[Alternative]) -> (u64, u64) {
 
 /// Describes the time and price of an alternative in comparison with the plan.
 #[must_use]
-pub fn against(quote: &Quote, other: &Alternative) -> String {
+pub fn compare_alternative(quote: &Quote, other: &Alternative) -> String {
     let time = other.seconds / quote.plan.makespan_seconds.max(f64::MIN_POSITIVE);
     let price = other.price.0 as f64 / (quote.price().0.max(1)) as f64;
     if (time - 1.0).abs() < 0.005 && (price - 1.0).abs() < 0.005 {
@@ -148,7 +148,7 @@ pub fn against(quote: &Quote, other: &Alternative) -> String {
 
 /// Returns the numbers of the parts on the critical path, as users see them.
 #[must_use]
-pub fn critical(quote: &Quote) -> Vec<usize> {
+pub fn critical_parts(quote: &Quote) -> Vec<usize> {
     let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
     let path = quote.plan.critical_path.iter().filter_map(shown);
     path.map(|place| place + 1).collect()
@@ -156,7 +156,7 @@ pub fn critical(quote: &Quote) -> Vec<usize> {
 
 /// Describes why a part runs on its device, and how long the plan would take with the next best.
 #[must_use]
-pub fn why(why: &Why, quote: &Quote) -> String {
+pub fn explain_choice(why: &Why, quote: &Quote) -> String {
     let reason = match why.reason {
         Reason::OnlyChoice => "the only device that can",
         Reason::Fastest => "fastest",
@@ -170,14 +170,14 @@ pub fn why(why: &Why, quote: &Quote) -> String {
     };
     format!(
         "{reason}; with {} the plan would take {}",
-        quote.device(next.offer),
-        seconds(next.makespan_seconds),
+        quote.device_name(next.offer),
+        format_seconds(next.makespan_seconds),
     )
 }
 
 /// Formats seconds in a suitable unit.
 #[must_use]
-pub fn seconds(time: f64) -> String {
+pub fn format_seconds(time: f64) -> String {
     match time {
         t if t >= 1.0 => format!("{t:.2} s"),
         t if t >= 1e-3 => format!("{:.2} ms", t * 1e3),

@@ -15,7 +15,7 @@ use souk_roles::job::plan::{
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, Weight};
 
-use super::compare::tolerance;
+use super::compare::part_tolerance;
 use super::quote::{self, Quote};
 use super::rest::{self, RestError};
 use super::turn::Turn;
@@ -54,10 +54,10 @@ impl Planner {
     pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
         Planner {
             buyer: buyer.clone(),
-            weights: cut::weights(&graph)
+            weights: cut::content_weights(&graph)
                 .map(|(id, weight)| (id, weight.clone()))
                 .collect(),
-            model: ContentId::of(&job.model),
+            model: ContentId::for_content(&job.model),
             graph,
             inputs: job.inputs.clone(),
             limits: job.limits.clone(),
@@ -68,8 +68,8 @@ impl Planner {
     }
 
     /// Returns how many times as many bytes a request has as the planned inputs: a step of a
-    /// session may have many tokens.
-    pub(super) fn size(&self, brought: &BTreeMap<String, Tensor>) -> u32 {
+    /// session can have many tokens.
+    pub(super) fn request_scale(&self, brought: &BTreeMap<String, Tensor>) -> u32 {
         let bytes = |tensor: &Tensor| tensor.bytes().len();
         let planned = brought.keys().filter_map(|name| self.inputs.get(name));
         let planned: usize = planned.map(bytes).sum();
@@ -83,11 +83,11 @@ impl Planner {
     }
 
     /// Stores a new quote and returns its plan.
-    pub(super) fn take(&mut self, quote: Quote) -> Plan {
+    pub(super) fn adopt_quote(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);
         if self.limits.sequences > 0 {
             keep_states(&mut plan, &quote);
-            feed(&mut plan, &quote);
+            mark_fed_inputs(&mut plan, &quote);
         }
         self.turn = Some(quote.turn.clone());
         self.next = Some(quote);
@@ -97,7 +97,7 @@ impl Planner {
     /// Records that the job bought the last plan.
     pub(super) fn on_bought(&mut self) {
         if let Some(turn) = self.turn.take() {
-            turn.over();
+            turn.withdraw_demands();
         }
         if let Some(quote) = self.next.take() {
             self.bought.insert(quote.hash(), quote);
@@ -113,7 +113,7 @@ impl Planner {
     }
 
     /// Returns a graph or weights of the job by id.
-    pub(super) fn content(&self, id: &ContentId) -> Option<Bytes> {
+    pub(super) fn find_content(&self, id: &ContentId) -> Option<Bytes> {
         let quotes = self.bought.values().chain(&self.next);
         let mut parts = quotes.flat_map(|quote| &quote.parts);
         let part = parts.find(|part| part.id == *id);
@@ -122,14 +122,14 @@ impl Planner {
     }
 
     /// Plans some work over the current book.
-    pub(super) fn plan(
+    pub(super) fn plan_work(
         &mut self,
         wanted: &PlanRequest,
     ) -> impl Future<Output = Result<Quote, PlanError>> + Send + use<> {
-        let turns = self.graph.turns();
+        let turns = self.graph.unknown_work_factor();
         let graph = self.graph_of(&wanted.work);
         let graph = graph.map(|graph| graph.with_turns(turns));
-        let limits = self.limits(wanted);
+        let limits = self.request_limits(wanted);
         let queue = self.buyer.queue.as_deref();
         let priority = self.limits.priority;
         let turn = self
@@ -140,7 +140,7 @@ impl Planner {
         async move { Ok(quote::over_book(&buyer, graph?, &limits, &excluded, &turn).await?) }
     }
 
-    fn limits(&self, wanted: &PlanRequest) -> Limits {
+    fn request_limits(&self, wanted: &PlanRequest) -> Limits {
         let copies = wanted.copies.max(1) as usize;
         let for_good = wanted.excluded.iter().filter(|it| it.ask.is_none());
         Limits {
@@ -159,13 +159,15 @@ impl Planner {
     fn graph_of(&self, work: &Work) -> Result<Graph, RestError> {
         match work {
             Work::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
-            Work::Rest(values) => rest::rest(&self.graph, &self.inputs, &self.tensors(values)?),
+            Work::Rest(values) => {
+                rest::remaining_graph(&self.graph, &self.inputs, &self.read_tensors(values)?)
+            }
             Work::Part { plan, part, inputs } => {
                 let quote = self.bought.get(plan).ok_or(RestError::Unknown)?;
                 let part = quote.parts.get(*part as usize).ok_or(RestError::Unknown)?;
                 let mut bindings = Bindings::new();
-                for (name, tensor) in self.tensors(inputs)? {
-                    bindings = bindings.input(&name, tensor.dtype(), tensor.dims());
+                for (name, tensor) in self.read_tensors(inputs)? {
+                    bindings = bindings.with_input(&name, tensor.dtype(), tensor.dims());
                 }
                 Ok(Graph::import(part.model.clone(), &bindings)?)
             }
@@ -173,13 +175,13 @@ impl Planner {
     }
 
     /// Reads values from the store.
-    fn tensors(
+    fn read_tensors(
         &self,
         values: &[(String, ContentId)],
     ) -> Result<BTreeMap<String, Tensor>, RestError> {
         let store = self.buyer.tensors.store();
         let tensor = |(name, id): &(String, ContentId)| {
-            let held = store.tensor(id).ok().flatten();
+            let held = store.get_tensor(id).ok().flatten();
             let tensor = held.ok_or_else(|| RestError::Gone { name: name.clone() });
             Ok((name.clone(), tensor?))
         };
@@ -209,7 +211,7 @@ impl PlanError {
 
 /// Converts a quote into the core's plan.
 pub(super) fn plan_of(quote: &Quote) -> Plan {
-    let firsts = quote.plan.offers();
+    let firsts = quote.plan.used_offers();
     let leg = |offer: usize, twin_of| PlanLeg {
         listing: Box::new(quote.listings[offer].clone()),
         twin_of,
@@ -225,7 +227,7 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
         id: quote.hash(),
         legs,
         parts: parts.collect(),
-        makespan: micros(quote.run_seconds() + quote.hop_seconds + quote.upload_seconds()),
+        makespan: to_micros(quote.run_seconds() + quote.hop_seconds + quote.upload_seconds()),
     }
 }
 
@@ -233,7 +235,7 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
 /// figures judge none of them.
 fn keep_states(plan: &mut Plan, quote: &Quote) {
     let graph = &quote.graph;
-    let states = graph.states();
+    let states = graph.state_values();
     let states = states.iter().map(|id| graph.value(*id).name.as_str());
     let states: BTreeSet<&str> = states.collect();
     for part in &mut plan.parts {
@@ -244,14 +246,14 @@ fn keep_states(plan: &mut Plan, quote: &Quote) {
     }
 }
 
-/// States which inputs a request may omit, and which part's output then replaces each.
-fn feed(plan: &mut Plan, quote: &Quote) {
+/// States which inputs a request can omit, and which part's output then replaces each.
+fn mark_fed_inputs(plan: &mut Plan, quote: &Quote) {
     if !quote.seconds.is_empty() {
-        // The job compares parts that run twice before it uses their outputs.
+        // The job must compare parts that run twice before it uses their outputs.
         return;
     }
     let graph = &quote.graph;
-    for (output, input) in graph.fed() {
+    for (output, input) in graph.feedback_outputs() {
         let name = &graph.value(output).name;
         let makes = |part: &PlanPart| part.outputs.iter().any(|it| it.name == *name);
         let Some(part) = plan.parts.iter().position(makes) else {
@@ -290,7 +292,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
     let flops = quote.flops_known(part);
     let nodes = planned.nodes.iter().map(|node| quote.graph.node(*node));
     let is_open_ended = !stated::is_known(nodes);
-    let on = |offer: usize| micros(quote.seconds_on(planned, offer));
+    let on = |offer: usize| to_micros(quote.seconds_on(planned, offer));
     let twin = quote.seconds.get(place).copied().unwrap_or(planned.offer);
     PlanPart {
         leg: u32::try_from(place).expect("legs are few"),
@@ -301,11 +303,11 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
         flops: [flops; 2],
         is_open_ended,
         expected: [on(planned.offer), on(twin)],
-        tolerance_ppm: (tolerance(&quote.graph, part).0 * 1e6).round() as u32,
+        tolerance_ppm: (part_tolerance(&quote.graph, part).0 * 1e6).round() as u32,
     }
 }
 
-fn micros(seconds: f64) -> Micros {
+fn to_micros(seconds: f64) -> Micros {
     let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

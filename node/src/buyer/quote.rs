@@ -13,7 +13,7 @@ use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
 use souk_scheduler::planning::{
     Objective, Offer, Plan, PlanError, PlanOptions, PlannedPart, Weights, cost_seconds,
-    node_seconds, pareto, plan,
+    node_seconds, pareto_plans, plan_graph,
 };
 
 use super::Buyer;
@@ -73,7 +73,7 @@ pub struct Scarce {
     pub asks: u64,
 }
 
-/// Another plan that a buyer may choose: none is both faster and cheaper.
+/// Another plan that a buyer can choose: none is both faster and cheaper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alternative {
     /// Time to the last output, in seconds.
@@ -99,7 +99,7 @@ impl Quote {
         let mut words = Vec::new();
         for part in &self.parts {
             words.extend_from_slice(part.id.as_bytes());
-            let listing = self.listing(part.part);
+            let listing = self.part_listing(part.part);
             words.extend_from_slice(&listing.provider.0);
             words.extend_from_slice(&listing.price.0.to_le_bytes());
         }
@@ -107,18 +107,18 @@ impl Quote {
             words.extend_from_slice(&self.listings[*second].provider.0);
             words.extend_from_slice(&self.listings[*second].price.0.to_le_bytes());
         }
-        ContentId::of(&words)
+        ContentId::for_content(&words)
     }
 
     /// Returns the ask that runs a part.
-    pub fn listing(&self, part: usize) -> &Listing {
+    pub fn part_listing(&self, part: usize) -> &Listing {
         &self.listings[self.plan.parts[part].offer]
     }
 
     /// Returns the name of an offer's device, marked if it is emulated.
     #[must_use]
-    pub fn device(&self, offer: usize) -> String {
-        stated::label(&self.listings[offer].resources)
+    pub fn device_name(&self, offer: usize) -> String {
+        stated::device_label(&self.listings[offer].resources)
     }
 
     /// Returns the price of the planned device time, second runs included.
@@ -141,7 +141,7 @@ impl Quote {
 
     /// Returns the device time of the parts that the nth second run repeats.
     fn second_seconds(&self, place: usize) -> f64 {
-        let first = self.plan.offers()[place];
+        let first = self.plan.used_offers()[place];
         let parts = self.plan.parts.iter().filter(|part| part.offer == first);
         parts
             .map(|part| self.seconds_on(part, self.seconds[place]))
@@ -153,7 +153,7 @@ impl Quote {
         if part.offer == on {
             return part.busy_seconds;
         }
-        let offer = offer(&self.listings[on]);
+        let offer = to_offer(&self.listings[on]);
         let nodes = part.nodes.iter().map(|node| self.graph.node(*node));
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
@@ -166,7 +166,7 @@ impl Quote {
         }
         let (mut certain, mut uncertain) = (0.0, 0.0);
         for part in &self.plan.parts {
-            let offer = offer(&self.listings[part.offer]);
+            let offer = to_offer(&self.listings[part.offer]);
             for node in part.nodes.iter().map(|node| self.graph.node(*node)) {
                 let seconds = node_seconds(node, &offer);
                 match node.cost.certain {
@@ -175,25 +175,25 @@ impl Quote {
                 }
             }
         }
-        Some(self.graph.turns() * (computed - certain).max(0.0) / uncertain)
+        Some(self.graph.unknown_work_factor() * (computed - certain).max(0.0) / uncertain)
     }
 
     /// Returns the time of a fixed reference work by the figures of this plan.
     pub(super) fn reference_seconds(&self) -> f64 {
-        let offers = self.plan.offers().into_iter();
-        reference(offers.map(|offer| &self.listings[offer]))
+        let offers = self.plan.used_offers().into_iter();
+        estimate_reference(offers.map(|offer| &self.listings[offer]))
     }
 
     /// Returns the providers that run its parts.
     pub(super) fn providers(&self) -> Vec<AccountKey> {
-        let offers = self.plan.offers().into_iter();
+        let offers = self.plan.used_offers().into_iter();
         offers.map(|offer| self.listings[offer].provider).collect()
     }
 
     /// Returns the time to send every provider the weights of its parts, by the measured links, or
     /// else by the stated ones. A provider that already holds the weights needs none of it.
     pub fn upload_seconds(&self) -> f64 {
-        let links = self.ways.links(&self.listings).buyer;
+        let links = self.ways.estimate_links(&self.listings).buyer;
         let each = self.parts.iter().map(|part| {
             let bytes: u64 = part.weights.iter().map(|weight| weight.byte_length).sum();
             let link = &links[self.plan.parts[part.part].offer];
@@ -220,7 +220,7 @@ impl Quote {
 
     /// Returns the price of a part's planned device time for all requests, rounded up.
     pub fn part_price(&self, part: usize) -> Credits {
-        let per_second = self.listing(part).price.0 as f64;
+        let per_second = self.part_listing(part).price.0 as f64;
         let seconds = self.plan.parts[part].busy_seconds * f64::from(self.requests);
         Credits((seconds * per_second).ceil() as u64)
     }
@@ -234,13 +234,13 @@ impl Quote {
     ///
     /// # Errors
     /// As for the quote itself.
-    pub fn alternatives(&self, limits: &Limits) -> Result<Vec<Alternative>, QuoteError> {
-        let offers: Vec<Offer> = self.listings.iter().map(offer).collect();
-        let options = options(limits);
-        let front = pareto(
+    pub fn find_alternatives(&self, limits: &Limits) -> Result<Vec<Alternative>, QuoteError> {
+        let offers: Vec<Offer> = self.listings.iter().map(to_offer).collect();
+        let options = plan_options(limits);
+        let front = pareto_plans(
             &self.graph,
             &offers,
-            &self.ways.links(&self.listings),
+            &self.ways.estimate_links(&self.listings),
             &options,
         );
         let alternative = |plan: &Plan| Alternative {
@@ -255,8 +255,8 @@ impl Quote {
 
 /// Imports the graph of a job and checks what the graph alone can show; which devices can run it
 /// follows from the asks.
-pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
-    let graph = import(job)?;
+pub(super) fn import_checked_graph(job: &Job) -> Result<Graph, QuoteError> {
+    let graph = import_graph(job)?;
     graph.check_indices(&job.inputs)?;
     operators::check_kernels(&graph)?;
     Ok(graph)
@@ -270,11 +270,11 @@ pub(super) async fn over_book(
     excluded: &[Exclusion],
     turn: &Arc<Turn>,
 ) -> Result<Quote, QuoteError> {
-    let needed = operators::needed(&graph);
-    let demands = demands(buyer, limits, &graph, &needed);
-    turn.say(&demands);
-    let choice = buyer.broker().choose(demands).await?;
-    let scarce = scarce(&needed, &choice);
+    let needed = operators::needed_operators(&graph);
+    let demands = build_demands(buyer, limits, &graph, &needed);
+    turn.announce_demands(&demands);
+    let choice = buyer.broker().choose_asks(demands).await?;
+    let scarce = scarce_operators(&needed, &choice);
     let Choice {
         seen,
         eligible,
@@ -283,39 +283,38 @@ pub(super) async fn over_book(
         ..
     } = choice;
     listings.retain(|listing| !excluded.iter().any(|it| it.rules_out(listing)));
-    let nobodys = scarce.iter().filter(|it| it.asks == 0);
+    let absent = scarce.iter().filter(|it| it.asks == 0);
     let named = |it: &Scarce| {
         let node = operators::first_with(&graph, &it.operator);
         (it.operator.clone(), node.unwrap_or_default().to_owned())
     };
-    let nobodys: Vec<(String, String)> = nobodys.map(named).collect();
-    if !nobodys.is_empty() && (seen > 0 || !needed.unknown.is_empty()) {
-        let operators = nobodys;
+    let operators: Vec<(String, String)> = absent.map(named).collect();
+    if !operators.is_empty() && (seen > 0 || !needed.unknown.is_empty()) {
         return Err(QuoteError::Operators { operators, seen });
     }
     if listings.is_empty() {
         return Err(QuoteError::NoneEligible { seen, unsuitable });
     }
     let limits = with_room_for_seconds(limits, listings.len())?;
-    let ways = buyer.ways();
+    let ways = buyer.link_estimates();
     let (listings, plan) = within_budget(&graph, listings, &ways, &limits)?;
-    let parts = plan.cut(&graph)?;
+    let parts = plan.cut_graph(&graph)?;
     let seconds = if limits.copies > 1 {
-        seconds(&graph, &listings, &plan)?
+        choose_second_offers(&graph, &listings, &plan)?
     } else {
         Vec::new()
     };
-    let taken = plan.offers().into_iter().chain(seconds.iter().copied());
-    let taken: Vec<usize> = taken.collect();
-    turn.check(taken.iter().map(|offer| &listings[*offer]))?;
+    let used = plan.used_offers().into_iter();
+    let taken: Vec<usize> = used.chain(seconds.iter().copied()).collect();
+    turn.check_precedence(taken.iter().map(|offer| &listings[*offer]))?;
     let providers: Vec<_> = taken.iter().map(|it| listings[*it].provider).collect();
     Ok(Quote {
-        hop_seconds: terms::hops(&limits, &plan),
-        overheads: buyer.past.overheads(
+        hop_seconds: terms::session_hop_seconds(&limits, &plan),
+        overheads: buyer.past.estimate_overheads(
             &providers,
             PlannedWork {
                 seconds: plan.makespan_seconds,
-                reference: reference(taken.iter().map(|it| &listings[*it])),
+                reference: estimate_reference(taken.iter().map(|it| &listings[*it])),
             },
         ),
         graph,
@@ -336,7 +335,7 @@ pub(super) async fn over_book(
 
 /// Returns the time of a fixed reference work on the slowest of these devices, by the figures of
 /// their asks: a few small operators and a product.
-fn reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
+fn estimate_reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
     let small = Cost {
         flops: 1_000,
         bytes_read: 4_000,
@@ -350,7 +349,7 @@ fn reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
         ..small
     };
     let seconds = |listing: &Listing| {
-        let offer = offer(listing);
+        let offer = to_offer(listing);
         4.0 * cost_seconds(&small, &offer) + cost_seconds(&product, &offer)
     };
     listings.map(seconds).fold(f64::MIN_POSITIVE, f64::max)
@@ -372,8 +371,12 @@ fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, Quote
 
 /// Returns, for each offer of the plan, the cheapest unused offer that has enough memory and runs
 /// all its operators.
-fn seconds(graph: &Graph, listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> {
-    let first = plan.offers();
+fn choose_second_offers(
+    graph: &Graph,
+    listings: &[Listing],
+    plan: &Plan,
+) -> Result<Vec<usize>, QuoteError> {
+    let first = plan.used_offers();
     let mut free: Vec<usize> = (0..listings.len()).filter(|o| !first.contains(o)).collect();
     free.sort_by_key(|offer| listings[*offer].price);
     let mut seconds = Vec::with_capacity(first.len());
@@ -387,7 +390,7 @@ fn seconds(graph: &Graph, listings: &[Listing], plan: &Plan) -> Result<Vec<usize
                 .any(|taken| taken == provider)
         };
         let runs_all = |other: usize| {
-            let runs = offer(&listings[other]).operators;
+            let runs = to_offer(&listings[other]).operators;
             let mut parts = plan.parts.iter().filter(|part| part.offer == *offer_of);
             parts.all(|part| part.nodes.iter().all(|it| runs.contains(graph.node(*it))))
         };
@@ -418,9 +421,9 @@ fn within_budget(
     let Some(budget) = limits.budget else {
         return Ok((listings, planned));
     };
-    let lasts = |plan: &Plan| plan.makespan_seconds + terms::hops(limits, plan);
-    let comfortable = terms::comfortable(lasts(&planned));
-    if escrow(&listings, &planned, limits, comfortable) <= budget {
+    let lasts = |plan: &Plan| plan.makespan_seconds + terms::session_hop_seconds(limits, plan);
+    let comfortable = terms::comfortable_lease(lasts(&planned));
+    if total_escrow(&listings, &planned, limits, comfortable) <= budget {
         return Ok((listings, planned));
     }
     let cheapest = Limits {
@@ -444,7 +447,7 @@ fn within_budget(
         options.extend(planned.map(|planned| (few, planned)));
     }
     let needed = |(listings, plan): &(Vec<Listing>, Plan)| {
-        escrow(listings, plan, limits, terms::shortest(lasts(plan)))
+        total_escrow(listings, plan, limits, terms::shortest_lease(lasts(plan)))
     };
     let cheapest = options
         .into_iter()
@@ -462,9 +465,10 @@ fn within_budget(
 }
 
 /// Returns the escrow of a plan's leases, second runs included.
-fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) -> Credits {
-    let prices = plan.offers().into_iter().map(|offer| listings[offer].price);
-    let each = prices.filter_map(|price| price.escrow(Units(1), duration));
+fn total_escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) -> Credits {
+    let offers = plan.used_offers().into_iter();
+    let prices = offers.map(|offer| listings[offer].price);
+    let each = prices.filter_map(|price| price.escrow_for(Units(1), duration));
     Credits(
         each.map(|escrow| escrow.0)
             .sum::<u64>()
@@ -478,9 +482,9 @@ fn plan_over(
     ways: &LinkEstimates,
     limits: &Limits,
 ) -> Result<Plan, QuoteError> {
-    let offers: Vec<Offer> = listings.iter().map(offer).collect();
-    let options = options(limits);
-    plan(graph, &offers, &ways.links(listings), &options).map_err(from_plan)
+    let offers: Vec<Offer> = listings.iter().map(to_offer).collect();
+    let options = plan_options(limits);
+    plan_graph(graph, &offers, &ways.estimate_links(listings), &options).map_err(from_plan)
 }
 
 fn from_plan(error: PlanError) -> QuoteError {
@@ -498,7 +502,7 @@ fn from_plan(error: PlanError) -> QuoteError {
 }
 
 /// Returns the operators that some asks do not run, unknown ones included.
-fn scarce(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
+fn scarce_operators(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
     let unknown = needed.unknown.iter().map(|name| (name.clone(), 0));
     let known = choice.scarce.iter();
     let known = known.map(|it| (numbers::name(it.operator.into()).to_owned(), it.asks));
@@ -507,7 +511,12 @@ fn scarce(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
         .collect()
 }
 
-fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph, needed: &ModelOperators) -> Demands {
+fn build_demands(
+    buyer: &Buyer,
+    limits: &Limits,
+    graph: &Graph,
+    needed: &ModelOperators,
+) -> Demands {
     Demands {
         buyer: buyer.account(),
         excluded: limits.excluded.clone(),
@@ -519,8 +528,8 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph, needed: &ModelOperator
         reputation_min: limits.reputation_min,
         power_known: limits.objective == Objective::Greenest,
         features: Features(
-            kernels::needed(graph).0
-                | backends::needed(limits.backend).0
+            kernels::needed_features(graph).0
+                | backends::needed_features(limits.backend).0
                 | backends::needed_sessions(limits.sequences).0,
         ),
         operators: needed.operators.clone(),
@@ -530,12 +539,12 @@ fn demands(buyer: &Buyer, limits: &Limits, graph: &Graph, needed: &ModelOperator
     }
 }
 
-pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
+pub(super) fn import_graph(job: &Job) -> Result<Graph, ImportError> {
     let mut bindings = Bindings::new();
     for (name, tensor) in &job.inputs {
-        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+        bindings = bindings.with_input(name, tensor.dtype(), tensor.dims());
     }
-    let graph = open_to_requests(job, bound(job, &bindings)?)?;
+    let graph = open_to_requests(job, bind_graph(job, &bindings)?)?;
     if graph.nodes().is_empty() {
         return Err(ImportError::NothingToCompute);
     }
@@ -543,7 +552,7 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
 }
 
-fn bound(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {
+fn bind_graph(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {
     let mut find = |relative: &str| Some(job.folder.as_ref()?.join(relative));
     Graph::import_with(job.model.clone(), bindings, &mut find)
 }
@@ -551,7 +560,7 @@ fn bound(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {
 /// Leaves those sizes open in which the requests of a session may differ: the model names them by
 /// symbols that no state uses.
 fn open_to_requests(job: &Job, graph: Graph) -> Result<Graph, ImportError> {
-    let states = graph.states();
+    let states = graph.state_values();
     if states.is_empty() {
         return Ok(graph);
     }
@@ -561,19 +570,19 @@ fn open_to_requests(job: &Job, graph: Graph) -> Result<Graph, ImportError> {
         inputs.partition(|(name, _)| states.contains(name.as_str()));
     let extents = given.iter().flat_map(|(_, tensor)| tensor.dims());
     let another = extents.max().map_or(1, |most| *most as u64 + 1);
-    let bindings = Bindings::assume(another);
+    let bindings = Bindings::with_assumed_extent(another);
     let bindings = kept.iter().fold(bindings, |bindings, (name, state)| {
-        bindings.input(name.as_str(), state.dtype(), state.dims())
+        bindings.with_input(name.as_str(), state.dtype(), state.dims())
     });
-    let other = bound(job, &bindings)?;
+    let other = bind_graph(job, &bindings)?;
     Ok(graph.open_to(&other))
 }
 
-fn offer(listing: &Listing) -> Offer {
-    stated::offer(&listing.resources, listing.price)
+fn to_offer(listing: &Listing) -> Offer {
+    stated::to_offer(&listing.resources, listing.price)
 }
 
-fn options(limits: &Limits) -> PlanOptions {
+fn plan_options(limits: &Limits) -> PlanOptions {
     PlanOptions {
         min_devices: limits.providers_min,
         max_devices: limits.providers_max.max(limits.providers_min),

@@ -29,7 +29,7 @@ pub enum QuoteError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// No ask suits the job.
-    #[error("no ask suits: {seen} on offer{}", reasons(unsuitable))]
+    #[error("no ask suits: {seen} on offer{}", join_reasons(unsuitable))]
     NoneEligible {
         /// How many asks the book has.
         seen: u64,
@@ -91,7 +91,7 @@ pub enum QuoteError {
 
 impl QuoteError {
     /// Returns whether a book with more devices could give a quote.
-    pub(super) fn passes(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             QuoteError::NoneEligible { seen, .. } => *seen == 0,
             QuoteError::TooFewProviders { .. }
@@ -103,9 +103,10 @@ impl QuoteError {
 }
 
 impl QuoteError {
-    /// Returns whether the book could give a quote once leased devices come back.
+    /// Returns whether the book could give a quote once leased devices come back: then the caller
+    /// can retry.
     pub(super) fn may_pass(&self) -> bool {
-        self.passes()
+        self.is_transient()
             || matches!(
                 self,
                 QuoteError::NoneEligible { .. }
@@ -116,7 +117,7 @@ impl QuoteError {
 }
 
 impl QuoteError {
-    /// Returns the reason as a code whose meaning never changes. A job that fails for the same
+    /// Returns the reason as a code whose meaning will never change. A job that fails for the same
     /// reason has the same code.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -143,7 +144,7 @@ fn nodes_of(operators: &[(String, String)]) -> String {
     each.join(" and ")
 }
 
-fn reasons(unsuitable: &[Unsuitable]) -> String {
+fn join_reasons(unsuitable: &[Unsuitable]) -> String {
     let each: Vec<String> = unsuitable.iter().map(Unsuitable::to_string).collect();
     if each.is_empty() {
         String::new()

@@ -1,8 +1,8 @@
 //! The rest of a job of which some values are computed: the lineage of the missing outputs.
 //!
 //! The rest is a job of its own: the nodes that lead to a missing output, with the job's inputs and
-//! the computed values as its inputs. So the same code plans, buys and runs it, and no finished
-//! work runs again.
+//! the computed values as its inputs. So the same code can plan, buy and run it, and no finished
+//! work will run again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,18 +33,18 @@ pub enum RestError {
 /// Returns the rest of `graph`, given its inputs and the values computed so far.
 ///
 /// If the rest and the finished part need each other's values, it returns the whole graph.
-pub(super) fn rest(
+pub(super) fn remaining_graph(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
     values: &BTreeMap<String, Tensor>,
 ) -> Result<Graph, RestError> {
-    let needed = needed(graph, values);
+    let needed = needed_nodes(graph, values);
     if needed.len() == graph.nodes().len() {
         return Ok(graph.clone());
     }
     let part = |node: usize| usize::from(needed.contains(&NodeId(node)));
     let assignment: Vec<usize> = (0..graph.nodes().len()).map(part).collect();
-    let parts = match cut::cut(graph, &assignment) {
+    let parts = match cut::cut_graph(graph, &assignment) {
         Ok(parts) => parts,
         Err(CutError::Cyclic { .. }) => return Ok(graph.clone()),
         Err(error) => return Err(error.into()),
@@ -54,14 +54,14 @@ pub(super) fn rest(
     let mut bindings = Bindings::new();
     for Boundary { name, .. } in &left.inputs {
         if let Some(tensor) = values.get(name).or_else(|| inputs.get(name)) {
-            bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+            bindings = bindings.with_input(name, tensor.dtype(), tensor.dims());
         }
     }
     Ok(Graph::import(left.model, &bindings)?)
 }
 
 /// Returns the nodes that lead from the computed values to the missing outputs.
-fn needed(graph: &Graph, values: &BTreeMap<String, Tensor>) -> BTreeSet<NodeId> {
+fn needed_nodes(graph: &Graph, values: &BTreeMap<String, Tensor>) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut open: Vec<ValueId> = graph.outputs().to_vec();
     while let Some(id) = open.pop() {
@@ -73,7 +73,7 @@ fn needed(graph: &Graph, values: &BTreeMap<String, Tensor>) -> BTreeSet<NodeId> 
             continue;
         };
         if found.insert(maker) {
-            open.extend(graph.node(maker).reads());
+            open.extend(graph.node(maker).input_values());
         }
     }
     found
@@ -91,7 +91,7 @@ mod tests {
 
     fn digits() -> (Graph, BTreeMap<String, Tensor>) {
         let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
-        let bindings = Bindings::new().input("images", images.dtype(), images.dims());
+        let bindings = Bindings::new().with_input("images", images.dtype(), images.dims());
         let graph = Graph::import(Bytes::from_static(MODEL), &bindings).unwrap();
         (graph, [("images".to_owned(), images)].into())
     }
@@ -99,7 +99,7 @@ mod tests {
     /// Zeros of the shape of the value that the first node makes.
     fn early(graph: &Graph) -> (String, Tensor) {
         let node = &graph.nodes()[0];
-        let value = graph.value(node.makes().next().unwrap());
+        let value = graph.value(node.output_values().next().unwrap());
         let dims: Vec<usize> = value.dims().unwrap().iter().map(|d| *d as usize).collect();
         let count = dims.iter().product();
         let zeros = Tensor::from_vec(dims, vec![0.0_f32; count]).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn nothing_done_leaves_all_of_it() {
         let (graph, inputs) = digits();
-        let left = rest(&graph, &inputs, &BTreeMap::new()).unwrap();
+        let left = remaining_graph(&graph, &inputs, &BTreeMap::new()).unwrap();
         assert_eq!(left.nodes().len(), graph.nodes().len());
     }
 
@@ -117,7 +117,7 @@ mod tests {
     fn a_value_that_is_there_leaves_what_comes_after_it() {
         let (graph, inputs) = digits();
         let values: BTreeMap<_, _> = [early(&graph)].into();
-        let left = rest(&graph, &inputs, &values).unwrap();
+        let left = remaining_graph(&graph, &inputs, &values).unwrap();
         assert!(left.nodes().len() < graph.nodes().len());
         let name = |id: &ValueId, of: &Graph| of.value(*id).name.clone();
         let read: Vec<String> = left.inputs().iter().map(|id| name(id, &left)).collect();

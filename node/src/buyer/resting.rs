@@ -10,7 +10,7 @@ use souk_market::{
     Acceptance, Bid, Command, Credits, JobId, Lease, LeaseState, Limit, Millis, OrderId, Price,
     TimeInForce, Units,
 };
-use souk_roles::job::{Reason, bid, holds};
+use souk_roles::job::{Reason, bid_for_leg, escrow_and_duration};
 
 use super::Buyer;
 use super::job::Limits;
@@ -26,7 +26,7 @@ pub struct OwnPrice {
     pub price: Price,
     /// When the bid leaves the book.
     pub until: Millis,
-    /// The bid may displace spot leases with at most this much notice.
+    /// The bid can displace spot leases with at most this much notice.
     pub displace: Millis,
 }
 
@@ -49,14 +49,14 @@ impl Quote {
     ///
     /// # Errors
     /// When the budget is smaller than the escrow of the shortest leases.
-    pub fn holds(&self, budget: Option<Credits>) -> Result<(Credits, Millis), Reason> {
-        holds(&plan_of(self), budget)
+    pub fn lease_escrow(&self, budget: Option<Credits>) -> Result<(Credits, Millis), Reason> {
+        escrow_and_duration(&plan_of(self), budget)
     }
 
     /// Replaces the prices of its offers by the buyer's own price.
     #[must_use]
-    pub fn at(mut self, price: Price) -> Quote {
-        for offer in self.plan.offers() {
+    pub fn with_price(mut self, price: Price) -> Quote {
+        for offer in self.plan.used_offers() {
             self.listings[offer].price = price;
         }
         self
@@ -64,11 +64,12 @@ impl Quote {
 }
 
 impl Buyer {
-    /// Places a bid for the lease of a plan in the book. Returns its order id and its escrow.
+    /// Places a bid for the lease of a plan, which must have exactly one, in the book. Returns its
+    /// order id and its escrow.
     ///
     /// # Errors
     /// [`RestingError`].
-    pub async fn rest(
+    pub async fn place_bid(
         &self,
         quote: &Quote,
         limits: &Limits,
@@ -78,16 +79,23 @@ impl Buyer {
         let [leg] = &plan.legs[..] else {
             return Err(RestingError::Leases(plan.legs.len()));
         };
-        let (held, duration) = holds(&plan, limits.budget).map_err(RestingError::Budget)?;
-        let at_once = bid(leg, &limits.told(), &limits.excluded, (duration, job));
+        let (held, duration) =
+            escrow_and_duration(&plan, limits.budget).map_err(RestingError::Budget)?;
+        let at_once = bid_for_leg(
+            leg,
+            &limits.to_core_limits(),
+            &limits.excluded,
+            duration,
+            job,
+        );
         let resting = Bid {
             limit: Limit::Price(own.price),
-            budget: own.price.escrow(Units(1), duration).unwrap_or(held),
+            budget: own.price.escrow_for(Units(1), duration).unwrap_or(held),
             start_delay_max: own.displace,
             tif: TimeInForce::Gtd(own.until),
             ..at_once
         };
-        self.opened(job);
+        self.remember_job(job);
         let placed = self
             .trader
             .submit_one(Command::PlaceBid(Box::new(resting)))
@@ -103,7 +111,7 @@ impl Buyer {
     ///
     /// # Errors
     /// When no validator answers.
-    pub async fn filled(&self, job: JobId) -> Result<Lease, BrokerError> {
+    pub async fn wait_until_filled(&self, job: JobId) -> Result<Lease, BrokerError> {
         let is_there = |lease: &Lease| match lease.state {
             LeaseState::Waiting { .. } => true,
             _ => lease.is_running(),
@@ -115,7 +123,7 @@ impl Buyer {
     ///
     /// # Errors
     /// When no validator answers.
-    pub async fn begun(&self, job: JobId) -> Result<Lease, BrokerError> {
+    pub async fn wait_until_begun(&self, job: JobId) -> Result<Lease, BrokerError> {
         let is_waiting = |lease: &Lease| matches!(lease.state, LeaseState::Waiting { .. });
         self.lease_of(job, |lease| !is_waiting(lease)).await
     }
@@ -125,7 +133,7 @@ impl Buyer {
         job: JobId,
         is_it: impl Fn(&Lease) -> bool,
     ) -> Result<Lease, BrokerError> {
-        let mut changes = self.broker().watch(self.account());
+        let mut changes = self.broker().watch_account(self.account());
         loop {
             let leases = self.broker().job_leases(self.account(), &[job]).await?;
             if let Some(lease) = leases.into_iter().find(&is_it) {

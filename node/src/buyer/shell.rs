@@ -1,9 +1,9 @@
 //! The one task of a job: it receives events, passes them to the core, and carries out the core's
 //! actions.
 //!
-//! The task awaits nothing else. An action that takes time runs as an effect, whose answer comes
-//! back as an event. Messages to one provider, and writes to the journal, keep their order in
-//! queues of their own.
+//! The task must await nothing else. An action that takes time runs as an effect, whose answer
+//! comes back as an event. Messages to one provider, and writes to the journal, must keep their
+//! order, so they have queues of their own.
 
 mod effects;
 mod served;
@@ -45,7 +45,7 @@ const INBOX: usize = 4_096;
 /// The most transfers of content at a time.
 const TRANSFERS_MAX: usize = 256;
 
-/// How long a provider that does not read may delay the end of the job.
+/// How long a provider that does not read can delay the end of the job.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of an effect.
@@ -163,7 +163,7 @@ impl Shell {
             cancel: submission.cancel,
             is_bought: submission.is_bought,
             journal,
-            own_outputs: OwnOutputs::of(planner.graph()),
+            own_outputs: OwnOutputs::from_graph(planner.graph()),
             planner,
             followed: FollowedLeases::default(),
             shown: BTreeMap::new(),
@@ -188,7 +188,7 @@ impl Shell {
                 Some(event) => Some(event),
                 None => {
                     let next = self.next().await;
-                    self.take(next)
+                    self.on_next(next)
                 }
             };
             if let Some(event) = event {
@@ -215,11 +215,11 @@ impl Shell {
         let Some((model, quote)) = self.planner.bought_at_once().filter(|_| is_telling) else {
             return;
         };
-        let is_session = !quote.graph.states().is_empty();
+        let is_session = !quote.graph.state_values().is_empty();
         if is_session || quote.requests > 1 {
             return;
         }
-        let measured = self.watch.measured(Instant::now());
+        let measured = self.watch.into_times(Instant::now());
         let measured = measured.by_devices(&self.gathered.timeline);
         let ended = EndedJob {
             providers: quote.providers(),
@@ -232,7 +232,7 @@ impl Shell {
             },
             turns: quote.turns_of(measured.compute),
         };
-        self.buyer.past.note(model, &ended, unix_ms());
+        self.buyer.past.record_job(model, &ended, unix_ms());
     }
 
     fn outcome_of(&mut self, mut outcome: Outcome) -> Outcome {
@@ -249,7 +249,7 @@ impl Shell {
         let has_room = !self.is_drained && self.under_way < window;
         let written = async {
             match &mut self.journal {
-                Some(writer) => writer.answer().await,
+                Some(writer) => writer.next_answer().await,
                 None => std::future::pending().await,
             }
         };
@@ -277,12 +277,12 @@ impl Shell {
             asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
             Ok(()) = changed => Next::LeasesChanged,
             () = self.cancel.notified() => Next::Event(Event::Cancel),
-            () = self.clock.wait(wakes_at) => Next::Event(Event::Woke),
+            () = self.clock.wait_until(wakes_at) => Next::Event(Event::Woke),
         }
     }
 
     /// Converts what happened into an event for the core, if it is one.
-    fn take(&mut self, next: Next) -> Option<Event> {
+    fn on_next(&mut self, next: Next) -> Option<Event> {
         match next {
             Next::Event(event) => Some(event),
             Next::Came(ticket, came) => self.on_came(ticket, came),
@@ -293,7 +293,7 @@ impl Shell {
             }
             Next::Incoming(incoming) => self.on_incoming(incoming),
             Next::LeasesChanged => {
-                self.look();
+                self.query_leases();
                 None
             }
             Next::Nothing => None,
@@ -316,7 +316,7 @@ impl Shell {
                     sequence: asked.sequence,
                     inputs,
                 };
-                let size = self.planner.size(&asked.tensors);
+                let size = self.planner.request_scale(&asked.tensors);
                 Event::NewRequest { request, size }
             }
             Err(error) => {
@@ -330,7 +330,7 @@ impl Shell {
         let answer = match came {
             EffectOutcome::Is(answer) => answer,
             EffectOutcome::Planned(planned) => match planned {
-                Ok(quote) => Answer::Planned(Box::new(self.planner.take(*quote))),
+                Ok(quote) => Answer::Planned(Box::new(self.planner.adopt_quote(*quote))),
                 Err(error) => {
                     let (why, passes) = error.no_plan();
                     Answer::NotPlanned { why, passes }
@@ -356,18 +356,18 @@ impl Shell {
         let changed = followed.map(|lease| Event::Changed(Box::new(lease)));
         self.ready.extend(changed);
         if std::mem::take(&mut self.followed.looks_again) {
-            self.look();
+            self.query_leases();
         }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
-            self.begin(ticket, action);
+            self.begin_action(ticket, action);
         }
     }
 
     /// Starts an effect whose answer takes time.
-    fn spawn(
+    fn spawn_effect(
         &mut self,
         ticket: Ticket,
         effect: impl Future<Output = EffectOutcome> + Send + 'static,
@@ -377,7 +377,7 @@ impl Shell {
     }
 
     /// Queues an answer that is already there.
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    fn queue_answer(&mut self, ticket: Ticket, answer: Answer) {
         self.ready.push_back(Event::Answer { ticket, answer });
     }
 
@@ -388,10 +388,10 @@ impl Shell {
                 Put::Facts(_) => Answer::Recorded,
                 Put::Values(_) => Answer::Kept,
             };
-            return self.answer(ticket, answer);
+            return self.queue_answer(ticket, answer);
         };
-        if let Err(behind) = writer.put(ticket, write) {
-            self.answer(ticket, Answer::NotWritten(behind.to_string()));
+        if let Err(behind) = writer.submit_write(ticket, write) {
+            self.queue_answer(ticket, Answer::NotWritten(behind.to_string()));
         }
     }
 }

@@ -24,24 +24,24 @@ const HOP: Duration = Duration::from_millis(5);
 
 /// Returns the total wait of a session's requests, in seconds, because they run one after the
 /// other.
-pub(super) fn hops(limits: &Limits, plan: &Plan) -> f64 {
+pub(super) fn session_hop_seconds(limits: &Limits, plan: &Plan) -> f64 {
     let is_session = limits.sequences > 0;
     let rounds = if is_session { limits.requests } else { 0 };
-    HOP.as_secs_f64() * f64::from(rounds) * plan.offers().len() as f64
+    HOP.as_secs_f64() * f64::from(rounds) * plan.used_offers().len() as f64
 }
 
 /// Returns the shortest lease for a plan of this length.
-pub(super) fn shortest(makespan_seconds: f64) -> Millis {
-    millis(makespan_seconds * TIME_MARGIN_MIN + ALLOWANCE_MIN.as_secs_f64())
+pub(super) fn shortest_lease(makespan_seconds: f64) -> Millis {
+    to_millis(makespan_seconds * TIME_MARGIN_MIN + ALLOWANCE_MIN.as_secs_f64())
 }
 
 /// Returns a lease with spare time for a busy machine and for sending the weights.
-pub(super) fn comfortable(makespan_seconds: f64) -> Millis {
-    millis(makespan_seconds * 4.0 + COMFORT.as_secs_f64())
+pub(super) fn comfortable_lease(makespan_seconds: f64) -> Millis {
+    to_millis(makespan_seconds * 4.0 + COMFORT.as_secs_f64())
 }
 
 /// Converts seconds into the market's unit, rounded up.
-fn millis(seconds: f64) -> Millis {
+fn to_millis(seconds: f64) -> Millis {
     Millis(
         Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |time| {
             u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)

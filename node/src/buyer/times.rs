@@ -42,7 +42,7 @@ pub struct Watch {
 impl Times {
     /// Returns the times of a plan, with the overheads of earlier jobs at its providers.
     #[must_use]
-    pub fn planned(quote: &Quote) -> Times {
+    pub fn from_quote(quote: &Quote) -> Times {
         let overheads = quote.overheads;
         Times {
             upload: quote.upload_seconds() + overheads.upload,
@@ -54,13 +54,13 @@ impl Times {
 
     /// Returns the whole time, in seconds.
     #[must_use]
-    pub fn all(&self) -> f64 {
+    pub fn total_seconds(&self) -> f64 {
         self.upload + self.wait + self.compute
     }
 
     /// Replaces the price by the amount that the buyer paid.
     #[must_use]
-    pub fn paid(self, price: u64) -> Times {
+    pub fn with_price(self, price: u64) -> Times {
         Times { price, ..self }
     }
 
@@ -74,10 +74,10 @@ impl Times {
         let Some((start, end)) = ends.reduce(|(a, b), (c, d)| (a.min(c), b.max(d))) else {
             return self;
         };
-        let compute = (end.saturating_sub(start) as f64 / 1e6).min(self.all());
+        let compute = (end.saturating_sub(start) as f64 / 1e6).min(self.total_seconds());
         Times {
-            upload: self.upload.min(self.all() - compute),
-            wait: (self.all() - compute - self.upload).max(0.0),
+            upload: self.upload.min(self.total_seconds() - compute),
+            wait: (self.total_seconds() - compute - self.upload).max(0.0),
             compute,
             price: self.price,
         }
@@ -88,15 +88,15 @@ impl Times {
     pub fn to_json(self) -> Value {
         json!({
             "upload_seconds": self.upload, "wait_seconds": self.wait,
-            "compute_seconds": self.compute, "all_seconds": self.all(),
+            "compute_seconds": self.compute, "all_seconds": self.total_seconds(),
             "micro_credits": self.price,
         })
     }
 
     /// Returns upload, wait, compute and the whole, in seconds.
     #[must_use]
-    pub fn rows(self) -> [f64; 4] {
-        [self.upload, self.wait, self.compute, self.all()]
+    pub fn to_rows(self) -> [f64; 4] {
+        [self.upload, self.wait, self.compute, self.total_seconds()]
     }
 }
 
@@ -119,7 +119,7 @@ impl Watch {
     pub fn on_event(&mut self, event: &JobEvent, now: Instant) {
         match event {
             JobEvent::Leased { .. } => {
-                self.close();
+                self.close_attempt();
                 self.bought = Some(now);
             }
             JobEvent::Fetched { .. } => self.uploaded = Some(now),
@@ -134,8 +134,8 @@ impl Watch {
 
     /// Returns the times measured up to `now`.
     #[must_use]
-    pub fn measured(mut self, now: Instant) -> Times {
-        self.close();
+    pub fn into_times(mut self, now: Instant) -> Times {
+        self.close_attempt();
         let all = now.duration_since(self.begun);
         let wait = all.saturating_sub(self.upload).saturating_sub(self.compute);
         Times {
@@ -147,7 +147,7 @@ impl Watch {
     }
 
     /// Adds the times of an attempt that ended.
-    fn close(&mut self) {
+    fn close_attempt(&mut self) {
         let bought = self.bought.take();
         let uploaded = self.uploaded.take().zip(bought);
         if let Some((uploaded, bought)) = uploaded {
@@ -190,8 +190,8 @@ mod tests {
         watch.on_event(&fetched, there);
         watch.on_event(&JobEvent::Running { provider, part }, begins);
         watch.on_event(&JobEvent::Finished { provider }, ends);
-        let times = watch.measured(all);
-        let ms = times.rows().map(|seconds| (seconds * 1e3).round());
+        let times = watch.into_times(all);
+        let ms = times.to_rows().map(|seconds| (seconds * 1e3).round());
         assert_eq!(ms, [40.0, 30.0, 30.0, 100.0]);
     }
 }

@@ -6,7 +6,7 @@ use souk_market::{AccountKey, Credits, LeaseId};
 use souk_roles::job::JobEvent;
 
 use super::job_files::TimedEvent;
-use crate::clock::rfc3339;
+use crate::clock::format_rfc3339;
 
 /// An event of a job: its number, its time, its kind and its facts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -115,14 +115,14 @@ impl ToldEvent {
     pub fn new(number: usize, happened: &TimedEvent) -> ToldEvent {
         ToldEvent {
             number,
-            at: rfc3339(happened.at_ms),
+            at: format_rfc3339(happened.at_ms),
             facts: EventFacts::from(&happened.event),
         }
     }
 
     /// Converts events, which are numbered from 0.
     #[must_use]
-    pub fn all(events: &[TimedEvent]) -> Vec<ToldEvent> {
+    pub fn from_events(events: &[TimedEvent]) -> Vec<ToldEvent> {
         let told = events.iter().enumerate();
         told.map(|(number, happened)| ToldEvent::new(number, happened))
             .collect()
@@ -134,7 +134,7 @@ impl From<&JobEvent> for EventFacts {
         match event {
             JobEvent::Leased { attempt, leases } => EventFacts::Leased {
                 attempt: *attempt,
-                leases: leases.iter().map(bought).collect(),
+                leases: leases.iter().map(to_bought_lease).collect(),
             },
             JobEvent::Fetched {
                 provider,
@@ -185,7 +185,7 @@ impl From<&JobEvent> for EventFacts {
     }
 }
 
-fn bought((provider, lease, held): &(AccountKey, LeaseId, Credits)) -> BoughtLease {
+fn to_bought_lease((provider, lease, held): &(AccountKey, LeaseId, Credits)) -> BoughtLease {
     BoughtLease {
         provider: *provider,
         lease: *lease,
@@ -207,7 +207,7 @@ mod tests {
             leases: vec![(provider, LeaseId(3), Credits(5))],
         };
         let event = |event| TimedEvent { at_ms: 250, event };
-        let told = ToldEvent::all(&[event(leased), event(JobEvent::Returned)]);
+        let told = ToldEvent::from_events(&[event(leased), event(JobEvent::Returned)]);
         let lease = json!({ "provider": provider, "lease": 3, "held": 5 });
         let expected = json!([
             { "number": 0, "at": "1970-01-01T00:00:00.25Z", "event": "leased", "attempt": 0,

@@ -1,12 +1,12 @@
 //! The order among the jobs of one buyer that want the same devices.
 //!
-//! Each job announces its demands in a file until it has bought its leases, and a job steps back
-//! from devices that a job of a higher priority wants. In the book only the price decides, so this
-//! gives no advantage over other buyers. If two jobs lease from one provider at the same time, the
-//! buyer sends their priority, and the provider orders only these two by it.
+//! Each job announces its demands in a file until it has bought its leases, and a job must step
+//! back from devices that a job of a higher priority wants. In the book only the price decides, so
+//! this gives no advantage over other buyers. If two jobs lease from one provider at the same time,
+//! the buyer sends their priority, and the provider orders only these two by it.
 //!
 //! A file counts while its writer holds a lock on it. The kernel releases the lock however the
-//! process ends, so a dead job blocks no other.
+//! process ends, so a dead job can block no other.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -68,7 +68,7 @@ impl Turn {
     }
 
     /// Announces the job's demands, unless it did already.
-    pub(super) fn say(&self, demands: &Demands) {
+    pub(super) fn announce_demands(&self, demands: &Demands) {
         let Some(folder) = &self.folder else {
             return;
         };
@@ -93,15 +93,15 @@ impl Turn {
     ///
     /// # Errors
     /// [`QuoteError::Behind`] if jobs of a higher priority want one of them.
-    pub(super) fn check<'l>(
+    pub(super) fn check_precedence<'l>(
         &self,
         taken: impl Iterator<Item = &'l Listing> + Clone,
     ) -> Result<(), QuoteError> {
         let Some(folder) = &self.folder else {
             return Ok(());
         };
-        let before = wishes(folder).filter(|wish| {
-            wish.priority > self.priority && taken.clone().any(|ask| wish.demands.suits(ask))
+        let before = live_wishes(folder).filter(|wish| {
+            wish.priority > self.priority && taken.clone().any(|ask| wish.demands.is_suitable(ask))
         });
         match before.count() {
             0 => Ok(()),
@@ -110,7 +110,7 @@ impl Turn {
     }
 
     /// Withdraws the announcement, because the job has its devices.
-    pub(super) fn over(&self) {
+    pub(super) fn withdraw_demands(&self) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         *said = None;
     }
@@ -123,7 +123,7 @@ impl WishFile {
         let name = format!("{process}-{made}");
         let (new, path) = (folder.join(&name), folder.join(name + SUFFIX));
         let mut file = File::create(&new)?;
-        // The file gets its final name only when it is locked and complete.
+        // The file must be locked and complete before it gets its final name.
         file.try_lock()?;
         file.write_all(&serde_json::to_vec(wish)?)?;
         fs::rename(&new, &path)?;
@@ -141,14 +141,14 @@ impl Drop for WishFile {
 }
 
 /// Returns the announcements of live jobs, and removes the files of dead ones.
-fn wishes(folder: &Path) -> impl Iterator<Item = Wish> {
+fn live_wishes(folder: &Path) -> impl Iterator<Item = Wish> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
     let said = paths.filter(|path| path.to_string_lossy().ends_with(SUFFIX));
-    said.take(JOBS_MAX).filter_map(|path| wish(&path))
+    said.take(JOBS_MAX).filter_map(|path| read_wish(&path))
 }
 
-fn wish(path: &Path) -> Option<Wish> {
+fn read_wish(path: &Path) -> Option<Wish> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {}
@@ -217,7 +217,7 @@ mod tests {
 
     fn turn(folder: &Path, priority: Priority) -> Turn {
         let turn = Turn::new(Some(folder), Some(priority));
-        turn.say(&demands(10));
+        turn.announce_demands(&demands(10));
         turn
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let low = turn(folder.path(), Priority::Low);
         let normal = turn(folder.path(), Priority::Normal);
         let high = turn(folder.path(), Priority::High);
-        let behind = |turn: &Turn| match turn.check(asks.iter()) {
+        let behind = |turn: &Turn| match turn.check_precedence(asks.iter()) {
             Ok(()) => 0,
             Err(QuoteError::Behind { jobs }) => jobs,
             Err(other) => panic!("{other}"),
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!([&low, &normal, &high].map(behind), [2, 1, 0]);
         let equal = turn(folder.path(), Priority::Normal);
         assert_eq!(behind(&normal), 1, "equals go as they come");
-        high.over();
+        high.withdraw_demands();
         assert_eq!([&low, &normal].map(behind), [2, 0]);
         drop((normal, equal));
         assert_eq!(behind(&low), 0);
@@ -247,10 +247,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let _high = turn(folder.path(), Priority::High);
         let low = turn(folder.path(), Priority::Low);
-        assert!(low.check([listing(1, 11)].iter()).is_ok(), "it is too dear");
-        assert!(low.check([listing(1, 11), listing(2, 9)].iter()).is_err());
+        assert!(
+            low.check_precedence([listing(1, 11)].iter()).is_ok(),
+            "it is too dear"
+        );
+        assert!(
+            low.check_precedence([listing(1, 11), listing(2, 9)].iter())
+                .is_err()
+        );
         let none = Turn::new(Some(folder.path()), None);
-        assert!(none.check([listing(1, 5)].iter()).is_ok());
+        assert!(none.check_precedence([listing(1, 5)].iter()).is_ok());
     }
 
     #[test]
@@ -263,11 +269,11 @@ mod tests {
         let left = folder.path().join("77-0.json");
         fs::write(&left, serde_json::to_vec(&wish).unwrap()).unwrap();
         let low = turn(folder.path(), Priority::Low);
-        assert!(low.check([listing(1, 5)].iter()).is_ok());
+        assert!(low.check_precedence([listing(1, 5)].iter()).is_ok());
         assert!(!left.exists(), "it is swept away");
         let locked = File::create(folder.path().join("78-0.json")).unwrap();
         locked.try_lock().unwrap();
         (&locked).write_all(b"{\"priority\":\"first\"}").unwrap();
-        assert!(low.check([listing(1, 5)].iter()).is_ok());
+        assert!(low.check_precedence([listing(1, 5)].iter()).is_ok());
     }
 }

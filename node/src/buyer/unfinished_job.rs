@@ -7,7 +7,7 @@ use super::JobResult;
 
 /// A job that ended early.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", self.why())]
+#[error("{}", self.reason_text())]
 pub struct UnfinishedJob {
     /// How it ended.
     pub how: End,
@@ -24,14 +24,14 @@ pub struct UnfinishedJob {
 impl UnfinishedJob {
     /// Returns the reason as a sentence.
     #[must_use]
-    pub fn why(&self) -> String {
+    pub fn reason_text(&self) -> String {
         match &self.how {
             End::Failed(reason) => reason.to_string(),
             End::Done | End::Cancelled => "it was stopped".to_owned(),
         }
     }
 
-    /// Returns the reason as a code whose meaning never changes.
+    /// Returns the reason as a code whose meaning will never change.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match &self.how {

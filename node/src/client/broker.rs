@@ -60,8 +60,8 @@ impl Broker {
     pub async fn new(network: Network, contacts: &[Contact]) -> Result<Broker, BrokerError> {
         let mut validators = Vec::with_capacity(contacts.len());
         for contact in contacts {
-            if network.learn(contact).await.is_ok() {
-                validators.extend(contact.peer().ok());
+            if network.add_contact(contact).await.is_ok() {
+                validators.extend(contact.peer_id().ok());
             }
         }
         if validators.is_empty() {
@@ -69,7 +69,7 @@ impl Broker {
         }
         let validators: Arc<[PeerId]> = validators.into();
         Ok(Broker {
-            client: Client::start(network.clone(), validators.clone(), false),
+            client: Client::start_task(network.clone(), validators.clone(), false),
             network,
             validators: Arc::new(RwLock::new(validators)),
             known: None,
@@ -86,34 +86,34 @@ impl Broker {
     }
 
     /// Returns a broker that accepts a validator's own state, even if that validator cannot reach
-    /// the others.
-    pub fn stale(&self) -> Broker {
+    /// the others. You can read the age of its oldest answer from [`Broker::oldest_age`].
+    pub fn with_stale_reads(&self) -> Broker {
         Broker {
-            client: Client::start(self.network.clone(), self.validators(), true),
+            client: Client::start_task(self.network.clone(), self.validators(), true),
             takes_stale: true,
             ..self.clone()
         }
     }
 
-    /// Returns a broker for the commands of an account: one client signs for one account.
+    /// Returns a broker for the commands of an account: one client can sign for one account only.
     pub(super) fn for_account(self, account: AccountKey) -> Broker {
         if self.client.is_for(account) {
             return self;
         }
-        let client = Client::start(self.network.clone(), self.validators(), self.takes_stale);
+        let client = Client::start_task(self.network.clone(), self.validators(), self.takes_stale);
         assert!(client.is_for(account), "nobody else has it yet");
         Broker { client, ..self }
     }
 
     /// Returns the age of the oldest answer that this broker accepted, if it accepts stale ones.
-    pub fn oldest(&self) -> Option<Age> {
-        self.client.oldest().filter(|_| self.takes_stale)
+    pub fn oldest_age(&self) -> Option<Age> {
+        self.client.oldest_age().filter(|_| self.takes_stale)
     }
 
     /// Returns a counter that rises whenever `account` changed, and whenever a broken watch
     /// resumes, because it may have missed a change.
-    pub fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
-        self.client.watch(account)
+    pub fn watch_account(&self, account: AccountKey) -> watch::Receiver<u64> {
+        self.client.watch_account(account)
     }
 
     /// Returns the log's clock: this machine's clock, and the median deviation of the validators'
@@ -139,34 +139,34 @@ impl Broker {
     ///
     /// # Errors
     /// When no validator answers.
-    pub async fn refresh(&self) -> Result<Members, BrokerError> {
-        let answer = self.members().await?;
+    pub async fn refresh_validators(&self) -> Result<Members, BrokerError> {
+        let answer = self.fetch_members().await?;
         let Some(known) = &self.known else {
             return Ok(answer);
         };
         let validators: Vec<Member> = {
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.learn(&answer);
-            known.all().cloned().collect()
+            known.learn_members(&answer);
+            known.all_members().cloned().collect()
         };
         let answer = Members {
             validators,
             ..answer
         };
-        self.follow(&answer).await;
+        self.adopt_validators(&answer).await;
         Ok(answer)
     }
 
     /// Uses these validators from now on, and those earlier ones that the list does not name.
-    async fn follow(&self, members: &Members) {
+    async fn adopt_validators(&self, members: &Members) {
         let mut peers = Vec::with_capacity(members.validators.len());
         for address in members.addresses() {
             // This souk cannot use an address that it does not understand.
             let Ok(contact) = Contact::parse(&address) else {
                 continue;
             };
-            if self.network.learn(&contact).await.is_ok() {
-                peers.extend(contact.peer().ok());
+            if self.network.add_contact(&contact).await.is_ok() {
+                peers.extend(contact.peer_id().ok());
             }
         }
         let all = members.validators.iter();
@@ -184,7 +184,7 @@ impl Broker {
             let known = self.validators.write();
             *known.unwrap_or_else(PoisonError::into_inner) = peers.clone();
         }
-        self.client.knows(peers).await;
+        self.client.set_validators(peers).await;
     }
 
     /// Sends `request` to one validator after another until one answers.
@@ -192,23 +192,24 @@ impl Broker {
     /// # Errors
     /// When none answers.
     pub async fn ask(&self, request: &Request) -> Result<Answer, BrokerError> {
-        let came = self.client.ask(request.clone()).await;
+        let came = self.client.ask_market(request.clone()).await;
         match came.reply {
             Reply::Answer(answer) => Ok(*answer),
-            Reply::Unreached(_) => Err(self.unreachable(came.last)),
+            Reply::Unreached(_) => Err(self.unreachable_error(came.last)),
             _ => Err(BrokerError::Confused),
         }
     }
 
     /// Returns the error that no validator answered, with the last validator's error.
-    pub(super) fn unreachable(&self, last: Option<AttemptError>) -> BrokerError {
+    pub(super) fn unreachable_error(&self, last: Option<AttemptError>) -> BrokerError {
         BrokerError::Unreachable {
             tried: self.validators().len(),
             last: last.unwrap_or(AttemptError::Timeout),
         }
     }
 
-    /// Sends `request` to one validator, once.
+    /// Sends `request` to one validator, once. You should use [`Broker::ask`] unless that validator
+    /// itself must answer.
     ///
     /// # Errors
     /// When that validator gives no answer.
@@ -217,7 +218,7 @@ impl Broker {
         validator: PeerId,
         request: &Request,
     ) -> Result<Answer, AttemptError> {
-        let putting = task::put(&self.network, validator, self.takes_stale, request);
+        let putting = task::ask_validator(&self.network, validator, self.takes_stale, request);
         let timed = tokio::time::timeout(ANSWER_TIMEOUT, putting).await;
         match timed.map_err(|_| AttemptError::Timeout)??.answer {
             Answer::Busy { .. } => Err(AttemptError::Busy),

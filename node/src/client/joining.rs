@@ -35,7 +35,7 @@ pub enum JoiningError {
 ///
 /// # Errors
 /// When none answers, or the genesis does not match the invitation's id.
-pub async fn fetch(invitation: &Invitation) -> Result<(Genesis, Members), JoiningError> {
+pub async fn fetch_market(invitation: &Invitation) -> Result<(Genesis, Members), JoiningError> {
     let network = Network::start(&NodeKey::generate(), NetworkConfig::default()).await?;
     let broker = Broker::new(network, &invitation.contacts).await?;
     let Answer::Genesis(genesis) = broker.ask(&Request::Genesis).await? else {
@@ -46,6 +46,6 @@ pub async fn fetch(invitation: &Invitation) -> Result<(Genesis, Members), Joinin
         return Err(JoiningError::Other { wanted, found });
     }
     genesis.check()?;
-    let members = broker.in_market(&genesis).refresh().await?;
+    let members = broker.in_market(&genesis).refresh_validators().await?;
     Ok((*genesis, members))
 }

@@ -31,21 +31,21 @@ pub enum ClassError {
 ///
 /// # Errors
 /// [`ClassError`]
-pub async fn class(broker: &Broker, name: &str) -> Result<Class, ClassError> {
-    if let Some(class) = class_name::parse(name) {
+pub async fn find_class(broker: &Broker, name: &str) -> Result<Class, ClassError> {
+    if let Some(class) = class_name::parse_class(name) {
         return Ok(class);
     }
-    let all = broker.classes().await?;
+    let all = broker.fetch_classes().await?;
     let all = all.iter().map(|summary| summary.class);
     let found: Vec<Class> = all
-        .filter(|class| class_name::of(class).starts_with(name))
+        .filter(|class| class_name::format_class(class).starts_with(name))
         .collect();
     let name = name.to_owned();
     match found[..] {
         [class] => Ok(class),
         [] => Err(ClassError::Unknown { name }),
         _ => {
-            let found: Vec<String> = found.iter().map(class_name::of).collect();
+            let found: Vec<String> = found.iter().map(class_name::format_class).collect();
             let found = found.join(", ");
             Err(ClassError::Several { name, found })
         }
@@ -56,17 +56,18 @@ pub async fn class(broker: &Broker, name: &str) -> Result<Class, ClassError> {
 ///
 /// # Errors
 /// [`ClassError`]
-pub async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, ClassError> {
-    let class = class(broker, name).await?;
-    let quotes = broker.quotes(class).await?;
+pub async fn find_quotes(broker: &Broker, name: &str) -> Result<Quotes, ClassError> {
+    let class = find_class(broker, name).await?;
+    let quotes = broker.fetch_quotes(class).await?;
     quotes.ok_or_else(|| ClassError::Unknown {
         name: name.to_owned(),
     })
 }
 
-/// Combines candles of a minute into candles of `step` milliseconds.
+/// Combines candles of a minute, which must be in order, into candles of `step` milliseconds.
+/// `step` must not be 0.
 #[must_use]
-pub fn merged(minutes: &[Candle], step: u64) -> Vec<Candle> {
+pub fn merge_candles(minutes: &[Candle], step: u64) -> Vec<Candle> {
     let mut merged: Vec<Candle> = Vec::new();
     for minute in minutes {
         let start = minute.start.0 - minute.start.0 % step;
@@ -106,7 +107,7 @@ mod tests {
             volume: 2,
         };
         let minutes = [minute(4, 10, 12), minute(5, 12, 7), minute(9, 8, 9)];
-        let merged = merged(&minutes, 5 * MINUTE_MS);
+        let merged = merge_candles(&minutes, 5 * MINUTE_MS);
         let wide = |start, open, high, low, close, volume| Candle {
             start: Millis(start * MINUTE_MS),
             open: Price(open),

@@ -21,20 +21,20 @@ pub enum ReachError {
     Broker(#[from] BrokerError),
 }
 
-/// Returns a broker that only reads, or submits what another key signed: its own key has no
+/// Returns a broker that can only read, or submit what another key signed: its own key has no
 /// account.
 ///
 /// # Errors
 /// When no validator answers.
-pub async fn look(market: &MarketFile) -> Result<(Broker, Members), ReachError> {
+pub async fn connect_read_only(market: &MarketFile) -> Result<(Broker, Members), ReachError> {
     let stranger = NodeKey::generate();
-    let (_, broker) = reach(&stranger, market, network::NetworkConfig::default()).await?;
-    let members = broker.refresh().await?;
+    let (_, broker) = connect_market(&stranger, market, network::NetworkConfig::default()).await?;
+    let members = broker.refresh_validators().await?;
     Ok((broker, members))
 }
 
 /// Starts the node's network, and a broker of the validators in the market's file.
-pub(crate) async fn reach(
+pub(crate) async fn connect_market(
     key: &NodeKey,
     market: &MarketFile,
     config: network::NetworkConfig,

@@ -22,7 +22,7 @@ use crate::network::wire::WireError;
 use crate::network::{Network, OpenError, wire};
 use crate::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
 
-/// How long one validator may take for one answer.
+/// A validator must give an answer within this time.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);
 
 /// Messages that the task has not yet received; if there are this many, callers wait.
@@ -106,14 +106,17 @@ impl Drop for ReplyWait<'_> {
 impl Client {
     /// Starts the task over these validators. With `takes_stale`, it accepts what one of them has
     /// stored.
-    pub(super) fn start(network: Network, validators: Arc<[PeerId]>, takes_stale: bool) -> Client {
+    pub(super) fn start_task(
+        network: Network,
+        validators: Arc<[PeerId]>,
+        takes_stale: bool,
+    ) -> Client {
         let (tell, inbox) = mpsc::channel(INBOX);
         let (age, oldest) = watch::channel(None);
         let (told, changes) = mpsc::channel(INBOX);
         let log_clock = LogClock::default();
-        let nobody = (AccountKey::default(), MarketId::default());
         let task = Task {
-            core: MarketClient::new(nobody.0, nobody.1, validators.len()),
+            core: MarketClient::new(AccountKey::default(), MarketId::default(), validators.len()),
             clock: CoreClock::new(log_clock.clone()),
             network,
             validators,
@@ -147,14 +150,14 @@ impl Client {
     }
 
     /// Returns the age of the oldest accepted answer.
-    pub(super) fn oldest(&self) -> Option<Age> {
+    pub(super) fn oldest_age(&self) -> Option<Age> {
         *self.oldest.borrow()
     }
 
     /// Asks the market a question.
-    pub(super) async fn ask(&self, question: Request) -> ClientReply {
+    pub(super) async fn ask_market(&self, question: Request) -> ClientReply {
         let question = Box::new(question);
-        self.waited(|asked, reply| Message::Ask {
+        self.send_and_wait(|asked, reply| Message::Ask {
             asked,
             question,
             reply,
@@ -163,8 +166,8 @@ impl Client {
     }
 
     /// Submits commands to the market, under one signature.
-    pub(super) async fn carry(&self, commands: Vec<Command>) -> ClientReply {
-        self.waited(|asked, reply| Message::Carry {
+    pub(super) async fn submit_commands(&self, commands: Vec<Command>) -> ClientReply {
+        self.send_and_wait(|asked, reply| Message::Carry {
             asked,
             commands,
             reply,
@@ -172,7 +175,7 @@ impl Client {
         .await
     }
 
-    async fn waited(
+    async fn send_and_wait(
         &self,
         message: impl FnOnce(CallId, oneshot::Sender<ClientReply>) -> Message,
     ) -> ClientReply {
@@ -194,13 +197,13 @@ impl Client {
         came
     }
 
-    /// Returns whether this client carries commands of an account. It serves one: the first that
-    /// asked.
+    /// Returns whether this client carries commands of an account. It can serve only one: the first
+    /// that asked.
     pub(super) fn is_for(&self, account: AccountKey) -> bool {
         *self.trades_for.get_or_init(|| account) == account
     }
 
-    /// Sets the key that signs commands from now on.
+    /// Sets the key that signs commands from now on. You must do this before the first command.
     pub(super) fn sign_for(&self, key: NodeKey, market: MarketId) {
         let message = Message::SignFor(Box::new((key, market)));
         let tell = self.tell.clone();
@@ -210,7 +213,7 @@ impl Client {
     }
 
     /// Returns a counter that rises whenever an account changed, or may have.
-    pub(super) fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
+    pub(super) fn watch_account(&self, account: AccountKey) -> watch::Receiver<u64> {
         let (changes, receiver) = watch::channel(0);
         let tell = self.tell.clone();
         tokio::spawn(async move {
@@ -233,7 +236,7 @@ impl Client {
     }
 
     /// Replaces the list of validators.
-    pub(super) async fn knows(&self, validators: Arc<[PeerId]>) {
+    pub(super) async fn set_validators(&self, validators: Arc<[PeerId]>) {
         let _ = self.tell.send(Message::Validators(validators)).await;
     }
 }
@@ -285,10 +288,10 @@ impl Task {
                     Err(_) => None,
                 },
                 Some(watch) = self.changes.recv() => Some(Event::Watched { watch, goes_on: true }),
-                () = self.clock.wait(wakes_at) => Some(Event::Woke),
+                () = self.clock.wait_until(wakes_at) => Some(Event::Woke),
             };
             if let Some(event) = event {
-                self.apply(event);
+                self.apply_event(event);
             }
             self.end_watches();
         }
@@ -319,7 +322,7 @@ impl Task {
             }
             Message::SignFor(signer) => {
                 let (key, market) = *signer;
-                self.core.sign_for(AccountKey(key.public()), market);
+                self.core.sign_for(AccountKey(key.public_key()), market);
                 self.key = Some(key);
                 None
             }
@@ -383,11 +386,11 @@ impl Task {
         }
     }
 
-    fn apply(&mut self, event: Event) {
+    fn apply_event(&mut self, event: Event) {
         let own = Micros(unix_us());
         let actions = self.core.apply(self.clock.now(), own, event);
         let shown = Millis(own.0 / 1_000);
-        self.log_clock.set(self.core.log_time(shown), shown);
+        self.log_clock.set_time(self.core.log_time(shown), shown);
         for action in actions {
             self.carry_out(action);
         }
@@ -400,8 +403,8 @@ impl Task {
                     .key
                     .as_ref()
                     .expect("who commands has said with which key");
-                let batch = Box::new(batch.sign(key.signing()));
-                self.apply(Event::Signed { asked, batch });
+                let batch = Box::new(batch.sign(key.signing_key()));
+                self.apply_event(Event::Signed { asked, batch });
             }
             Action::Put {
                 asked,
@@ -413,7 +416,7 @@ impl Task {
                 let (network, takes_stale) = (self.network.clone(), self.takes_stale);
                 let age = self.age.clone();
                 let begun = self.effects.spawn(async move {
-                    let heard = put(&network, validator, takes_stale, &question).await;
+                    let heard = ask_validator(&network, validator, takes_stale, &question).await;
                     if let Ok(told) = &heard {
                         age.send_if_modified(|oldest| is_older(oldest, told.age));
                     }
@@ -438,7 +441,7 @@ impl Task {
                 watch,
                 validator,
                 account,
-            } => self.watch(watch, validator.0, account),
+            } => self.forward_notices(watch, validator.0, account),
             Action::Unwatch(watch) => {
                 if let Some(handle) = self.watching.remove(&watch) {
                     handle.abort();
@@ -457,7 +460,7 @@ impl Task {
         let validator = self.validators[validator.0 % self.validators.len()];
         let network = self.network.clone();
         self.effects.spawn(async move {
-            let asking = put(&network, validator, false, &Request::Time);
+            let asking = ask_validator(&network, validator, false, &Request::Time);
             let told = tokio::time::timeout(ANSWER_TIMEOUT, asking).await;
             let time = told.ok().and_then(Result::ok).map(|told| told.time);
             EffectEnd::Time(validator, time)
@@ -465,12 +468,12 @@ impl Task {
     }
 
     /// Forwards one validator's notices of changes until its stream ends.
-    fn watch(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
+    fn forward_notices(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
         let validator = self.validators[seat % self.validators.len()];
         let (network, told) = (self.network.clone(), self.told.clone());
         let begun = self.effects.spawn(async move {
             let hearing = async {
-                let mut stream = network.open(validator, PROTOCOL).await.ok()?;
+                let mut stream = network.open_stream(validator, PROTOCOL).await.ok()?;
                 let asked = wire::send(&mut stream, &Request::Watch(account)).await;
                 asked.ok()?;
                 while let Ok(Answer::Changed) = wire::receive(&mut stream).await {
@@ -491,7 +494,7 @@ impl Task {
         let unheard: Vec<AccountKey> = unheard.map(|(account, _)| *account).collect();
         for account in unheard {
             self.watchers.remove(&account);
-            self.apply(Event::Unwatch(account));
+            self.apply_event(Event::Unwatch(account));
         }
     }
 }
@@ -509,13 +512,13 @@ fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
 }
 
 /// Sends a question to one validator and receives the answer.
-pub(super) async fn put(
+pub(super) async fn ask_validator(
     network: &Network,
     validator: PeerId,
     takes_stale: bool,
     question: &Request,
 ) -> Result<TimedAnswer, AttemptError> {
-    let mut stream = network.open(validator, PROTOCOL).await?;
+    let mut stream = network.open_stream(validator, PROTOCOL).await?;
     if takes_stale {
         wire::send(&mut stream, &Request::Stale).await?;
     }

@@ -22,7 +22,8 @@ pub enum TradeError {
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// The market may have carried the commands out, or may yet do so until the batch expires, a
-    /// minute after its signature. The log has the result.
+    /// minute after its signature. The log has the result: you should look there before you repeat
+    /// them.
     #[error(
         "no validator said what became of it, and it may still be done within a minute: look \
          before you command it again ({0})"
@@ -42,7 +43,7 @@ pub enum TradeError {
     /// The market refused a command.
     #[error("the market refused: {0}")]
     Refused(#[from] Refusal),
-    /// The batch is larger than the log accepts.
+    /// The batch is larger than the log accepts: you must send fewer commands at a time.
     #[error("the commands are {bytes} bytes; at most {bytes_max} go into one batch: send fewer")]
     TooLarge {
         /// The size of the commands, in bytes.
@@ -58,7 +59,7 @@ pub enum TradeError {
 impl Trader {
     /// Returns a trader that signs with `key` in `market` through `broker`.
     pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
-        let broker = broker.for_account(AccountKey(key.public()));
+        let broker = broker.for_account(AccountKey(key.public_key()));
         broker.client.sign_for(key.clone(), market);
         Trader {
             key,
@@ -69,7 +70,7 @@ impl Trader {
 
     /// Returns the account.
     pub fn account(&self) -> AccountKey {
-        AccountKey(self.key.public())
+        AccountKey(self.key.public_key())
     }
 
     /// Returns the account's key.
@@ -91,11 +92,11 @@ impl Trader {
     ///
     /// # Errors
     /// When no validator received them, or none knows their result.
-    pub async fn submit(
+    pub async fn submit_commands(
         &self,
         commands: Vec<Command>,
     ) -> Result<Vec<Result<Acceptance, Refusal>>, TradeError> {
-        let came = self.broker.client.carry(commands).await;
+        let came = self.broker.client.submit_commands(commands).await;
         match came.reply {
             Reply::Carried(results) => Ok(results),
             Reply::NotTaken(answer) => Err(match *answer {
@@ -103,8 +104,10 @@ impl Trader {
                 Answer::TooLarge { bytes, bytes_max } => TradeError::TooLarge { bytes, bytes_max },
                 _ => BrokerError::Confused.into(),
             }),
-            Reply::Uncertain(_) => Err(TradeError::Uncertain(self.broker.unreachable(came.last))),
-            Reply::Unreached(_) => Err(self.broker.unreachable(came.last).into()),
+            Reply::Uncertain(_) => Err(TradeError::Uncertain(
+                self.broker.unreachable_error(came.last),
+            )),
+            Reply::Unreached(_) => Err(self.broker.unreachable_error(came.last).into()),
             Reply::Answer(_) => Err(BrokerError::Confused.into()),
         }
     }
@@ -112,19 +115,19 @@ impl Trader {
     /// Submits one command.
     ///
     /// # Errors
-    /// As [`Trader::submit`], and when the market refuses the command.
+    /// As [`Trader::submit_commands`], and when the market refuses the command.
     pub async fn submit_one(&self, command: Command) -> Result<Acceptance, TradeError> {
-        let mut results = self.submit(vec![command]).await?;
+        let mut results = self.submit_commands(vec![command]).await?;
         let result = results.pop().ok_or(BrokerError::Confused)?;
         Ok(result?)
     }
 
-    /// Opens the account under `name`, unless it is open. If an answer is lost, this retries,
+    /// Opens the account under `name`, unless it is open. If an answer is lost, this will retry,
     /// because registering twice has the same effect as once.
     ///
     /// # Errors
-    /// As [`Trader::submit`], and when the market refuses.
-    pub async fn register(&self, name: Name) -> Result<(), TradeError> {
+    /// As [`Trader::submit_commands`], and when the market refuses.
+    pub async fn register_account(&self, name: Name) -> Result<(), TradeError> {
         let register = || self.submit_one(Command::Register { name: name.clone() });
         let mut registered = register().await;
         let is_lost = matches!(
@@ -144,15 +147,19 @@ impl Trader {
     /// this checks the account's balance.
     ///
     /// # Errors
-    /// As [`Trader::submit`], and when the account does not have the credits.
-    pub async fn endow(&self, account: AccountKey, amount: Credits) -> Result<(), TradeError> {
+    /// As [`Trader::submit_commands`], and when the account does not have the credits.
+    pub async fn endow_account(
+        &self,
+        account: AccountKey,
+        amount: Credits,
+    ) -> Result<(), TradeError> {
         let given = self.submit_one(Command::Deposit { account, amount }).await;
         let cause = match given {
             Ok(_) => return Ok(()),
             Err(TradeError::Uncertain(cause)) => cause,
             Err(error) => return Err(error),
         };
-        match self.broker.account(account).await {
+        match self.broker.fetch_account(account).await {
             Ok(Some(found)) if found.available >= amount => Ok(()),
             Ok(_) => Err(TradeError::Endowment { account, cause }),
             Err(_) => Err(TradeError::Uncertain(cause)),
@@ -194,7 +201,7 @@ mod tests {
         let validator_key = NodeKey::generate();
         let validator = network(&validator_key).await;
         let answer = Arc::new(answer);
-        validator.serve(PROTOCOL, 8, move |_, mut stream| {
+        validator.serve_protocol(PROTOCOL, 8, move |_, mut stream| {
             let answer = answer.clone();
             async move {
                 if let Some(answer) = answer(wire::receive(&mut stream).await?) {
@@ -206,8 +213,8 @@ mod tests {
             }
         });
         let contact = Contact {
-            account: validator_key.public(),
-            addresses: validator.addresses().await,
+            account: validator_key.public_key(),
+            addresses: validator.own_addresses().await,
         };
         let broker = Broker::new(network(key).await, &[contact]).await;
         (broker.unwrap(), validator)
@@ -238,7 +245,7 @@ mod tests {
     /// answer to a batch is lost.
     async fn operator(account: AccountKey) -> (Trader, Arc<Mutex<Exchange>>, Network) {
         let key = NodeKey::generate();
-        let operator = AccountKey(key.public());
+        let operator = AccountKey(key.public_key());
         let mut genesis = Genesis::new("test".try_into().unwrap(), operator);
         for (account, name) in [(operator, "operator"), (account, "somebody")] {
             let entry = (account, name.try_into().unwrap(), Credits(0));
@@ -256,7 +263,9 @@ mod tests {
                     let is_lost = std::mem::take(&mut *is_lost.lock().unwrap());
                     (!is_lost).then(|| Answer::Applied(results.collect()))
                 }
-                request @ Request::Account(_) => Some(questions::answer(&exchange, request)),
+                request @ Request::Account(_) => {
+                    Some(questions::answer_request(&exchange, request))
+                }
                 _ => None,
             }
         };
@@ -276,7 +285,7 @@ mod tests {
         let known = Err(Refusal::AccountKnown { account });
         // The answer is lost, the same batch is sent again, and a new one asks what came of it.
         let (trader, heard, _validator) = at(vec![None, Some(used), Some(known)]).await;
-        trader.register(name()).await.unwrap();
+        trader.register_account(name()).await.unwrap();
         let heard = heard.lock().unwrap().clone();
         assert_eq!(heard.len(), 3);
         assert_eq!(heard[0], heard[1]);
@@ -285,9 +294,9 @@ mod tests {
 
     #[tokio::test]
     async fn credits_whose_answer_was_lost_are_looked_for_and_not_given_twice() {
-        let account = AccountKey(NodeKey::generate().public());
+        let account = AccountKey(NodeKey::generate().public_key());
         let (operator, exchange, _validator) = operator(account).await;
-        operator.endow(account, Credits(5)).await.unwrap();
+        operator.endow_account(account, Credits(5)).await.unwrap();
         let exchange = exchange.lock().unwrap();
         assert_eq!(exchange.account(account).unwrap().available, Credits(5));
     }
@@ -297,7 +306,10 @@ mod tests {
         // A key that opens no account, of a point with few multiples.
         let account = AccountKey([0; 32]);
         let (operator, ..) = operator(AccountKey([1; 32])).await;
-        let missing = operator.endow(account, Credits(5)).await.unwrap_err();
+        let missing = operator
+            .endow_account(account, Credits(5))
+            .await
+            .unwrap_err();
         let text = missing.to_string();
         assert!(matches!(missing, TradeError::Endowment { .. }), "{text}");
         let hint = format!("{account} does not have its first credits");
@@ -312,8 +324,8 @@ mod tests {
         let (first, heard, _validator) = at(vec![known(), known()]).await;
         let key = NodeKey::generate();
         let second = Trader::new(key, MarketId([7; 32]), first.broker().clone());
-        first.register(name()).await.unwrap();
-        second.register(name()).await.unwrap();
+        first.register_account(name()).await.unwrap();
+        second.register_account(name()).await.unwrap();
         let heard = heard.lock().unwrap().clone();
         let signers = heard.iter().map(|signed| signed.batch.account);
         let accounts = [first.account(), second.account()];
@@ -330,7 +342,7 @@ mod tests {
         let account = AccountKey([1; 32]);
         let known = Err(Refusal::AccountKnown { account });
         let (trader, heard, _validator) = at(vec![Some(old), Some(known)]).await;
-        trader.register(name()).await.unwrap();
+        trader.register_account(name()).await.unwrap();
         let heard = heard.lock().unwrap().clone();
         // Restarts before may have used any of the window, however short they ran.
         assert_eq!(heard[1].batch.nonce, Nonce(oldest.0 + NONCE_WINDOW));
@@ -341,7 +353,7 @@ mod tests {
         let nonce = Nonce(1);
         let used = || Some(Err(Refusal::NonceUsed { nonce }));
         let (trader, heard, _validator) = at(vec![used(), used()]).await;
-        let refused = trader.register(name()).await.unwrap_err();
+        let refused = trader.register_account(name()).await.unwrap_err();
         assert!(matches!(
             refused,
             TradeError::Refused(Refusal::NonceUsed { .. })

@@ -3,7 +3,7 @@
 //!
 //! The node stores which account has provided which content, so that a buyer need not send its
 //! weights again after a restart. It does not store the grants, because a provider that restarts
-//! restores them from its journal.
+//! must restore them from its journal.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -52,13 +52,13 @@ struct AccessTables {
 
 impl Access {
     /// Opens the access of a node of this account, with the entries of `file` if it exists.
-    pub(crate) fn open(account: AccountKey, file: Option<PathBuf>) -> Access {
+    pub(crate) fn load_or_default(account: AccountKey, file: Option<PathBuf>) -> Access {
         let mut inner = AccessTables::default();
         if let Some(path) = &file {
             match config::read::<ShownFile>(path) {
                 Ok(kept) => {
                     for ShownRecord { account, content } in kept.shown {
-                        inner.shown.show(account, content);
+                        inner.shown.record_shown(account, content);
                     }
                 }
                 Err(ConfigError::Missing { .. }) => {}
@@ -73,44 +73,46 @@ impl Access {
         }
     }
 
-    /// Begins a lease of a job: from now on it may have grants.
-    pub fn begin(&self, scope: Scope) {
-        self.inner().grants.begin(scope);
+    /// Begins a lease of a job. You must call this before you grant contents of the job.
+    pub fn begin_lease(&self, scope: Scope) {
+        self.lock_inner().grants.begin_lease(scope);
     }
 
     /// Grants contents of a job to readers. The contents count as provided by the job's buyer.
-    pub fn grant(&self, scope: Scope, readers: &Readers, contents: &[ContentId]) {
-        let mut inner = self.inner();
-        inner.grants.grant(scope, readers, contents.iter().copied());
+    pub fn grant_contents(&self, scope: Scope, readers: &Readers, contents: &[ContentId]) {
+        let mut inner = self.lock_inner();
+        inner
+            .grants
+            .grant_contents(scope, readers, contents.iter().copied());
         for id in contents {
             self.show_in(&mut inner, scope.buyer, *id);
         }
     }
 
     /// Ends a lease of a job.
-    pub fn end(&self, scope: Scope) {
-        self.inner().grants.end(scope);
+    pub fn end_lease(&self, scope: Scope) {
+        self.lock_inner().grants.end_lease(scope);
     }
 
     /// Returns whether a peer may fetch a content under a job.
     pub(super) fn may_have(&self, scope: &Scope, who: AccountKey, id: &ContentId) -> bool {
-        self.inner().grants.may_have(scope, who, id)
+        self.lock_inner().grants.may_have(scope, who, id)
     }
 
     /// Returns whether the node may use a stored content for a buyer; for itself it may use every
     /// one.
     pub(super) fn may_use(&self, buyer: AccountKey, id: &ContentId) -> bool {
-        buyer == self.account || self.inner().shown.has(buyer, id)
+        buyer == self.account || self.lock_inner().shown.has_shown(buyer, id)
     }
 
     /// Records that a content arrived for a buyer.
-    pub(super) fn show(&self, buyer: AccountKey, id: ContentId) {
-        self.show_in(&mut self.inner(), buyer, id);
+    pub(super) fn record_arrival(&self, buyer: AccountKey, id: ContentId) {
+        self.show_in(&mut self.lock_inner(), buyer, id);
     }
 
     fn show_in(&self, inner: &mut AccessTables, buyer: AccountKey, id: ContentId) {
         if buyer != self.account {
-            inner.unsaved |= inner.shown.show(buyer, id);
+            inner.unsaved |= inner.shown.record_shown(buyer, id);
         }
     }
 
@@ -119,7 +121,7 @@ impl Access {
     pub fn save(&self) {
         let Some(path) = &self.file else { return };
         let shown = {
-            let mut inner = self.inner();
+            let mut inner = self.lock_inner();
             if !std::mem::take(&mut inner.unsaved) {
                 return;
             }
@@ -138,7 +140,7 @@ impl Access {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, AccessTables> {
+    fn lock_inner(&self) -> MutexGuard<'_, AccessTables> {
         // A panic cannot leave a change half done, except for a broken invariant, which would panic
         // again.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -162,21 +164,24 @@ mod tests {
     const OTHER: AccountKey = AccountKey([2; 32]);
 
     fn open(folder: &tempfile::TempDir) -> Access {
-        Access::open(NODE, Some(folder.path().join(SHOWN_FILE)))
+        Access::load_or_default(NODE, Some(folder.path().join(SHOWN_FILE)))
     }
 
     #[test]
     fn what_a_buyer_has_shown_is_used_for_it_alone_and_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
-        let (weights, made) = (ContentId::of(b"weights"), ContentId::of(b"made"));
+        let (weights, made) = (
+            ContentId::for_content(b"weights"),
+            ContentId::for_content(b"made"),
+        );
         let access = open(&folder);
         let scope = Scope {
             buyer: BUYER,
             job: JobId([3; 32]),
         };
-        access.show(BUYER, weights);
-        access.begin(scope);
-        access.grant(scope, &Readers::new([BUYER].into()), &[made]);
+        access.record_arrival(BUYER, weights);
+        access.begin_lease(scope);
+        access.grant_contents(scope, &Readers::new([BUYER].into()), &[made]);
         drop(access);
         let access = open(&folder);
         for id in [weights, made] {
@@ -191,6 +196,6 @@ mod tests {
     fn a_damaged_file_remembers_nobody() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(SHOWN_FILE), "garbage").unwrap();
-        assert!(!open(&folder).may_use(BUYER, &ContentId::of(b"weights")));
+        assert!(!open(&folder).may_use(BUYER, &ContentId::for_content(b"weights")));
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const TO_PROVIDER_BYTES_MAX: usize = 64 << 10;
 /// The most bytes that travel with a message to a buyer: the logits of a row.
 pub(crate) const TO_BUYER_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the contents of a request that may travel with a message. Providers fetch those of a
+/// Returns the contents of a request that can travel with a message. Providers fetch those of a
 /// job's first request as usual, which measures the link for the next job's plan.
 pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentId> {
     match request {
@@ -38,7 +38,7 @@ pub struct WordWith<W> {
 
 impl<W> WordWith<W> {
     /// Returns a message without contents.
-    pub const fn alone(word: W) -> Self {
+    pub const fn without_contents(word: W) -> Self {
         Self {
             word,
             contents: Vec::new(),
@@ -58,7 +58,7 @@ impl<S> Default for CameAlong<S> {
 
 impl<S: Copy + PartialEq> CameAlong<S> {
     /// Keeps those contents that the message named.
-    pub(crate) fn keep(
+    pub(crate) fn keep_named(
         &mut self,
         from: S,
         contents: Vec<(ContentId, Bytes)>,
@@ -73,12 +73,12 @@ impl<S: Copy + PartialEq> CameAlong<S> {
     }
 
     /// Removes and returns a content and its sender.
-    pub(crate) fn take(&mut self, id: &ContentId) -> Option<(S, Bytes)> {
+    pub(crate) fn take_content(&mut self, id: &ContentId) -> Option<(S, Bytes)> {
         self.0.remove(id)
     }
 
     /// Drops the contents of a sender.
-    pub(crate) fn forget(&mut self, from: S) {
+    pub(crate) fn forget_sender(&mut self, from: S) {
         self.0.retain(|_, (other, _)| *other != from);
     }
 }
@@ -86,7 +86,7 @@ impl<S: Copy + PartialEq> CameAlong<S> {
 impl Tensors {
     /// Returns the first of these contents that are in memory and together short enough to travel
     /// with a message.
-    pub(crate) fn along(
+    pub(crate) fn inline_contents(
         &self,
         ids: impl IntoIterator<Item = ContentId>,
         bytes_max: usize,
@@ -115,7 +115,7 @@ impl Tensors {
             true => drop(self.store().put_passing(Some(id), bytes.clone())?),
             false => self.store().put_as(id, bytes.clone())?,
         }
-        self.access().show(scope.buyer, id);
+        self.access().record_arrival(scope.buyer, id);
         Ok(FetchedContent {
             moved: bytes.len() as u64,
             bytes,
@@ -135,20 +135,20 @@ mod tests {
             let each = texts.iter();
             each.map(|text| {
                 (
-                    ContentId::of(text.as_bytes()),
+                    ContentId::for_content(text.as_bytes()),
                     Bytes::from_static(text.as_bytes()),
                 )
             })
             .collect()
         };
         let mut along = CameAlong::default();
-        let [a, b, c] = ["a", "b", "c"].map(|text| ContentId::of(text.as_bytes()));
-        along.keep(1, contents(&["a", "b", "c"]), [a, b].into_iter());
-        along.keep(2, contents(&["c"]), [c].into_iter());
-        assert_eq!(along.take(&a), Some((1, Bytes::from_static(b"a"))));
-        assert_eq!(along.take(&a), None);
-        along.forget(1);
-        assert_eq!(along.take(&b), None);
-        assert!(along.take(&c).is_some());
+        let [a, b, c] = ["a", "b", "c"].map(|text| ContentId::for_content(text.as_bytes()));
+        along.keep_named(1, contents(&["a", "b", "c"]), [a, b].into_iter());
+        along.keep_named(2, contents(&["c"]), [c].into_iter());
+        assert_eq!(along.take_content(&a), Some((1, Bytes::from_static(b"a"))));
+        assert_eq!(along.take_content(&a), None);
+        along.forget_sender(1);
+        assert_eq!(along.take_content(&b), None);
+        assert!(along.take_content(&c).is_some());
     }
 }

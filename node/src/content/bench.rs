@@ -76,12 +76,12 @@ pub enum BenchError {
 }
 
 /// Returns the small content of a number.
-pub fn small(number: u32) -> Bytes {
+pub fn small_content(number: u32) -> Bytes {
     let bytes = number.to_le_bytes();
     Bytes::from(bytes.repeat(SMALL_BYTES / bytes.len()))
 }
 
-async fn loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> {
+async fn start_loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> {
     let listen = Some("/ip4/127.0.0.1/tcp/0".parse().expect("a constant address"));
     let options = network::Options {
         pieces,
@@ -108,7 +108,7 @@ impl Plain {
     /// [`BenchError`] when a port is refused.
     pub async fn start() -> Result<Plain, BenchError> {
         let key = NodeKey::generate();
-        let network = loopback(&key, Pieces::Plain).await?;
+        let network = start_loopback(&key, Pieces::Plain).await?;
         give_bare(&network);
         Ok(Plain { key, network })
     }
@@ -117,9 +117,9 @@ impl Plain {
     ///
     /// # Errors
     /// [`BenchError`] when the stream breaks.
-    pub async fn bare(&self, card: &Card, bytes: u64) -> Result<(), BenchError> {
-        self.network.learn(&card.plain).await?;
-        take_bare(&self.network, card.plain.peer()?, bytes).await
+    pub async fn read_bare(&self, card: &Card, bytes: u64) -> Result<(), BenchError> {
+        self.network.add_contact(&card.plain).await?;
+        take_bare(&self.network, card.plain.peer_id()?, bytes).await
     }
 
     async fn contact(&self) -> Contact {
@@ -140,13 +140,13 @@ fn taker_key(is_direct: bool) -> NodeKey {
 
 async fn contact(key: &NodeKey, network: &Network) -> Contact {
     Contact {
-        account: key.public(),
-        addresses: network.addresses().await,
+        account: key.public_key(),
+        addresses: network.own_addresses().await,
     }
 }
 
 fn give_bare(network: &Network) {
-    network.serve(BARE, 4, |_, mut stream| async move {
+    network.serve_protocol(BARE, 4, |_, mut stream| async move {
         while let Ok(Some(length)) = wire::receive_or_end::<u64>(&mut stream).await {
             let frame = vec![7; FRAME_BYTES];
             let mut left = length as usize;
@@ -165,7 +165,7 @@ fn give_bare(network: &Network) {
 async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), BenchError> {
     let network = network.clone();
     let reading = tokio::spawn(async move {
-        let mut stream = network.open(peer, BARE).await?;
+        let mut stream = network.open_stream(peer, BARE).await?;
         wire::send(&mut stream, &bytes).await?;
         let mut buffer = vec![0; FRAME_BYTES];
         let mut left = bytes;
@@ -180,7 +180,11 @@ async fn take_bare(network: &Network, peer: PeerId, bytes: u64) -> Result<(), Be
     reading.await.expect("reading does not panic")
 }
 
-async fn tensors(network: &Network, key: &NodeKey, channel: DirectListen) -> io::Result<Tensors> {
+async fn start_tensors(
+    network: &Network,
+    key: &NodeKey,
+    channel: DirectListen,
+) -> io::Result<Tensors> {
     let store = Arc::new(Store::in_memory(STORE_BYTES_MAX));
     let config = TransferConfig {
         bytes_max: STORE_BYTES_MAX,
@@ -204,19 +208,21 @@ impl Holder {
     /// [`BenchError`] when a port or memory is refused.
     pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
         let key = NodeKey::generate();
-        let network = loopback(&key, Pieces::default()).await?;
+        let network = start_loopback(&key, Pieces::default()).await?;
         let door = DirectListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let tensors = tensors(&network, &key, door).await?;
+        let tensors = start_tensors(&network, &key, door).await?;
         let words = (0..bytes.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         content.truncate(bytes);
         let large = tensors.store().put(Bytes::from(content))?;
-        let small: Result<Vec<_>, _> = (0..count).map(|n| tensors.store().put(small(n))).collect();
-        let takers = [false, true].map(|direct| AccountKey(taker_key(direct).public()));
+        let small: Result<Vec<_>, _> = (0..count)
+            .map(|n| tensors.store().put(small_content(n)))
+            .collect();
+        let takers = [false, true].map(|direct| AccountKey(taker_key(direct).public_key()));
         let readers = Readers::new(takers.into());
-        tensors.access().begin(SCOPE);
-        tensors.access().grant(SCOPE, &readers, &[large]);
-        tensors.access().grant(SCOPE, &readers, &small?);
+        tensors.access().begin_lease(SCOPE);
+        tensors.access().grant_contents(SCOPE, &readers, &[large]);
+        tensors.access().grant_contents(SCOPE, &readers, &small?);
         give_bare(&network);
         let plain = Plain::start().await?;
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
@@ -266,16 +272,16 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Joins the holder's network; `channel` says whether it may use direct channels.
+    /// Joins the holder's network; `channel` says whether it can use direct channels.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
     pub async fn start(card: &Card, channel: DirectListen) -> Result<Taker, BenchError> {
         let key = taker_key(channel != DirectListen::Off);
-        let network = loopback(&key, Pieces::default()).await?;
-        network.learn(&card.contact).await?;
-        let tensors = tensors(&network, &key, channel).await?;
-        let peer = card.contact.peer()?;
+        let network = start_loopback(&key, Pieces::default()).await?;
+        network.add_contact(&card.contact).await?;
+        let tensors = start_tensors(&network, &key, channel).await?;
+        let peer = card.contact.peer_id()?;
         Ok(Taker {
             network,
             tensors,
@@ -287,7 +293,7 @@ impl Taker {
     ///
     /// # Errors
     /// [`BenchError`] when the stream breaks.
-    pub async fn bare(&self, bytes: u64) -> Result<(), BenchError> {
+    pub async fn read_bare(&self, bytes: u64) -> Result<(), BenchError> {
         take_bare(&self.network, self.peer, bytes).await
     }
 
@@ -295,8 +301,8 @@ impl Taker {
     ///
     /// # Errors
     /// [`BenchError`] when it does not arrive.
-    pub async fn content(&self, id: ContentId) -> Result<Option<Carrier>, BenchError> {
-        let fetched = self.tensors.fetch(SCOPE, self.peer, id).await?;
+    pub async fn fetch_content(&self, id: ContentId) -> Result<Option<Carrier>, BenchError> {
+        let fetched = self.tensors.fetch_content(SCOPE, self.peer, id).await?;
         self.tensors.store().remove(&id)?;
         Ok(fetched.from.map(|(_, way)| way))
     }
@@ -305,7 +311,7 @@ impl Taker {
     ///
     /// # Errors
     /// [`BenchError`] when one does not arrive.
-    pub async fn small(&self, ids: &[ContentId]) -> Result<(), BenchError> {
+    pub async fn fetch_small(&self, ids: &[ContentId]) -> Result<(), BenchError> {
         self.tensors.fetch_many(SCOPE, self.peer, ids).await?;
         Ok(ids
             .iter()

@@ -74,8 +74,8 @@ type Token = [u8; 32];
 
 /// Returns the first bytes on a connection: a hash of the token, so that no peer can choose which
 /// bytes a node sends to an address.
-fn password(token: &Token) -> Token {
-    *ContentId::of(&[&b"souk direct channel 1 "[..], token].concat()).as_bytes()
+fn hash_token(token: &Token) -> Token {
+    *ContentId::for_content(&[&b"souk direct channel 1 "[..], token].concat()).as_bytes()
 }
 
 /// How a node uses direct channels.
@@ -198,7 +198,7 @@ impl DirectChannels {
             serve: Box::new(serve),
         }));
         if let Some(listener) = listener {
-            tokio::spawn(admit(listener, Arc::downgrade(&channels.0)));
+            tokio::spawn(accept_connections(listener, Arc::downgrade(&channels.0)));
         }
         if channels.0.listening != DirectListen::Off {
             channels.agree_with_all();
@@ -207,25 +207,25 @@ impl DirectChannels {
     }
 
     /// Returns a direct channel to `peer`, either an idle or a new one.
-    pub(crate) async fn acquire(&self, peer: PeerId) -> Result<Channel, DirectError> {
+    pub(crate) async fn acquire_channel(&self, peer: PeerId) -> Result<Channel, DirectError> {
         if self.0.listening == DirectListen::Off {
             return Err(DirectError::Off);
         }
         if let Some(kept) = self.0.take_kept(peer) {
             return Ok(kept);
         }
-        if let Some(why) = self.0.refusal(peer) {
+        if let Some(why) = self.0.recent_refusal(peer) {
             return Err(DirectError::Refused { why });
         }
-        let agreed = self.agree(peer).await;
+        let agreed = self.negotiate_channel(peer).await;
         if let Err(error) = &agreed {
-            self.0.refuse(peer, error);
+            self.0.record_refusal(peer, error);
         }
         agreed
     }
 
     /// Keeps a direct channel for the next transfer.
-    pub(crate) fn keep(&self, peer: PeerId, channel: Channel) {
+    pub(crate) fn keep_channel(&self, peer: PeerId, channel: Channel) {
         let mut kept = lock(&self.0.kept);
         let channels = kept.entry(peer).or_default();
         if channels.len() < KEPT_PER_PEER_MAX {
@@ -235,35 +235,35 @@ impl DirectChannels {
 
     /// Returns why a peer has no direct channel, if an attempt failed a moment ago.
     #[cfg(test)]
-    pub(crate) fn refusal(&self, peer: PeerId) -> Option<String> {
-        self.0.refusal(peer)
+    pub(crate) fn recent_refusal(&self, peer: PeerId) -> Option<String> {
+        self.0.recent_refusal(peer)
     }
 
-    async fn agree(&self, peer: PeerId) -> Result<Channel, DirectError> {
+    async fn negotiate_channel(&self, peer: PeerId) -> Result<Channel, DirectError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
         let awaited = ExpectedConnection::new(self.0.clone());
-        let addresses = self.0.addresses().await;
+        let addresses = self.0.reachable_addresses().await;
         let proposal = Proposal {
             token: awaited.token,
             addresses,
         };
-        let mut stream = self.0.network.open(peer, PROTOCOL).await?;
-        timely(wire::send(&mut stream, &proposal)).await?;
-        let dialled = match timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
+        let mut stream = self.0.network.open_stream(peer, PROTOCOL).await?;
+        with_timeout(wire::send(&mut stream, &proposal)).await?;
+        let dialled = match with_timeout(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await? {
             DirectReply::Full => return Err(DirectError::Full),
-            DirectReply::Dial(addresses) => dial(addresses, awaited.token).await,
+            DirectReply::Dial(addresses) => dial_first(addresses, awaited.token).await,
         };
         let key = self.0.key.clone();
         let (connection, is_dialled) = match dialled {
             Ok(connection) => {
-                timely(wire::send(&mut stream, &DialOutcome::Dialled)).await?;
+                with_timeout(wire::send(&mut stream, &DialOutcome::Dialled)).await?;
                 (connection, false)
             }
             Err(cause) if proposal.addresses.is_empty() => {
                 return Err(DirectError::Unreachable { cause });
             }
             Err(_) => {
-                timely(wire::send(&mut stream, &DialOutcome::YourTurn)).await?;
+                with_timeout(wire::send(&mut stream, &DialOutcome::YourTurn)).await?;
                 (dialled_by(&mut stream, awaited).await?, true)
             }
         };
@@ -278,7 +278,7 @@ impl DirectChannels {
     fn agree_with_all(&self) {
         let inner = Arc::downgrade(&self.0);
         let network = &self.0.network;
-        network.serve(PROTOCOL, AGREEMENTS_MAX, move |peer, stream| {
+        network.serve_protocol(PROTOCOL, AGREEMENTS_MAX, move |peer, stream| {
             let inner = inner.upgrade();
             async move {
                 let Some(inner) = inner else { return };
@@ -298,21 +298,22 @@ impl DirectState {
         mut stream: Stream,
     ) -> Result<(), DirectError> {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
-        let proposal: Proposal = timely(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
-        let Some(place) = Place::take(&self, peer) else {
-            timely(wire::send(&mut stream, &DirectReply::Full)).await?;
+        let proposal: Proposal =
+            with_timeout(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
+        let Some(place) = Place::try_reserve(&self, peer) else {
+            with_timeout(wire::send(&mut stream, &DirectReply::Full)).await?;
             return Err(DirectError::Full);
         };
         let awaited = ExpectedConnection::with(self.clone(), proposal.token);
-        let addresses = self.addresses().await;
-        timely(wire::send(&mut stream, &DirectReply::Dial(addresses))).await?;
+        let addresses = self.reachable_addresses().await;
+        with_timeout(wire::send(&mut stream, &DirectReply::Dial(addresses))).await?;
         let said = wire::receive_short(&mut stream, WORD_BYTES_MAX);
-        let (connection, is_dialled) = match timely(said).await? {
-            DialOutcome::Dialled => (awaited.connection().await?, true),
+        let (connection, is_dialled) = match with_timeout(said).await? {
+            DialOutcome::Dialled => (awaited.wait_for_connection().await?, true),
             DialOutcome::YourTurn => match self.dial_back(peer, proposal).await {
                 Ok(connection) => (connection, false),
                 Err(cause) => {
-                    timely(wire::send(&mut stream, &DialOutcome::Neither)).await?;
+                    with_timeout(wire::send(&mut stream, &DialOutcome::Neither)).await?;
                     return Err(DirectError::Unreachable { cause });
                 }
             },
@@ -346,14 +347,14 @@ impl DirectState {
     /// Dials the peer that sent a proposal, but only at the IP address from which it is connected:
     /// another address could belong to a victim that the peer wants this node to contact.
     async fn dial_back(&self, peer: PeerId, proposal: Proposal) -> io::Result<TcpStream> {
-        let own = self.network.whereabouts(peer).await;
+        let own = self.network.peer_ip(peer).await;
         let mut addresses = proposal.addresses;
         addresses.retain(|address| Some(address.ip()) == own);
-        dial(addresses, proposal.token).await
+        dial_first(addresses, proposal.token).await
     }
 
     /// Returns the addresses at which the other end can dial this one.
-    async fn addresses(&self) -> Vec<SocketAddr> {
+    async fn reachable_addresses(&self) -> Vec<SocketAddr> {
         let Some(door) = self.door else {
             return Vec::new();
         };
@@ -361,7 +362,7 @@ impl DirectState {
             return vec![door];
         }
         // The door is on all interfaces: take those that libp2p found.
-        let listening = self.network.addresses().await;
+        let listening = self.network.own_addresses().await;
         let ip = |part| match part {
             Protocol::Ip4(ip) => Some(IpAddr::from(ip)),
             Protocol::Ip6(ip) => Some(IpAddr::from(ip)),
@@ -384,13 +385,13 @@ impl DirectState {
         kept.get_mut(&peer)?.pop().map(|(_, channel)| channel)
     }
 
-    fn refusal(&self, peer: PeerId) -> Option<String> {
+    fn recent_refusal(&self, peer: PeerId) -> Option<String> {
         let mut refused = lock(&self.refused);
         refused.retain(|_, (since, _)| since.elapsed() < REFUSED_FOR);
         refused.get(&peer).map(|(_, why)| why.clone())
     }
 
-    fn refuse(&self, peer: PeerId, why: &DirectError) {
+    fn record_refusal(&self, peer: PeerId, why: &DirectError) {
         tracing::info!(%peer, %why, "no direct channel to a peer: large content goes over libp2p");
         let mut refused = lock(&self.refused);
         if refused.len() < REFUSED_MAX {
@@ -409,7 +410,7 @@ struct ExpectedConnection {
 impl ExpectedConnection {
     fn new(inner: Arc<DirectState>) -> ExpectedConnection {
         let mut token = Token::default();
-        let random = identity::provider().secure_random;
+        let random = identity::crypto_provider().secure_random;
         random.fill(&mut token).expect("the system has randomness");
         ExpectedConnection::with(inner, token)
     }
@@ -417,7 +418,7 @@ impl ExpectedConnection {
     fn with(inner: Arc<DirectState>, token: Token) -> ExpectedConnection {
         let (tell, connection) = oneshot::channel();
         // Bounded, because the number of agreements is.
-        lock(&inner.awaited).insert(password(&token), tell);
+        lock(&inner.awaited).insert(hash_token(&token), tell);
         ExpectedConnection {
             inner,
             token,
@@ -425,7 +426,7 @@ impl ExpectedConnection {
         }
     }
 
-    async fn connection(mut self) -> Result<TcpStream, DirectError> {
+    async fn wait_for_connection(mut self) -> Result<TcpStream, DirectError> {
         let silent = |_| DirectError::Unreachable {
             cause: io::ErrorKind::TimedOut.into(),
         };
@@ -437,7 +438,7 @@ impl ExpectedConnection {
 
 impl Drop for ExpectedConnection {
     fn drop(&mut self) {
-        lock(&self.inner.awaited).remove(&password(&self.token));
+        lock(&self.inner.awaited).remove(&hash_token(&self.token));
     }
 }
 
@@ -448,7 +449,7 @@ struct Place {
 }
 
 impl Place {
-    fn take(inner: &Arc<DirectState>, peer: PeerId) -> Option<Place> {
+    fn try_reserve(inner: &Arc<DirectState>, peer: PeerId) -> Option<Place> {
         let mut served = lock(&inner.served);
         let all: usize = served.values().sum();
         let ours = served.get(&peer).copied().unwrap_or(0);
@@ -475,7 +476,7 @@ impl Drop for Place {
 
 /// Passes each connection to the agreement that expects it. Closes one without a valid token before
 /// any expensive computation.
-async fn admit(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
+async fn accept_connections(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
     let places = Arc::new(tokio::sync::Semaphore::new(AGREEMENTS_MAX));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else {
@@ -519,7 +520,7 @@ async fn dialled_by(
         }
     };
     tokio::select! {
-        connection = awaited.connection() => connection,
+        connection = awaited.wait_for_connection() => connection,
         () = neither => Err(DirectError::Unreachable {
             cause: io::ErrorKind::HostUnreachable.into(),
         }),
@@ -528,7 +529,7 @@ async fn dialled_by(
 
 /// Dials all addresses at once, because an address without an answer costs [`CONNECT_MAX`], and
 /// sends the password to the first that answers.
-async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream> {
+async fn dial_first(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream> {
     let connect = |address| async move {
         let connecting = tokio::net::TcpStream::connect(address);
         let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
@@ -544,7 +545,7 @@ async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream>
     while let Some(connected) = dialled.next().await {
         match connected {
             Ok(mut connection) => {
-                let said = password(&token);
+                let said = hash_token(&token);
                 tokio::io::AsyncWriteExt::write_all(&mut connection, &said).await?;
                 return connection.into_std();
             }
@@ -557,16 +558,16 @@ async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream>
 fn dialling_end(connection: TcpStream, key: &NodeKey, peer: [u8; 32]) -> io::Result<Channel> {
     connection.set_nonblocking(false)?;
     let config = identity::dialling(key, peer).map_err(io::Error::other)?;
-    Channel::dialling(connection, config, STEP_MAX)
+    Channel::handshake_client(connection, config, STEP_MAX)
 }
 
 fn dialled_end(connection: TcpStream, key: &NodeKey, peer: [u8; 32]) -> io::Result<Channel> {
     connection.set_nonblocking(false)?;
     let config = identity::dialled(key, peer).map_err(io::Error::other)?;
-    Channel::dialled(connection, config, STEP_MAX)
+    Channel::handshake_server(connection, config, STEP_MAX)
 }
 
-async fn timely<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
+async fn with_timeout<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
     let silent = |_| WireError::Stream(io::ErrorKind::TimedOut.into());
     tokio::time::timeout(STEP_MAX, work).await.map_err(silent)?
 }

@@ -94,7 +94,7 @@ impl Link {
     }
 
     /// Returns the last transfer.
-    pub fn last(&self) -> Option<&Sample> {
+    pub fn last_sample(&self) -> Option<&Sample> {
         self.samples.back()
     }
 
@@ -142,7 +142,7 @@ struct KnownLinks {
 
 impl Links {
     /// Reads the links from `file`, if it exists.
-    pub fn open(file: Option<PathBuf>) -> Links {
+    pub fn load_or_default(file: Option<PathBuf>) -> Links {
         let mut inner = KnownLinks::default();
         if let Some(path) = &file {
             match config::read::<LinksFile>(path) {
@@ -159,11 +159,11 @@ impl Links {
     }
 
     /// Adds the measurement of a transfer.
-    pub fn observe(&self, from: AccountKey, to: AccountKey, sample: Sample) {
-        let mut inner = self.inner();
+    pub fn record_sample(&self, from: AccountKey, to: AccountKey, sample: Sample) {
+        let mut inner = self.lock_inner();
         inner.known.entry((from, to)).or_default().add(sample);
         if inner.known.len() > LINKS_MAX {
-            let last = |link: &Link| link.last().map(|sample| sample.at_ms);
+            let last = |link: &Link| link.last_sample().map(|sample| sample.at_ms);
             let oldest = inner.known.iter().min_by_key(|(_, link)| last(link));
             if let Some(ends) = oldest.map(|(ends, _)| *ends) {
                 inner.known.remove(&ends);
@@ -173,13 +173,13 @@ impl Links {
     }
 
     /// Returns the link from one peer to another, if it was measured.
-    pub fn between(&self, from: AccountKey, to: AccountKey) -> Option<Link> {
-        self.inner().known.get(&(from, to)).cloned()
+    pub fn link_between(&self, from: AccountKey, to: AccountKey) -> Option<Link> {
+        self.lock_inner().known.get(&(from, to)).cloned()
     }
 
     /// Returns all links.
-    pub fn all(&self) -> Vec<LinkRecord> {
-        let inner = self.inner();
+    pub fn list_links(&self) -> Vec<LinkRecord> {
+        let inner = self.lock_inner();
         let known = inner.known.iter().map(|((from, to), samples)| LinkRecord {
             from: *from,
             to: *to,
@@ -193,7 +193,7 @@ impl Links {
     pub fn save(&self, now_ms: u64) {
         let Some(path) = &self.file else { return };
         {
-            let mut inner = self.inner();
+            let mut inner = self.lock_inner();
             if !inner.unsaved || now_ms.saturating_sub(inner.saved_ms) < SAVE_PERIOD_MS {
                 return;
             }
@@ -202,14 +202,14 @@ impl Links {
         }
         let file = LinksFile {
             format: FORMAT,
-            links: self.all(),
+            links: self.list_links(),
         };
         if let Err(error) = config::write(path, &file) {
             tracing::warn!(%error, "what is known of links is not kept");
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, KnownLinks> {
+    fn lock_inner(&self) -> MutexGuard<'_, KnownLinks> {
         // A panic cannot leave a change half done under this lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -240,10 +240,10 @@ mod tests {
 
     #[test]
     fn a_link_is_as_fast_as_its_last_transfers_were() {
-        let links = Links::open(None);
-        assert_eq!(links.between(THERE, HERE), None);
-        links.observe(THERE, HERE, sample(1, 10, 500, Carrier::Stream));
-        let link = links.between(THERE, HERE).unwrap();
+        let links = Links::load_or_default(None);
+        assert_eq!(links.link_between(THERE, HERE), None);
+        links.record_sample(THERE, HERE, sample(1, 10, 500, Carrier::Stream));
+        let link = links.link_between(THERE, HERE).unwrap();
         assert_eq!(
             link.bytes_per_second(1),
             None,
@@ -251,13 +251,17 @@ mod tests {
         );
         assert_eq!(link.latency_seconds(1), Some(50e-6));
         for n in 0..40 {
-            links.observe(THERE, HERE, sample(n, 1 << 20, 1 << 10, Carrier::Direct));
+            links.record_sample(THERE, HERE, sample(n, 1 << 20, 1 << 10, Carrier::Direct));
         }
-        let link = links.between(THERE, HERE).unwrap();
+        let link = links.link_between(THERE, HERE).unwrap();
         assert_eq!(link.samples().count(), SAMPLES_MAX);
         let rate = link.bytes_per_second(40).unwrap();
         assert!((rate - 1024e6).abs() < 1.0, "{rate}");
-        assert_eq!(links.between(HERE, THERE), None, "each direction is a link");
+        assert_eq!(
+            links.link_between(HERE, THERE),
+            None,
+            "each direction is a link"
+        );
         assert_eq!(
             link.bytes_per_second(AGE_MAX_MS + 40),
             None,
@@ -267,10 +271,10 @@ mod tests {
 
     #[test]
     fn the_way_taken_last_is_the_one_that_counts() {
-        let links = Links::open(None);
-        links.observe(THERE, HERE, sample(1, 1 << 20, 100, Carrier::Direct));
-        links.observe(THERE, HERE, sample(2, 1 << 20, 1 << 20, Carrier::Stream));
-        let rate = links.between(THERE, HERE).unwrap().bytes_per_second(3);
+        let links = Links::load_or_default(None);
+        links.record_sample(THERE, HERE, sample(1, 1 << 20, 100, Carrier::Direct));
+        links.record_sample(THERE, HERE, sample(2, 1 << 20, 1 << 20, Carrier::Stream));
+        let rate = links.link_between(THERE, HERE).unwrap().bytes_per_second(3);
         assert!((rate.unwrap() - 1e6).abs() < 1.0);
     }
 
@@ -278,23 +282,26 @@ mod tests {
     fn what_is_known_outlives_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(LINKS_FILE);
-        let links = Links::open(Some(file.clone()));
-        links.observe(THERE, HERE, sample(7, 1 << 20, 99, Carrier::Direct));
-        let known = links.between(THERE, HERE);
+        let links = Links::load_or_default(Some(file.clone()));
+        links.record_sample(THERE, HERE, sample(7, 1 << 20, 99, Carrier::Direct));
+        let known = links.link_between(THERE, HERE);
         drop(links);
-        assert_eq!(Links::open(Some(file.clone())).between(THERE, HERE), known);
+        assert_eq!(
+            Links::load_or_default(Some(file.clone())).link_between(THERE, HERE),
+            known
+        );
         std::fs::write(&file, "garbage").unwrap();
-        assert!(Links::open(Some(file)).all().is_empty());
+        assert!(Links::load_or_default(Some(file)).list_links().is_empty());
     }
 
     #[test]
     fn no_more_links_are_kept_than_fit() {
-        let links = Links::open(None);
+        let links = Links::load_or_default(None);
         for n in 0..LINKS_MAX as u64 + 5 {
             let mut from = [3; 32];
             from[..8].copy_from_slice(&n.to_le_bytes());
-            links.observe(AccountKey(from), HERE, sample(n, 1, 1, Carrier::Stream));
+            links.record_sample(AccountKey(from), HERE, sample(n, 1, 1, Carrier::Stream));
         }
-        assert_eq!(links.all().len(), LINKS_MAX);
+        assert_eq!(links.list_links().len(), LINKS_MAX);
     }
 }

@@ -11,7 +11,7 @@ const BURST: Duration = Duration::from_millis(20);
 /// Under a limit, pieces are so short that at least this many pass in a second.
 const PIECES_PER_SECOND: u64 = 8;
 
-/// A limit in bytes a second. It returns how long to wait, but does not wait itself.
+/// A limit in bytes a second. It returns how long the caller must wait, but will not wait itself.
 #[derive(Debug)]
 pub struct Bucket {
     bytes_per_second: u64,
@@ -33,7 +33,7 @@ impl Bucket {
     }
 
     /// Counts `bytes` that are about to pass, and returns how long they must wait.
-    pub fn take(&mut self, bytes: u64, now: Instant) -> Duration {
+    pub fn reserve_bytes(&mut self, bytes: u64, now: Instant) -> Duration {
         let earliest = now.checked_sub(BURST).unwrap_or(now);
         let begin = self.clear_at.map_or(earliest, |at| at.max(earliest));
         let takes = bytes as f64 / self.bytes_per_second as f64;
@@ -60,9 +60,9 @@ impl Pacer {
         }
     }
 
-    /// Returns how many bytes may pass at once: `most`, or less if those would take so long that
+    /// Returns how many bytes can pass at once: `most`, or less if those would take so long that
     /// the other end times out.
-    pub fn piece(&self, most: usize) -> usize {
+    pub fn piece_bytes(&self, most: usize) -> usize {
         let Some(bucket) = &self.bucket else {
             return most;
         };
@@ -72,30 +72,31 @@ impl Pacer {
     }
 
     /// Returns how many bytes have passed.
-    pub fn passed(&self) -> u64 {
+    pub fn bytes_passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
     }
 
-    fn wait(&self, bytes: usize) -> Duration {
+    fn reserve_bytes(&self, bytes: usize) -> Duration {
         self.passed.fetch_add(bytes as u64, Ordering::Relaxed);
         let Some(bucket) = &self.bucket else {
             return Duration::ZERO;
         };
         let mut bucket = bucket.lock().unwrap_or_else(PoisonError::into_inner);
-        bucket.take(bytes as u64, Instant::now())
+        bucket.reserve_bytes(bytes as u64, Instant::now())
     }
 
     /// Waits until `bytes` may pass.
-    pub async fn pass(&self, bytes: usize) {
-        let wait = self.wait(bytes);
+    pub async fn pass_bytes(&self, bytes: usize) {
+        let wait = self.reserve_bytes(bytes);
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Waits until `bytes` may pass, and blocks the thread.
+    /// Waits until `bytes` may pass, and blocks the thread: tasks should use [`Pacer::pass_bytes`]
+    /// instead.
     pub fn pass_blocking(&self, bytes: usize) {
-        let wait = self.wait(bytes);
+        let wait = self.reserve_bytes(bytes);
         if !wait.is_zero() {
             std::thread::sleep(wait);
         }
@@ -111,7 +112,7 @@ mod tests {
         let (mut bucket, begin) = (Bucket::new(1_000_000), Instant::now());
         let mut now = begin;
         for _ in 0..100 {
-            now += bucket.take(50_000, now);
+            now += bucket.reserve_bytes(50_000, now);
         }
         // 5 MB at 1 MB/s; the last piece has not gone yet, and the burst went at once.
         let took = now.duration_since(begin);
@@ -120,18 +121,21 @@ mod tests {
 
     #[test]
     fn a_low_limit_makes_small_pieces() {
-        assert_eq!(Pacer::default().piece(512), 512);
-        assert_eq!(Pacer::new(Some(1 << 30)).piece(512), 512);
-        assert_eq!(Pacer::new(Some(800)).piece(512), 100);
-        assert_eq!(Pacer::new(Some(1)).piece(512), 1);
+        assert_eq!(Pacer::default().piece_bytes(512), 512);
+        assert_eq!(Pacer::new(Some(1 << 30)).piece_bytes(512), 512);
+        assert_eq!(Pacer::new(Some(800)).piece_bytes(512), 100);
+        assert_eq!(Pacer::new(Some(1)).piece_bytes(512), 1);
     }
 
     #[test]
     fn a_pause_saves_up_no_more_than_a_burst() {
         let (mut bucket, begin) = (Bucket::new(1_000_000), Instant::now());
-        bucket.take(1, begin);
+        bucket.reserve_bytes(1, begin);
         let later = begin + Duration::from_secs(3600);
-        assert_eq!(bucket.take(100_000, later), Duration::ZERO);
-        assert_eq!(bucket.take(1, later), Duration::from_millis(100) - BURST);
+        assert_eq!(bucket.reserve_bytes(100_000, later), Duration::ZERO);
+        assert_eq!(
+            bucket.reserve_bytes(1, later),
+            Duration::from_millis(100) - BURST
+        );
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! The receiver requests content, so nothing travels that it already has. It first receives the
 //! hashes of the frames, and checks each frame when it arrives. It keeps checked frames, so a
-//! broken transfer resumes behind them; it fetches a wrong frame again, from another peer if there
-//! is one. Long content uses a [direct channel](crate::content::direct) if one opens, else libp2p.
-//! To know an id does not give access to the content: a peer serves it only to the parties of the
-//! job, and uses it only for a buyer that has provided it ([access](crate::content::access)).
+//! broken transfer can resume behind them; it will fetch a wrong frame again, from another peer if
+//! there is one. Long content uses a [direct channel](crate::content::direct) if one opens, else
+//! libp2p. To know an id does not give access to the content: a peer will serve it only to the
+//! parties of the job, and will use it only for a buyer that has provided it
+//! ([access](crate::content::access)).
 
 mod coming;
 mod config;
@@ -112,8 +113,8 @@ impl Tensors {
         store: Arc<Store>,
         config: TransferConfig,
     ) -> io::Result<Tensors> {
-        let account = AccountKey(key.public());
-        let access = Arc::new(Access::open(account, config.shown));
+        let account = AccountKey(key.public_key());
+        let access = Arc::new(Access::load_or_default(account, config.shown));
         let upload = Pacer::new(config.upload);
         let server = Arc::new(ContentServer::new(store.clone(), access.clone(), upload));
         let of_channels = server.clone();
@@ -126,7 +127,7 @@ impl Tensors {
             DirectChannels::start(network.clone(), key.clone(), config.channel, serve_channel)
                 .await?;
         let of_streams = server.clone();
-        network.serve(PROTOCOL, SERVED_MAX, move |peer, stream| {
+        network.serve_protocol(PROTOCOL, SERVED_MAX, move |peer, stream| {
             let server = of_streams.clone();
             async move {
                 let ended = serving::on_stream(peer, stream, &server).await;
@@ -145,7 +146,7 @@ impl Tensors {
             server,
             access,
             channels,
-            links: Links::open(config.links),
+            links: Links::load_or_default(config.links),
             account,
             coming: Mutex::default(),
             queue: Arc::default(),
@@ -158,8 +159,8 @@ impl Tensors {
     }
 
     /// Returns how many bytes of content went to other peers, and how many came from them.
-    pub fn moved(&self) -> (u64, u64) {
-        (self.0.server.sent(), self.0.download.passed())
+    pub fn bytes_moved(&self) -> (u64, u64) {
+        (self.0.server.bytes_sent(), self.0.download.bytes_passed())
     }
 
     /// Returns the rules that decide which peer may fetch which content.
@@ -177,7 +178,7 @@ impl Tensors {
     ///
     /// # Errors
     /// As [`Tensors::fetch_from`].
-    pub async fn fetch(
+    pub async fn fetch_content(
         &self,
         scope: Scope,
         peer: PeerId,
@@ -212,7 +213,7 @@ impl Tensors {
         id: ContentId,
     ) -> Result<FetchedContent, FetchError> {
         let coming = WantedHere::new(&self.0.coming, id);
-        coming.wanted.hurry(urgency);
+        coming.wanted.raise_urgency(urgency);
         let _alone = coming.wanted.alone.lock().await;
         if self.0.access.may_use(scope.buyer, &id)
             && let Some(held) = look_up_aside(&self.0.store, id).await
@@ -225,15 +226,15 @@ impl Tensors {
                 took: None,
             });
         }
-        let mut transfer = self.0.transfer(scope, id);
+        let mut transfer = self.0.new_transfer(scope, id);
         let mut failed: Option<FetchError> = None;
         for &holder in holders {
             transfer.ask_another();
             let urgency = coming.wanted.urgency.subscribe();
-            let bringing = self.0.clone().bring(holder, transfer, urgency);
+            let bringing = self.0.clone().fetch_frames(holder, transfer, urgency);
             let (left, came) = on_a_worker(bringing).await;
             match came {
-                Ok(way) => return self.0.arrived(left, holder, way).await,
+                Ok(way) => return self.0.finish_arrival(left, holder, way).await,
                 Err(error) => {
                     tracing::warn!(peer = %holder, %error, "content did not come");
                     transfer = left;
@@ -249,9 +250,9 @@ impl Tensors {
 
     /// Raises a content that may be on its way to the highest urgency, because a caller waits for
     /// it.
-    pub fn hurry(&self, id: &ContentId) {
+    pub fn hurry_content(&self, id: &ContentId) {
         if let Some(wanted) = lock(&self.0.coming).get(id) {
-            wanted.hurry(Urgency::Awaited);
+            wanted.raise_urgency(Urgency::Awaited);
         }
     }
 
@@ -270,7 +271,7 @@ impl Tensors {
         for &id in ids {
             fetched.push(match short.remove(&id) {
                 Some(came) => came,
-                None => self.fetch(scope, peer, id).await?,
+                None => self.fetch_content(scope, peer, id).await?,
             });
         }
         Ok(fetched)
@@ -287,9 +288,7 @@ impl Tensors {
     ) -> BTreeMap<ContentId, FetchedContent> {
         let mut fetched = BTreeMap::new();
         for ids in ids.chunks(WANTS_MAX) {
-            let asking = self
-                .0
-                .bring_short((urgency, scope, peer), ids, &mut fetched);
+            let asking = self.0.bring_short(urgency, scope, peer, ids, &mut fetched);
             if let Err(error) = asking.await {
                 tracing::debug!(%peer, %error, "the rest is asked for one by one");
                 break;
@@ -300,18 +299,18 @@ impl Tensors {
 }
 
 impl TensorsState {
-    fn transfer(&self, scope: Scope, id: ContentId) -> Transfer {
+    fn new_transfer(&self, scope: Scope, id: ContentId) -> Transfer {
         Transfer::new((scope, id), self.store.clone(), self.bytes_max)
     }
 
     /// Fetches the missing frames of a content from one peer.
-    async fn bring(
+    async fn fetch_frames(
         self: Arc<Self>,
         peer: PeerId,
         mut transfer: Transfer,
         urgency: watch::Receiver<Urgency>,
     ) -> (Transfer, Result<Carrier, FetchError>) {
-        let mut gate = match self.gate(peer, urgency).await {
+        let mut gate = match self.wait_for_gate(peer, urgency).await {
             Ok(gate) => gate,
             Err(full) => return (transfer, Err(full.into())),
         };
@@ -319,26 +318,25 @@ impl TensorsState {
         // The connection to use, if there are several and not every one leads to a holder.
         let mut over = None;
         loop {
-            let way = (peer, over);
-            let asking = self.over_stream(way, &mut transfer, body_bytes_max, &mut gate);
+            let asking = self.over_stream(peer, over, &mut transfer, body_bytes_max, &mut gate);
             let reached = asking.await;
             let (again, reached) = match reached {
                 Ok(TransferProgress::End) => return (transfer, Ok(Carrier::Stream)),
-                Ok(TransferProgress::Head) => match self.channels.acquire(peer).await {
+                Ok(TransferProgress::Head) => match self.channels.acquire_channel(peer).await {
                     Ok(channel) => {
                         let moving = transfer::on_a_thread(transfer, peer, channel, gate);
                         let (transfer, passed, moved) = moving.await;
                         gate = passed;
                         match moved {
                             Ok(channel) => {
-                                self.channels.keep(peer, channel);
+                                self.channels.keep_channel(peer, channel);
                                 return (transfer, Ok(Carrier::Direct));
                             }
                             Err(error) => (transfer, error),
                         }
                     }
                     Err(why) => {
-                        self.say(peer, &why);
+                        self.log_fallback(peer, &why);
                         body_bytes_max = u64::MAX;
                         continue;
                     }
@@ -346,7 +344,7 @@ impl TensorsState {
                 Err(error) => (transfer, error),
             };
             transfer = again;
-            transfer.interrupted();
+            transfer.drop_partial_frame();
             match reached {
                 FetchError::Broken { cause, id } if resumes < RESUMES_MAX => {
                     let at = transfer.next_frame();
@@ -365,41 +363,42 @@ impl TensorsState {
 
     /// Returns whether there is a connection to the peer that was not tried.
     fn is_elsewhere(&self, peer: PeerId, over: Option<usize>) -> bool {
-        let connections = self.network.connections(peer);
+        let connections = self.network.connection_count(peer);
         connections > 1 && over.map_or(0, |number| number + 1) < connections
     }
 
     /// Waits for the turn of a transfer from `peer`, and returns its gate.
-    async fn gate(
+    async fn wait_for_gate(
         &self,
         peer: PeerId,
         urgency: watch::Receiver<Urgency>,
     ) -> Result<Gate, TooManyTransfers> {
-        let turn = self.queue.take(peer, urgency).await?;
+        let turn = self.queue.wait_for_turn(peer, urgency).await?;
         let pace = self.download.clone();
         Ok(Gate { pace, turn })
     }
 
-    fn say(&self, peer: PeerId, why: &DirectError) {
+    fn log_fallback(&self, peer: PeerId, why: &DirectError) {
         tracing::debug!(%peer, %why, "over libp2p, not a direct channel");
     }
 
     async fn over_stream(
         &self,
-        (peer, over): (PeerId, Option<usize>),
+        peer: PeerId,
+        over: Option<usize>,
         transfer: &mut Transfer,
         body_bytes_max: u64,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
         let mut line = match over {
-            None => self.line(peer).await?,
+            None => self.acquire_stream(peer).await?,
             Some(number) => BufReader::new(self.network.open_over(peer, PROTOCOL, number).await?),
         };
         let reached = transfer
             .over_stream(peer, &mut line, body_bytes_max, gate)
             .await;
         match &reached {
-            Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
+            Ok(_) | Err(FetchError::Missing { .. }) => self.keep_stream(peer, line),
             // The other idle streams to that peer use the same connection.
             Err(FetchError::Broken { .. }) => self.network.forget_kept(peer, PROTOCOL),
             Err(_) => {}
@@ -411,7 +410,9 @@ impl TensorsState {
     /// must fetch the others one by one.
     async fn bring_short(
         &self,
-        (urgency, scope, peer): (Urgency, Scope, PeerId),
+        urgency: Urgency,
+        scope: Scope,
+        peer: PeerId,
         ids: &[ContentId],
         fetched: &mut BTreeMap<ContentId, FetchedContent>,
     ) -> Result<(), FetchError> {
@@ -420,29 +421,29 @@ impl TensorsState {
             let is_asked_for = transfers.iter().any(|other| other.id() == id);
             let is_here = self.access.may_use(scope.buyer, &id) && self.store.contains(&id);
             if !is_here && !is_asked_for {
-                transfers.push(self.transfer(scope, id));
+                transfers.push(self.new_transfer(scope, id));
             }
         }
         let Some(first) = transfers.first() else {
             return Ok(());
         };
         let broken = |cause| FetchError::Broken {
-            id: first.want(0).id,
+            id: first.next_request(0).id,
             cause,
         };
         let urgency = watch::Sender::new(urgency);
-        let mut gate = self.gate(peer, urgency.subscribe()).await?;
-        let mut line = self.line(peer).await?;
-        let short = |transfer: &Transfer| transfer.want(souk_memory::FRAME_BYTES as u64);
+        let mut gate = self.wait_for_gate(peer, urgency.subscribe()).await?;
+        let mut line = self.acquire_stream(peer).await?;
+        let short = |transfer: &Transfer| transfer.next_request(souk_memory::FRAME_BYTES as u64);
         let wants = transfers.iter().map(short).collect();
-        let asked = patient(wire::send(&mut line, &ContentRequest { scope, wants })).await;
+        let asked = with_timeout(wire::send(&mut line, &ContentRequest { scope, wants })).await;
         asked.map_err(broken)?;
         let mut arrived = Vec::with_capacity(transfers.len());
         let mut ended = Ok(());
         for mut transfer in transfers {
             let answer = transfer.take_answer(peer, &mut line, &mut gate, None);
             match answer.await {
-                Ok(TransferProgress::End) => arrived.extend(transfer.finish()),
+                Ok(TransferProgress::End) => arrived.extend(transfer.into_content()),
                 Ok(TransferProgress::Head) | Err(FetchError::Missing { .. }) => {}
                 Err(error) => {
                     ended = Err(error);
@@ -451,7 +452,7 @@ impl TensorsState {
             }
         }
         if ended.is_ok() {
-            self.keep(peer, line);
+            self.keep_stream(peer, line);
         }
         let came: Vec<_> = arrived
             .iter()
@@ -459,7 +460,7 @@ impl TensorsState {
             .collect();
         self.store_aside(arrived).await?;
         let came = came.into_iter().map(|(id, bytes)| {
-            self.access.show(scope.buyer, id);
+            self.access.record_arrival(scope.buyer, id);
             let moved = bytes.len() as u64;
             let fetched = FetchedContent {
                 bytes,
@@ -473,19 +474,19 @@ impl TensorsState {
         ended
     }
 
-    async fn arrived(
+    async fn finish_arrival(
         &self,
         transfer: Transfer,
         peer: PeerId,
         way: Carrier,
     ) -> Result<FetchedContent, FetchError> {
-        let took = self.observe(peer, way, &transfer);
+        let took = self.record_sample(peer, way, &transfer);
         let (buyer, id) = (transfer.scope().buyer, transfer.id());
-        let arrived = transfer.finish().expect("the end was reached");
+        let arrived = transfer.into_content().expect("the end was reached");
         let bytes = arrived.bytes().clone();
         let moved = bytes.len() as u64;
         self.store_aside(vec![arrived]).await?;
-        self.access.show(buyer, id);
+        self.access.record_arrival(buyer, id);
         Ok(FetchedContent {
             bytes,
             moved,
@@ -494,7 +495,7 @@ impl TensorsState {
         })
     }
 
-    fn observe(&self, peer: PeerId, way: Carrier, transfer: &Transfer) -> Sample {
+    fn record_sample(&self, peer: PeerId, way: Carrier, transfer: &Transfer) -> Sample {
         let measured = transfer.measured;
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let sample = Sample {
@@ -505,7 +506,8 @@ impl TensorsState {
             way,
         };
         if let Some(from) = key::account_of(&peer) {
-            self.links.observe(AccountKey(from), self.account, sample);
+            self.links
+                .record_sample(AccountKey(from), self.account, sample);
         }
         sample
     }
@@ -527,18 +529,18 @@ impl TensorsState {
     }
 
     /// Returns a stream to `peer`, either an idle or a new one.
-    async fn line(&self, peer: PeerId) -> Result<TensorStream, FetchError> {
+    async fn acquire_stream(&self, peer: PeerId) -> Result<TensorStream, FetchError> {
         let stream = match self.network.take_kept(peer, &PROTOCOL) {
             Some(kept) => kept,
-            None => self.network.open(peer, PROTOCOL).await?,
+            None => self.network.open_stream(peer, PROTOCOL).await?,
         };
         Ok(BufReader::new(stream))
     }
 
     /// Keeps a stream whose answers were read to the end.
-    fn keep(&self, peer: PeerId, line: TensorStream) {
+    fn keep_stream(&self, peer: PeerId, line: TensorStream) {
         if line.buffer().is_empty() {
-            self.network.keep(peer, PROTOCOL, line.into_inner());
+            self.network.keep_stream(peer, PROTOCOL, line.into_inner());
         }
     }
 }
@@ -553,7 +555,7 @@ async fn age_spare_pages(store: Weak<Store>) {
     }
 }
 
-/// Runs work as a task of the runtime; dropping the future ends the task. The task of the
+/// Runs work as a task of the runtime; you can drop the future to end the task. The task of the
 /// connection then passes bytes on in its own thread, where they are in the cache: waking another
 /// thread for each piece took a fifth more processor time.
 async fn on_a_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
@@ -568,7 +570,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn patient<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
+async fn with_timeout<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T, WireError> {
     let silent = || WireError::Stream(io::ErrorKind::TimedOut.into());
     tokio::time::timeout(SILENCE_MAX, work)
         .await

@@ -6,13 +6,13 @@ use souk_vocabulary::profile::Backend;
 
 use crate::folder::config::{DeviceChoice, Isolation};
 
-fn feature(backend: Backend) -> Features {
-    features::of(&features::BACKENDS, backend.name())
+fn backend_feature(backend: Backend) -> Features {
+    features::find_feature(&features::BACKENDS, backend.name())
 }
 
 /// Returns the features that an ask states: the backend of each device.
 #[must_use]
-pub fn stated(devices: &DeviceChoice) -> Features {
+pub fn stated_features(devices: &DeviceChoice) -> Features {
     let backend = match devices {
         DeviceChoice::Cpu { .. } => Backend::Cpu,
         DeviceChoice::Gpu { .. } => Backend::Wgpu,
@@ -20,20 +20,20 @@ pub fn stated(devices: &DeviceChoice) -> Features {
         DeviceChoice::Onnxruntime { .. } => Backend::Onnxruntime,
         DeviceChoice::Emulated { .. } => Backend::Emulated,
         DeviceChoice::Group(group) => {
-            let each = group.iter().map(|device| stated(device).0);
+            let each = group.iter().map(|device| stated_features(device).0);
             return Features(each.fold(0, |bits, device| bits | device));
         }
     };
-    feature(backend)
+    backend_feature(backend)
 }
 
-/// Returns whether an ask offers sessions, as a feature. A single device keeps states for a lease
-/// with a process of its own; groups of several devices and ONNX Runtime keep none.
+/// Returns whether an ask offers sessions, as a feature. A single device can keep states for a
+/// lease with a process of its own; groups of several devices and ONNX Runtime keep none.
 #[must_use]
-pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
+pub fn session_features(devices: &DeviceChoice, isolation: Isolation) -> Features {
     let keeps_states = match devices {
         DeviceChoice::Group(group) => match &group[..] {
-            [one] => return sessions(one, isolation),
+            [one] => return session_features(one, isolation),
             _ => false,
         },
         DeviceChoice::Onnxruntime { .. } => false,
@@ -43,7 +43,7 @@ pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
         | DeviceChoice::Emulated { .. } => true,
     };
     match keeps_states && isolation != Isolation::None {
-        true => features::of(&features::SERVICES, "sessions"),
+        true => features::find_feature(&features::SERVICES, "sessions"),
         false => Features(0),
     }
 }
@@ -53,14 +53,14 @@ pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
 pub fn needed_sessions(sequences: u32) -> Features {
     match sequences {
         0 => Features(0),
-        _ => features::of(&features::SERVICES, "sessions"),
+        _ => features::find_feature(&features::SERVICES, "sessions"),
     }
 }
 
 /// Returns the features that a job needs because it requests a backend.
 #[must_use]
-pub fn needed(backend: Option<Backend>) -> Features {
-    backend.map_or(Features(0), feature)
+pub fn needed_features(backend: Option<Backend>) -> Features {
+    backend.map_or(Features(0), backend_feature)
 }
 
 #[cfg(test)]
@@ -76,25 +76,31 @@ mod tests {
         let group = |devices: &[&DeviceChoice]| {
             DeviceChoice::Group(devices.iter().copied().cloned().collect())
         };
-        let sells = |devices: &DeviceChoice| sessions(devices, Isolation::Process) != Features(0);
+        let sells =
+            |devices: &DeviceChoice| session_features(devices, Isolation::Process) != Features(0);
         assert!(sells(&cpu) && sells(&group(&[&cpu])));
-        assert!(sells(&DeviceChoice::emulated("nvidia-t4")));
+        assert!(sells(&DeviceChoice::new_emulated("nvidia-t4")));
         assert!(!sells(&runtime) && !sells(&group(&[&cpu, &cpu])));
-        assert_eq!(sessions(&cpu, Isolation::None), Features(0));
+        assert_eq!(session_features(&cpu, Isolation::None), Features(0));
         let needed = needed_sessions(1);
-        assert_eq!(needed, sessions(&cpu, Isolation::Process));
+        assert_eq!(needed, session_features(&cpu, Isolation::Process));
         assert_eq!(needed_sessions(0), Features(0));
     }
 
     #[test]
     fn a_team_has_what_any_of_its_devices_goes_through() {
         let cpu = DeviceChoice::Cpu { threads: 1 };
-        let group = DeviceChoice::Group(vec![cpu, DeviceChoice::emulated("nvidia-t4")]);
-        let both = feature(Backend::Cpu).0 | feature(Backend::Emulated).0;
-        assert_eq!(stated(&group), Features(both));
+        let group = DeviceChoice::Group(vec![cpu, DeviceChoice::new_emulated("nvidia-t4")]);
+        let both = backend_feature(Backend::Cpu).0 | backend_feature(Backend::Emulated).0;
+        assert_eq!(stated_features(&group), Features(both));
         for backend in Backend::ALL {
-            assert_ne!(needed(Some(backend)), Features(0), "{}", backend.name());
+            assert_ne!(
+                needed_features(Some(backend)),
+                Features(0),
+                "{}",
+                backend.name()
+            );
         }
-        assert_eq!(needed(None), Features(0));
+        assert_eq!(needed_features(None), Features(0));
     }
 }

@@ -3,8 +3,8 @@
 
 use souk_market::{Band, Class, KindCode};
 
-/// The names of kinds and the market's numbers, in the order of the taxonomy, which only grows at
-/// its end.
+/// The names of kinds and the market's numbers, in the order of the taxonomy, which can only grow
+/// at its end.
 pub(super) const KINDS: [(&str, KindCode); 9] = [
     ("cpu", KindCode(1)),
     ("gpu", KindCode(2)),
@@ -21,7 +21,7 @@ const EMULATED: &str = "-emulated";
 
 /// Returns the name of a class.
 #[must_use]
-pub fn of(class: &Class) -> String {
+pub fn format_class(class: &Class) -> String {
     let known = KINDS.iter().find(|(_, code)| *code == class.kind);
     let kind = known.map_or_else(|| format!("kind{}", class.kind), |(name, _)| (*name).into());
     let emulated = if class.emulated { EMULATED } else { "" };
@@ -33,7 +33,7 @@ pub fn of(class: &Class) -> String {
 
 /// Returns the class of a name; none if the name is not valid.
 #[must_use]
-pub fn parse(name: &str) -> Option<Class> {
+pub fn parse_class(name: &str) -> Option<Class> {
     let (rest, emulated) = match name.strip_suffix(EMULATED) {
         Some(rest) => (rest, true),
         None => (name, false),
@@ -61,13 +61,13 @@ pub fn parse(name: &str) -> Option<Class> {
 pub fn in_words(class: &Class) -> String {
     format!(
         "{} GiB, {} Gop/s, {} GiB/s",
-        range(class.memory),
-        range(class.throughput),
-        range(class.bandwidth)
+        format_range(class.memory),
+        format_range(class.throughput),
+        format_range(class.bandwidth)
     )
 }
 
-fn range(band: Band) -> String {
+fn format_range(band: Band) -> String {
     match band.0 {
         0 => "under 1".to_owned(),
         band => format!("{} to {}", 1_u128 << (2 * band - 2), 1_u128 << (2 * band)),
@@ -88,7 +88,12 @@ mod tests {
                 bandwidth: Band(0),
                 emulated: kind.0 % 2 == 0,
             };
-            assert_eq!(parse(&of(&class)), Some(class), "{}", of(&class));
+            assert_eq!(
+                parse_class(&format_class(&class)),
+                Some(class),
+                "{}",
+                format_class(&class)
+            );
         }
         for wrong in [
             "",
@@ -98,19 +103,19 @@ mod tests {
             "gpx-m5-t7-b6",
             "gpu-m500-t7-b6",
         ] {
-            assert_eq!(parse(wrong), None, "{wrong}");
+            assert_eq!(parse_class(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn bands_are_told_in_words() {
-        assert_eq!(range(Band::of(0, 1)), "under 1");
-        assert_eq!(range(Band::of(80, 1)), "64 to 256");
+        assert_eq!(format_range(Band::from_figure(0, 1)), "under 1");
+        assert_eq!(format_range(Band::from_figure(80, 1)), "64 to 256");
     }
 
     #[test]
     fn each_kind_of_the_catalogue_has_a_name_here() {
-        for profile in souk_vocabulary::catalogue::all() {
+        for profile in souk_vocabulary::catalogue::all_processors() {
             let name = profile.kind.name();
             assert!(KINDS.iter().any(|(known, _)| *known == name), "{name}");
         }

@@ -127,7 +127,7 @@ impl LearnedCosts {
     ///
     /// # Errors
     /// When the file system refuses to write to the folder.
-    pub fn reset(home: &Path) -> io::Result<()> {
+    pub fn request_reset(home: &Path) -> io::Result<()> {
         std::fs::write(home.join(RESET_FILE), b"")
     }
 }
@@ -155,7 +155,7 @@ fn devices_of(costs: &CostHistory) -> Vec<LearnedDevice> {
 
 impl DeviceCosts {
     /// Opens the costs in a provider's folder.
-    pub(crate) fn open(home: &Path) -> Arc<DeviceCosts> {
+    pub(crate) fn load_or_default(home: &Path) -> Arc<DeviceCosts> {
         let file = home.join(COSTS_FILE);
         let known = match config::read::<CostsFile>(&file) {
             Ok(kept) if kept.costs.is_sound() => kept,
@@ -173,36 +173,41 @@ impl DeviceCosts {
     }
 
     /// Returns the current costs.
-    pub(crate) fn costs(&self) -> CostHistory {
-        self.known().costs.clone()
+    pub(crate) fn current_costs(&self) -> CostHistory {
+        self.lock_known().costs.clone()
     }
 
     /// Returns how many times as long as its profile says a device takes for each kind of work.
     pub(crate) fn slowness(&self, label: &str, model: &str) -> Slowness {
-        self.known().costs.slowness(label, model)
+        self.lock_known().costs.slowness(label, model)
     }
 
     /// Returns the speed of a device that the last ask stated, in this run or an earlier one.
-    pub(crate) fn stated(&self, device: &str) -> Option<StatedSpeed> {
-        let known = self.known();
+    pub(crate) fn stated_speed(&self, device: &str) -> Option<StatedSpeed> {
+        let known = self.lock_known();
         let stated = known.stated.as_ref().filter(|(of, _)| of == device);
         stated.map(|(_, speed)| *speed)
     }
 
     /// Records the speed that an ask states now.
-    pub(crate) fn state(&self, device: &str, speed: StatedSpeed) {
-        self.known().stated = Some((device.to_owned(), speed));
+    pub(crate) fn set_stated_speed(&self, device: &str, speed: StatedSpeed) {
+        self.lock_known().stated = Some((device.to_owned(), speed));
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
     /// Learns from the measurements of a run of a graph.
-    pub(crate) fn learn(&self, learned: &[Measurement], graph: &ContentId, at_ms: u64) {
+    pub(crate) fn learn_measurements(
+        &self,
+        learned: &[Measurement],
+        graph: &ContentId,
+        at_ms: u64,
+    ) {
         if learned.is_empty() {
             return;
         }
-        let mut known = self.known();
+        let mut known = self.lock_known();
         for learned in learned {
-            known.costs.learn(learned);
+            known.costs.record_measurement(learned);
             let parts = learned.measured.parts.iter();
             let expected: f64 = parts.map(|part| part.modelled * part.prior).sum();
             if known.recent.len() >= RECENT_MAX {
@@ -225,7 +230,7 @@ impl DeviceCosts {
         if !asked.exists() {
             return false;
         }
-        *self.known() = CostsFile::default();
+        *self.lock_known() = CostsFile::default();
         self.unsaved.store(true, Ordering::Relaxed);
         self.save();
         if let Err(error) = std::fs::remove_file(&asked) {
@@ -242,14 +247,14 @@ impl DeviceCosts {
         }
         let file = CostsFile {
             format: FORMAT,
-            ..self.known().clone()
+            ..self.lock_known().clone()
         };
         if let Err(error) = config::write(&self.home.join(COSTS_FILE), &file) {
             tracing::warn!(%error, "what the devices take is not kept");
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, CostsFile> {
+    fn lock_known(&self) -> MutexGuard<'_, CostsFile> {
         // A panic cannot leave a change half done under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -292,7 +297,7 @@ mod tests {
             dtype: Some(souk_memory::DType::F32),
         };
         let part = Part {
-            key: Key::of("Conv", "3x3/1", &work),
+            key: Key::for_work("Conv", "3x3/1", &work),
             count: 1,
             modelled: 0.1,
             prior: 1.0,
@@ -313,14 +318,14 @@ mod tests {
     #[test]
     fn who_asks_for_it_has_all_of_it_forgotten_at_work_or_at_the_next_start() {
         let home = tempfile::tempdir().unwrap();
-        let seen = DeviceCosts::open(home.path());
+        let seen = DeviceCosts::load_or_default(home.path());
         let stated = StatedSpeed {
             share: 0.5,
             slowness: [0, 10, 0],
         };
         let teach = || {
-            seen.learn(&[learned("one")], &GRAPH, 5);
-            seen.state("one", stated);
+            seen.learn_measurements(&[learned("one")], &GRAPH, 5);
+            seen.set_stated_speed("one", stated);
             seen.save();
         };
         teach();
@@ -330,18 +335,18 @@ mod tests {
         assert!((shown.devices[0].slowness[1] - 5.0).abs() < 0.25);
         assert_eq!((shown.recent[0].at_ms, shown.recent[0].times), (5, 5.0));
         assert!(!seen.begin_anew_if_asked(), "nobody asked");
-        LearnedCosts::reset(home.path()).unwrap();
+        LearnedCosts::request_reset(home.path()).unwrap();
         assert!(seen.begin_anew_if_asked());
         assert_eq!(
-            (seen.costs(), seen.stated("one")),
+            (seen.current_costs(), seen.stated_speed("one")),
             (CostHistory::default(), None)
         );
         assert_eq!(LearnedCosts::read(home.path()), LearnedCosts::default());
         teach();
-        LearnedCosts::reset(home.path()).unwrap();
-        let next = DeviceCosts::open(home.path());
+        LearnedCosts::request_reset(home.path()).unwrap();
+        let next = DeviceCosts::load_or_default(home.path());
         assert_eq!(
-            (next.costs(), next.stated("one")),
+            (next.current_costs(), next.stated_speed("one")),
             (CostHistory::default(), None)
         );
         assert!(!next.begin_anew_if_asked(), "once");
@@ -350,20 +355,23 @@ mod tests {
     #[test]
     fn what_was_learned_is_there_after_a_restart() {
         let home = tempfile::tempdir().unwrap();
-        let seen = DeviceCosts::open(home.path());
-        assert_eq!(seen.costs(), CostHistory::default());
-        seen.learn(&[learned("one"), learned("two")], &GRAPH, 5);
-        let known = seen.costs();
-        assert!(known.of("one").is_some() && known.of("three").is_none());
+        let seen = DeviceCosts::load_or_default(home.path());
+        assert_eq!(seen.current_costs(), CostHistory::default());
+        seen.learn_measurements(&[learned("one"), learned("two")], &GRAPH, 5);
+        let known = seen.current_costs();
+        assert!(known.history_for("one").is_some() && known.history_for("three").is_none());
         drop(seen);
-        assert_eq!(DeviceCosts::open(home.path()).costs(), known);
+        assert_eq!(
+            DeviceCosts::load_or_default(home.path()).current_costs(),
+            known
+        );
     }
 
     #[test]
     fn a_damaged_file_is_set_aside() {
         let home = tempfile::tempdir().unwrap();
-        let seen = DeviceCosts::open(home.path());
-        seen.learn(&[learned("one")], &GRAPH, 5);
+        let seen = DeviceCosts::load_or_default(home.path());
+        seen.learn_measurements(&[learned("one")], &GRAPH, 5);
         drop(seen);
         let file = home.path().join(COSTS_FILE);
         let right = std::fs::read_to_string(&file).unwrap();
@@ -371,8 +379,8 @@ mod tests {
         assert_ne!(absurd, right);
         for damaged in [&right[..right.len() / 2], "{}", absurd.as_str()] {
             std::fs::write(&file, damaged).unwrap();
-            let seen = DeviceCosts::open(home.path());
-            assert_eq!(seen.costs(), CostHistory::default());
+            let seen = DeviceCosts::load_or_default(home.path());
+            assert_eq!(seen.current_costs(), CostHistory::default());
             assert!(!file.exists(), "it is not read again");
             let aside = std::fs::read_to_string(home.path().join(DAMAGED_FILE)).unwrap();
             assert_eq!(aside, damaged);

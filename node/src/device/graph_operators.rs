@@ -32,11 +32,11 @@ pub(crate) struct GraphOperators {
 }
 
 impl GraphOperators {
-    /// Returns the operators of a model. Returns none for invalid bytes, which the compilation
-    /// reports.
-    pub(crate) fn of(model: Bytes) -> Result<Self, UnknownOperators> {
+    /// Returns the operators of a model. Returns none for invalid bytes, which the compilation will
+    /// report.
+    pub(crate) fn from_model(model: Bytes) -> Result<Self, UnknownOperators> {
         let mut found = Self::default();
-        let Ok(model) = onnx::decode(model) else {
+        let Ok(model) = onnx::decode_model(model) else {
             return Ok(found);
         };
         let bodies = model.functions.iter().flat_map(|function| &function.node);
@@ -46,7 +46,7 @@ impl GraphOperators {
     }
 
     fn add(&mut self, node: &NodeProto) -> Result<(), UnknownOperators> {
-        match Custom::of(node) {
+        match Custom::from_node(node) {
             Some(Custom::Wasm) => self.wasm = true,
             Some(Custom::Wgsl) => self.wgsl = true,
             None => {}
@@ -72,7 +72,7 @@ impl GraphOperators {
     ///
     /// # Errors
     /// The first that they do not allow.
-    pub(crate) fn check(&self, limits: &ProviderLimits) -> Result<(), LimitRefusal> {
+    pub(crate) fn check_limits(&self, limits: &ProviderLimits) -> Result<(), LimitRefusal> {
         if self.wasm {
             limits.check_kernel(Custom::Wasm)?;
         }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn model(nodes: Vec<NodeProto>, functions: Vec<NodeProto>) -> Bytes {
-        onnx::encode(&onnx::ModelProto {
+        onnx::encode_model(&onnx::ModelProto {
             ir_version: Some(8),
             graph: Some(onnx::GraphProto {
                 node: nodes,
@@ -109,16 +109,18 @@ mod tests {
             operators: vec!["Relu".to_owned()],
             ..ProviderLimits::default()
         };
-        let of = |name: &str| NodeProto::of(name, &["x"], "y");
+        let of = |name: &str| NodeProto::for_operator(name, &["x"], "y");
         let check = |nodes, functions| {
-            let found = GraphOperators::of(model(nodes, functions)).unwrap();
+            let found = GraphOperators::from_model(model(nodes, functions)).unwrap();
             assert!(found.is_sound());
-            found.check(&limits).map_err(|refusal| refusal.to_string())
+            found
+                .check_limits(&limits)
+                .map_err(|refusal| refusal.to_string())
         };
         assert_eq!(check(vec![of("Relu")], vec![of("Relu")]), Ok(()));
         let refused = check(vec![of("Relu")], vec![of("Celu")]).unwrap_err();
         assert!(refused.contains("Celu"), "{refused}");
-        let none = GraphOperators::of(Bytes::from_static(b"no model"));
+        let none = GraphOperators::from_model(Bytes::from_static(b"no model"));
         assert_eq!(none, Ok(GraphOperators::default()));
     }
 
@@ -130,23 +132,24 @@ mod tests {
         };
         let kernel = NodeProto {
             domain: Some("ai.souk".to_owned()),
-            ..NodeProto::of("Wasm", &["kernel"], "y")
+            ..NodeProto::for_operator("Wasm", &["kernel"], "y")
         };
-        let found = GraphOperators::of(model(vec![kernel], Vec::new())).unwrap();
-        let refused = found.check(&limits).unwrap_err().to_string();
+        let found = GraphOperators::from_model(model(vec![kernel], Vec::new())).unwrap();
+        let refused = found.check_limits(&limits).unwrap_err().to_string();
         assert!(refused.contains("limits.wasm"), "{refused}");
     }
 
     #[test]
     fn more_operators_than_there_are_and_longer_names_are_not_told() {
         let many = |count: usize| {
-            let nodes = (0..count).map(|at| NodeProto::of(&format!("N{at}"), &["x"], "y"));
-            GraphOperators::of(model(nodes.collect(), Vec::new()))
+            let nodes =
+                (0..count).map(|at| NodeProto::for_operator(&format!("N{at}"), &["x"], "y"));
+            GraphOperators::from_model(model(nodes.collect(), Vec::new()))
         };
         assert!(many(NAMES_MAX).unwrap().is_sound());
         assert_eq!(many(NAMES_MAX + 1), Err(UnknownOperators));
-        let long = NodeProto::of(&"n".repeat(NAME_BYTES_MAX + 1), &["x"], "y");
-        let long = GraphOperators::of(model(vec![long], Vec::new()));
+        let long = NodeProto::for_operator(&"n".repeat(NAME_BYTES_MAX + 1), &["x"], "y");
+        let long = GraphOperators::from_model(model(vec![long], Vec::new()));
         assert_eq!(long, Err(UnknownOperators));
     }
 }

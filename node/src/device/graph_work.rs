@@ -13,7 +13,7 @@ use souk_scheduler::graph::cost::{Cost, OperatorClass};
 use souk_scheduler::graph::{Bindings, Graph};
 
 /// The most different nodes. Layers are alike, so that a model of a thousand nodes has some hundred
-/// different ones. For a graph with more, the provider makes no promise.
+/// different ones. For a graph with more, the provider will make no promise.
 const NODES_MAX: usize = 4096;
 
 /// The name, element type and extents of an input.
@@ -50,10 +50,10 @@ enum NodeKind {
 
 impl GraphWork {
     /// Returns the work of one run; none if the model does not determine it before the run.
-    pub(crate) fn of(model: Bytes, inputs: &[Shape]) -> Option<Self> {
+    pub(crate) fn from_model(model: Bytes, inputs: &[Shape]) -> Option<Self> {
         let mut bindings = Bindings::new();
         for (name, dtype, dims) in inputs {
-            bindings = bindings.input(name, *dtype, dims);
+            bindings = bindings.with_input(name, *dtype, dims);
         }
         let graph = Graph::import(model, &bindings).ok()?;
         if !graph.nodes().iter().all(|node| node.cost.certain) {
@@ -61,7 +61,7 @@ impl GraphWork {
         }
         let mut work = Self::default();
         for node in graph.nodes() {
-            let count = work.0.entry(NodeWork::of(&node.cost)).or_default();
+            let count = work.0.entry(NodeWork::from_cost(&node.cost)).or_default();
             *count = count.saturating_add(1);
         }
         work.is_sound().then_some(work)
@@ -73,13 +73,15 @@ impl GraphWork {
     }
 
     /// Returns the cost of each kind of node, and how many nodes share it.
-    pub(super) fn costs(&self) -> impl Iterator<Item = (Cost, u32)> {
-        self.0.iter().map(|(node, count)| (node.cost(), *count))
+    pub(super) fn node_costs(&self) -> impl Iterator<Item = (Cost, u32)> {
+        self.0
+            .iter()
+            .map(|(node, count)| (node.total_cost(), *count))
     }
 }
 
 impl NodeWork {
-    fn of(cost: &Cost) -> Self {
+    fn from_cost(cost: &Cost) -> Self {
         Self {
             kind: match cost.class {
                 OperatorClass::Matmul => NodeKind::Product,
@@ -88,12 +90,12 @@ impl NodeWork {
             },
             dtype: cost.dtype,
             flops: cost.flops,
-            bytes: cost.bytes(),
-            launches: cost.launches(),
+            bytes: cost.traffic_bytes(),
+            launches: cost.launch_count(),
         }
     }
 
-    fn cost(&self) -> Cost {
+    fn total_cost(&self) -> Cost {
         Cost {
             class: match self.kind {
                 NodeKind::Product => OperatorClass::Matmul,

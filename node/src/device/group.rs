@@ -29,8 +29,9 @@ pub(crate) enum Between<'a> {
 ///
 /// # Errors
 /// When the devices cannot work together.
-pub(crate) fn crew(
-    (between, objective): (Between<'_>, Objective),
+pub(crate) fn build_runner(
+    between: Between<'_>,
+    objective: Objective,
     name: &str,
     mut devices: Vec<Arc<dyn Processor>>,
     store: &Arc<Store>,
@@ -56,10 +57,10 @@ pub(crate) fn crew(
         host_bytes_max,
         spill,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective,
     };
-    Runner::group(name, members, store.clone(), clock, config)
+    Runner::new_group(name, members, store.clone(), clock, config)
 }
 
 /// Returns the label of a device in a group.

@@ -12,47 +12,50 @@ use crate::folder::limits::ProviderLimits;
 /// All languages of kernels.
 const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
 
-fn feature(language: Custom) -> Features {
-    features::of(&features::KERNELS, language.name())
+fn kernel_feature(language: Custom) -> Features {
+    features::find_feature(&features::KERNELS, language.name())
 }
 
 /// Returns the features that an ask states: the languages that this build supports on the devices
 /// and that the provider's limits allow.
 #[must_use]
-pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
-    let allowed =
-        |language: &Custom| runs(devices, *language) && limits.check_kernel(*language).is_ok();
-    union(LANGUAGES.into_iter().filter(allowed))
+pub fn offered_features(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
+    let allowed = |language: &Custom| {
+        can_run_language(devices, *language) && limits.check_kernel(*language).is_ok()
+    };
+    union_features(LANGUAGES.into_iter().filter(allowed))
 }
 
 /// Returns whether one of the devices runs kernels in a language.
-fn runs(devices: &DeviceChoice, language: Custom) -> bool {
+fn can_run_language(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => {
             language == Custom::Wasm && cfg!(feature = "wasm")
         }
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
         DeviceChoice::Onnxruntime { .. } => false,
-        DeviceChoice::Group(group) => group.iter().any(|device| runs(device, language)),
+        DeviceChoice::Group(group) => group
+            .iter()
+            .any(|device| can_run_language(device, language)),
     }
 }
 
 /// Returns the features that a graph needs.
 #[must_use]
-pub fn needed(graph: &Graph) -> Features {
+pub fn needed_features(graph: &Graph) -> Features {
     let nodes = graph.nodes().iter();
-    union(nodes.flat_map(|node| kernels(&node.proto)))
+    union_features(nodes.flat_map(|node| kernel_languages(&node.proto)))
 }
 
 /// Returns the languages of a node's kernels, including those in its bodies.
-fn kernels(node: &NodeProto) -> Vec<Custom> {
+fn kernel_languages(node: &NodeProto) -> Vec<Custom> {
     let inner = node.subgraphs().flat_map(|graph| &graph.node);
-    let own = Custom::of(node).into_iter();
-    own.chain(inner.flat_map(kernels)).collect()
+    let own = Custom::from_node(node).into_iter();
+    own.chain(inner.flat_map(kernel_languages)).collect()
 }
 
-fn union(languages: impl Iterator<Item = Custom>) -> Features {
-    Features(languages.fold(0, |bits, language| bits | feature(language).0))
+fn union_features(languages: impl Iterator<Item = Custom>) -> Features {
+    Features(languages.fold(0, |bits, language| bits | kernel_feature(language).0))
 }
 
 #[cfg(test)]
@@ -73,19 +76,19 @@ mod tests {
             wgsl: false,
             ..ProviderLimits::default()
         };
-        assert_eq!(offered(&gpu(), &all), feature(Custom::Wgsl));
-        assert_eq!(offered(&gpu(), &none), Features(0));
+        assert_eq!(offered_features(&gpu(), &all), kernel_feature(Custom::Wgsl));
+        assert_eq!(offered_features(&gpu(), &none), Features(0));
         let wasm = if cfg!(feature = "wasm") { 1 } else { 0 };
         let cpu = DeviceChoice::Cpu { threads: 1 };
-        assert_eq!(offered(&cpu, &all), Features(wasm));
+        assert_eq!(offered_features(&cpu, &all), Features(wasm));
         let group = DeviceChoice::Group(vec![cpu, gpu()]);
-        assert_eq!(offered(&group, &all), Features(wasm | 2));
+        assert_eq!(offered_features(&group, &all), Features(wasm | 2));
     }
 
     #[test]
     fn every_language_has_a_feature() {
         for language in LANGUAGES {
-            assert_ne!(feature(language), Features(0), "{}", language.name());
+            assert_ne!(kernel_feature(language), Features(0), "{}", language.name());
         }
     }
 }

@@ -12,7 +12,7 @@ use souk_registry::contest::EngineContest;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
-use super::{DeviceError, flatten};
+use super::{DeviceError, flatten_choice};
 use crate::folder::config::DeviceChoice;
 
 /// A library's description, from the process that tries it.
@@ -29,25 +29,25 @@ pub struct LibraryReport {
 /// Opens the first processor of ONNX Runtime whose provider's name contains `name`, and measures it
 /// unless it is known.
 #[cfg(feature = "onnxruntime")]
-pub(super) fn runtime(
+pub(super) fn open_runtime(
     name: &str,
     threads: NonZeroUsize,
     known: Option<&Profile>,
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     use souk_onnxruntime::{Library, OnnxRuntime};
-    let library = Library::find()?;
+    let library = Library::find_or_open()?;
     let provider = provider_called(&library, name)?.clone();
     Ok(Arc::new(match known {
         Some(known) => OnnxRuntime::new(library, provider, known.clone(), threads),
-        None => souk_registry::runtimes::measured(library, provider, threads),
+        None => souk_registry::runtimes::open_measured(library, provider, threads),
     }))
 }
 
 /// Returns the identity of a provider's processor and of the library behind it.
 #[cfg(feature = "onnxruntime")]
 pub(super) fn runtime_key(name: &str) -> Result<String, DeviceError> {
-    let library = souk_onnxruntime::Library::find()?;
-    let profile = provider_called(&library, name)?.profile(library.build());
+    let library = souk_onnxruntime::Library::find_or_open()?;
+    let profile = provider_called(&library, name)?.unmeasured_profile(library.build_info());
     Ok(format!("{}, {}", profile.model, profile.source))
 }
 
@@ -57,7 +57,7 @@ fn provider_called<'a>(
     name: &str,
 ) -> Result<&'a souk_onnxruntime::Provider, DeviceError> {
     library
-        .provider(name)
+        .find_provider(name)
         .ok_or_else(|| DeviceError::NoProvider {
             name: name.to_owned(),
             known: library.providers().iter().map(|it| it.title()).collect(),
@@ -70,7 +70,7 @@ pub(super) fn runtime_key(_name: &str) -> Result<String, DeviceError> {
 }
 
 #[cfg(not(feature = "onnxruntime"))]
-pub(super) fn runtime(
+pub(super) fn open_runtime(
     _name: &str,
     _threads: NonZeroUsize,
     _known: Option<&Profile>,
@@ -80,8 +80,8 @@ pub(super) fn runtime(
 
 /// Returns the CPU, with an ONNX Runtime library if souk finds one.
 #[cfg(feature = "onnxruntime")]
-pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
-    match souk_onnxruntime::Library::find() {
+pub(super) fn cpu_with_library(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
+    match souk_onnxruntime::Library::find_or_open() {
         Ok(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         Err(souk_onnxruntime::LoadError::NotFound) => Arc::new(cpu),
         Err(error) => {
@@ -93,14 +93,14 @@ pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
 
 /// Returns the CPU alone, because this build has no other engine.
 #[cfg(not(feature = "onnxruntime"))]
-pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
+pub(super) fn cpu_with_library(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
     Arc::new(cpu)
 }
 
 /// Returns the CPU with the library that this process opened while it had access to files.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
-    match souk_onnxruntime::Library::opened() {
+    match souk_onnxruntime::Library::already_open() {
         Some(library) => Arc::new(EngineContest::new(cpu, library, threads)),
         None => Arc::new(cpu),
     }
@@ -113,17 +113,17 @@ pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Process
 
 /// Returns whether one of these devices is available through ONNX Runtime only.
 pub fn has_runtime(choice: &DeviceChoice) -> bool {
-    any(choice, |it| matches!(it, DeviceChoice::Onnxruntime { .. }))
+    any_device(choice, |it| matches!(it, DeviceChoice::Onnxruntime { .. }))
 }
 
 /// Returns whether a CPU is among these devices, which can use a library if there is one.
 pub fn has_cpu(choice: &DeviceChoice) -> bool {
-    any(choice, |it| matches!(it, DeviceChoice::Cpu { .. }))
+    any_device(choice, |it| matches!(it, DeviceChoice::Cpu { .. }))
 }
 
-fn any(choice: &DeviceChoice, is: impl Fn(&DeviceChoice) -> bool) -> bool {
+fn any_device(choice: &DeviceChoice, is: impl Fn(&DeviceChoice) -> bool) -> bool {
     let mut each = Vec::new();
-    flatten(choice, &mut each);
+    flatten_choice(choice, &mut each);
     each.into_iter().any(is)
 }
 
@@ -135,10 +135,11 @@ pub fn library_path() -> Option<PathBuf> {
     None
 }
 
-/// Makes this process use the library at `path`, or none.
+/// Makes this process use the library at `path`, or none. You must call it before another one
+/// opens.
 #[cfg(feature = "onnxruntime")]
 pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
-    Ok(souk_onnxruntime::Library::choose(path)?)
+    Ok(souk_onnxruntime::Library::set_path(path)?)
 }
 
 /// Fails for any path, because this build uses no library.
@@ -151,8 +152,8 @@ pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
 #[cfg(feature = "onnxruntime")]
 pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     let before = threads_here();
-    let library = souk_onnxruntime::Library::find()?;
-    library.warm();
+    let library = souk_onnxruntime::Library::find_or_open()?;
+    library.warm_up();
     let threads = threads_here().saturating_sub(before);
     Ok(LibraryReport {
         path: library.path().to_owned(),
@@ -174,14 +175,15 @@ fn threads_here() -> usize {
 }
 
 /// Opens the library that a CPU among these devices may use, and runs a model once, so that it
-/// needs no files later. Continues without a library that does not open.
+/// needs no files later. Continues without a library that does not open. A sandbox must call this
+/// before its walls stand.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub fn open_libraries(choice: &DeviceChoice) {
     if !has_cpu(choice) {
         return;
     }
-    match souk_onnxruntime::Library::find() {
-        Ok(library) => library.warm(),
+    match souk_onnxruntime::Library::find_or_open() {
+        Ok(library) => library.warm_up(),
         Err(souk_onnxruntime::LoadError::NotFound) => {}
         Err(error) => eprintln!("{error}; the CPU runs without it"),
     }

@@ -1,5 +1,5 @@
 //! The ONNX Runtime library of a provider: the one that its file names, or else the one that souk
-//! finds. A separate process opens it first, so that a crash does not stop the node.
+//! finds. A separate process must open it first, so that a crash does not stop the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,17 +38,18 @@ pub struct Unusable {
 impl LibraryRecord {
     /// Finds and tries the library of a provider, with `program` as the souk that tries it. Returns
     /// none if its devices need no library and its file names none, or if there is none.
-    fn find(home: &Path, file: &ProviderFile, program: &Path) -> Option<LibraryRecord> {
-        let named = file.library(home);
+    fn find_library(home: &Path, file: &ProviderFile, program: &Path) -> Option<LibraryRecord> {
+        let named = file.library_path(home);
         let path = match &named {
             Some(path) => path.clone(),
-            None if has_cpu(&file.device) || has_runtime(&file.device) => found()?,
+            None if has_cpu(&file.device) || has_runtime(&file.device) => find_library_path()?,
             None => return None,
         };
-        let (providers, refused) = match try_out(program, &path).and_then(|it| fit(file, it)) {
-            Ok(providers) => (providers, None),
-            Err(cause) => (Vec::new(), Some(cause)),
-        };
+        let (providers, refused) =
+            match try_out(program, &path).and_then(|it| usable_providers(file, it)) {
+                Ok(providers) => (providers, None),
+                Err(cause) => (Vec::new(), Some(cause)),
+            };
         Some(LibraryRecord {
             path,
             named: named.is_some(),
@@ -64,7 +65,7 @@ impl LibraryRecord {
         serde_json::from_str(&text).ok()
     }
 
-    fn usable(self) -> Result<PathBuf, Unusable> {
+    fn into_path(self) -> Result<PathBuf, Unusable> {
         match self.refused {
             None => Ok(self.path),
             Some(cause) => Err(Unusable { cause }),
@@ -72,9 +73,9 @@ impl LibraryRecord {
     }
 }
 
-/// Returns the path of the library that souk finds; absolute, because other processes may run in
+/// Returns the path of the library that souk finds; absolute, because other processes can run in
 /// another folder.
-fn found() -> Option<PathBuf> {
+fn find_library_path() -> Option<PathBuf> {
     let path = library_path()?;
     // If the path is no file, the system's loader searches for the name.
     let whole = std::path::absolute(&path).ok();
@@ -87,7 +88,7 @@ fn found() -> Option<PathBuf> {
 /// The fault of the library, as a sentence.
 pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
     let reached: Result<LibraryReport, ProbeError> =
-        probe::ask(program, &["onnxruntime"], Some(path));
+        probe::run_probe(program, &["onnxruntime"], Some(path));
     let path = path.display();
     reached.map_err(|error| match error {
         ProbeError::Refused(cause) => cause,
@@ -99,7 +100,7 @@ pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
 
 /// Returns the library's providers if a sandbox can use it: a sandbox of a CPU opens it before its
 /// rules apply.
-fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, String> {
+fn usable_providers(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, String> {
     let before_walls = file.isolation != Isolation::None && has_cpu(&file.device);
     match reached.threads {
         threads @ 1.. if before_walls => Err(format!(
@@ -112,13 +113,13 @@ fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, Strin
 
 /// Finds the library that a provider uses, and stores the result for `souk provider status`. A CPU
 /// runs without an unusable library; a device that needs the library is not sold then.
-pub(crate) async fn settle(
+pub(crate) async fn settle_library(
     home: &Path,
     file: &ProviderFile,
     program: &Path,
 ) -> Result<Option<PathBuf>, Unusable> {
     let (at, named, souk) = (home.to_owned(), file.clone(), program.to_owned());
-    let finding = move || LibraryRecord::find(&at, &named, &souk);
+    let finding = move || LibraryRecord::find_library(&at, &named, &souk);
     let linked = tokio::task::spawn_blocking(finding).await;
     let linked = linked.expect("trying a library does not panic");
     let path = home.join(FILE);
@@ -133,7 +134,7 @@ pub(crate) async fn settle(
     if let Err(error) = kept {
         tracing::warn!(%error, "`souk provider status` cannot tell which library is used");
     }
-    match linked.map(LibraryRecord::usable) {
+    match linked.map(LibraryRecord::into_path) {
         None => Ok(None),
         Some(Ok(path)) => Ok(Some(path)),
         Some(Err(unusable)) if has_runtime(&file.device) => Err(unusable),
@@ -160,13 +161,13 @@ mod tests {
             providers: vec!["CPUExecutionProvider".to_owned()],
             threads,
         };
-        assert!(fit(&file, reached(0)).is_ok());
-        let refused = fit(&file, reached(1)).unwrap_err();
+        assert!(usable_providers(&file, reached(0)).is_ok());
+        let refused = usable_providers(&file, reached(1)).unwrap_err();
         assert!(
             refused.contains("libonnxruntime.so starts 1 threads"),
             "{refused}"
         );
         file.isolation = Isolation::None;
-        assert!(fit(&file, reached(1)).is_ok());
+        assert!(usable_providers(&file, reached(1)).is_ok());
     }
 }

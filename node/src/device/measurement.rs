@@ -1,6 +1,6 @@
 //! The measurement of a provider's CPU, which its folder keeps over restarts.
 //!
-//! A new measurement differs by a few per cent and may put the CPU in another class, where a
+//! A new measurement differs by a few per cent and can put the CPU in another class, where a
 //! waiting bid does not find it. So the provider measures only if the machine, souk, or the offered
 //! devices changed, once a day, and on request. It measures a device with a driver each time it
 //! opens, and an emulated device never.
@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use souk_host::discover;
 use souk_vocabulary::profile::Profile;
 
-use super::{DeviceError, flatten, has_driver, open, profiles, share, threads_of};
+use super::{
+    DeviceError, device_profiles, flatten_choice, has_driver, open_devices, peak_share, threads_of,
+};
 use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
 
 /// The name of the file.
@@ -38,7 +40,7 @@ pub struct DeviceMeasurement {
 impl DeviceMeasurement {
     /// Reads the measurement from a provider's folder; returns none if it is no longer valid.
     #[must_use]
-    pub fn kept(
+    pub fn read_valid(
         home: &Path,
         choice: &DeviceChoice,
         cores: Option<u32>,
@@ -46,24 +48,24 @@ impl DeviceMeasurement {
     ) -> Option<DeviceMeasurement> {
         let kept: DeviceMeasurement = config::read(&home.join(MEASURED_FILE)).ok()?;
         let age = now_seconds.checked_sub(kept.at)?;
-        (kept.of == of(choice, cores) && age < AGE_SECONDS_MAX).then_some(kept)
+        (kept.of == measurement_key(choice, cores) && age < AGE_SECONDS_MAX).then_some(kept)
     }
 
-    /// Measures the devices, which takes up to two seconds each.
+    /// Measures the devices, which can take up to two seconds each.
     ///
     /// # Errors
     /// When a device does not open.
-    pub fn now(
+    pub fn measure_devices(
         choice: &DeviceChoice,
         cores: Option<u32>,
         now_seconds: u64,
     ) -> Result<DeviceMeasurement, DeviceError> {
-        let profiles = profiles(&open(choice, cores)?);
+        let profiles = device_profiles(&open_devices(choice, cores)?);
         Ok(DeviceMeasurement {
             format: FORMAT,
-            of: of(choice, cores),
+            of: measurement_key(choice, cores),
             at: now_seconds,
-            share: share(choice, cores, &profiles),
+            share: peak_share(choice, cores, &profiles),
             profiles,
         })
     }
@@ -72,17 +74,17 @@ impl DeviceMeasurement {
     ///
     /// # Errors
     /// When a device does not open.
-    pub fn known(
+    pub fn read_or_measure(
         home: &Path,
         choice: &DeviceChoice,
         cores: Option<u32>,
         now_seconds: u64,
     ) -> Result<DeviceMeasurement, DeviceError> {
-        if let Some(kept) = DeviceMeasurement::kept(home, choice, cores, now_seconds) {
+        if let Some(kept) = DeviceMeasurement::read_valid(home, choice, cores, now_seconds) {
             return Ok(kept);
         }
-        let measured = DeviceMeasurement::now(choice, cores, now_seconds)?;
-        if let Err(error) = measured.keep(home) {
+        let measured = DeviceMeasurement::measure_devices(choice, cores, now_seconds)?;
+        if let Err(error) = measured.store_measurement(home) {
             tracing::warn!(%error, "what was measured is not kept: the next start measures anew");
         }
         Ok(measured)
@@ -92,7 +94,7 @@ impl DeviceMeasurement {
     ///
     /// # Errors
     /// When the file system refuses.
-    pub fn keep(&self, home: &Path) -> Result<(), ConfigError> {
+    pub fn store_measurement(&self, home: &Path) -> Result<(), ConfigError> {
         config::write(&home.join(MEASURED_FILE), self)
     }
 }
@@ -102,14 +104,14 @@ impl DeviceMeasurement {
 #[must_use]
 pub fn is_kept(choice: &DeviceChoice) -> bool {
     let mut each = Vec::new();
-    flatten(choice, &mut each);
+    flatten_choice(choice, &mut each);
     let is_cpu = |choice: &&DeviceChoice| matches!(choice, DeviceChoice::Cpu { .. });
     !has_driver(choice) && each.iter().any(is_cpu)
 }
 
-fn of(choice: &DeviceChoice, cores: Option<u32>) -> String {
+fn measurement_key(choice: &DeviceChoice, cores: Option<u32>) -> String {
     let sold = serde_json::to_string(choice).expect("a choice has only named fields");
-    let (machine, threads) = (discover::cpu(), threads_of(0, cores));
+    let (machine, threads) = (discover::describe_cpu(), threads_of(0, cores));
     let version = env!("CARGO_PKG_VERSION");
     format!("souk {version}, {machine:?}, {sold} with {threads} threads at most")
 }
@@ -123,11 +125,12 @@ mod tests {
     #[test]
     fn what_was_measured_is_kept_until_something_changes_or_a_day_is_over() {
         let home = tempfile::tempdir().unwrap();
-        let known = |now| DeviceMeasurement::known(home.path(), &CHOICE, None, now).unwrap();
+        let known =
+            |now| DeviceMeasurement::read_or_measure(home.path(), &CHOICE, None, now).unwrap();
         assert_eq!(known(1_000).at, 1_000);
         assert_eq!(known(1_000 + AGE_SECONDS_MAX - 1).at, 1_000);
         let kept = |choice: &DeviceChoice, cores, now| {
-            DeviceMeasurement::kept(home.path(), choice, cores, now).is_some()
+            DeviceMeasurement::read_valid(home.path(), choice, cores, now).is_some()
         };
         assert!(kept(&CHOICE, None, 1_001));
         assert!(!kept(&CHOICE, None, 999), "a clock that was ahead");
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_a_cpu_without_drivers_beside_it_is_kept() {
-        let emulated = DeviceChoice::emulated("nvidia-h100-sxm");
+        let emulated = DeviceChoice::new_emulated("nvidia-h100-sxm");
         let runtime = DeviceChoice::Onnxruntime {
             provider: "cpu".to_owned(),
         };

@@ -1,7 +1,7 @@
 //! Operators in the market's terms: those that a device runs, and those that a model uses.
 //!
 //! Both are sets of numbers, one in an ask and one with the buyer, so comparing them needs no
-//! compilation. A device may still refuse a node whose operator it has; the provider learns that
+//! compilation. A device can still refuse a node whose operator it has; the provider learns that
 //! when it compiles the model, and stores the digest of that node.
 
 use std::collections::BTreeSet;
@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use souk_market::Operators;
 use souk_onnx::custom::Custom;
 use souk_onnx::{NodeProto, custom};
-use souk_roles::market::operators::{NAMES, number};
+use souk_roles::market::operators::{NAMES, operator_number};
 use souk_scheduler::graph::{Graph, Node};
 
 use crate::folder::config::DeviceChoice;
 use crate::folder::limits::ProviderLimits;
 
-/// Separates the inputs of a digest: no name or message begins with it.
+/// Separates the inputs of a digest: no name or message can begin with it.
 const SEPARATOR: &[u8] = &[0xff];
 
 /// The operators of a model.
@@ -42,27 +42,34 @@ pub struct KernelFault {
 /// Returns the operators that an ask states: one of the devices runs them, and the provider's
 /// limits allow them.
 #[must_use]
-pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Operators {
+pub fn offered_operators(devices: &DeviceChoice, limits: &ProviderLimits) -> Operators {
     let is_offered = |name: &str| {
-        let node = bare(name);
-        limits.check_operator(node.op_type()).is_ok() && runs(devices, &node)
+        let node = bare_node(name);
+        limits.check_operator(node.op_type()).is_ok() && can_run_node(devices, &node)
     };
     let names = NAMES.iter().enumerate();
-    Operators::of(names.filter(|(_, name)| is_offered(name)).map(|(at, _)| at))
+    Operators::from_numbers(names.filter(|(_, name)| is_offered(name)).map(|(at, _)| at))
 }
 
 /// Returns the operators that a model needs.
 #[must_use]
-pub fn needed(graph: &Graph) -> ModelOperators {
+pub fn needed_operators(graph: &Graph) -> ModelOperators {
     let mut names = BTreeSet::new();
     for node in graph.nodes() {
-        collect(&node.proto, &mut names);
+        collect_operators(&node.proto, &mut names);
     }
-    let (known, unknown): (Vec<&String>, Vec<&String>) =
-        names.iter().partition(|name| number(name).is_some());
-    let nodes: BTreeSet<u64> = graph.nodes().iter().map(|it| digest(graph, it)).collect();
+    let (known, unknown): (Vec<&String>, Vec<&String>) = names
+        .iter()
+        .partition(|name| operator_number(name).is_some());
+    let nodes: BTreeSet<u64> = graph
+        .nodes()
+        .iter()
+        .map(|it| node_digest(graph, it))
+        .collect();
     ModelOperators {
-        operators: Operators::of(known.into_iter().filter_map(|name| number(name))),
+        operators: Operators::from_numbers(
+            known.into_iter().filter_map(|name| operator_number(name)),
+        ),
         unknown: unknown.into_iter().cloned().collect(),
         nodes: nodes.into_iter().collect(),
     }
@@ -73,7 +80,7 @@ pub fn needed(graph: &Graph) -> ModelOperators {
 pub fn first_with<'g>(graph: &'g Graph, operator: &str) -> Option<&'g str> {
     let has = |node: &&Node| {
         let mut names = BTreeSet::new();
-        collect(&node.proto, &mut names);
+        collect_operators(&node.proto, &mut names);
         names.contains(operator)
     };
     graph.nodes().iter().find(has).map(Node::name)
@@ -82,9 +89,9 @@ pub fn first_with<'g>(graph: &'g Graph, operator: &str) -> Option<&'g str> {
 /// Returns a digest of a node that does not cover its names: the operator, the attributes, the
 /// types of its inputs and the number of its outputs.
 #[must_use]
-pub fn digest(graph: &Graph, node: &Node) -> u64 {
+pub fn node_digest(graph: &Graph, node: &Node) -> u64 {
     let mut hash = blake3::Hasher::new();
-    hash.update(node.operator().as_bytes());
+    hash.update(node.operator_name().as_bytes());
     let mut attributes: Vec<_> = node.proto.attribute.iter().collect();
     attributes.sort_by(|one, other| one.name().cmp(other.name()));
     for attribute in attributes {
@@ -108,11 +115,14 @@ pub fn digest(graph: &Graph, node: &Node) -> u64 {
 /// # Errors
 /// [`KernelFault`]: the first wrong description.
 pub fn check_kernels(graph: &Graph) -> Result<(), KernelFault> {
-    graph.nodes().iter().try_for_each(|it| check(&it.proto))
+    graph
+        .nodes()
+        .iter()
+        .try_for_each(|it| check_node(&it.proto))
 }
 
-fn check(node: &NodeProto) -> Result<(), KernelFault> {
-    if Custom::of(node).is_some() {
+fn check_node(node: &NodeProto) -> Result<(), KernelFault> {
+    if Custom::from_node(node).is_some() {
         let stated = custom::output_types(node).map(|_| ());
         let stated = stated.and_then(|()| custom::output_shapes(node).map(|_| ()));
         stated.map_err(|error| KernelFault {
@@ -121,24 +131,24 @@ fn check(node: &NodeProto) -> Result<(), KernelFault> {
         })?;
     }
     let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
-    inner.try_for_each(check)
+    inner.try_for_each(check_node)
 }
 
 /// Collects the operators of a node and its bodies. A buyer's own kernels are features instead, and
 /// constants are weights.
-fn collect(node: &NodeProto, names: &mut BTreeSet<String>) {
-    if Custom::of(node).is_none() && node.op_type() != "Constant" {
+fn collect_operators(node: &NodeProto, names: &mut BTreeSet<String>) {
+    if Custom::from_node(node).is_none() && node.op_type() != "Constant" {
         names.insert(match node.operator_domain() {
             "" => node.op_type().to_owned(),
             domain => format!("{domain}.{}", node.op_type()),
         });
     }
     let inner = node.subgraphs().flat_map(|graph| &graph.node);
-    inner.for_each(|node| collect(node, names));
+    inner.for_each(|node| collect_operators(node, names));
 }
 
 /// Returns a node of an operator, by its name among [`NAMES`].
-fn bare(name: &str) -> NodeProto {
+fn bare_node(name: &str) -> NodeProto {
     let (domain, operator) = name.rsplit_once('.').unwrap_or(("", name));
     NodeProto {
         op_type: Some(operator.to_owned()),
@@ -148,7 +158,7 @@ fn bare(name: &str) -> NodeProto {
 }
 
 /// Returns whether one of the devices runs an operator.
-fn runs(devices: &DeviceChoice, node: &NodeProto) -> bool {
+fn can_run_node(devices: &DeviceChoice, node: &NodeProto) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => souk_cpu::has_operator(node),
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -158,7 +168,7 @@ fn runs(devices: &DeviceChoice, node: &NodeProto) -> bool {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => false,
         // ONNX Runtime has all operators of ONNX itself.
         DeviceChoice::Onnxruntime { .. } => node.operator_domain().is_empty(),
-        DeviceChoice::Group(group) => group.iter().any(|device| runs(device, node)),
+        DeviceChoice::Group(group) => group.iter().any(|device| can_run_node(device, node)),
     }
 }
 
@@ -180,9 +190,9 @@ mod tests {
         let domains = ["", "ai.onnx.ml.", "ai.souk."];
         let has_number = |name: &&str| {
             let mut names = domains.iter().map(|domain| format!("{domain}{name}"));
-            names.any(|name| number(&name).is_some())
+            names.any(|name| operator_number(&name).is_some())
         };
-        let names = OperatorSchema::names();
+        let names = OperatorSchema::operator_names();
         let lacking: Vec<&str> = names.filter(|name| !has_number(name)).collect();
         assert!(lacking.is_empty(), "{lacking:?}");
     }
@@ -194,12 +204,12 @@ mod tests {
             name: String::new(),
             memory_mib: None,
         };
-        let set = offered(&gpu, &ProviderLimits::default());
+        let set = offered_operators(&gpu, &ProviderLimits::default());
         let words = "Gather RMSNormalization MatMul RotaryEmbedding TensorScatter Attention Swish \
                      Gelu Tanh Mul Add DequantizeLinear Cast Transpose Reshape ai.souk.Sample";
         let lacking: Vec<&str> = words
             .split_whitespace()
-            .filter(|name| !set.has(number(name).unwrap()))
+            .filter(|name| !set.has_operator(operator_number(name).unwrap()))
             .collect();
         assert!(lacking.is_empty(), "{lacking:?}");
     }
@@ -207,21 +217,21 @@ mod tests {
     #[test]
     fn an_ask_states_what_its_devices_run_and_its_limits_allow() {
         let all = ProviderLimits::default();
-        let cpu = offered(&CPU, &all);
-        let has = |set: &Operators, name| set.has(number(name).unwrap());
+        let cpu = offered_operators(&CPU, &all);
+        let has = |set: &Operators, name| set.has_operator(operator_number(name).unwrap());
         assert!(has(&cpu, "MatMul") && has(&cpu, "ai.onnx.ml.TreeEnsemble"));
         assert!(!has(&cpu, "ImageDecoder") && !has(&cpu, "ai.onnx.ml.ZipMap"));
         let runtime = DeviceChoice::Onnxruntime {
             provider: "cpu".to_owned(),
         };
         let group = DeviceChoice::Group(vec![CPU, runtime.clone()]);
-        assert!(has(&offered(&runtime, &all), "ImageDecoder"));
-        assert!(offered(&group, &all).covers(&cpu));
+        assert!(has(&offered_operators(&runtime, &all), "ImageDecoder"));
+        assert!(offered_operators(&group, &all).is_superset_of(&cpu));
         let two = ProviderLimits {
             operators: vec!["MatMul".to_owned(), "Relu".to_owned()],
             ..all
         };
-        assert_eq!(names(&offered(&CPU, &two)), ["MatMul", "Relu"]);
+        assert_eq!(names(&offered_operators(&CPU, &two)), ["MatMul", "Relu"]);
         let bytes = postcard::to_allocvec(&cpu).unwrap().len();
         assert!(bytes <= 32, "{bytes} bytes in each ask");
     }

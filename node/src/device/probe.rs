@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 /// The environment variable that names the ONNX Runtime library.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
-/// How long a driver may take to answer.
+/// A driver must answer within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The environment of a process that opens an ONNX Runtime library. Without it, the library starts
@@ -42,17 +42,17 @@ pub enum ProbeError {
     Refused(String),
 }
 
-/// Runs `souk device probe` with these words and parses its JSON answer. `program` is souk;
+/// Runs `souk device probe` with these words and parses its JSON answer. `program` must be souk;
 /// `library` names an ONNX Runtime library to use.
 ///
 /// # Errors
 /// [`ProbeError`].
-pub fn ask<T: DeserializeOwned>(
+pub fn run_probe<T: DeserializeOwned>(
     program: &Path,
     words: &[&str],
     library: Option<&Path>,
 ) -> Result<T, ProbeError> {
-    let answer = answer(program, words, library)?;
+    let answer = run_probe_raw(program, words, library)?;
     let said: Result<T, String> = serde_json::from_slice(&answer)?;
     said.map_err(ProbeError::Refused)
 }
@@ -61,7 +61,7 @@ pub fn ask<T: DeserializeOwned>(
 ///
 /// # Errors
 /// [`ProbeError`].
-pub fn answer(
+pub fn run_probe_raw(
     program: &Path,
     words: &[&str],
     library: Option<&Path>,

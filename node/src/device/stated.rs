@@ -1,8 +1,8 @@
 //! Converts what an ask states about its device into the planner's form, and computes the time of
 //! work from it.
 //!
-//! Both parties of a lease compute that time from the graph: the buyer for its plan, the provider
-//! for the promise in its receipt. So neither has to trust the other.
+//! Both parties of a lease can compute that time from the graph: the buyer for its plan, the
+//! provider for the promise in its receipt. So neither has to trust the other.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ const SECONDS_MAX: f64 = 1e9;
 
 /// Returns the name of a device: its model, marked if it is emulated.
 #[must_use]
-pub fn label(stated: &Resources) -> String {
+pub fn device_label(stated: &Resources) -> String {
     let emulated = if stated.emulated { " (emulated)" } else { "" };
     format!("{}{emulated}", stated.model.as_str())
 }
 
 /// Returns a device as an offer for the planner.
 #[must_use]
-pub fn offer(stated: &Resources, price: Price) -> Offer {
+pub fn to_offer(stated: &Resources, price: Price) -> Offer {
     let rate = |(dtype, market): (DType, Dtype)| {
-        let mega_ops = stated.throughput.of(market);
+        let mega_ops = stated.throughput.for_dtype(market);
         let flops_per_second = mega_ops as f64 * 1e6;
         (mega_ops > 0).then_some(Throughput {
             class: None,
@@ -46,31 +46,31 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
         })
     };
     Offer {
-        label: label(stated),
+        label: device_label(stated),
         throughput: DTYPES.into_iter().filter_map(rate).collect(),
         bytes_per_second: stated.memory_bandwidth as f64,
         memory_bytes: stated.memory_bytes,
         launch_seconds: stated.launch_overhead_ns as f64 / 1e9,
-        slowness: slowness(&stated.slowness),
+        slowness: to_slowness(&stated.slowness),
         cost_per_second: price.0 as f64,
         busy_watts: (stated.power_mw > 0).then(|| stated.power_mw as f64 / 1e3),
-        operators: runs(&stated.operators),
+        operators: runnable_operators(&stated.operators),
     }
 }
 
 /// Returns the operators of a device. A device that states none counts as running all.
-fn runs(stated: &souk_market::Operators) -> Operators {
+fn runnable_operators(stated: &souk_market::Operators) -> Operators {
     if stated.is_empty() {
         return Operators::All;
     }
     let names = operators::NAMES.iter().enumerate();
-    let lacking = names.filter(|(number, _)| !stated.has(*number));
+    let lacking = names.filter(|(number, _)| !stated.has_operator(*number));
     Operators::Without(lacking.map(|(_, name)| (*name).to_owned()).collect())
 }
 
 /// Converts the stated slowness of kinds of work into the planner's form.
-fn slowness(stated: &souk_market::Slowness) -> Slowness {
-    let times = |work: Work| 1.0 + f64::from(stated.of(work)) / 100.0;
+fn to_slowness(stated: &souk_market::Slowness) -> Slowness {
+    let times = |work: Work| 1.0 + f64::from(stated.for_work(work)) / 100.0;
     Slowness {
         product: times(Work::Product),
         convolution: times(Work::Convolution),
@@ -86,10 +86,10 @@ pub fn is_known<'g>(mut nodes: impl Iterator<Item = &'g Node>) -> bool {
 /// Returns the device time of one run of this work, by the figures of an ask; none if it is not
 /// plausible.
 #[must_use]
-pub(crate) fn expected(stated: &Resources, work: &GraphWork) -> Option<Duration> {
-    let offer = offer(stated, Price(0));
+pub(crate) fn expected_time(stated: &Resources, work: &GraphWork) -> Option<Duration> {
+    let offer = to_offer(stated, Price(0));
     let seconds = work
-        .costs()
+        .node_costs()
         .map(|(cost, count)| cost_seconds(&cost, &offer) * f64::from(count));
     let seconds: f64 = seconds.sum();
     (seconds < SECONDS_MAX).then(|| Duration::try_from_secs_f64(seconds).ok())?
@@ -112,15 +112,15 @@ mod tests {
     #[test]
     fn a_part_is_worth_what_its_nodes_are_worth_in_the_whole() {
         let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
-        let bindings = Bindings::new().input("images", images.dtype(), images.dims());
+        let bindings = Bindings::new().with_input("images", images.dtype(), images.dims());
         let graph = Graph::import(Bytes::from_static(MODEL), &bindings).unwrap();
         let stated = resources();
-        let offer = offer(&stated, Price(1));
+        let offer = to_offer(&stated, Price(1));
         let half = graph.nodes().len() / 2;
         let assignment: Vec<usize> = (0..graph.nodes().len())
             .map(|node| usize::from(node >= half))
             .collect();
-        for part in cut::cut(&graph, &assignment).unwrap() {
+        for part in cut::cut_graph(&graph, &assignment).unwrap() {
             let nodes = (0..assignment.len()).filter(|node| assignment[*node] == part.part);
             let seconds: f64 = nodes
                 .map(|node| node_seconds(&graph.nodes()[node], &offer))
@@ -131,13 +131,16 @@ mod tests {
                 (boundary.name.clone(), boundary.dtype, dims.collect())
             };
             let shapes: Vec<Shape> = part.inputs.iter().map(shape).collect();
-            let work = GraphWork::of(part.model.clone(), &shapes).unwrap();
-            let own = expected(&stated, &work).unwrap();
+            let work = GraphWork::from_model(part.model.clone(), &shapes).unwrap();
+            let own = expected_time(&stated, &work).unwrap();
             assert!(
                 (own.as_secs_f64() / seconds - 1.0).abs() < 0.01,
                 "{own:?} {seconds}"
             );
         }
-        assert_eq!(GraphWork::of(Bytes::from_static(b"no model"), &[]), None);
+        assert_eq!(
+            GraphWork::from_model(Bytes::from_static(b"no model"), &[]),
+            None
+        );
     }
 }

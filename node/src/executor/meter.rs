@@ -49,14 +49,14 @@ pub(crate) struct AtWork<'a> {
 }
 
 impl Energy {
-    /// Finds the counters of this machine; there may be none that this process may read.
-    pub(crate) fn find() -> Self {
-        Self::of(Meter::find(), |process| {
+    /// Finds the counters of this machine; there may be none that this process can read.
+    pub(crate) fn find_meter() -> Self {
+        Self::from_meter(Meter::for_machine(), |process| {
             time_in(Path::new(PROCESSES), process)
         })
     }
 
-    fn of(meter: Option<Meter>, time_of: fn(u32) -> u64) -> Self {
+    fn from_meter(meter: Option<Meter>, time_of: fn(u32) -> u64) -> Self {
         Self {
             meter,
             time_of,
@@ -66,12 +66,12 @@ impl Energy {
 
     /// Records that the process of a lease begins a run. Returns none if there is no counter, or if
     /// the lease has no process of its own.
-    pub(crate) fn begin(&self, slots: &LeaseExecutor) -> Option<AtWork<'_>> {
+    pub(crate) fn begin_run(&self, slots: &LeaseExecutor) -> Option<AtWork<'_>> {
         self.begin_of(slots.process_id()?)
     }
 
     fn begin_of(&self, process: u32) -> Option<AtWork<'_>> {
-        let mut shares = self.passed()?;
+        let mut shares = self.update_shares()?;
         let share = Share {
             process,
             nanoseconds: (self.time_of)(process),
@@ -84,17 +84,17 @@ impl Energy {
     }
 
     /// Updates the shares to the present and returns them; none if there is no counter.
-    fn passed(&self) -> Option<MutexGuard<'_, Shares>> {
-        let counted = self.meter.as_ref()?.joules()?;
+    fn update_shares(&self) -> Option<MutexGuard<'_, Shares>> {
+        let counted = self.meter.as_ref()?.energy_joules()?;
         let shares = self.shares.lock();
         let mut shares = shares.unwrap_or_else(PoisonError::into_inner);
-        shares.pass(counted, self.time_of);
+        shares.distribute_joules(counted, self.time_of);
         Some(shares)
     }
 }
 
 impl Shares {
-    fn pass(&mut self, counted: f64, time_of: fn(u32) -> u64) {
+    fn distribute_joules(&mut self, counted: f64, time_of: fn(u32) -> u64) {
         let joules = (counted - self.counted).max(0.0);
         self.counted = counted;
         let mut runs: BTreeMap<u32, f64> = BTreeMap::new();
@@ -118,7 +118,7 @@ impl Shares {
 impl AtWork<'_> {
     /// Writes the joules of the CPU since the run began into the run's report.
     pub(crate) fn write(self, report: &mut Report) {
-        let Some(shares) = self.energy.passed() else {
+        let Some(shares) = self.energy.update_shares() else {
             return;
         };
         let own = shares.at_work.get(&self.run);
@@ -136,7 +136,7 @@ impl AtWork<'_> {
 
 impl Drop for AtWork<'_> {
     fn drop(&mut self) {
-        let passed = self.energy.passed();
+        let passed = self.energy.update_shares();
         let shares = || self.energy.shares.lock();
         let mut shares = passed.unwrap_or_else(|| shares().unwrap_or_else(PoisonError::into_inner));
         shares.at_work.remove(&self.run);
@@ -207,7 +207,7 @@ mod tests {
         static PASSED: AtomicU64 = AtomicU64::new(0);
         let time_of = |process: u32| u64::from(process) * PASSED.load(Ordering::SeqCst);
         let (folder, file) = counter(100);
-        let energy = Energy::of(Meter::find_in(folder.path()), time_of);
+        let energy = Energy::from_meter(Meter::find_in(folder.path()), time_of);
         let count = |joules: u64| {
             fs::write(&file, format!("{joules}000000")).unwrap();
             PASSED.fetch_add(1, Ordering::SeqCst);
@@ -237,7 +237,7 @@ mod tests {
         use std::sync::atomic::{AtomicU64, Ordering};
         static PASSED: AtomicU64 = AtomicU64::new(0);
         let (folder, file) = counter(1);
-        let energy = Energy::of(Meter::find_in(folder.path()), |_| {
+        let energy = Energy::from_meter(Meter::find_in(folder.path()), |_| {
             PASSED.load(Ordering::SeqCst)
         });
         let runs = [7, 7, 8].map(|process| energy.begin_of(process).unwrap());
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn who_shows_no_time_shares_alike() {
         let (folder, file) = counter(1);
-        let energy = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        let energy = Energy::from_meter(Meter::find_in(folder.path()), |_| 0);
         let both = [1, 2].map(|process| energy.begin_of(process).unwrap());
         fs::write(&file, "5000000").unwrap();
         assert_eq!(both.map(written), [Some(2.0); 2]);
@@ -258,10 +258,10 @@ mod tests {
     #[test]
     fn without_a_counter_nothing_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        let absent = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        let absent = Energy::from_meter(Meter::find_in(folder.path()), |_| 0);
         assert!(absent.begin_of(1).is_none());
         let (folder, file) = counter(1);
-        let energy = Energy::of(Meter::find_in(folder.path()), |_| 0);
+        let energy = Energy::from_meter(Meter::find_in(folder.path()), |_| 0);
         let at_work = energy.begin_of(1).unwrap();
         fs::remove_file(file).unwrap();
         assert_eq!(written(at_work), None, "it was taken away meanwhile");

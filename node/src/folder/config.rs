@@ -141,7 +141,7 @@ pub enum Isolation {
 impl Isolation {
     /// Returns the strongest isolation that this system supports; a testnet's providers use it.
     #[must_use]
-    pub fn here() -> Isolation {
+    pub fn strongest_supported() -> Isolation {
         if cfg!(target_os = "linux") {
             Isolation::Partial
         } else {
@@ -217,7 +217,7 @@ pub enum DeviceChoice {
 impl DeviceChoice {
     /// Returns a processor of the catalogue, emulated exactly as its profile states.
     #[must_use]
-    pub fn emulated(profile: &str) -> DeviceChoice {
+    pub fn new_emulated(profile: &str) -> DeviceChoice {
         DeviceChoice::Emulated {
             profile: profile.to_owned(),
             manner: Manner::default(),
@@ -247,20 +247,20 @@ pub struct Manner {
 impl Manner {
     /// Returns the configuration of the emulation, with defaults for omitted values.
     #[must_use]
-    pub fn config(&self) -> EmulatedConfig {
+    pub fn emulation_config(&self) -> EmulatedConfig {
         let usual = EmulatedConfig::default();
         EmulatedConfig {
             pace: usual.pace,
             speed: self.speed.unwrap_or(usual.speed),
             jitter: self.jitter.unwrap_or(usual.jitter),
             failures: self.failures.unwrap_or(usual.failures),
-            seed: self.seed.unwrap_or_else(drawn),
+            seed: self.seed.unwrap_or_else(draw_seed),
         }
     }
 
     /// Returns the entries that the file states, by name.
     #[must_use]
-    pub fn entries(&self) -> Vec<(&'static str, String)> {
+    pub fn stated_entries(&self) -> Vec<(&'static str, String)> {
         let stated = [
             ("speed", self.speed.map(|it| format!("{it:?}"))),
             ("jitter", self.jitter.map(|it| format!("{it:?}"))),
@@ -275,7 +275,7 @@ impl Manner {
 }
 
 /// Draws a seed, a new one each time.
-fn drawn() -> u64 {
+fn draw_seed() -> u64 {
     RandomState::new().hash_one(())
 }
 
@@ -377,27 +377,27 @@ pub enum ConfigError {
 
 impl ProviderFile {
     /// Reads `provider.toml` in `folder` or, if there is none, `provider.json`.
-    pub fn find(folder: &Path) -> Result<ProviderFile, ConfigError> {
+    pub fn read_folder(folder: &Path) -> Result<ProviderFile, ConfigError> {
         let path = folder.join(PROVIDER_TOML);
         if !path.exists() {
             let path = folder.join(PROVIDER_FILE);
-            return read::<ProviderFile>(&path)?.checked(&path);
+            return read::<ProviderFile>(&path)?.validate_file(&path);
         }
         let text = fs::read_to_string(&path).map_err(|source| ConfigError::File {
             path: path.clone(),
             source,
         })?;
-        ProviderFile::parse(&path, &text)
+        ProviderFile::parse_toml(&path, &text)
     }
 
     /// Reads the text of a `provider.toml`.
-    pub fn parse(path: &Path, text: &str) -> Result<ProviderFile, ConfigError> {
+    pub fn parse_toml(path: &Path, text: &str) -> Result<ProviderFile, ConfigError> {
         let file: ProviderFile = toml::from_str(text).map_err(|source| ConfigError::Written {
             path: path.to_owned(),
             source: Box::new(source),
         })?;
         match file.format {
-            FORMAT => file.checked(path),
+            FORMAT => file.validate_file(path),
             found => Err(ConfigError::Format {
                 path: path.to_owned(),
                 found,
@@ -409,14 +409,14 @@ impl ProviderFile {
     /// Returns the path of the ONNX Runtime library that the file names, resolved against the
     /// provider's `folder`.
     #[must_use]
-    pub fn library(&self, folder: &Path) -> Option<PathBuf> {
+    pub fn library_path(&self, folder: &Path) -> Option<PathBuf> {
         let path = folder.join(self.onnxruntime.as_ref()?);
         Some(std::path::absolute(&path).unwrap_or(path))
     }
 
-    fn checked(self, path: &Path) -> Result<ProviderFile, ConfigError> {
+    fn validate_file(self, path: &Path) -> Result<ProviderFile, ConfigError> {
         let path = || path.to_owned();
-        if let Some(limit) = self.limits.nothing() {
+        if let Some(limit) = self.limits.zero_limit() {
             return Err(ConfigError::Nothing {
                 path: path(),
                 limit,
@@ -503,7 +503,7 @@ mod tests {
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),
-            device: DeviceChoice::emulated("x"),
+            device: DeviceChoice::new_emulated("x"),
             region: "europe-west".parse().unwrap(),
             onnxruntime: None,
             prefer: Objective::Fastest,
@@ -551,7 +551,7 @@ mod tests {
     fn an_emulated_device_is_as_its_profile_says_unless_the_file_does() {
         let read = |text: &str| serde_json::from_str::<DeviceChoice>(text).unwrap();
         let plain = read(r#"{"emulated": {"profile": "x"}}"#);
-        assert_eq!(plain, DeviceChoice::emulated("x"));
+        assert_eq!(plain, DeviceChoice::new_emulated("x"));
         let text = serde_json::to_string(&plain).unwrap();
         assert_eq!(text, r#"{"emulated":{"profile":"x"}}"#);
         let EmulatedConfig {
@@ -559,7 +559,7 @@ mod tests {
             jitter,
             failures,
             ..
-        } = Manner::default().config();
+        } = Manner::default().emulation_config();
         assert_eq!((speed, jitter, failures), (1.0, 0.0, 0.0));
         let told = r#"{"emulated":{"profile":"x","speed":0.5,"failures":0.25,"seed":7}}"#;
         let told = read(told);
@@ -567,7 +567,7 @@ mod tests {
             panic!("{told:?}");
         };
         assert_eq!(
-            manner.config(),
+            manner.emulation_config(),
             EmulatedConfig {
                 speed: 0.5,
                 failures: 0.25,
@@ -575,7 +575,11 @@ mod tests {
                 ..EmulatedConfig::default()
             }
         );
-        let names: Vec<&str> = manner.entries().iter().map(|(name, _)| *name).collect();
+        let names: Vec<&str> = manner
+            .stated_entries()
+            .iter()
+            .map(|(name, _)| *name)
+            .collect();
         assert_eq!(names, ["speed", "failures", "seed"]);
     }
 

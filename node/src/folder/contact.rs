@@ -16,7 +16,7 @@ pub const ADDRESSES_MAX: usize = 8;
 pub const ADDRESS_BYTES_MAX: usize = 512;
 
 /// Returns the addresses to keep of those that a peer states.
-pub(crate) fn kept(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
+pub(crate) fn limit_addresses(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
     addresses.truncate(ADDRESSES_MAX);
     addresses.retain(|address| address.len() <= ADDRESS_BYTES_MAX);
     addresses
@@ -64,13 +64,13 @@ impl From<&lease::Contact> for Contact {
     fn from(said: &lease::Contact) -> Contact {
         Contact {
             account: said.account.0,
-            addresses: understood(&said.addresses),
+            addresses: parse_addresses(&said.addresses),
         }
     }
 }
 
 /// Parses addresses, and leaves out those that this souk does not understand.
-pub(crate) fn understood(said: &[String]) -> Vec<Multiaddr> {
+pub(crate) fn parse_addresses(said: &[String]) -> Vec<Multiaddr> {
     said.iter()
         .filter_map(|address| address.parse().ok())
         .collect()
@@ -78,11 +78,11 @@ pub(crate) fn understood(said: &[String]) -> Vec<Multiaddr> {
 
 impl Contact {
     /// Returns the peer id that belongs to the account.
-    pub fn peer(&self) -> Result<PeerId, NotAKey> {
+    pub fn peer_id(&self) -> Result<PeerId, NotAKey> {
         key::peer_of(&self.account)
     }
 
-    /// Reads a multiaddress that ends in `/p2p/<peer id>`.
+    /// Reads a multiaddress, which must end in `/p2p/<peer id>`.
     pub fn parse(text: &str) -> Result<Contact, ContactError> {
         let mut address: Multiaddr = text.parse().map_err(|source| ContactError::Address {
             text: text.to_owned(),
@@ -103,7 +103,7 @@ impl Contact {
 
     /// Returns the first address with the peer id at its end, as [`Contact::parse`] reads it.
     pub fn to_text(&self) -> Option<String> {
-        let peer = self.peer().ok()?;
+        let peer = self.peer_id().ok()?;
         let address = self.addresses.first()?.clone().with_p2p(peer).ok()?;
         Some(address.to_string())
     }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_contact_reads_back_from_its_text() {
-        let account = NodeKey::generate().public();
+        let account = NodeKey::generate().public_key();
         let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
         let contact = Contact { account, addresses };
         assert_eq!(
@@ -128,10 +128,13 @@ mod tests {
     #[test]
     fn few_addresses_are_kept_and_none_that_is_very_long() {
         let short: Multiaddr = "/ip4/127.0.0.1/tcp/4001".parse().unwrap();
-        assert_eq!(kept(vec![short.clone(); 20]).len(), ADDRESSES_MAX);
+        assert_eq!(
+            limit_addresses(vec![short.clone(); 20]).len(),
+            ADDRESSES_MAX
+        );
         let host = "a".repeat(ADDRESS_BYTES_MAX);
         let long: Multiaddr = format!("/dns4/{host}/tcp/4001").parse().unwrap();
-        assert_eq!(kept(vec![long, short.clone()]), [short]);
+        assert_eq!(limit_addresses(vec![long, short.clone()]), [short]);
     }
 
     #[test]

@@ -42,7 +42,9 @@ where
     A: Send + 'static,
 {
     /// Starts a thread that writes everything that waits in one batch.
-    pub fn start(mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static) -> Self {
+    pub fn start_thread(
+        mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static,
+    ) -> Self {
         let (writes, mut put) = mpsc::channel(WAITING_MAX);
         let (tell, answers) = mpsc::channel(WAITING_MAX);
         let thread = tokio::task::spawn_blocking(move || {
@@ -66,7 +68,7 @@ where
     }
 
     /// Submits a write under a ticket; if the writer has ended, the answer says so.
-    pub fn put(&mut self, ticket: T, what: W) -> Result<(), WriterBehind> {
+    pub fn submit_write(&mut self, ticket: T, what: W) -> Result<(), WriterBehind> {
         match self.writes.try_send((ticket, what)) {
             Err(mpsc::error::TrySendError::Full(_)) => return Err(WriterBehind),
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
@@ -77,7 +79,7 @@ where
 
     /// Waits for the next answer; every write gets exactly one. You can drop this future before it
     /// completes without losing an answer.
-    pub async fn answer(&mut self) -> (T, Result<A, WriterEnded>) {
+    pub async fn next_answer(&mut self) -> (T, Result<A, WriterEnded>) {
         if let Some((ticket, answer)) = self.answers.recv().await {
             self.waiting.remove(&ticket);
             return (ticket, Ok(answer));
@@ -108,15 +110,15 @@ mod tests {
     #[tokio::test]
     async fn what_waits_is_written_in_its_order() {
         let (held, gone) = oneshot::channel::<()>();
-        let mut writer = FactWriter::start(move |waiting: Vec<(u8, u8)>| {
+        let mut writer = FactWriter::start_thread(move |waiting: Vec<(u8, u8)>| {
             let _ = &held;
             waiting
         });
         for number in 0..9 {
-            writer.put(number, number).unwrap();
+            writer.submit_write(number, number).unwrap();
         }
         for number in 0..9 {
-            assert_eq!(writer.answer().await, (number, Ok(number)));
+            assert_eq!(writer.next_answer().await, (number, Ok(number)));
         }
         drop(writer);
         assert!(gone.await.is_err(), "its thread ends with it");
@@ -124,20 +126,20 @@ mod tests {
 
     #[tokio::test]
     async fn all_that_waits_for_a_writer_that_panicked_is_told_why() {
-        let mut writer = FactWriter::start(|waiting: Vec<(u8, &str)>| {
+        let mut writer = FactWriter::start_thread(|waiting: Vec<(u8, &str)>| {
             assert!(waiting.iter().all(|(_, word)| *word != "bad"), "a bad word");
             waiting
         });
-        writer.put(0, "good").unwrap();
-        assert_eq!(writer.answer().await, (0, Ok("good")));
-        writer.put(1, "bad").unwrap();
-        let (ticket, ended) = writer.answer().await;
+        writer.submit_write(0, "good").unwrap();
+        assert_eq!(writer.next_answer().await, (0, Ok("good")));
+        writer.submit_write(1, "bad").unwrap();
+        let (ticket, ended) = writer.next_answer().await;
         let ended = ended.unwrap_err();
         assert_eq!(ticket, 1);
         assert!(ended.to_string().contains("a bad word"), "{ended}");
-        writer.put(2, "good").unwrap();
-        writer.put(3, "good").unwrap();
-        assert_eq!(writer.answer().await, (2, Err(ended.clone())));
-        assert_eq!(writer.answer().await, (3, Err(ended)));
+        writer.submit_write(2, "good").unwrap();
+        writer.submit_write(3, "good").unwrap();
+        assert_eq!(writer.next_answer().await, (2, Err(ended.clone())));
+        assert_eq!(writer.next_answer().await, (3, Err(ended)));
     }
 }

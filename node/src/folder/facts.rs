@@ -3,7 +3,7 @@
 //! ```text
 //! {"checksum":"5f0c62a1b4d39e78","format":"job-facts-2","sequence":7,"fact":{…}}
 //! ```
-//! Facts are durable when [`FactLog::append`] returns. A crash may leave more behind them: an
+//! Facts are durable when [`FactLog::append_facts`] returns. A crash may leave more behind them: an
 //! incomplete line, or space that the file reserved and the disk never wrote, which holds zeros.
 //! The log cuts this off, because no caller was promised it. Any other deviation is damage, and the
 //! log refuses to open, because a lost fact is work done twice or a payment forgotten. The checksum
@@ -127,15 +127,15 @@ impl FactLog {
     ///
     /// # Errors
     /// If the log is damaged, has another format or is open elsewhere, or the disk refuses.
-    pub fn open<F: DeserializeOwned>(
+    pub fn open_log<F: DeserializeOwned>(
         path: &Path,
         format: &'static str,
     ) -> Result<(FactLog, Vec<F>), FactLogError> {
         let failed = |source| file_error(path, source);
-        let mut file = writable(path)?;
+        let mut file = open_locked(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
-        let (facts, length) = parse(path, format, &bytes)?;
+        let (facts, length) = parse_facts(path, format, &bytes)?;
         // The caller will act on these lines, so they must be durable. Their writer may have died
         // before the sync; and after a failed sync, the next one writes only bytes that were
         // written again.
@@ -164,7 +164,7 @@ impl FactLog {
         format: &'static str,
     ) -> Result<Vec<F>, FactLogError> {
         let bytes = fs::read(path).map_err(|source| file_error(path, source))?;
-        parse(path, format, &bytes).map(|(facts, _)| facts)
+        parse_facts(path, format, &bytes).map(|(facts, _)| facts)
     }
 
     /// Appends facts with one sync; they are durable when this returns.
@@ -173,8 +173,8 @@ impl FactLog {
     ///
     /// # Errors
     /// If the disk refuses: then none of the facts counts as written.
-    pub fn append<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
-        let lines = lines(self.format, self.lines + 1, facts);
+    pub fn append_facts<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
+        let lines = format_lines(self.format, self.lines + 1, facts);
         let written = self.write(lines.as_bytes());
         self.is_torn = written.is_err();
         written.map_err(|source| file_error(&self.path, source))?;
@@ -196,15 +196,15 @@ impl FactLog {
     ///
     /// # Errors
     /// If the disk refuses.
-    pub fn replace<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
+    pub fn replace_facts<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
         let draft = self.path.with_extension("new");
         let failed = |source| file_error(&draft, source);
         match fs::remove_file(&draft) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(failed(source)),
             _ => {}
         }
-        let lines = lines(self.format, 1, facts);
-        let mut file = writable(&draft)?;
+        let lines = format_lines(self.format, 1, facts);
+        let mut file = open_locked(&draft)?;
         file.write_all(lines.as_bytes()).map_err(failed)?;
         file.sync_all().map_err(failed)?;
         fs::rename(&draft, &self.path).map_err(failed)?;
@@ -217,21 +217,21 @@ impl FactLog {
 }
 
 /// Returns the lines of facts, numbered from `first`.
-pub fn lines<F: Serialize>(format: &str, first: u64, facts: &[F]) -> String {
+pub fn format_lines<F: Serialize>(format: &str, first: u64, facts: &[F]) -> String {
     let line = |(sequence, fact): (u64, &F)| {
         let fact = serde_json::to_string(fact).expect("plain data in memory always encodes");
         let rest = format!("\"format\":\"{format}\",\"sequence\":{sequence},\"fact\":{fact}}}");
-        format!("{PREFIX}{}\",{rest}\n", checksum(rest.as_bytes()))
+        format!("{PREFIX}{}\",{rest}\n", line_checksum(rest.as_bytes()))
     };
     (first..).zip(facts).map(line).collect()
 }
 
-fn checksum(rest: &[u8]) -> String {
+fn line_checksum(rest: &[u8]) -> String {
     blake3::hash(rest).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
 /// Opens a file for reading and writing, locked for this process.
-fn writable(path: &Path) -> Result<File, FactLogError> {
+fn open_locked(path: &Path) -> Result<File, FactLogError> {
     let mut options = OpenOptions::new();
     let options = options.create(true).truncate(false).read(true).write(true);
     let opened = options.open(path);
@@ -262,7 +262,7 @@ fn file_error(path: &Path, source: io::Error) -> FactLogError {
 }
 
 /// Reads the facts of all complete lines, and returns their length in bytes.
-fn parse<F: DeserializeOwned>(
+fn parse_facts<F: DeserializeOwned>(
     path: &Path,
     format: &'static str,
     bytes: &[u8],
@@ -313,7 +313,7 @@ fn fact_of<F: DeserializeOwned>(line: &[u8], format: &str, number: u64) -> Resul
             false => Damage::Checksum.into(),
         });
     };
-    if checksum(rest).as_bytes() != stated {
+    if line_checksum(rest).as_bytes() != stated {
         return Err(Damage::Checksum.into());
     }
     let header: Header = serde_json::from_slice(line).map_err(Damage::from)?;
@@ -343,7 +343,7 @@ mod tests {
     const FORMAT: &str = "test-facts-1";
 
     fn open(path: &Path) -> Result<(FactLog, Vec<String>), FactLogError> {
-        FactLog::open(path, FORMAT)
+        FactLog::open_log(path, FORMAT)
     }
 
     fn words(words: &[&str]) -> Vec<String> {
@@ -356,12 +356,12 @@ mod tests {
         let path = folder.path().join("facts.jsonl");
         let (mut log, facts) = open(&path).unwrap();
         assert!(facts.is_empty());
-        log.append(&words(&["a", "b"])).unwrap();
-        log.append(&words(&["c\n\0"])).unwrap();
+        log.append_facts(&words(&["a", "b"])).unwrap();
+        log.append_facts(&words(&["c\n\0"])).unwrap();
         drop(log);
         let (mut log, facts) = open(&path).unwrap();
         assert_eq!(facts, words(&["a", "b", "c\n\0"]));
-        log.append(&words(&["d"])).unwrap();
+        log.append_facts(&words(&["d"])).unwrap();
         let facts: Vec<String> = FactLog::read(&path, FORMAT).unwrap();
         assert_eq!(facts, words(&["a", "b", "c\n\0", "d"]));
     }
@@ -372,7 +372,7 @@ mod tests {
         let path = folder.path().join("facts.jsonl");
         let (mut log, _) = open(&path).unwrap();
         assert!(matches!(open(&path), Err(FactLogError::Busy { .. })));
-        log.replace(&words(&["a"])).unwrap();
+        log.replace_facts(&words(&["a"])).unwrap();
         assert!(matches!(open(&path), Err(FactLogError::Busy { .. })));
         drop(log);
         assert_eq!(open(&path).unwrap().1, words(&["a"]));
@@ -382,8 +382,8 @@ mod tests {
     fn what_a_crash_leaves_behind_the_lines_is_cut_off() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("facts.jsonl");
-        let whole = lines(FORMAT, 1, &words(&["a", "b"]));
-        let last = lines(FORMAT, 3, &words(&["c"]));
+        let whole = format_lines(FORMAT, 1, &words(&["a", "b"]));
+        let last = format_lines(FORMAT, 3, &words(&["c"]));
         let mut tails: Vec<Vec<u8>> = (1..last.len())
             .map(|n| last.as_bytes()[..n].into())
             .collect();
@@ -395,7 +395,7 @@ mod tests {
             fs::write(&path, [whole.as_bytes(), &tail].concat()).unwrap();
             let (mut log, facts) = open(&path).unwrap();
             assert_eq!(facts, words(&["a", "b"]));
-            log.append(&words(&["d"])).unwrap();
+            log.append_facts(&words(&["d"])).unwrap();
             drop(log);
             assert_eq!(open(&path).unwrap().1, words(&["a", "b", "d"]));
         }
@@ -405,7 +405,7 @@ mod tests {
     fn a_line_that_is_changed_gone_or_there_twice_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("facts.jsonl");
-        let line = |number, word: &str| lines(FORMAT, number, &words(&[word]));
+        let line = |number, word: &str| format_lines(FORMAT, number, &words(&[word]));
         let (first, second, third) = (line(1, "a"), line(2, "b"), line(3, "c"));
         let damaged = |text: String| {
             fs::write(&path, text).unwrap();
@@ -433,7 +433,7 @@ mod tests {
     fn another_format_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("facts.jsonl");
-        fs::write(&path, lines("test-facts-9", 1, &[7])).unwrap();
+        fs::write(&path, format_lines("test-facts-9", 1, &[7])).unwrap();
         let refused = open(&path).unwrap_err().to_string();
         assert!(refused.contains("test-facts-9"), "{refused}");
         fs::write(&path, "{\"what\":\"ran\",\"lease\":3}\n").unwrap();
@@ -446,18 +446,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("facts.jsonl");
         let (mut log, _) = open(&path).unwrap();
-        log.append(&words(&["a"])).unwrap();
+        log.append_facts(&words(&["a"])).unwrap();
         // A disk that is full takes a part of a line and fails.
         let good = std::mem::replace(&mut log.file, File::open(&path).unwrap());
-        assert!(log.append(&words(&["b"])).is_err());
+        assert!(log.append_facts(&words(&["b"])).is_err());
         log.file = good;
         log.file
-            .write_all(&lines(FORMAT, 2, &["b"]).as_bytes()[..20])
+            .write_all(&format_lines(FORMAT, 2, &["b"]).as_bytes()[..20])
             .unwrap();
-        log.append(&words(&["c"])).unwrap();
+        log.append_facts(&words(&["c"])).unwrap();
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
-            lines(FORMAT, 1, &["a", "c"])
+            format_lines(FORMAT, 1, &["a", "c"])
         );
     }
 
@@ -466,9 +466,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("facts.jsonl");
         let (mut log, _) = open(&path).unwrap();
-        log.append(&words(&["a", "b", "c"])).unwrap();
-        log.replace(&words(&["abc"])).unwrap();
-        log.append(&words(&["d"])).unwrap();
+        log.append_facts(&words(&["a", "b", "c"])).unwrap();
+        log.replace_facts(&words(&["abc"])).unwrap();
+        log.append_facts(&words(&["d"])).unwrap();
         drop(log);
         assert_eq!(open(&path).unwrap().1, words(&["abc", "d"]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -476,13 +476,13 @@ mod tests {
 
     #[test]
     fn a_changed_byte_is_seen_and_never_read_as_another_fact() {
-        let whole = lines(FORMAT, 1, &words(&["a", "b", "c"])).into_bytes();
+        let whole = format_lines(FORMAT, 1, &words(&["a", "b", "c"])).into_bytes();
         let path = Path::new("facts.jsonl");
         for at in 0..whole.len() {
             for flip in [0x01, 0x20, 0x80] {
                 let mut changed = whole.clone();
                 changed[at] ^= flip;
-                match parse::<String>(path, FORMAT, &changed) {
+                match parse_facts::<String>(path, FORMAT, &changed) {
                     // The end of the last line: it counts as unfinished.
                     Ok((facts, _)) => {
                         assert_eq!((at, facts), (whole.len() - 1, words(&["a", "b"])));

@@ -4,7 +4,7 @@
 //! souk:MARKET@/ip4/192.0.2.7/tcp/4001/p2p/12D3…[,ADDRESS…]
 //! ```
 //!
-//! If you have this line, you need not trust the validators: souk checks their statement of the
+//! If you have this line, you need not trust the validators: souk will check their statement of the
 //! market's genesis against the id.
 
 use std::fmt;
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_line_reads_back_and_what_is_none_is_refused_by_name() {
         let contact = |port: u16| Contact {
-            account: NodeKey::generate().public(),
+            account: NodeKey::generate().public_key(),
             addresses: vec![format!("/ip4/192.0.2.7/tcp/{port}").parse().unwrap()],
         };
         let invitation = Invitation {

@@ -116,7 +116,8 @@ impl NodeKey {
             hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| damaged())?;
             return Ok(NodeKey::from_secret(secret));
         }
-        let opened = Passphrase::find().and_then(|passphrase| locked::open(&text, &passphrase));
+        let opened = Passphrase::find_passphrase()
+            .and_then(|passphrase| locked::unlock_secret(&text, &passphrase));
         match opened {
             Ok(secret) => Ok(NodeKey::from_secret(secret)),
             Err(LockError::Damaged) => Err(damaged()),
@@ -172,22 +173,22 @@ impl NodeKey {
     }
 
     /// Returns the key that signs this node's commands, notes and receipts.
-    pub fn signing(&self) -> &SigningKey {
+    pub fn signing_key(&self) -> &SigningKey {
         &self.signing
     }
 
     /// Returns the public key, which is the account's name in the market.
-    pub fn public(&self) -> [u8; 32] {
+    pub fn public_key(&self) -> [u8; 32] {
         self.signing.verifying_key().to_bytes()
     }
 
     /// Returns the peer id that belongs to this key.
     pub fn peer_id(&self) -> PeerId {
-        self.libp2p().public().to_peer_id()
+        self.to_libp2p().public().to_peer_id()
     }
 
     /// Returns the same key in libp2p's type.
-    pub fn libp2p(&self) -> identity::Keypair {
+    pub fn to_libp2p(&self) -> identity::Keypair {
         identity::Keypair::ed25519_from_bytes(self.signing.to_bytes())
             .expect("any 32 bytes are an ed25519 secret")
     }
@@ -238,8 +239,8 @@ mod tests {
     #[test]
     fn peer_id_and_account_name_each_other() {
         let key = NodeKey::generate();
-        assert_eq!(peer_of(&key.public()).unwrap(), key.peer_id());
-        assert_eq!(account_of(&key.peer_id()), Some(key.public()));
+        assert_eq!(peer_of(&key.public_key()).unwrap(), key.peer_id());
+        assert_eq!(account_of(&key.peer_id()), Some(key.public_key()));
     }
 
     #[test]
@@ -248,7 +249,7 @@ mod tests {
         let path = folder.path().join("node/key");
         let key = NodeKey::load_or_create(&path).unwrap();
         let again = NodeKey::load_or_create(&path).unwrap();
-        assert_eq!(key.public(), again.public());
+        assert_eq!(key.public_key(), again.public_key());
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;

@@ -143,7 +143,7 @@ impl Default for ProviderLimits {
 impl ProviderLimits {
     /// Returns the name of a limit of 0 that leaves jobs nothing, if there is one.
     #[must_use]
-    pub fn nothing(&self) -> Option<&'static str> {
+    pub fn zero_limit(&self) -> Option<&'static str> {
         if self.cores == Some(0) {
             return Some("cores");
         }
@@ -166,13 +166,13 @@ impl ProviderLimits {
 
     /// Returns one lease's share of a resource that all of them share.
     #[must_use]
-    pub fn each(&self, whole: u64) -> u64 {
+    pub fn lease_share(&self, whole: u64) -> u64 {
         whole / u64::from(self.leases.max(1))
     }
 
     /// Checks that a device of this kind may be sold.
     pub fn check_class(&self, kind: &str) -> Result<(), LimitRefusal> {
-        match allows(&self.classes, kind) {
+        match is_allowed(&self.classes, kind) {
             true => Ok(()),
             false => Err(LimitRefusal::Class {
                 kind: kind.to_owned(),
@@ -183,7 +183,7 @@ impl ProviderLimits {
 
     /// Checks that a graph may use this operator.
     pub fn check_operator(&self, operator: &str) -> Result<(), LimitRefusal> {
-        match allows(&self.operators, operator) {
+        match is_allowed(&self.operators, operator) {
             true => Ok(()),
             false => Err(LimitRefusal::Operator {
                 operator: operator.to_owned(),
@@ -216,7 +216,7 @@ impl ProviderLimits {
     pub fn memory_bytes_each(&self) -> u64 {
         match self.memory_mib {
             None => u64::MAX,
-            Some(_) => self.each(self.memory_bytes()),
+            Some(_) => self.lease_share(self.memory_bytes()),
         }
     }
 
@@ -262,7 +262,7 @@ impl ProviderLimits {
         let mut passed = 0;
         while passed < DAY {
             let at = (minute + passed) % DAY;
-            let span = self.hours.iter().find(|hours| hours.contains(at));
+            let span = self.hours.iter().find(|hours| hours.contains_minute(at));
             let Some(span) = span else {
                 break;
             };
@@ -288,7 +288,7 @@ fn is_one(number: &u32) -> bool {
 
 impl Hours {
     /// Returns whether the span contains a minute of the day.
-    pub fn contains(self, minute: u16) -> bool {
+    pub fn contains_minute(self, minute: u16) -> bool {
         if self.from < self.to {
             (self.from..self.to).contains(&minute)
         } else {
@@ -344,7 +344,7 @@ impl fmt::Display for Hours {
     }
 }
 
-fn allows(list: &[String], name: &str) -> bool {
+fn is_allowed(list: &[String], name: &str) -> bool {
     list.is_empty()
         || list
             .iter()
@@ -388,7 +388,7 @@ mod tests {
             memory_mib: Some(300),
             ..ProviderLimits::default()
         };
-        assert_eq!(limits.each(10), 3);
+        assert_eq!(limits.lease_share(10), 3);
         assert_eq!(limits.memory_bytes_each(), 100 << 20);
         assert_eq!(limits.leases_over(), Some(2));
         let all = ProviderLimits {
@@ -402,7 +402,7 @@ mod tests {
         };
         assert_eq!(many.leases_over(), Some(LEASES_MAX));
         let none = ProviderLimits { leases: 0, ..many };
-        assert_eq!(none.nothing(), Some("leases"));
+        assert_eq!(none.zero_limit(), Some("leases"));
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn of_a_device_whose_memory_is_not_known_its_owner_says_what_is_sold() {
-        let mut card = souk_vocabulary::catalogue::find("nvidia-t4")
+        let mut card = souk_vocabulary::catalogue::find_processor("nvidia-t4")
             .unwrap()
             .clone();
         let stated = ProviderLimits {

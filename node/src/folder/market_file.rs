@@ -60,7 +60,7 @@ impl MarketFile {
             return Err(ConfigError::Genesis { path, source });
         }
         // The address of each founder must have the key that the genesis names.
-        for (founder, contact) in file.genesis.validators.iter().zip(file.founders()?) {
+        for (founder, contact) in file.genesis.validators.iter().zip(file.founder_contacts()?) {
             if contact.account != founder.account.0 {
                 let source = GenesisFault::Validator(founder.raft_id);
                 return Err(ConfigError::Genesis { path, source });
@@ -70,13 +70,13 @@ impl MarketFile {
     }
 
     /// Reads `market.json` in `folder` or in the folder above it.
-    pub fn find(folder: &Path) -> Result<MarketFile, ConfigError> {
-        MarketFile::read(&MarketFile::place(folder))
+    pub fn read_nearest(folder: &Path) -> Result<MarketFile, ConfigError> {
+        MarketFile::read(&MarketFile::file_path(folder))
     }
 
     /// Returns the path of `market.json`: in `folder`, or in the folder above it.
     #[must_use]
-    pub fn place(folder: &Path) -> PathBuf {
+    pub fn file_path(folder: &Path) -> PathBuf {
         let here = folder.join(MARKET_FILE);
         match folder.parent().map(|above| above.join(MARKET_FILE)) {
             Some(above) if !here.exists() && above.exists() => above,
@@ -102,7 +102,7 @@ impl MarketFile {
 
     /// Stores in `folder` the validators that [`MarketFile::with_known`] adds, if they have
     /// changed.
-    pub fn remember(folder: &Path, addresses: Vec<String>) -> Result<(), ConfigError> {
+    pub fn store_known(folder: &Path, addresses: Vec<String>) -> Result<(), ConfigError> {
         let known = KnownFile {
             format: FORMAT,
             addresses,
@@ -115,7 +115,7 @@ impl MarketFile {
     }
 
     /// Returns the contacts of the market's first validators, in their order.
-    pub fn founders(&self) -> Result<Vec<Contact>, ConfigError> {
+    pub fn founder_contacts(&self) -> Result<Vec<Contact>, ConfigError> {
         let founders = self.genesis.validators.iter();
         let contact = founders.map(|founder| Contact::parse(&founder.address));
         contact
@@ -128,7 +128,7 @@ impl MarketFile {
 
     /// Returns the contacts of those, and of all met since.
     pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
-        let mut contacts = self.founders()?;
+        let mut contacts = self.founder_contacts()?;
         for known in &self.known {
             if !contacts.contains(known) {
                 contacts.push(known.clone());
@@ -147,7 +147,7 @@ mod tests {
 
     fn contact() -> Contact {
         Contact {
-            account: NodeKey::generate().public(),
+            account: NodeKey::generate().public_key(),
             addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let met = contact();
         assert!(market().with_known(folder.path()).known.is_empty());
-        MarketFile::remember(folder.path(), vec![met.to_text().unwrap()]).unwrap();
+        MarketFile::store_known(folder.path(), vec![met.to_text().unwrap()]).unwrap();
         let known = market().with_known(folder.path()).contacts().unwrap();
         assert_eq!(known, [met]);
     }
@@ -172,8 +172,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut market = market();
         market.write(folder.path()).unwrap();
-        MarketFile::find(folder.path()).unwrap();
-        MarketFile::find(&folder.path().join("provider")).unwrap();
+        MarketFile::read_nearest(folder.path()).unwrap();
+        MarketFile::read_nearest(&folder.path().join("provider")).unwrap();
         let founder = Founder {
             raft_id: 0,
             account: market.genesis.operators[0],
@@ -181,11 +181,11 @@ mod tests {
         };
         market.genesis.validators.push(founder);
         market.write(folder.path()).unwrap();
-        let refused = MarketFile::find(folder.path()).unwrap_err();
+        let refused = MarketFile::read_nearest(folder.path()).unwrap_err();
         assert!(refused.to_string().contains("validator 0"), "{refused}");
         market.format = 1;
         market.write(folder.path()).unwrap();
-        let refused = MarketFile::find(folder.path()).unwrap_err();
+        let refused = MarketFile::read_nearest(folder.path()).unwrap_err();
         let wanted = MARKET_FORMAT;
         assert!(
             matches!(refused, ConfigError::Format { found: 1, wanted: told, .. } if told == wanted)

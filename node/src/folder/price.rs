@@ -25,13 +25,13 @@ pub enum PriceError {
 
 /// Replaces the price of a device-second, in micro-credits, in the file of the provider in
 /// `folder`, and leaves the rest of the file as it is; returns the price until now. A running
-/// provider adopts it when it next examines the market.
+/// provider will adopt it when it next examines the market.
 ///
 /// # Errors
 /// [`PriceError`] if the file does not exist, cannot be read or written, or computes the price
 /// otherwise.
-pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
-    let mut file = ProviderFile::find(folder)?;
+pub fn set_price(folder: &Path, price: u64) -> Result<u64, PriceError> {
+    let mut file = ProviderFile::read_folder(folder)?;
     let until_now = std::mem::replace(&mut file.price, price);
     let toml = folder.join(PROVIDER_TOML);
     let is_toml = toml.exists();
@@ -54,7 +54,7 @@ pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
     let text = fs::read_to_string(&path).map_err(failed)?;
     let text = with_price(&text, price);
     // The new text must parse before it replaces the file.
-    ProviderFile::parse(&path, &text)?;
+    ProviderFile::parse_toml(&path, &text)?;
     let draft = path.with_extension("toml.new");
     fs::write(&draft, text).map_err(failed)?;
     fs::rename(&draft, &path).map_err(failed)?;
@@ -69,7 +69,7 @@ pub fn folder_of(folder: &Path, account: AccountKey) -> Option<PathBuf> {
     let is_provider = |home: &PathBuf| {
         let has = |name| home.join(name).exists();
         (has(PROVIDER_TOML) || has(PROVIDER_FILE))
-            && NodeKey::load(&home.join(KEY_FILE)).is_ok_and(|key| key.public() == account.0)
+            && NodeKey::load(&home.join(KEY_FILE)).is_ok_and(|key| key.public_key() == account.0)
     };
     all.into_iter().find(is_provider)
 }
@@ -115,13 +115,13 @@ price_min = 2
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(PROVIDER_TOML);
         fs::write(&path, TEXT).unwrap();
-        assert_eq!(set(folder.path(), 9).unwrap(), 7);
+        assert_eq!(set_price(folder.path(), 9).unwrap(), 7);
         let expected = TEXT.replace("price = 7 # cheap", "price = 9 # cheap");
         assert_eq!(fs::read_to_string(&path).unwrap(), expected);
-        assert_eq!(ProviderFile::find(folder.path()).unwrap().price, 9);
+        assert_eq!(ProviderFile::read_folder(folder.path()).unwrap().price, 9);
         fs::write(&path, TEXT.replace(" # cheap", "")).unwrap();
-        assert_eq!(set(folder.path(), 10).unwrap(), 7);
-        assert_eq!(set(folder.path(), 11).unwrap(), 10);
+        assert_eq!(set_price(folder.path(), 10).unwrap(), 7);
+        assert_eq!(set_price(folder.path(), 11).unwrap(), 10);
     }
 
     #[test]
@@ -130,7 +130,7 @@ price_min = 2
         let path = folder.path().join(PROVIDER_TOML);
         let text = format!("{TEXT}[pricing.strategy.follow]\npercent = 90\n");
         fs::write(&path, &text).unwrap();
-        let refused = set(folder.path(), 9);
+        let refused = set_price(folder.path(), 9);
         assert!(
             matches!(refused, Err(PriceError::Made { .. })),
             "{refused:?}"
@@ -142,10 +142,10 @@ price_min = 2
     fn a_price_is_set_in_a_testnets_file_too() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(PROVIDER_TOML);
-        let file = ProviderFile::parse(&path, TEXT).unwrap();
+        let file = ProviderFile::parse_toml(&path, TEXT).unwrap();
         config::write(&folder.path().join(PROVIDER_FILE), &file).unwrap();
-        assert_eq!(set(folder.path(), 9).unwrap(), 7);
-        assert_eq!(ProviderFile::find(folder.path()).unwrap().price, 9);
+        assert_eq!(set_price(folder.path(), 9).unwrap(), 7);
+        assert_eq!(ProviderFile::read_folder(folder.path()).unwrap().price, 9);
     }
 
     #[test]
@@ -154,7 +154,7 @@ price_min = 2
         let home = folder.path().join("seller");
         fs::create_dir(&home).unwrap();
         let key = NodeKey::load_or_create(&home.join(KEY_FILE)).unwrap();
-        let account = AccountKey(key.public());
+        let account = AccountKey(key.public_key());
         assert_eq!(folder_of(folder.path(), account), None, "it sells nothing");
         fs::write(home.join(PROVIDER_TOML), TEXT).unwrap();
         assert_eq!(folder_of(folder.path(), account), Some(home.clone()));

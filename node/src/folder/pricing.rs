@@ -82,7 +82,7 @@ pub struct Moment {
     pub price: u64,
     /// The least price.
     pub price_min: u64,
-    /// Prices are multiples of this.
+    /// Each price must be a multiple of this.
     pub tick: u64,
 }
 
@@ -101,20 +101,20 @@ pub enum Basis {
 impl Pricing {
     /// Returns the price of a device-second. It is rounded up to the market's tick at the end, and
     /// once each for costs, margin and band before that.
-    pub fn price(&self, moment: Moment) -> Price {
+    pub fn device_price(&self, moment: Moment) -> Price {
         let base = match &self.strategy {
             Strategy::Fixed => u128::from(moment.price),
             Strategy::CostPlus(costs) => costs.per_second(),
             Strategy::Follow { percent } => match moment.paid {
-                Some(paid) => share(u128::from(paid.0), *percent),
+                Some(paid) => scale_percent(u128::from(paid.0), *percent),
                 None => u128::from(moment.price),
             },
         };
         let band = self
             .bands
             .iter()
-            .find(|band| band.hours.contains(moment.minute));
-        let price = band.map_or(base, |band| share(base, band.percent));
+            .find(|band| band.hours.contains_minute(moment.minute));
+        let price = band.map_or(base, |band| scale_percent(base, band.percent));
         let tick = u128::from(moment.tick.max(1));
         let price = price
             .max(u128::from(moment.price_min))
@@ -130,7 +130,8 @@ impl Pricing {
         let tick = u128::from(moment.tick.max(1));
         let mut prices: Vec<SpotPrice> = Vec::new();
         for spot in &self.spot {
-            let least = share(u128::from(price.0), spot.percent).max(moment.price_min.into());
+            let least =
+                scale_percent(u128::from(price.0), spot.percent).max(moment.price_min.into());
             let each = u64::try_from(least.max(1).div_ceil(tick) * tick).unwrap_or(u64::MAX);
             // At equal prices only the longest notice is stated.
             prices.pop_if(|before| before.price.0 >= each);
@@ -144,7 +145,7 @@ impl Pricing {
         prices
     }
 
-    /// Returns whether there are no more spot prices than an ask may have, each below the price,
+    /// Returns whether there are no more spot prices than an ask can have, each below the price,
     /// and each with a longer notice and a greater share than the one before.
     pub fn has_sound_spot(&self) -> bool {
         let rise = |pair: &[SpotShare]| {
@@ -159,7 +160,7 @@ impl Pricing {
     }
 
     /// Returns whether the price depends on the market's trades.
-    pub fn follows(&self) -> bool {
+    pub fn is_market_based(&self) -> bool {
         matches!(self.strategy, Strategy::Follow { .. })
     }
 }
@@ -170,13 +171,13 @@ impl Costs {
         // Both have the same denominator, so that the sum is rounded once.
         let hour = u128::from(self.price_per_hour) * (WATT_SECONDS_PER_KWH / 3_600);
         let cost = (energy + hour).div_ceil(WATT_SECONDS_PER_KWH);
-        share(cost, self.margin_percent.saturating_add(100))
+        scale_percent(cost, self.margin_percent.saturating_add(100))
     }
 }
 
 /// Returns the mean price of the last trades of a class, weighted by units; none if there were no
 /// trades.
-pub fn paid(quotes: &Quotes) -> Option<Price> {
+pub fn mean_price(quotes: &Quotes) -> Option<Price> {
     let each = quotes.last.iter();
     let sums = each.fold((0_u128, 0_u128), |(cost, units), print| {
         let quantity = u128::from(print.quantity.0);
@@ -190,13 +191,13 @@ pub fn paid(quotes: &Quotes) -> Option<Price> {
 }
 
 /// Proposes a price for a device from the market's trades and asks; none in an empty market.
-pub fn propose(
+pub fn propose_price(
     quotes: Option<&Quotes>,
     book: &[Listing],
     resources: &Resources,
 ) -> Option<(Price, Basis)> {
     if let Some(quotes) = quotes
-        && let Some(price) = paid(quotes)
+        && let Some(price) = mean_price(quotes)
     {
         return Some((price, Basis::Trades(quotes.last.len())));
     }
@@ -211,18 +212,18 @@ pub fn propose(
     }
     // The rate is per tera-operation, so that a small price is not rounded away.
     let rate = |listing: &Listing| {
-        let operations = u128::from(listing.resources.throughput.of(Dtype::F32));
+        let operations = u128::from(listing.resources.throughput.for_dtype(Dtype::F32));
         (operations > 0).then(|| u128::from(listing.price.0) * 1_000_000 / operations)
     };
     let mut rates: Vec<u128> = book.iter().filter_map(rate).collect();
     rates.sort_unstable();
     let middle = rates.get(rates.len() / 2)?;
-    let price = middle * u128::from(resources.throughput.of(Dtype::F32)) / 1_000_000;
+    let price = middle * u128::from(resources.throughput.for_dtype(Dtype::F32)) / 1_000_000;
     let price = Price(u64::try_from(price).unwrap_or(u64::MAX).max(1));
     Some((price, Basis::Throughput(rates.len())))
 }
 
-fn share(price: u128, percent: u32) -> u128 {
+fn scale_percent(price: u128, percent: u32) -> u128 {
     (price * u128::from(percent)).div_ceil(100)
 }
 
@@ -248,10 +249,10 @@ mod tests {
 
     #[test]
     fn a_fixed_price_stays() {
-        assert_eq!(Pricing::default().price(NOON), Price(40_000));
+        assert_eq!(Pricing::default().device_price(NOON), Price(40_000));
         let paid = Some(Price(1));
         assert_eq!(
-            Pricing::default().price(Moment { paid, ..NOON }),
+            Pricing::default().device_price(Moment { paid, ..NOON }),
             Price(40_000)
         );
     }
@@ -265,7 +266,7 @@ mod tests {
                 price_per_hour,
                 margin_percent,
             };
-            pricing(Strategy::CostPlus(costs)).price(NOON).0
+            pricing(Strategy::CostPlus(costs)).device_price(NOON).0
         };
         // 360 W at 0.30 credits a kWh are 0.108 credits an hour: 30 micro-credits a second.
         assert_eq!(costs(360, 300_000, 0, 0), 30);
@@ -288,7 +289,7 @@ mod tests {
                 price_min,
                 ..NOON
             };
-            follow.price(moment).0
+            follow.device_price(moment).0
         };
         assert_eq!(at(Some(Price(1_000)), 0), 950);
         assert_eq!(at(Some(Price(1_000)), 970), 970);
@@ -316,7 +317,7 @@ mod tests {
                 price_min,
                 ..NOON
             };
-            priced.price(moment).0
+            priced.device_price(moment).0
         };
         assert_eq!((at(23 * 60, 0), at(12 * 60, 0)), (20_000, 40_000));
         assert_eq!(at(23 * 60, 30_000), 30_000);
@@ -329,7 +330,7 @@ mod tests {
             tick: 100,
             ..NOON
         };
-        assert_eq!(Pricing::default().price(moment), Price(1_100));
+        assert_eq!(Pricing::default().device_price(moment), Price(1_100));
     }
 
     #[test]
@@ -340,7 +341,7 @@ mod tests {
             price_per_hour: u64::MAX,
             margin_percent: u32::MAX,
         };
-        let priced = pricing(Strategy::CostPlus(costs)).price(NOON);
+        let priced = pricing(Strategy::CostPlus(costs)).device_price(NOON);
         assert_eq!(priced, Price(u64::MAX));
     }
 

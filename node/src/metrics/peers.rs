@@ -4,15 +4,15 @@ use super::Page;
 use crate::network::Network;
 
 /// Adds the numbers of peers that are connected, and of those that are known.
-pub(crate) async fn tell(page: &mut Page, network: &Network) {
-    let connected = network.connected().await.len();
-    page.gauge(
+pub(crate) async fn add_metrics(page: &mut Page, network: &Network) {
+    let connected = network.connected_peers().await.len();
+    page.add_gauge(
         "souk_peers_connected",
         "Peers with a connection.",
         connected,
     );
-    let known = network.profiles().await.len();
-    page.gauge(
+    let known = network.provider_profiles().await.len();
+    page.add_gauge(
         "souk_providers_known",
         "Providers heard of and not expired.",
         known,

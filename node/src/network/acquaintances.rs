@@ -4,7 +4,8 @@
 //!
 //! Keys cost nothing, so places must not be free: once all are taken, a newcomer gets one of those
 //! that most profiles share, by the address that they state or else by their forwarder. A machine
-//! with many keys, or a peer that forwards many profiles, has only as many places as others leave.
+//! with many keys, or a peer that forwards many profiles, can have only as many places as others
+//! leave.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -75,7 +76,7 @@ enum Prefix {
 
 impl Acquaintance {
     fn new(profile: Profile, from: PeerId) -> Acquaintance {
-        let place = profile.addresses.iter().find_map(prefix);
+        let place = profile.addresses.iter().find_map(address_prefix);
         Acquaintance {
             profile,
             from,
@@ -93,7 +94,7 @@ struct AddressFile {
 
 impl Acquaintances {
     /// Opens the addresses of an earlier run, in `file`, and returns them.
-    pub(super) fn open(file: Option<PathBuf>) -> (Acquaintances, Vec<Contact>) {
+    pub(super) fn load_or_default(file: Option<PathBuf>) -> (Acquaintances, Vec<Contact>) {
         let read = file
             .as_ref()
             .and_then(|file| match config::read::<AddressFile>(file) {
@@ -112,7 +113,7 @@ impl Acquaintances {
     }
 
     /// Judges a message that `from` forwarded, and remembers its profile.
-    pub(super) fn judge(&mut self, from: PeerId, bytes: &[u8], now_ms: u64) -> Worth {
+    pub(super) fn judge_message(&mut self, from: PeerId, bytes: &[u8], now_ms: u64) -> Worth {
         if !self.may_pass_on(from, now_ms) {
             return Worth::Flood;
         }
@@ -150,8 +151,8 @@ impl Acquaintances {
         if self.profiles.len() < PROFILES_MAX {
             return true;
         }
-        let by_place = self.crowded(newcomer, |heard| heard.place);
-        let crowded = by_place.or_else(|| self.crowded(newcomer, |heard| Some(heard.from)));
+        let by_place = self.oldest_in_crowd(newcomer, |heard| heard.place);
+        let crowded = by_place.or_else(|| self.oldest_in_crowd(newcomer, |heard| Some(heard.from)));
         let Some(oldest) = crowded else {
             return false;
         };
@@ -162,7 +163,7 @@ impl Acquaintances {
     /// Returns the oldest profile of the largest group that shares a property, if the group has at
     /// least two more members than the newcomer's has now; this margin keeps places from moving to
     /// and fro.
-    fn crowded<T: Copy + Eq + Hash>(
+    fn oldest_in_crowd<T: Copy + Eq + Hash>(
         &self,
         newcomer: &Acquaintance,
         common: impl Fn(&Acquaintance) -> Option<T>,
@@ -183,14 +184,14 @@ impl Acquaintances {
     }
 
     /// Returns the profiles that are valid now.
-    pub(super) fn profiles(&self, now_ms: u64) -> Vec<Profile> {
+    pub(super) fn valid_profiles(&self, now_ms: u64) -> Vec<Profile> {
         let all = self.profiles.values().map(|heard| &heard.profile);
         let holds = |profile: &&Profile| profile.expires_ms > now_ms;
         all.filter(holds).cloned().collect()
     }
 
     /// Writes the addresses of the known peers.
-    pub(super) fn save(&self, known: &HashMap<PeerId, Vec<Multiaddr>>) {
+    pub(super) fn save_addresses(&self, known: &HashMap<PeerId, Vec<Multiaddr>>) {
         let Some(file) = &self.file else {
             return;
         };
@@ -228,7 +229,7 @@ impl Acquaintances {
     }
 }
 
-fn prefix(address: &Multiaddr) -> Option<Prefix> {
+fn address_prefix(address: &Multiaddr) -> Option<Prefix> {
     address.iter().find_map(|part| match part {
         Protocol::Ip4(ip) => Some(Prefix::V4(*ip.octets().first_chunk()?)),
         Protocol::Ip6(ip) => Some(Prefix::V6(*ip.octets().first_chunk()?)),
@@ -253,7 +254,7 @@ mod tests {
 
     fn message_at(at: &[Multiaddr], key: &NodeKey, signer: &NodeKey, issued_ms: u64) -> Vec<u8> {
         let profile = Profile {
-            account: AccountKey(key.public()),
+            account: AccountKey(key.public_key()),
             addresses: at.to_vec(),
             resources: Resources::default(),
             issued_ms,
@@ -268,21 +269,27 @@ mod tests {
         let (key, other) = (NodeKey::generate(), NodeKey::generate());
         let from = other.peer_id();
         assert_eq!(
-            heard.judge(from, &message(&key, &other, NOW), NOW),
+            heard.judge_message(from, &message(&key, &other, NOW), NOW),
             Worth::Wrong
         );
-        assert_eq!(heard.judge(from, b"nonsense", NOW), Worth::Wrong);
+        assert_eq!(heard.judge_message(from, b"nonsense", NOW), Worth::Wrong);
         let right = message(&key, &key, NOW);
-        assert!(matches!(heard.judge(from, &right, NOW), Worth::New(_)));
-        assert_eq!(heard.judge(from, &right, NOW), Worth::Idle);
+        assert!(matches!(
+            heard.judge_message(from, &right, NOW),
+            Worth::New(_)
+        ));
+        assert_eq!(heard.judge_message(from, &right, NOW), Worth::Idle);
         let older = message(&key, &key, NOW - 1);
         assert_eq!(
-            heard.judge(from, &older, NOW),
+            heard.judge_message(from, &older, NOW),
             Worth::Idle,
             "the later word counts"
         );
-        assert_eq!(heard.profiles(NOW).len(), 1);
-        assert!(heard.profiles(NOW + LIFE_MS).is_empty(), "it has expired");
+        assert_eq!(heard.valid_profiles(NOW).len(), 1);
+        assert!(
+            heard.valid_profiles(NOW + LIFE_MS).is_empty(),
+            "it has expired"
+        );
     }
 
     #[test]
@@ -294,7 +301,7 @@ mod tests {
         for _ in 0..2_000 {
             let damaged = damage.of(&right);
             let mut heard = Acquaintances::default();
-            let worth = heard.judge(key.peer_id(), &damaged, NOW);
+            let worth = heard.judge_message(key.peer_id(), &damaged, NOW);
             // Bytes after the message are not part of it.
             let same = damaged.starts_with(&right);
             assert_eq!(matches!(worth, Worth::New(_)), same, "{damaged:?}");
@@ -306,16 +313,19 @@ mod tests {
         let mut heard = Acquaintances::default();
         let from = NodeKey::generate().peer_id();
         for _ in 0..PASSED_ON_MAX {
-            assert_eq!(heard.judge(from, b"nonsense", NOW), Worth::Wrong);
+            assert_eq!(heard.judge_message(from, b"nonsense", NOW), Worth::Wrong);
         }
         let key = NodeKey::generate();
         let right = message(&key, &key, NOW);
-        assert_eq!(heard.judge(from, &right, NOW), Worth::Flood);
+        assert_eq!(heard.judge_message(from, &right, NOW), Worth::Flood);
         let other = NodeKey::generate().peer_id();
-        assert!(matches!(heard.judge(other, &right, NOW), Worth::New(_)));
+        assert!(matches!(
+            heard.judge_message(other, &right, NOW),
+            Worth::New(_)
+        ));
         let later = message(&key, &key, NOW + 1);
         assert!(matches!(
-            heard.judge(from, &later, NOW + WINDOW_MS),
+            heard.judge_message(from, &later, NOW + WINDOW_MS),
             Worth::New(_)
         ));
     }
@@ -332,7 +342,7 @@ mod tests {
             let now = NOW + number as u64 / 1_000 * WINDOW_MS;
             let key = NodeKey::generate();
             let message = message_at(&[at(number)], &key, &key, now);
-            heard.judge(from(number), &message, now);
+            heard.judge_message(from(number), &message, now);
             assert!(heard.profiles.len() <= PROFILES_MAX);
         }
         assert_eq!(heard.profiles.len(), PROFILES_MAX, "every place is taken");
@@ -346,12 +356,12 @@ mod tests {
     fn newcomer_stays(heard: &mut Acquaintances, at: &str, from: PeerId, more: &[Vec<u8>]) -> bool {
         let key = NodeKey::generate();
         let (now, at) = (NOW + 10 * WINDOW_MS, [address(at)]);
-        let judged = heard.judge(from, &message_at(&at, &key, &key, NOW), now);
+        let judged = heard.judge_message(from, &message_at(&at, &key, &key, NOW), now);
         let other = NodeKey::generate().peer_id();
         for message in more {
-            heard.judge(other, message, now);
+            heard.judge_message(other, message, now);
         }
-        let account = AccountKey(key.public());
+        let account = AccountKey(key.public_key());
         matches!(judged, Worth::New(_)) && heard.profiles.contains_key(&account)
     }
 
@@ -415,16 +425,16 @@ mod tests {
     fn addresses_outlive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("peers.json");
-        let (first, none) = Acquaintances::open(Some(file.clone()));
+        let (first, none) = Acquaintances::load_or_default(Some(file.clone()));
         assert!(none.is_empty());
         let key = NodeKey::generate();
         let addresses = vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()];
-        first.save(&[(key.peer_id(), addresses.clone())].into());
-        let (_, known) = Acquaintances::open(Some(file));
+        first.save_addresses(&[(key.peer_id(), addresses.clone())].into());
+        let (_, known) = Acquaintances::load_or_default(Some(file));
         assert_eq!(
             known,
             [Contact {
-                account: key.public(),
+                account: key.public_key(),
                 addresses
             }]
         );

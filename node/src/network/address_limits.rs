@@ -1,7 +1,7 @@
 //! Limits the connections from one address: keys are free, addresses less so.
 //!
 //! Without these limits, one machine with a thousand keys would take every connection. Many honest
-//! nodes may share an address, so its share is generous.
+//! nodes can share an address, so its share must be generous.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -65,15 +65,15 @@ const DECAY: f64 = 0.9;
 
 /// Returns gossip as every permanent node speaks it. A message does not name its author: the
 /// profile in it is signed, and scores count against the peer that forwarded it.
-pub fn behaviour() -> gossipsub::Behaviour {
+pub fn new_behaviour() -> gossipsub::Behaviour {
     let name = |message: &gossipsub::Message| {
-        let hash = ContentId::of(&message.data);
+        let hash = ContentId::for_content(&message.data);
         gossipsub::MessageId::from(hash.as_bytes()[..NAME_BYTES].to_vec())
     };
     let config = gossipsub::ConfigBuilder::default()
         .protocol_id_prefix("/souk/gossip/4")
         .validation_mode(gossipsub::ValidationMode::Anonymous)
-        // A node forwards a message only after it has checked it.
+        // A node must check a message before it forwards it.
         .validate_messages()
         .message_id_fn(name)
         .max_transmit_size(profile::BYTES_MAX * 2)
@@ -97,7 +97,7 @@ pub fn behaviour() -> gossipsub::Behaviour {
     let mut gossip = gossipsub::Behaviour::new(unsigned, config).expect("nothing is signed");
     let topic = gossipsub::IdentTopic::new(TOPIC);
     gossip
-        .with_peer_score(scores(&topic), thresholds())
+        .with_peer_score(score_params(&topic), score_thresholds())
         .expect("the figures fit each other");
     gossip
         .subscribe(&topic)
@@ -106,13 +106,13 @@ pub fn behaviour() -> gossipsub::Behaviour {
 }
 
 /// Publishes a message to all nodes.
-pub fn publish(gossip: &mut gossipsub::Behaviour, bytes: Vec<u8>) -> Result<(), String> {
+pub fn publish_message(gossip: &mut gossipsub::Behaviour, bytes: Vec<u8>) -> Result<(), String> {
     let topic = gossipsub::IdentTopic::new(TOPIC);
     let published = gossip.publish(topic, bytes);
     published.map(drop).map_err(|error| error.to_string())
 }
 
-fn scores(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
+fn score_params(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
     let of_topic = gossipsub::TopicScoreParams {
         topic_weight: 1.0,
         time_in_mesh_weight: 0.01,
@@ -143,7 +143,7 @@ fn scores(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
     }
 }
 
-fn thresholds() -> gossipsub::PeerScoreThresholds {
+fn score_thresholds() -> gossipsub::PeerScoreThresholds {
     gossipsub::PeerScoreThresholds {
         gossip_threshold: SCORE_NAMES,
         publish_threshold: SCORE_PUBLISH,
@@ -153,7 +153,7 @@ fn thresholds() -> gossipsub::PeerScoreThresholds {
 }
 
 /// Returns the peers whose score is so low that they must be kept out.
-pub(super) fn judged(gossip: &gossipsub::Behaviour) -> Vec<PeerId> {
+pub(super) fn low_score_peers(gossip: &gossipsub::Behaviour) -> Vec<PeerId> {
     let peers = gossip.all_peers().map(|(peer, _)| *peer);
     peers
         .filter(|peer| {

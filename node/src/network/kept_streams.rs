@@ -9,7 +9,7 @@ use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
 use tokio::time::Instant;
 
-/// Streams of one protocol kept to one peer, and for how long: the other side closes idle ones.
+/// Streams of one protocol kept to one peer, and for how long: the other side will close idle ones.
 const KEPT_PER_PEER_MAX: usize = 4;
 const KEPT_MAX: Duration = Duration::from_secs(5);
 
@@ -27,8 +27,8 @@ impl<S> Default for KeptStreams<S> {
 
 impl<S> KeptStreams<S> {
     /// Takes the stream kept last, if the other side should still have it.
-    pub(super) fn take(&self, kind: &PeerProtocol, now: Instant) -> Option<S> {
-        let mut kept = self.inner();
+    pub(super) fn take_stream(&self, kind: &PeerProtocol, now: Instant) -> Option<S> {
+        let mut kept = self.lock_streams();
         kept.retain(|_, streams| {
             streams.retain(|(since, _)| now.duration_since(*since) < KEPT_MAX);
             !streams.is_empty()
@@ -37,8 +37,8 @@ impl<S> KeptStreams<S> {
     }
 
     /// Keeps an idle stream.
-    pub(super) fn keep(&self, kind: PeerProtocol, stream: S, now: Instant) {
-        let mut kept = self.inner();
+    pub(super) fn keep_stream(&self, kind: PeerProtocol, stream: S, now: Instant) {
+        let mut kept = self.lock_streams();
         let streams = kept.entry(kind).or_default();
         if streams.len() < KEPT_PER_PEER_MAX {
             streams.push((now, stream));
@@ -46,11 +46,11 @@ impl<S> KeptStreams<S> {
     }
 
     /// Drops all streams of a kind: one broke, and the others share its connection.
-    pub(super) fn forget(&self, kind: &PeerProtocol) {
-        self.inner().remove(kind);
+    pub(super) fn forget_streams(&self, kind: &PeerProtocol) {
+        self.lock_streams().remove(kind);
     }
 
-    fn inner(&self) -> MutexGuard<'_, HashMap<PeerProtocol, Vec<(Instant, S)>>> {
+    fn lock_streams(&self) -> MutexGuard<'_, HashMap<PeerProtocol, Vec<(Instant, S)>>> {
         // No code under this lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,15 +67,15 @@ mod tests {
         let other = (kind.0, StreamProtocol::new("/b"));
         let now = Instant::now();
         for number in 0..10 {
-            kept.keep(kind.clone(), number, now);
+            kept.keep_stream(kind.clone(), number, now);
         }
-        assert_eq!(kept.take(&other, now), None);
-        let taken: Vec<usize> = std::iter::from_fn(|| kept.take(&kind, now)).collect();
+        assert_eq!(kept.take_stream(&other, now), None);
+        let taken: Vec<usize> = std::iter::from_fn(|| kept.take_stream(&kind, now)).collect();
         assert_eq!(taken, [3, 2, 1, 0]);
-        kept.keep(kind.clone(), 10, now);
-        assert_eq!(kept.take(&kind, now + KEPT_MAX), None);
-        kept.keep(kind.clone(), 11, now);
-        kept.forget(&kind);
-        assert_eq!(kept.take(&kind, now), None);
+        kept.keep_stream(kind.clone(), 10, now);
+        assert_eq!(kept.take_stream(&kind, now + KEPT_MAX), None);
+        kept.keep_stream(kind.clone(), 11, now);
+        kept.forget_streams(&kind);
+        assert_eq!(kept.take_stream(&kind, now), None);
     }
 }

@@ -40,7 +40,7 @@ pub enum Misconduct {
     Oversize,
     /// It sent a frame that is not a message of its protocol.
     Malformed,
-    /// It forwarded a forged or invalid profile; a peer that checks profiles does not.
+    /// It forwarded a forged or invalid profile; a peer that checks profiles will not.
     Forged,
     /// It opened more streams or forwarded more messages than a peer may.
     Flood,
@@ -51,7 +51,7 @@ pub enum Misconduct {
 }
 
 impl Misconduct {
-    /// Returns its points. No honest peer sends oversize, malformed or forged messages; a flood may
+    /// Returns its points. No honest peer sends oversize, malformed or forged messages; a flood can
     /// be a burst, and silence a broken connection.
     fn points(self) -> u32 {
         match self {
@@ -130,7 +130,7 @@ impl PeerScore {
         }
     }
 
-    fn points(&self, now_ms: u64) -> u32 {
+    fn current_points(&self, now_ms: u64) -> u32 {
         let seconds = now_ms.saturating_sub(self.at_ms) / 1_000;
         let faded = u32::try_from(seconds).unwrap_or(u32::MAX);
         self.points
@@ -162,7 +162,7 @@ impl PeerScores {
             }
             score.flood_ms = Some(now_ms);
         }
-        score.points = score.points(now_ms).saturating_add(fault.points());
+        score.points = score.current_points(now_ms).saturating_add(fault.points());
         score.at_ms = now_ms;
         if score.points < POINTS_MAX {
             return None;
@@ -175,7 +175,7 @@ impl PeerScores {
     }
 
     /// Returns the peers whose time is over: they can return, but the number of their bans remains.
-    pub fn release(&mut self, now_ms: u64) -> Vec<PeerId> {
+    pub fn release_expired(&mut self, now_ms: u64) -> Vec<PeerId> {
         let mut released = Vec::new();
         for (peer, score) in &mut self.scores {
             if score
@@ -190,14 +190,14 @@ impl PeerScores {
     }
 
     /// Returns a peer's points at this moment.
-    pub fn points(&self, peer: &PeerId, now_ms: u64) -> u32 {
+    pub fn peer_points(&self, peer: &PeerId, now_ms: u64) -> u32 {
         self.scores
             .get(peer)
-            .map_or(0, |score| score.points(now_ms))
+            .map_or(0, |score| score.current_points(now_ms))
     }
 
     /// Returns why and until when a peer is kept out, if it is.
-    pub fn blocked(&self, peer: &PeerId) -> Option<BlockedPeer> {
+    pub fn blocked_peer(&self, peer: &PeerId) -> Option<BlockedPeer> {
         self.scores.get(peer).and_then(|score| score.blocked)
     }
 
@@ -215,13 +215,18 @@ impl PeerScores {
         }
         self.scores.retain(|_, score| {
             let idle = now_ms.saturating_sub(score.at_ms);
-            score.blocked.is_some() || score.points(now_ms) > 0 || idle < FORGET_MS
+            score.blocked.is_some() || score.current_points(now_ms) > 0 || idle < FORGET_MS
         });
         if self.scores.len() < PEERS_MAX {
             return;
         }
-        let weight =
-            |score: &PeerScore| (score.blocked.is_some(), score.points(now_ms), score.at_ms);
+        let weight = |score: &PeerScore| {
+            (
+                score.blocked.is_some(),
+                score.current_points(now_ms),
+                score.at_ms,
+            )
+        };
         let least = self.scores.iter().min_by_key(|(_, score)| weight(score));
         if let Some(least) = least.map(|(peer, _)| *peer) {
             self.scores.remove(&least);
@@ -250,7 +255,7 @@ mod tests {
         };
         let verdict = scores.on_fault(peer, Misconduct::Oversize, NOW);
         assert_eq!(verdict, Some(blocked));
-        assert_eq!(scores.blocked(&peer), Some(blocked));
+        assert_eq!(scores.blocked_peer(&peer), Some(blocked));
         assert_eq!(scores.all_blocked().count(), 1);
         assert_eq!(
             scores.on_fault(peer, Misconduct::Oversize, NOW),
@@ -263,7 +268,7 @@ mod tests {
     fn points_fade_with_time() {
         let (mut scores, peer) = (PeerScores::default(), peer());
         scores.on_fault(peer, Misconduct::Malformed, NOW);
-        assert_eq!(scores.points(&peer, NOW + 20_000), 30);
+        assert_eq!(scores.peer_points(&peer, NOW + 20_000), 30);
         let later = scores.on_fault(peer, Misconduct::Malformed, NOW + 60_000);
         assert_eq!(later, None, "the first is forgotten");
     }
@@ -274,7 +279,7 @@ mod tests {
         for _ in 0..1_000 {
             assert_eq!(scores.on_fault(peer, Misconduct::Flood, NOW), None);
         }
-        assert_eq!(scores.points(&peer, NOW), Misconduct::Flood.points());
+        assert_eq!(scores.peer_points(&peer, NOW), Misconduct::Flood.points());
         let flooding = (1..60).find(|second| {
             let now = NOW + second * 1_000;
             scores.on_fault(peer, Misconduct::Flood, now).is_some()
@@ -286,10 +291,10 @@ mod tests {
     fn who_comes_back_and_goes_on_is_out_for_longer() {
         let (mut scores, peer) = (PeerScores::default(), peer());
         scores.on_fault(peer, Misconduct::Gossip, NOW);
-        assert!(scores.release(NOW + BLOCK_MS - 1).is_empty());
+        assert!(scores.release_expired(NOW + BLOCK_MS - 1).is_empty());
         let now = NOW + BLOCK_MS;
-        assert_eq!(scores.release(now), [peer]);
-        assert_eq!(scores.points(&peer, now), 0);
+        assert_eq!(scores.release_expired(now), [peer]);
+        assert_eq!(scores.peer_points(&peer, now), 0);
         let again = scores.on_fault(peer, Misconduct::Gossip, now).unwrap();
         assert_eq!(again.until_ms, now + 2 * BLOCK_MS);
     }
@@ -303,6 +308,6 @@ mod tests {
             scores.on_fault(PeerId::random(), Misconduct::Silent, NOW);
         }
         assert_eq!(scores.scores.len(), PEERS_MAX);
-        assert!(scores.blocked(&kept).is_some(), "who is out stays out");
+        assert!(scores.blocked_peer(&kept).is_some(), "who is out stays out");
     }
 }

@@ -1,8 +1,8 @@
 //! The profile that a provider publishes: its account, addresses, device and measured speed.
 //!
-//! The account that a profile describes signs it, and it expires; peers forward only profiles that
-//! they have checked. It states nothing that an ask need not repeat: a buyer without profiles plans
-//! more slowly, but no less safely.
+//! The account that a profile describes must sign it, and it expires; peers should forward only
+//! profiles that they have checked. It states nothing that an ask need not repeat: a buyer without
+//! profiles plans more slowly, but no less safely.
 
 use ed25519_dalek::{Signature as EdSignature, Signer, VerifyingKey};
 use libp2p::Multiaddr;
@@ -19,7 +19,7 @@ const DOMAIN: &[u8] = b"souk profile 1";
 /// before.
 pub const LIFE_MS: u64 = 30 * 60_000;
 
-/// How far ahead of this node's clock another's may be, in milliseconds.
+/// How far ahead of this node's clock another's can be, in milliseconds.
 const CLOCK_SKEW_MS: u64 = 60_000;
 
 /// The longest encoded profile: some addresses, one device, its figures.
@@ -36,7 +36,7 @@ pub struct Profile {
     pub resources: Resources,
     /// When it was issued, in milliseconds since 1970.
     pub issued_ms: u64,
-    /// When it expires; at most [`LIFE_MS`] later.
+    /// When it expires, which must be at most [`LIFE_MS`] later.
     pub expires_ms: u64,
 }
 
@@ -80,7 +80,7 @@ impl Profile {
     pub fn sign(&self, key: &NodeKey) -> Result<SignedProfile, ProfileFault> {
         let bytes = postcard::to_allocvec(self)?;
         let signature = key
-            .signing()
+            .signing_key()
             .sign(&signed_bytes(&bytes))
             .to_bytes()
             .to_vec();
@@ -88,8 +88,8 @@ impl Profile {
     }
 
     /// Returns the provider's contact.
-    pub fn contact(&self) -> Contact {
-        let addresses = contact::kept(self.addresses.clone());
+    pub fn to_contact(&self) -> Contact {
+        let addresses = contact::limit_addresses(self.addresses.clone());
         Contact {
             account: self.account.0,
             addresses,
@@ -147,7 +147,7 @@ mod tests {
 
     fn profile(key: &NodeKey) -> Profile {
         Profile {
-            account: AccountKey(key.public()),
+            account: AccountKey(key.public_key()),
             addresses: vec!["/ip4/127.0.0.1/tcp/4001".parse().unwrap()],
             resources: Resources::default(),
             issued_ms: NOW,

@@ -1,4 +1,4 @@
-//! Limits how fast one peer may send requests, on all its streams together.
+//! Limits how fast one peer can send requests, on all its streams together.
 //!
 //! [Quotas](crate::network::stream_quotas) count streams when they are opened; this limit counts
 //! the requests within them. A peer that is too fast is not refused but delayed: an honest peer
@@ -25,7 +25,8 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Returns limits that allow each peer a cost of `burst` at once, and `per_second` after that.
+    /// Returns limits that allow each peer a cost of `burst` at once, and `per_second` after that,
+    /// which must not be 0.
     #[must_use]
     pub fn new(burst: u32, per_second: u32) -> RateLimit {
         RateLimit {
@@ -36,20 +37,25 @@ impl RateLimit {
     }
 
     /// Waits until `peer` may make a request of this cost.
-    pub async fn pass(&self, peer: PeerId, cost: u32) {
-        while let Err(wait) = self.take(peer, cost, Instant::now()) {
+    pub async fn wait_for_tokens(&self, peer: PeerId, cost: u32) {
+        while let Err(wait) = self.take_tokens(peer, cost, Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Does the same on a thread that may block.
+    /// Does the same on a thread that can block.
     pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
-        while let Err(wait) = self.take(peer, cost, Instant::now()) {
+        while let Err(wait) = self.take_tokens(peer, cost, Instant::now()) {
             std::thread::sleep(wait);
         }
     }
 
-    pub(crate) fn take(&self, peer: PeerId, cost: u32, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn take_tokens(
+        &self,
+        peer: PeerId,
+        cost: u32,
+        now: Instant,
+    ) -> Result<(), Duration> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
             peers.retain(|_, bucket| !bucket.is_full(now));
@@ -74,31 +80,31 @@ mod tests {
         let rate_limit = RateLimit::new(100, 50);
         let (greedy, other, now) = (PeerId::random(), PeerId::random(), Instant::now());
         for _ in 0..10 {
-            assert_eq!(rate_limit.take(greedy, 10, now), Ok(()));
+            assert_eq!(rate_limit.take_tokens(greedy, 10, now), Ok(()));
         }
         assert_eq!(
-            rate_limit.take(greedy, 10, now),
+            rate_limit.take_tokens(greedy, 10, now),
             Err(Duration::from_millis(200))
         );
-        assert_eq!(rate_limit.take(other, 10, now), Ok(()));
+        assert_eq!(rate_limit.take_tokens(other, 10, now), Ok(()));
         let later = now + Duration::from_millis(200);
-        assert_eq!(rate_limit.take(greedy, 10, later), Ok(()));
-        assert!(rate_limit.take(greedy, 1, later).is_err());
+        assert_eq!(rate_limit.take_tokens(greedy, 10, later), Ok(()));
+        assert!(rate_limit.take_tokens(greedy, 1, later).is_err());
     }
 
     #[test]
     fn what_costs_more_than_all_is_let_through_by_itself() {
         let (rate_limit, now) = (RateLimit::new(10, 10), Instant::now());
         let peer = PeerId::random();
-        assert_eq!(rate_limit.take(peer, 64, now), Ok(()));
-        assert!(rate_limit.take(peer, 64, now).is_err());
+        assert_eq!(rate_limit.take_tokens(peer, 64, now), Ok(()));
+        assert!(rate_limit.take_tokens(peer, 64, now).is_err());
     }
 
     #[test]
     fn many_keys_do_not_take_memory() {
         let (rate_limit, now) = (RateLimit::new(10, 10), Instant::now());
         for _ in 0..2 * PEERS_MAX {
-            let _ = rate_limit.take(PeerId::random(), 1, now);
+            let _ = rate_limit.take_tokens(PeerId::random(), 1, now);
         }
         assert!(rate_limit.peers.lock().unwrap().len() <= PEERS_MAX);
     }

@@ -46,13 +46,13 @@ impl RateBucket {
     }
 
     /// Takes one token, or returns the wait until there is one.
-    pub(super) fn take(&mut self, now: Instant) -> Result<(), Duration> {
+    pub(super) fn take_token(&mut self, now: Instant) -> Result<(), Duration> {
         self.take_many(1, now)
     }
 
     /// Takes tokens, at most a burst at a time, or returns the wait until there are enough.
     pub(super) fn take_many(&mut self, wanted: u32, now: Instant) -> Result<(), Duration> {
-        self.fill(now);
+        self.refill_tokens(now);
         match self.left.checked_sub(wanted) {
             Some(left) => {
                 self.left = left;
@@ -64,11 +64,11 @@ impl RateBucket {
 
     /// Returns whether the bucket is full, so that a new one would be no different.
     pub(super) fn is_full(&mut self, now: Instant) -> bool {
-        self.fill(now);
+        self.refill_tokens(now);
         self.left == self.burst
     }
 
-    fn fill(&mut self, now: Instant) {
+    fn refill_tokens(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.since);
         let added = passed.as_micros() * u128::from(self.per_second) / 1_000_000;
         if added > 0 {
@@ -123,7 +123,11 @@ impl StreamQuotas {
     }
 
     /// Takes a place for a stream of `peer`.
-    pub(super) fn take(&self, peer: PeerId, now: Instant) -> Result<HeldStream, QuotaExceeded> {
+    pub(super) fn take_place(
+        &self,
+        peer: PeerId,
+        now: Instant,
+    ) -> Result<HeldStream, QuotaExceeded> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.of.len() >= PEERS_MAX {
             peers.of.retain(|_, peer| peer.open > 0);
@@ -134,7 +138,7 @@ impl StreamQuotas {
             open: 0,
             rate: RateBucket::new(OPENED_BURST, OPENED_PER_SECOND, now),
         });
-        mine.rate.take(now).map_err(|_| QuotaExceeded::Rate)?;
+        mine.rate.take_token(now).map_err(|_| QuotaExceeded::Rate)?;
         let most = match pressed {
             true => STREAMS_PER_PEER_PRESSED,
             false => STREAMS_PER_PEER_MAX,
@@ -174,12 +178,15 @@ mod tests {
         let (quotas, now) = (StreamQuotas::new(1_000), Instant::now());
         let (greedy, other) = (PeerId::random(), PeerId::random());
         let mut held: Vec<_> = (0..STREAMS_PER_PEER_MAX)
-            .map(|_| quotas.take(greedy, now).ok().unwrap())
+            .map(|_| quotas.take_place(greedy, now).ok().unwrap())
             .collect();
-        assert_eq!(quotas.take(greedy, now).err(), Some(QuotaExceeded::Open));
-        assert!(quotas.take(other, now).is_ok());
+        assert_eq!(
+            quotas.take_place(greedy, now).err(),
+            Some(QuotaExceeded::Open)
+        );
+        assert!(quotas.take_place(other, now).is_ok());
         held.pop();
-        assert!(quotas.take(greedy, now).is_ok());
+        assert!(quotas.take_place(greedy, now).is_ok());
     }
 
     #[test]
@@ -188,15 +195,17 @@ mod tests {
         let mut held = Vec::new();
         for _ in 0..6 {
             let greedy = PeerId::random();
-            held.extend((0..STREAMS_PER_PEER_MAX).map_while(|_| quotas.take(greedy, now).ok()));
+            held.extend(
+                (0..STREAMS_PER_PEER_MAX).map_while(|_| quotas.take_place(greedy, now).ok()),
+            );
         }
         assert!(held.len() < 3 * STREAMS_PER_PEER_MAX);
-        assert!(quotas.take(PeerId::random(), now).is_ok());
-        while let Ok(share) = quotas.take(PeerId::random(), now) {
+        assert!(quotas.take_place(PeerId::random(), now).is_ok());
+        while let Ok(share) = quotas.take_place(PeerId::random(), now) {
             held.push(share);
         }
         assert_eq!(held.len(), 4 * STREAMS_PER_PEER_MAX);
-        let refused = quotas.take(PeerId::random(), now).err();
+        let refused = quotas.take_place(PeerId::random(), now).err();
         assert_eq!(refused, Some(QuotaExceeded::Places));
     }
 
@@ -205,11 +214,16 @@ mod tests {
         let (quotas, mut now) = (StreamQuotas::new(1_000), Instant::now());
         let peer = PeerId::random();
         for _ in 0..OPENED_BURST {
-            drop(quotas.take(peer, now).ok().unwrap());
+            drop(quotas.take_place(peer, now).ok().unwrap());
         }
-        assert_eq!(quotas.take(peer, now).err(), Some(QuotaExceeded::Rate));
+        assert_eq!(
+            quotas.take_place(peer, now).err(),
+            Some(QuotaExceeded::Rate)
+        );
         now += Duration::from_secs(1);
-        let more = (0..).take_while(|_| quotas.take(peer, now).is_ok()).count();
+        let more = (0..)
+            .take_while(|_| quotas.take_place(peer, now).is_ok())
+            .count();
         assert_eq!(more, OPENED_PER_SECOND as usize);
     }
 }

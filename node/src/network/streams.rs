@@ -71,31 +71,34 @@ type Asker = oneshot::Sender<Result<Stream, StreamError>>;
 impl Streams {
     /// Opens a stream over one of several connections to `peer`, of which the youngest is number 0,
     /// because the better route is found later.
-    pub(super) async fn open(
+    pub(super) async fn open_stream(
         &self,
         peer: PeerId,
         protocol: StreamProtocol,
         number: usize,
     ) -> Result<Stream, StreamError> {
-        let way = self.inner().way_to(peer, number).ok_or_else(unconnected)?;
+        let way = self
+            .lock_table()
+            .way_to(peer, number)
+            .ok_or_else(unconnected_error)?;
         let (tell, told) = oneshot::channel();
         let asked = way.send(StreamRequest { protocol, tell }).await;
-        asked.map_err(|_| unconnected())?;
-        told.await.map_err(|_| unconnected())?
+        asked.map_err(|_| unconnected_error())?;
+        told.await.map_err(|_| unconnected_error())?
     }
 
     /// Returns the number of connections to a peer.
-    pub(super) fn connections(&self, peer: PeerId) -> usize {
-        self.inner().connections.get(&peer).map_or(0, Vec::len)
+    pub(super) fn connection_count(&self, peer: PeerId) -> usize {
+        self.lock_table().connections.get(&peer).map_or(0, Vec::len)
     }
 
     /// Returns the streams that arrive for a protocol from now on; none if another task takes them
     /// already.
-    pub(super) fn accept(
+    pub(super) fn accept_streams(
         &self,
         protocol: StreamProtocol,
     ) -> Option<mpsc::Receiver<IncomingStream>> {
-        let mut inner = self.inner();
+        let mut inner = self.lock_table();
         let acceptors = &mut inner.acceptors;
         if acceptors.get(&protocol).is_some_and(|one| !one.is_closed()) {
             return None;
@@ -106,9 +109,9 @@ impl Streams {
     }
 
     /// Registers a new connection, and returns its handler, which receives the requests.
-    fn connect(&self, peer: PeerId, id: ConnectionId) -> Handler {
+    fn register_connection(&self, peer: PeerId, id: ConnectionId) -> Handler {
         let (ask, wanted) = mpsc::channel(WANTED_MAX);
-        let mut inner = self.inner();
+        let mut inner = self.lock_table();
         inner.connections.entry(peer).or_default().push((id, ask));
         let streams = self.clone();
         Handler {
@@ -118,7 +121,7 @@ impl Streams {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, StreamTable> {
+    fn lock_table(&self) -> MutexGuard<'_, StreamTable> {
         // No code under this lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,13 +146,13 @@ impl StreamTable {
         }
     }
 
-    fn spoken(&mut self) -> Vec<StreamProtocol> {
+    fn live_protocols(&mut self) -> Vec<StreamProtocol> {
         self.acceptors.retain(|_, acceptor| !acceptor.is_closed());
         self.acceptors.keys().cloned().collect()
     }
 }
 
-fn unconnected() -> StreamError {
+fn unconnected_error() -> StreamError {
     StreamError::Broken(io::ErrorKind::NotConnected.into())
 }
 
@@ -169,7 +172,7 @@ impl ConnectionHandler for Handler {
     type OutboundOpenInfo = Asker;
 
     fn listen_protocol(&self) -> SubstreamProtocol<StreamNames> {
-        SubstreamProtocol::new(StreamNames(self.streams.inner().spoken()), ())
+        SubstreamProtocol::new(StreamNames(self.streams.lock_table().live_protocols()), ())
     }
 
     fn poll(
@@ -202,7 +205,10 @@ impl ConnectionHandler for Handler {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
                 protocol: (stream, protocol),
                 ..
-            }) => self.streams.inner().on_stream(self.peer, stream, &protocol),
+            }) => self
+                .streams
+                .lock_table()
+                .on_stream(self.peer, stream, &protocol),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound {
                 protocol: (stream, _),
                 info: tell,
@@ -264,7 +270,7 @@ impl NetworkBehaviour for Streams {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.connect(peer, id))
+        Ok(self.register_connection(peer, id))
     }
 
     fn handle_established_outbound_connection(
@@ -275,7 +281,7 @@ impl NetworkBehaviour for Streams {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.connect(peer, id))
+        Ok(self.register_connection(peer, id))
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
@@ -285,7 +291,7 @@ impl NetworkBehaviour for Streams {
             ..
         }) = event
         {
-            let mut inner = self.inner();
+            let mut inner = self.lock_table();
             if let Some(open) = inner.connections.get_mut(&peer) {
                 open.retain(|(id, way)| *id != closed && !way.is_closed());
                 if open.is_empty() {

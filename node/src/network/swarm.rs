@@ -42,7 +42,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// peer to dial it back waits twice as long, so it also learns of a dial that got no answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Peers whose addresses the node remembers; it ignores those of further peers.
+/// Peers whose addresses the node remembers; it will ignore those of further peers.
 const PEERS_MAX: usize = 4096;
 
 /// Connections at a time: a validator has one with each of 1,000 providers and their buyers.
@@ -89,7 +89,7 @@ pub enum DialFailure {
     /// The peer misbehaved and is kept out.
     #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
     BlockedPeer {
-        /// The seconds until it may come again.
+        /// The seconds until it can come again.
         seconds: u64,
         /// The peer's last fault.
         fault: Misconduct,
@@ -171,14 +171,14 @@ impl SwarmTask {
         inbox: mpsc::Receiver<Command>,
     ) -> Result<SwarmTask, StartError> {
         let stays = config.peers_file.is_some();
-        let (acquaintances, contacts) = Acquaintances::open(config.peers_file.clone());
-        let transport = transport::over_tcp(&key.libp2p(), config.options.pieces)?;
-        let swarm = SwarmBuilder::with_existing_identity(key.libp2p())
+        let (acquaintances, contacts) = Acquaintances::load_or_default(config.peers_file.clone());
+        let transport = transport::over_tcp(&key.to_libp2p(), config.options.pieces)?;
+        let swarm = SwarmBuilder::with_existing_identity(key.to_libp2p())
             .with_tokio()
             .with_other_transport(|_| transport)
             .unwrap_or_else(|never| match never {})
             .with_relay_client(noise::Config::new, || Multiplexing(config.options.pieces))?
-            .with_behaviour(|pair, through| behaviour(pair, through, stays, config.options))
+            .with_behaviour(|pair, through| new_behaviour(pair, through, stays, config.options))
             .unwrap_or_else(|never| match never {})
             .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE_TIMEOUT))
             .with_connection_timeout(CONNECT_TIMEOUT)
@@ -202,7 +202,7 @@ impl SwarmTask {
             options: config.options,
         };
         for contact in contacts {
-            task.meet(&contact);
+            task.add_contact(&contact);
         }
         Ok(task)
     }
@@ -212,7 +212,7 @@ impl SwarmTask {
     }
 
     /// Listens on `address` and waits until the system has assigned the port.
-    pub(super) async fn listen(&mut self, address: Multiaddr) -> Result<(), StartError> {
+    pub(super) async fn listen_on(&mut self, address: Multiaddr) -> Result<(), StartError> {
         let failed = |address: &Multiaddr, cause| {
             let address = address.clone();
             StartError::Listen { address, cause }
@@ -246,7 +246,7 @@ impl SwarmTask {
                 command = self.inbox.recv() => match command {
                     Some(command) => self.on_command(command),
                     None => {
-                        self.discovery.acquaintances.save(&self.known);
+                        self.discovery.acquaintances.save_addresses(&self.known);
                         self.save_view();
                         return;
                     }
@@ -261,22 +261,22 @@ impl SwarmTask {
         match command {
             Command::Learn { peer, addresses } => {
                 self.make_room(peer);
-                self.learn(peer, addresses);
+                self.add_addresses(peer, addresses);
             }
-            Command::Connect { peer, reply } => self.connect(peer, reply),
-            Command::Publish(bytes) => self.publish(bytes),
+            Command::Connect { peer, reply } => self.connect_peer(peer, reply),
+            Command::Publish(bytes) => self.publish_profile(bytes),
             Command::Misconduct { peer, fault } => self.on_fault(peer, fault),
             Command::Profiles(reply) => {
-                let _ = reply.send(self.discovery.acquaintances.profiles(unix_ms()));
+                let _ = reply.send(self.discovery.acquaintances.valid_profiles(unix_ms()));
             }
             Command::Addresses(reply) => {
-                let _ = reply.send(self.addresses());
+                let _ = reply.send(self.own_addresses());
             }
             Command::Routes(reply) => {
-                let _ = reply.send(self.routes.all());
+                let _ = reply.send(self.routes.list_routes());
             }
             Command::Whereabouts { peer, reply } => {
-                let address = self.routes.of(&peer).map(|(_, address)| address);
+                let address = self.routes.peer_route(&peer).map(|(_, address)| address);
                 let _ = reply.send(address.and_then(ip_of));
             }
         }
@@ -287,7 +287,7 @@ impl SwarmTask {
         let now = unix_ms();
         let verdict = self.scores.on_fault(peer, fault, now);
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
-            let points = self.scores.points(&peer, now);
+            let points = self.scores.peer_points(&peer, now);
             gossip.set_application_score(&peer, -f64::from(points));
         }
         if let Some(blocked) = verdict {
@@ -299,22 +299,22 @@ impl SwarmTask {
 
     /// Readmits peers whose time is over, and counts the faults that gossip found.
     pub(super) fn keep_order(&mut self) {
-        for peer in self.scores.release(unix_ms()) {
+        for peer in self.scores.release_expired(unix_ms()) {
             tracing::info!(%peer, "a peer that was kept out may come again");
             self.swarm.behaviour_mut().blocked.unblock_peer(peer);
         }
         let Some(gossip) = self.swarm.behaviour().gossip.as_ref() else {
             return;
         };
-        for peer in gossip::judged(gossip) {
+        for peer in gossip::low_score_peers(gossip) {
             self.on_fault(peer, Misconduct::Gossip);
         }
     }
 
     /// Remembers the addresses of a peer, to dial it later.
-    pub(super) fn meet(&mut self, contact: &Contact) {
-        if let Ok(peer) = contact.peer() {
-            self.learn(peer, contact.addresses.clone());
+    pub(super) fn add_contact(&mut self, contact: &Contact) {
+        if let Ok(peer) = contact.peer_id() {
+            self.add_addresses(peer, contact.addresses.clone());
         }
     }
 
@@ -330,12 +330,12 @@ impl SwarmTask {
         }
     }
 
-    pub(super) fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
+    pub(super) fn add_addresses(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
         let full = self.known.len() >= PEERS_MAX && !self.known.contains_key(&peer);
         if full || peer == *self.swarm.local_peer_id() {
             return;
         }
-        let addresses = contact::kept(addresses);
+        let addresses = contact::limit_addresses(addresses);
         if self.known.get(&peer) == Some(&addresses) {
             return;
         }
@@ -348,12 +348,12 @@ impl SwarmTask {
         self.known.insert(peer, addresses);
     }
 
-    fn connect(&mut self, peer: PeerId, reply: oneshot::Sender<Result<(), DialFailure>>) {
+    fn connect_peer(&mut self, peer: PeerId, reply: oneshot::Sender<Result<(), DialFailure>>) {
         if let Some(theirs) = self.unlike.get(&peer).cloned() {
             let _ = reply.send(Err(DialFailure::Version { theirs }));
             return;
         }
-        if let Some(blocked) = self.scores.blocked(&peer) {
+        if let Some(blocked) = self.scores.blocked_peer(&peer) {
             let seconds = blocked.until_ms.saturating_sub(unix_ms()).div_ceil(1_000);
             let fault = blocked.fault;
             let _ = reply.send(Err(DialFailure::BlockedPeer { seconds, fault }));
@@ -368,14 +368,14 @@ impl SwarmTask {
             return;
         }
         self.dialling.insert(peer, vec![reply]);
-        self.dial(peer);
+        self.dial_peer(peer);
     }
 
     /// Dials a peer whose address is known; otherwise first asks the network for the address.
-    pub(super) fn dial(&mut self, peer: PeerId) {
+    pub(super) fn dial_peer(&mut self, peer: PeerId) {
         let Some(addresses) = self.known.get(&peer).filter(|known| !known.is_empty()) else {
             if !self.ask_for(peer) {
-                self.answer(peer, &Err(DialFailure::NoAddress));
+                self.answer_dials(peer, &Err(DialFailure::NoAddress));
             }
             return;
         };
@@ -405,7 +405,7 @@ impl SwarmTask {
 
     /// Returns the addresses that reach this node: those it listens on, itself and at relays, and
     /// those that others observed.
-    pub(super) fn addresses(&self) -> Vec<Multiaddr> {
+    pub(super) fn own_addresses(&self) -> Vec<Multiaddr> {
         let mut addresses: Vec<Multiaddr> = self.swarm.listeners().cloned().collect();
         for address in self.swarm.external_addresses() {
             if !addresses.contains(address) {
@@ -439,7 +439,7 @@ impl SwarmTask {
                 tracing::debug!(peer = %peer_id, "connected");
                 self.dials.remove(&connection_id);
                 if self.on_route(peer_id, connection_id, &endpoint) {
-                    self.answer(peer_id, &Ok(()));
+                    self.answer_dials(peer_id, &Ok(()));
                 }
             }
             SwarmEvent::NewListenAddr { address, .. } => self.on_listening(address),
@@ -508,7 +508,7 @@ impl SwarmTask {
         self.on_relay(peer, &info);
         let takes_part = info.protocols.contains(&discovery::ROUTING);
         if takes_part && !self.known.contains_key(&peer) {
-            self.learn(peer, info.listen_addrs);
+            self.add_addresses(peer, info.listen_addrs);
         }
     }
 
@@ -518,13 +518,13 @@ impl SwarmTask {
                 self.dial_at(peer, relayed);
                 return;
             }
-            let why = dialling::plain(error);
+            let why = dialling::describe_error(error);
             self.discovery.on_failed(peer, &why);
-            self.answer(peer, &Err(DialFailure::Refused(why)));
+            self.answer_dials(peer, &Err(DialFailure::Refused(why)));
         }
     }
 
-    pub(super) fn answer(&mut self, peer: PeerId, outcome: &Result<(), DialFailure>) {
+    pub(super) fn answer_dials(&mut self, peer: PeerId, outcome: &Result<(), DialFailure>) {
         for waiting in self.dialling.remove(&peer).into_iter().flatten() {
             let _ = waiting.send(outcome.clone());
         }
@@ -535,7 +535,7 @@ fn is_loopback(address: &Multiaddr) -> bool {
     ip_of(address).is_some_and(|ip| ip.is_loopback())
 }
 
-fn behaviour(
+fn new_behaviour(
     pair: &libp2p::identity::Keypair,
     through: relay::client::Behaviour,
     stays: bool,
@@ -562,16 +562,19 @@ fn behaviour(
         identify: identify::Behaviour::new(identify.with_agent_version(agent.to_owned())),
         ping: ping::Behaviour::new(ping),
         streams: Streams::default(),
-        routing: stays.then(|| discovery::routing(pair)).into(),
-        gossip: stays.then(gossip::behaviour).into(),
+        routing: stays.then(|| discovery::new_routing(pair)).into(),
+        gossip: stays.then(gossip::new_behaviour).into(),
         reach: stays.then(Default::default).into(),
         dial_back: stays.then(Default::default).into(),
         through,
         upgrade: stays.then(|| dcutr::Behaviour::new(local)).into(),
-        offer: options.relays.then(|| routes::offer(local)).into(),
+        offer: options
+            .relays
+            .then(|| routes::relay_behaviour(local))
+            .into(),
         nearby: options
             .mdns
-            .then(|| discovery::nearby(local))
+            .then(|| discovery::new_mdns(local))
             .flatten()
             .into(),
     }

@@ -1,7 +1,7 @@
 //! The transport of all protocols: TCP, noise on top, and streams of yamux within.
 //!
 //! The parts, and therefore their formats, are libp2p's. In libp2p's own setup they request 8 KiB
-//! from the system at a time, send 16 KiB, and may buffer hundreds of megabytes for a slow reader.
+//! from the system at a time, send 16 KiB, and can buffer hundreds of megabytes for a slow reader.
 //! Here both sizes are 64 KiB and the buffers are bounded: a receiver whose bytes stay in the
 //! processor's cache needs three quarters of the processor time.
 
@@ -101,7 +101,7 @@ pub(super) fn over_tcp(
 pub(super) struct Multiplexing(pub(super) Pieces);
 
 impl Multiplexing {
-    fn over<C>(self, socket: C, mode: Mode) -> ConnectionStreams<C>
+    fn wrap_socket<C>(self, socket: C, mode: Mode) -> ConnectionStreams<C>
     where
         C: AsyncRead + AsyncWrite + Unpin,
     {
@@ -138,7 +138,7 @@ where
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
-        future::ready(Ok(self.over(socket, Mode::Server)))
+        future::ready(Ok(self.wrap_socket(socket, Mode::Server)))
     }
 }
 
@@ -151,7 +151,7 @@ where
     type Future = Ready<Result<Self::Output, Self::Error>>;
 
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
-        future::ready(Ok(self.over(socket, Mode::Client)))
+        future::ready(Ok(self.wrap_socket(socket, Mode::Client)))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frames on a stream: four bytes of length, then a postcard-encoded message.
 //!
-//! Every protocol of souk uses these frames, so that one limit and one decoder separate a peer's
-//! bytes from the rest of the node.
+//! Every protocol of souk must use these frames, so that one limit and one decoder separate a
+//! peer's bytes from the rest of the node.
 
 use std::io;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const READ_STEP_BYTES: usize = 64 << 10;
 /// of each.
 const ROOM_BYTES: usize = 128 << 20;
 
-/// How long a peer may read nothing of a message to it: a peer that asks and does not read holds
-/// memory here.
+/// A peer must read some of a message to it within this time, because a peer that asks and does not
+/// read holds memory here.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
 
 /// Why a frame could not be sent or received.
@@ -113,7 +113,7 @@ pub async fn receive_within<T: DeserializeOwned>(
     receive_message(stream, idle, bytes_max, None).await
 }
 
-/// A server's limits on messages that peers, even strangers, send unasked. An answer may be as long
+/// A server's limits on messages that peers, even strangers, send unasked. An answer can be as long
 /// as a frame; a question seldom is.
 #[derive(Debug)]
 pub struct Intake {
@@ -139,7 +139,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`WireError`]; a message over the limit is refused by its length.
-    pub async fn receive<T: DeserializeOwned>(
+    pub async fn receive_next<T: DeserializeOwned>(
         &self,
         stream: &mut (impl AsyncRead + Unpin),
     ) -> Result<Option<T>, WireError> {
@@ -183,16 +183,16 @@ pub async fn send_all<'a>(
     }
     let mut unsent = buffer.as_slice();
     while !unsent.is_empty() {
-        match moving(stream.write(unsent)).await? {
+        match with_send_timeout(stream.write(unsent)).await? {
             0 => return Err(WireError::Stream(io::ErrorKind::WriteZero.into())),
             sent => unsent = &unsent[sent..],
         }
     }
-    moving(stream.flush()).await
+    with_send_timeout(stream.flush()).await
 }
 
 /// Waits for a step of sending, and fails if the peer does not read.
-async fn moving<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
+async fn with_send_timeout<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
     match tokio::time::timeout(UNREAD_MAX, step).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(WireError::Stream(io::ErrorKind::TimedOut.into())),
@@ -270,7 +270,7 @@ mod tests {
     async fn a_question_over_its_protocols_limit_is_refused() {
         let intake = Intake::new(100, UNREAD_MAX);
         let mut stream = Cursor::new(101_u32.to_be_bytes().to_vec());
-        let refused = intake.receive::<u64>(&mut stream).await.unwrap_err();
+        let refused = intake.receive_next::<u64>(&mut stream).await.unwrap_err();
         let (bytes, limit) = (101, 100);
         assert!(
             matches!(refused, WireError::TooLong { bytes: b, limit: l } if (b, l) == (bytes, limit))
@@ -278,8 +278,8 @@ mod tests {
         let mut stream = Cursor::new(Vec::new());
         send(&mut stream, &7_u64).await.unwrap();
         stream.set_position(0);
-        assert_eq!(intake.receive(&mut stream).await.unwrap(), Some(7_u64));
-        assert_eq!(intake.receive::<u64>(&mut stream).await.unwrap(), None);
+        assert_eq!(intake.receive_next(&mut stream).await.unwrap(), Some(7_u64));
+        assert_eq!(intake.receive_next::<u64>(&mut stream).await.unwrap(), None);
     }
 
     #[tokio::test]
@@ -299,7 +299,7 @@ mod tests {
             let mut stream = Cursor::new(bytes).chain(Never);
             let mut receiving = Box::pin({
                 let intake = &intake;
-                async move { intake.receive::<u64>(&mut stream).await.map(drop) }
+                async move { intake.receive_next::<u64>(&mut stream).await.map(drop) }
             });
             assert!(futures::poll!(&mut receiving).is_pending());
             slow.push(receiving);
@@ -310,12 +310,14 @@ mod tests {
             stream
         };
         let mut many = large(frame_max);
-        let refused = intake.receive::<u64>(&mut many).await.unwrap_err();
+        let refused = intake.receive_next::<u64>(&mut many).await.unwrap_err();
         assert!(matches!(refused, WireError::Crowded), "{refused}");
-        let small = intake.receive::<u64>(&mut large(READ_STEP_BYTES)).await;
+        let small = intake
+            .receive_next::<u64>(&mut large(READ_STEP_BYTES))
+            .await;
         assert_eq!(small.unwrap(), Some(0), "what most say needs no such room");
         slow.pop();
-        let again = intake.receive::<u64>(&mut large(frame_max)).await;
+        let again = intake.receive_next::<u64>(&mut large(frame_max)).await;
         assert_eq!(again.unwrap(), Some(0));
     }
 

@@ -1,9 +1,9 @@
 //! The protocol `/souk/lease/11`: how messages about one lease travel, and the reports in them that
 //! only people read. The messages themselves are in [`souk_roles::lease`].
 //!
-//! Each message is one frame on the stream, with the short contents that it names. The buyer opens
-//! one stream to the provider of each lease and keeps it while the work lasts; a provider makes its
-//! offers to another on streams that it keeps for the next.
+//! Each message is one frame on the stream, and can carry short contents that it names. The buyer
+//! opens one stream to the provider of each lease and keeps it while the work lasts; a provider
+//! makes its offers to another on streams that it keeps for the next.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ pub use souk_roles::lease::{
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/11");
 
-/// How long a provider may take to answer an offer, and the shorter limit on a kept stream: its
-/// connection may be dead.
+/// A provider must answer an offer within this time, and on a kept stream within the shorter one:
+/// its connection may be dead.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 const KEPT_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -77,10 +77,11 @@ impl LeaseReport {
 ///
 /// # Errors
 /// Why there was no answer, in words for people.
-pub(crate) async fn offer(
+pub(crate) async fn offer_tensor(
     network: &Network,
     to: AccountKey,
-    (offer, contents): (Offer, Vec<(ContentId, Bytes)>),
+    offer: Offer,
+    contents: Vec<(ContentId, Bytes)>,
 ) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let word = Opening::Offer(offer);
@@ -88,19 +89,19 @@ pub(crate) async fn offer(
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
         if let Some(mut kept) = network.take_kept(peer, &PROTOCOL) {
-            if let Ok(Ok(taken)) = timeout(KEPT_TIMEOUT, say(&mut kept, &word)).await {
-                network.keep(peer, PROTOCOL, kept);
+            if let Ok(Ok(taken)) = timeout(KEPT_TIMEOUT, send_offer(&mut kept, &word)).await {
+                network.keep_stream(peer, PROTOCOL, kept);
                 return Ok(taken);
             }
             // The peer has closed the stream, or the connection has been replaced.
             tracing::debug!(%peer, "an offer is made again");
             network.forget_kept(peer, PROTOCOL);
         }
-        let opened = network.open(peer, PROTOCOL).await;
+        let opened = network.open_stream(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| text(&error))?;
-        let taken = say(&mut stream, &word).await;
+        let taken = send_offer(&mut stream, &word).await;
         let taken = taken.map_err(|error| text(&error))?;
-        network.keep(peer, PROTOCOL, stream);
+        network.keep_stream(peer, PROTOCOL, stream);
         Ok(taken)
     };
     match timeout(OFFER_TIMEOUT, asking).await {
@@ -109,7 +110,10 @@ pub(crate) async fn offer(
     }
 }
 
-async fn say(stream: &mut Stream, word: &WordWith<Opening>) -> Result<OfferAnswer, WireError> {
+async fn send_offer(
+    stream: &mut Stream,
+    word: &WordWith<Opening>,
+) -> Result<OfferAnswer, WireError> {
     wire::send(stream, word).await?;
     wire::receive(stream).await
 }
@@ -124,7 +128,7 @@ mod tests {
     use crate::protocols::fuzzed;
 
     fn start(inputs: usize) -> Start {
-        let (id, name) = (ContentId::of(b"graph"), String::new);
+        let (id, name) = (ContentId::for_content(b"graph"), String::new);
         let input = |_| Input {
             name: name(),
             source: Source::Own,
@@ -142,7 +146,7 @@ mod tests {
                 is_wanted: false,
             }],
             flops: 1 << 40,
-            expected: Micros::millis(3),
+            expected: Micros::from_millis(3),
         };
         Start {
             sequences: 0,

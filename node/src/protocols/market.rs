@@ -59,10 +59,10 @@ mod tests {
     #[test]
     fn who_names_more_than_is_looked_for_is_told() {
         let find = |count| Request::Find(vec![AccountKey([7; 32]); count]);
-        assert_eq!(find(NAMED_MAX).excess(), None);
-        let told = find(NAMED_MAX + 1).excess().unwrap();
+        assert_eq!(find(NAMED_MAX).excess_reason(), None);
+        let told = find(NAMED_MAX + 1).excess_reason().unwrap();
         assert_eq!(told, "1025 are named, at most 1024 may be");
         let jobs = Request::JobLeases(AccountKey([7; 32]), vec![JobId([0; 32]); 5_000]);
-        assert!(jobs.excess().is_some());
+        assert!(jobs.excess_reason().is_some());
     }
 }

@@ -10,12 +10,13 @@ use crate::folder::facts::FactLogError;
 const LOCK_FILE: &str = "lock";
 
 /// Returns whether a provider runs on this folder.
-pub fn runs(home: &Path) -> bool {
-    matches!(lock(home), Err(ProviderError::Running { .. }))
+pub fn is_running(home: &Path) -> bool {
+    matches!(lock_folder(home), Err(ProviderError::Running { .. }))
 }
 
-/// Locks the folder; a provider holds the lock while it runs.
-pub(super) fn lock(home: &Path) -> Result<File, ProviderError> {
+/// Locks the folder; a provider must keep the returned file open while it runs, because closing it
+/// releases the lock.
+pub(super) fn lock_folder(home: &Path) -> Result<File, ProviderError> {
     let path = home.join(LOCK_FILE);
     let failed = |source| {
         ProviderError::Journal(FactLogError::File {

@@ -9,14 +9,14 @@ use crate::client::broker::{Broker, BrokerError};
 use crate::clock::unix_ms;
 use crate::folder::config::ProviderFile;
 use crate::folder::limits::{NOTICE_SECONDS, ProviderLimits};
-use crate::folder::pricing::{Moment, Pricing, paid};
+use crate::folder::pricing::{Moment, Pricing, mean_price};
 
 /// The longest lease: an hour.
 const DURATION_MAX: Millis = Millis(3_600_000);
 
 /// Towards the end of its hours a device is leased in whole steps of this many minutes, and for one
-/// step less than remains: the provider places the ask again once a step, and no lease outlasts the
-/// hours.
+/// step less than remains: the provider places the ask again once a step, and no lease can outlast
+/// the hours.
 const STEP_MINUTES: u64 = 5;
 
 /// The limits and prices of a provider's file.
@@ -43,7 +43,7 @@ impl Conditions {
     /// file cannot be read, for example during a write.
     pub(super) fn as_written(&self, home: &Path) -> Conditions {
         let mut now = self.clone();
-        match ProviderFile::find(home) {
+        match ProviderFile::read_folder(home) {
             Ok(file) => (now.price, now.pricing) = (file.price, file.pricing),
             Err(error) => tracing::warn!(%error, "the price stays as it was"),
         }
@@ -52,7 +52,7 @@ impl Conditions {
 
     /// Returns the terms at a minute of the day, given the price that the market paid lately; none
     /// outside hours.
-    pub fn terms(&self, minute: u16, paid: Option<Price>) -> Option<Terms> {
+    pub fn terms_for_minute(&self, minute: u16, paid: Option<Price>) -> Option<Terms> {
         let duration_max = match self.limits.minutes_left(minute)? {
             u64::MAX => DURATION_MAX,
             left => {
@@ -69,7 +69,7 @@ impl Conditions {
             price_min: self.limits.price_min,
             tick: self.tick.0,
         };
-        let price = self.pricing.price(moment);
+        let price = self.pricing.device_price(moment);
         let notice_seconds = self.limits.notice_seconds.unwrap_or(NOTICE_SECONDS);
         Some(Terms {
             price,
@@ -87,31 +87,31 @@ impl Conditions {
     }
 
     /// Returns the number of leases sold at once.
-    pub(super) fn leases(&self) -> Units {
+    pub(super) fn lease_count(&self) -> Units {
         Units(self.limits.leases)
     }
 
-    /// Returns the lowest price at which its ask may stay in the book.
+    /// Returns the lowest price at which its ask can stay in the book.
     pub(super) fn price_min(&self) -> Price {
         Price(self.limits.price_min)
     }
 
     /// Returns the terms now, by this machine's clock and the market's last trades.
-    pub async fn now(
+    pub async fn current_terms(
         &self,
         broker: &Broker,
         resources: &Resources,
     ) -> Result<Option<Terms>, BrokerError> {
         let minute = minute_now();
-        let paid = match self.pricing.follows() {
+        let paid = match self.pricing.is_market_based() {
             true => broker
-                .quotes(resources.class())
+                .fetch_quotes(resources.class())
                 .await?
                 .as_ref()
-                .and_then(paid),
+                .and_then(mean_price),
             false => None,
         };
-        Ok(self.terms(minute, paid))
+        Ok(self.terms_for_minute(minute, paid))
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
     fn no_lease_outlasts_the_hours() {
         let day = conditions(&["08:00-18:00"]);
         for minute in 0..1_440 {
-            let Some(terms) = day.terms(minute, None) else {
+            let Some(terms) = day.terms_for_minute(minute, None) else {
                 continue;
             };
             // The ask is placed anew within a step at the latest.
@@ -164,13 +164,16 @@ mod tests {
                 "{minute}"
             );
         }
-        assert_eq!(day.terms(9 * 60, None).unwrap().duration_max, DURATION_MAX);
-        assert!(day.terms(18 * 60 - 10, None).is_some());
-        assert!(day.terms(18 * 60 - 9, None).is_none());
+        assert_eq!(
+            day.terms_for_minute(9 * 60, None).unwrap().duration_max,
+            DURATION_MAX
+        );
+        assert!(day.terms_for_minute(18 * 60 - 10, None).is_some());
+        assert!(day.terms_for_minute(18 * 60 - 9, None).is_none());
     }
 
     #[test]
     fn a_provider_sells_one_lease_at_a_time_unless_its_owner_says() {
-        assert_eq!(conditions(&[]).leases(), Units(1));
+        assert_eq!(conditions(&[]).lease_count(), Units(1));
     }
 }

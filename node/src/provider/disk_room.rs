@@ -1,5 +1,5 @@
-//! Whether the provider's disk has room for jobs' contents: while it has none, the provider sells
-//! nothing.
+//! Whether the provider's disk has room for jobs' contents: while it has none, the provider will
+//! sell nothing.
 
 use std::fs;
 use std::io;

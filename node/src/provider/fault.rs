@@ -28,7 +28,7 @@ impl Faulty {
     }
 
     /// Returns whether the provider accepts a tensor that is offered now.
-    pub(super) fn takes(&self) -> bool {
+    pub(super) fn can_accept_offer(&self) -> bool {
         match self.fault {
             Some(Fault::Deaf) => self.was_offered.swap(true, Ordering::Relaxed),
             Some(Fault::Shut) => false,
@@ -73,10 +73,10 @@ pub(super) fn after_run(fault: Option<Fault>, outputs: &mut BTreeMap<String, Ten
 }
 
 /// Returns a tensor of the same shape in which every element differs: whole numbers by one, so that
-/// they may still be valid, and floats by a large amount.
+/// they can still be valid, and floats by a large amount.
 fn other_than(tensor: &Tensor) -> Tensor {
     let mut bytes = tensor.bytes().to_vec();
-    let step = tensor.dtype().bytes().unwrap_or(1);
+    let step = tensor.dtype().byte_width().unwrap_or(1);
     let at = if tensor.dtype().is_float() {
         step - 1
     } else {

@@ -9,18 +9,18 @@ use souk_roles::provider::{ProviderStatus, Stage};
 use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::clock::unix_ms;
-use crate::metrics::{Kind, Page, peers, seconds};
+use crate::metrics::{Kind, Page, peers, to_seconds};
 
 /// Returns a page of metrics, or none once the provider is gone.
-pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
+pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {
     let provider = provider.upgrade()?;
     let mut page = Page::of_machine();
-    now(&mut page, &provider).await;
-    money(&mut page, &provider);
+    add_state(&mut page, &provider).await;
+    add_money(&mut page, &provider);
     let home = provider.home.clone();
     let read = tokio::task::spawn_blocking(move || Statistics::read(&home)).await;
     match read.expect("reading a file does not panic") {
-        Ok(done) => sums(
+        Ok(done) => add_statistics(
             &mut page,
             &done.unwrap_or_else(|| Statistics::new(unix_ms())),
         ),
@@ -30,70 +30,70 @@ pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
 }
 
 /// Adds the provider's current state.
-async fn now(page: &mut Page, provider: &Provider) {
-    let status = provider.status();
+async fn add_state(page: &mut Page, provider: &Provider) {
+    let status = provider.shell_status();
     let is_selling = |status: &ProviderStatus| status.stage < Stage::Draining;
     let stopping = !status.as_ref().is_none_or(is_selling);
-    page.gauge(
+    page.add_gauge(
         "souk_provider_stopping",
         "1 once it was told to stop.",
         stopping,
     );
-    page.gauge(
+    page.add_gauge(
         "souk_provider_leases_running",
         "Leases at work, those that fetch what they need among them.",
         status.map_or(0, |status| status.at_work.len()),
     );
-    page.gauge(
+    page.add_gauge(
         "souk_provider_speed_ratio",
         "The share of its peak that its ask states.",
-        provider.pace.share(),
+        provider.pace.advertised_share(),
     );
     if let Some(sandboxes) = provider.executor.sandbox_counts() {
         let help = "Processes for leases: those that wait for one, those that start, and leases \
                     that wait for a process.";
-        page.family(Kind::Gauge, "souk_provider_sandboxes", help)
-            .put(&[("state", "ready")], sandboxes.ready)
-            .put(&[("state", "starting")], sandboxes.starting)
-            .put(&[("state", "wanted")], sandboxes.wanted);
+        page.add_family(Kind::Gauge, "souk_provider_sandboxes", help)
+            .add_figure(&[("state", "ready")], sandboxes.ready)
+            .add_figure(&[("state", "starting")], sandboxes.starting)
+            .add_figure(&[("state", "wanted")], sandboxes.wanted);
     }
-    live(page, &provider.live.last());
-    let (sent, received) = provider.tensors.moved();
+    add_live_figures(page, &provider.live.last_figures());
+    let (sent, received) = provider.tensors.bytes_moved();
     let help = "Bytes of content that went to other peers and came from them, since the start.";
-    page.family(Kind::Counter, "souk_content_moved_bytes_total", help)
-        .put(&[("way", "sent")], sent)
-        .put(&[("way", "received")], received);
+    page.add_family(Kind::Counter, "souk_content_moved_bytes_total", help)
+        .add_figure(&[("way", "sent")], sent)
+        .add_figure(&[("way", "received")], received);
     let store = provider.tensors.store().usage();
     let help = "Bytes of content in memory: held for use, and kept free for content that comes.";
-    page.family(Kind::Gauge, "souk_content_memory_bytes", help)
-        .put(&[("state", "held")], store.memory_bytes)
-        .put(&[("state", "spare")], store.spare_bytes);
+    page.add_family(Kind::Gauge, "souk_content_memory_bytes", help)
+        .add_figure(&[("state", "held")], store.memory_bytes)
+        .add_figure(&[("state", "spare")], store.spare_bytes);
     let help = "Bytes of content that memory may hold.";
-    page.gauge(
+    page.add_gauge(
         "souk_content_memory_limit_bytes",
         help,
         store.memory_bytes_max,
     );
-    page.gauge(
+    page.add_gauge(
         "souk_content_items",
         "Contents in memory.",
         store.memory_items,
     );
-    page.gauge(
+    page.add_gauge(
         "souk_content_pinned_items",
         "Contents of leases at work.",
         store.pinned_items,
     );
-    page.counter(
+    page.add_counter(
         "souk_content_awaited_reads_total",
         "Contents that somebody waited for while they were read from the folder.",
         store.awaited_reads,
     );
-    peers::tell(page, &provider.network).await;
+    peers::add_metrics(page, &provider.network).await;
 }
 
 /// Adds the state of its devices, as far as this process knows it.
-fn live(page: &mut Page, figures: &LiveFigures) {
+fn add_live_figures(page: &mut Page, figures: &LiveFigures) {
     type LiveFigure = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
     let told: [LiveFigure; 2] = [
         (
@@ -108,7 +108,7 @@ fn live(page: &mut Page, figures: &LiveFigures) {
         ),
     ];
     for (name, help, figure) in told {
-        let mut family = page.family(Kind::Gauge, name, help);
+        let mut family = page.add_family(Kind::Gauge, name, help);
         for device in &figures.devices {
             let emulated = if device.emulated { "true" } else { "false" };
             let labels = [
@@ -117,29 +117,29 @@ fn live(page: &mut Page, figures: &LiveFigures) {
                 ("emulated", emulated),
             ];
             if let Some(figure) = figure(device) {
-                family.put(&labels, figure);
+                family.add_figure(&labels, figure);
             }
         }
     }
 }
 
-fn money(page: &mut Page, provider: &Provider) {
+fn add_money(page: &mut Page, provider: &Provider) {
     let Sums {
         open,
         closed,
         earned,
-    } = provider.sums();
-    page.gauge(
+    } = provider.lease_sums();
+    page.add_gauge(
         "souk_provider_leases_open",
         "Leases that the market has not closed, begun ones.",
         open,
     );
-    page.counter(
+    page.add_counter(
         "souk_provider_leases_closed_total",
         "Leases that the market closed.",
         closed,
     );
-    page.counter(
+    page.add_counter(
         "souk_provider_earned_micro_credits_total",
         "What leases were paid.",
         earned.0,
@@ -147,35 +147,35 @@ fn money(page: &mut Page, provider: &Provider) {
 }
 
 /// Adds the statistics.
-fn sums(page: &mut Page, done: &Statistics) {
-    page.counter(
+fn add_statistics(page: &mut Page, done: &Statistics) {
+    page.add_counter(
         "souk_leases_done_total",
         "Leases whose work was done.",
         done.leases,
     );
-    page.counter(
+    page.add_counter(
         "souk_lease_received_bytes_total",
         "Bytes that came over the network for leases.",
         done.received_bytes,
     );
-    page.counter(
+    page.add_counter(
         "souk_lease_made_bytes_total",
         "Bytes of tensors that leases made.",
         done.made_bytes,
     );
-    devices(page, &done.report);
+    add_devices(page, &done.report);
     let report = &done.report;
-    page.counter(
+    page.add_counter(
         "souk_partitioned_tasks_total",
         "Operators that several devices shared.",
         report.partitioned_tasks,
     );
-    page.counter(
+    page.add_counter(
         "souk_joined_bytes_total",
         "Bytes copied to put parts of shared operators together.",
         report.joined_bytes,
     );
-    memories(page, report);
+    add_memories(page, report);
 }
 
 /// A figure of a device: its name, its help, and its value in a report.
@@ -192,12 +192,12 @@ const OF_DEVICES: [DeviceFigure; 6] = [
     (
         "souk_device_busy_seconds_total",
         "Time spent computing.",
-        |it| seconds(it.busy_micros),
+        |it| to_seconds(it.busy_micros),
     ),
     (
         "souk_device_transfer_seconds_total",
         "Time in which weights or tensors were on their way to it or from it.",
-        |it| seconds(it.transfer_micros),
+        |it| to_seconds(it.transfer_micros),
     ),
     (
         "souk_device_in_bytes_total",
@@ -211,9 +211,9 @@ const OF_DEVICES: [DeviceFigure; 6] = [
     ),
 ];
 
-fn devices(page: &mut Page, report: &Report) {
+fn add_devices(page: &mut Page, report: &Report) {
     for (name, help, figure) in OF_DEVICES {
-        let mut family = page.family(Kind::Counter, name, help);
+        let mut family = page.add_family(Kind::Counter, name, help);
         for (device, done) in &report.devices {
             let emulated = if done.emulated { "true" } else { "false" };
             let labels = [
@@ -221,11 +221,11 @@ fn devices(page: &mut Page, report: &Report) {
                 ("kind", done.kind.as_str()),
                 ("emulated", emulated),
             ];
-            family.put(&labels, figure(done));
+            family.add_figure(&labels, figure(done));
         }
     }
     let help = "Time of leases in which a device did not compute, and why.";
-    let mut idle = page.family(Kind::Counter, "souk_device_idle_seconds_total", help);
+    let mut idle = page.add_family(Kind::Counter, "souk_device_idle_seconds_total", help);
     for (device, done) in &report.devices {
         let causes = [
             ("data", done.idle.data_micros),
@@ -233,22 +233,22 @@ fn devices(page: &mut Page, report: &Report) {
             ("nothing_to_do", done.idle.nothing_to_do_micros),
         ];
         for (cause, micros) in causes {
-            idle.put(
+            idle.add_figure(
                 &[("device", device.as_str()), ("cause", cause)],
-                seconds(micros),
+                to_seconds(micros),
             );
         }
     }
     let help = "Energy, by a meter or from a description of the device.";
-    let mut joules = page.family(Kind::Counter, "souk_device_joules_total", help);
+    let mut joules = page.add_family(Kind::Counter, "souk_device_joules_total", help);
     for (device, done) in &report.devices {
         let Some(energy) = done.energy else { continue };
         joules
-            .put(
+            .add_figure(
                 &[("device", device.as_str()), ("source", "meter")],
                 energy.measured_joules,
             )
-            .put(
+            .add_figure(
                 &[("device", device.as_str()), ("source", "description")],
                 energy.modelled_joules,
             );
@@ -328,11 +328,11 @@ const OF_MEMORIES: [MemoryFigure; 11] = [
     ),
 ];
 
-fn memories(page: &mut Page, report: &Report) {
+fn add_memories(page: &mut Page, report: &Report) {
     for (kind, name, help, figure) in OF_MEMORIES {
-        let mut family = page.family(kind, name, help);
+        let mut family = page.add_family(kind, name, help);
         for (place, held) in &report.memory {
-            family.put(&[("place", place.as_str())], figure(held));
+            family.add_figure(&[("place", place.as_str())], figure(held));
         }
     }
 }

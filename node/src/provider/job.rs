@@ -66,7 +66,7 @@ impl Job {
     }
 
     /// Returns the suffix of a name in a trace, which distinguishes requests.
-    pub(super) fn title(&self, request: Option<u32>) -> String {
+    pub(super) fn trace_suffix(&self, request: Option<u32>) -> String {
         match request.filter(|_| !self.alone) {
             Some(request) => format!(", request {request}"),
             None => String::new(),
@@ -79,17 +79,17 @@ impl Job {
     }
 
     /// Notes that a run begins: until then the device waited for its inputs.
-    pub(super) fn begins(&mut self, label: &str, request: u32) {
+    pub(super) fn on_run_begin(&mut self, label: &str, request: u32) {
         self.at_work += 1;
         if let Some(since) = self.idle_since.take() {
-            let name = format!("inputs{}", self.title(Some(request)));
+            let name = format!("inputs{}", self.trace_suffix(Some(request)));
             self.timeline
-                .push(span(label, name, SpanKind::Wait, (since, unix_us())));
+                .push(network_span(label, name, SpanKind::Wait, since, unix_us()));
         }
     }
 
     /// Notes that a run has ended, with its report if it succeeded.
-    pub(super) fn ended(&mut self, ran: Option<(Report, Timeline, u64)>) {
+    pub(super) fn on_run_end(&mut self, ran: Option<(Report, Timeline, u64)>) {
         self.at_work = self.at_work.saturating_sub(1);
         if self.at_work == 0 {
             self.idle_since = Some(unix_us());
@@ -106,7 +106,7 @@ impl Job {
     }
 
     /// Adds traffic that arrived over the network.
-    pub(super) fn came(&mut self, moved: PeerTraffic) {
+    pub(super) fn add_traffic(&mut self, moved: PeerTraffic) {
         let same = |known: &&mut PeerTraffic| known.from == moved.from && known.what == moved.what;
         match self.moved.iter_mut().find(same) {
             Some(known) => {
@@ -123,7 +123,7 @@ impl Job {
     }
 
     /// Returns the report of the whole lease, and the bytes of its outputs.
-    pub(super) fn shown(self) -> (LeaseReport, u64) {
+    pub(super) fn into_report(self) -> (LeaseReport, u64) {
         let mut report = self.report.unwrap_or_default();
         // The timeline includes the transfers over the network.
         report.read_times(&self.timeline);
@@ -137,7 +137,13 @@ impl Job {
 }
 
 /// Returns the span of something that the network did.
-pub(super) fn span(label: &str, name: String, kind: SpanKind, (start, end): (u64, u64)) -> Span {
+pub(super) fn network_span(
+    label: &str,
+    name: String,
+    kind: SpanKind,
+    start: u64,
+    end: u64,
+) -> Span {
     Span {
         device: label.to_owned(),
         lane: "network".to_owned(),
@@ -165,7 +171,7 @@ struct Runs {
 
 impl JudgedRuns {
     /// Adds a run of a graph: its work, if known, and the time that it took.
-    pub(super) fn ran(&mut self, graph: ContentId, takes: Option<GraphWork>, busy: Duration) {
+    pub(super) fn add_run(&mut self, graph: ContentId, takes: Option<GraphWork>, busy: Duration) {
         let runs = self.runs.entry(graph);
         runs.or_insert(Runs { count: 0, takes }).count += 1;
         self.busy += busy;
@@ -173,10 +179,10 @@ impl JudgedRuns {
 
     /// Returns the device time of all runs by other figures; none if a graph does not state its
     /// work.
-    pub(super) fn promised(&self, stated: &Resources) -> Option<Duration> {
+    pub(super) fn expected_time(&self, stated: &Resources) -> Option<Duration> {
         let runs = self.runs.values();
         runs.map(|runs| {
-            let one = stated::expected(stated, runs.takes.as_ref()?)?;
+            let one = stated::expected_time(stated, runs.takes.as_ref()?)?;
             Some(one.saturating_mul(runs.count))
         })
         .sum()
@@ -186,7 +192,7 @@ impl JudgedRuns {
 /// Returns the device time of one run by the figures of an ask: the buyer's figure, unless it
 /// contradicts the graph. A buyer that states too little work could otherwise make an honest
 /// provider certify that it is slow.
-pub(super) fn believed(own: Duration, told: Duration) -> Duration {
+pub(super) fn plausible_time(own: Duration, told: Duration) -> Duration {
     let near = own.mul_f64(1.0 - DOUBT)..=own.mul_f64(1.0 + DOUBT);
     if near.contains(&told) { told } else { own }
 }
@@ -206,19 +212,19 @@ mod tests {
         let images = npy::read(&Bytes::from_static(IMAGES)).unwrap();
         let shape = ("images".to_owned(), images.dtype(), images.dims().to_vec());
         let stated = crate::provider::tests::resources();
-        let graph = ContentId::of(MODEL);
-        let takes = GraphWork::of(Bytes::from_static(MODEL), &[shape]);
+        let graph = ContentId::for_content(MODEL);
+        let takes = GraphWork::from_model(Bytes::from_static(MODEL), &[shape]);
         assert!(takes.is_some());
         let mut judged = JudgedRuns::default();
         for takes in [takes, None, None] {
-            judged.ran(graph, takes, Duration::from_millis(10));
+            judged.add_run(graph, takes, Duration::from_millis(10));
         }
-        let all = judged.promised(&stated);
+        let all = judged.expected_time(&stated);
         let own = all.unwrap() / 3;
         assert!(own > Duration::from_micros(100), "{own:?}");
-        assert_eq!(believed(own, own.mul_f64(1.02)), own.mul_f64(1.02));
+        assert_eq!(plausible_time(own, own.mul_f64(1.02)), own.mul_f64(1.02));
         for wrong in [Duration::ZERO, own / 1_000, own.mul_f64(0.8), own * 2] {
-            assert_eq!(believed(own, wrong), own);
+            assert_eq!(plausible_time(own, wrong), own);
         }
     }
 }

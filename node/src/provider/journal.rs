@@ -1,8 +1,8 @@
 //! A provider's journal: the leases that it began, their usage, and their payments.
 //!
-//! A line is durable before the action that it announces: a lease is in the journal before its work
-//! begins, so that after a crash the provider settles it or gives it back, and never runs it twice.
-//! If the market disagrees, the market is right: the journal says what to ask it.
+//! A line must be durable before the action that it announces: a lease is in the journal before its
+//! work begins, so that after a crash the provider can settle it or give it back, and never runs it
+//! twice. If the market disagrees, the market is right: the journal says what to ask it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -100,7 +100,7 @@ impl History {
     /// If the file cannot be read or is not a journal.
     pub fn read(home: &Path) -> Result<History, FactLogError> {
         match FactLog::read(&home.join(JOURNAL_FILE), JOURNAL_FORMAT) {
-            Ok(facts) => Ok(History::of(facts)),
+            Ok(facts) => Ok(History::from_facts(facts)),
             Err(FactLogError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(History::default())
             }
@@ -108,14 +108,14 @@ impl History {
         }
     }
 
-    fn of(facts: Vec<Fact>) -> History {
+    fn from_facts(facts: Vec<Fact>) -> History {
         let mut history = History::default();
-        facts.into_iter().for_each(|fact| history.take(fact));
+        facts.into_iter().for_each(|fact| history.apply_fact(fact));
         history
     }
 
     /// Returns the leases that the provider has not seen closed.
-    pub fn open(&self) -> impl Iterator<Item = (LeaseId, &Entry)> {
+    pub fn open_leases(&self) -> impl Iterator<Item = (LeaseId, &Entry)> {
         let open = self
             .leases
             .iter()
@@ -124,19 +124,19 @@ impl History {
     }
 
     /// Returns the number of closed leases.
-    pub fn closed(&self) -> u64 {
+    pub fn closed_count(&self) -> u64 {
         let closed = self.leases.values().filter(|entry| entry.closed.is_some());
         self.before.leases + closed.count() as u64
     }
 
     /// Returns the sum of all payments.
-    pub fn earned(&self) -> Credits {
+    pub fn total_earned(&self) -> Credits {
         let paid = self.leases.values().filter_map(|entry| entry.closed?.paid);
         let sum = paid.fold(self.before.paid.0, |sum, paid| sum.saturating_add(paid.0));
         Credits(sum)
     }
 
-    fn take(&mut self, fact: Fact) {
+    fn apply_fact(&mut self, fact: Fact) {
         let of = match &fact {
             Fact::Before(before) => {
                 self.before = *before;
@@ -191,8 +191,8 @@ impl History {
     }
 
     /// Returns the past that a restarted provider must know.
-    pub(super) fn past(&self) -> Past {
-        let mut past = Past::fold(self.open.values().flatten().cloned());
+    pub(super) fn fold_past(&self) -> Past {
+        let mut past = Past::from_facts(self.open.values().flatten().cloned());
         past.up_to = self.before.up_to;
         for (lease, entry) in &self.leases {
             let closed = PastLease {
@@ -205,16 +205,16 @@ impl History {
     }
 
     /// Returns the numbers of open and closed leases, and the sum of all payments.
-    fn sums(&self) -> Sums {
+    fn lease_sums(&self) -> Sums {
         Sums {
-            open: self.open().count(),
-            closed: self.closed(),
-            earned: self.earned(),
+            open: self.open_leases().count(),
+            closed: self.closed_count(),
+            earned: self.total_earned(),
         }
     }
 
     /// Sums up the oldest leases if there are too many, up to the first open one.
-    fn shorten(&mut self) -> bool {
+    fn compact_oldest(&mut self) -> bool {
         let before = self.before;
         while self.leases.len() > CLOSED_KEPT {
             let Some(first) = self.leases.first_entry() else {
@@ -235,7 +235,7 @@ impl History {
     }
 
     /// Returns lines with the same content.
-    fn facts(&self) -> Vec<Fact> {
+    fn to_facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::Before(self.before)];
         for (lease, entry) in &self.leases {
             if let Some(open) = self.open.get(lease) {
@@ -270,19 +270,21 @@ impl History {
 
 impl Journal {
     /// Opens the journal of a folder and sums up old leases.
-    pub(super) fn open(home: &Path) -> Result<Journal, FactLogError> {
-        let (mut log, facts) = FactLog::open(&home.join(JOURNAL_FILE), JOURNAL_FORMAT)?;
-        let mut history = History::of(facts);
-        if history.shorten() {
-            log.replace(&history.facts())?;
+    pub(super) fn open_folder(home: &Path) -> Result<Journal, FactLogError> {
+        let (mut log, facts) = FactLog::open_log(&home.join(JOURNAL_FILE), JOURNAL_FORMAT)?;
+        let mut history = History::from_facts(facts);
+        if history.compact_oldest() {
+            log.replace_facts(&history.to_facts())?;
         }
         Ok(Journal { log, history })
     }
 
     /// Writes facts; they are durable when this returns.
     fn write(&mut self, facts: Vec<Fact>) -> Result<(), FactLogError> {
-        self.log.append(&facts)?;
-        facts.into_iter().for_each(|fact| self.history.take(fact));
+        self.log.append_facts(&facts)?;
+        facts
+            .into_iter()
+            .for_each(|fact| self.history.apply_fact(fact));
         Ok(())
     }
 
@@ -292,13 +294,13 @@ impl Journal {
 
     /// Starts a thread that writes everything that waits with one sync. It ends when its handle is
     /// dropped.
-    pub(super) fn start(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
-        let (sums, told) = watch::channel(self.history.sums());
-        let writer = FactWriter::start(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
+    pub(super) fn start_writer(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
+        let (sums, told) = watch::channel(self.history.lease_sums());
+        let writer = FactWriter::start_thread(move |waiting: Vec<(Ticket, Vec<Fact>)>| {
             let (tickets, facts): (Vec<Ticket>, Vec<Vec<Fact>>) = waiting.into_iter().unzip();
             let done = self.write(facts.concat());
             let written = done.map_err(|error| error.to_string());
-            sums.send_replace(self.history.sums());
+            sums.send_replace(self.history.lease_sums());
             let tell = |ticket| (ticket, written.clone());
             tickets.into_iter().map(tell).collect()
         });
@@ -309,7 +311,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::facts::lines;
+    use crate::folder::facts::format_lines;
 
     fn began(lease: u64) -> Fact {
         Fact::Began {
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn what_was_written_is_known_at_the_next_start() {
         let home = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(home.path()).unwrap();
+        let mut journal = Journal::open_folder(home.path()).unwrap();
         let usage = DeviceMicros(7);
         let ran = Fact::Ran {
             lease: LeaseId(1),
@@ -344,32 +346,38 @@ mod tests {
         journal
             .write(vec![began(1), ran.clone(), began(2)])
             .unwrap();
-        let past = journal.history().past();
-        assert_eq!(past, Past::fold([began(1), ran, began(2)]));
+        let past = journal.history().fold_past();
+        assert_eq!(past, Past::from_facts([began(1), ran, began(2)]));
         journal.write(vec![closed(1, 30)]).unwrap();
-        let past = journal.history().past();
+        let past = journal.history().fold_past();
         assert_eq!(past.leases[&LeaseId(1)].state, PastState::Closed);
         let history = journal.history().clone();
         drop(journal);
-        assert_eq!(Journal::open(home.path()).unwrap().history(), &history);
+        assert_eq!(
+            Journal::open_folder(home.path()).unwrap().history(),
+            &history
+        );
         let history = History::read(home.path()).unwrap();
-        let open: Vec<LeaseId> = history.open().map(|(lease, _)| lease).collect();
+        let open: Vec<LeaseId> = history.open_leases().map(|(lease, _)| lease).collect();
         assert_eq!(open, [LeaseId(2)]);
-        assert_eq!((history.closed(), history.earned()), (1, Credits(30)));
+        assert_eq!(
+            (history.closed_count(), history.total_earned()),
+            (1, Credits(30))
+        );
         assert_eq!(history.leases[&LeaseId(1)].usage, Some(usage));
     }
 
     #[tokio::test]
     async fn what_is_said_to_be_put_down_is_on_the_disk_in_its_order() {
         let home = tempfile::tempdir().unwrap();
-        let journal = Journal::open(home.path()).unwrap();
-        let (mut writer, sums) = journal.start();
+        let journal = Journal::open_folder(home.path()).unwrap();
+        let (mut writer, sums) = journal.start_writer();
         for number in 1..=9 {
             let facts = vec![began(number), closed(number, 5)];
-            writer.put(Ticket(number), facts).unwrap();
+            writer.submit_write(Ticket(number), facts).unwrap();
         }
         for number in 1..=9 {
-            assert_eq!(writer.answer().await, (Ticket(number), Ok(Ok(()))));
+            assert_eq!(writer.next_answer().await, (Ticket(number), Ok(Ok(()))));
             let history = History::read(home.path()).unwrap();
             assert!(history.leases.contains_key(&LeaseId(number)));
         }
@@ -386,7 +394,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let line = serde_json::to_string(&began(1)).unwrap() + "\n";
         std::fs::write(home.path().join(JOURNAL_FILE), line).unwrap();
-        let refused = Journal::open(home.path()).unwrap_err();
+        let refused = Journal::open_folder(home.path()).unwrap_err();
         assert!(matches!(refused, FactLogError::Format { found: None, .. }));
     }
 
@@ -395,14 +403,14 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let leases = 1..=CLOSED_KEPT as u64 + 5;
         let facts = leases.flat_map(|lease| [began(lease), closed(lease, 2)]);
-        let text = lines(JOURNAL_FORMAT, 1, &facts.collect::<Vec<Fact>>());
+        let text = format_lines(JOURNAL_FORMAT, 1, &facts.collect::<Vec<Fact>>());
         std::fs::write(home.path().join(JOURNAL_FILE), text).unwrap();
         let before = History::read(home.path()).unwrap();
-        let journal = Journal::open(home.path()).unwrap();
+        let journal = Journal::open_folder(home.path()).unwrap();
         assert_eq!(journal.history().leases.len(), CLOSED_KEPT);
-        assert_eq!(journal.history().earned(), before.earned());
-        assert_eq!(journal.history().closed(), before.closed());
-        assert_eq!(journal.history().past().up_to, LeaseId(5));
+        assert_eq!(journal.history().total_earned(), before.total_earned());
+        assert_eq!(journal.history().closed_count(), before.closed_count());
+        assert_eq!(journal.history().fold_past().up_to, LeaseId(5));
         assert_eq!(&History::read(home.path()).unwrap(), journal.history());
     }
 }

@@ -129,19 +129,23 @@ impl Live {
     }
 
     /// Returns the last sample.
-    pub(super) fn last(&self) -> LiveFigures {
+    pub(super) fn last_figures(&self) -> LiveFigures {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
     }
 
     /// Samples each device.
-    fn look(&self, now_ms: u64) -> LiveFigures {
-        let mut devices: Vec<LiveDevice> = self.watched.iter().map(WatchedDevice::look).collect();
-        let lost = self.runner.as_ref().map(|runner| runner.lost());
+    fn sample_devices(&self, now_ms: u64) -> LiveFigures {
+        let mut devices: Vec<LiveDevice> = self
+            .watched
+            .iter()
+            .map(WatchedDevice::sample_device)
+            .collect();
+        let lost = self.runner.as_ref().map(|runner| runner.lost_devices());
         for lost in lost.unwrap_or_default() {
             let known = devices.iter_mut().find(|it| it.device == lost.device);
             if let Some(device) = known {
-                device.lost = Some(told(&lost));
+                device.lost = Some(describe_lost(&lost));
             }
         }
         let figures = LiveFigures {
@@ -156,7 +160,7 @@ impl Live {
 }
 
 impl WatchedDevice {
-    fn look(&self) -> LiveDevice {
+    fn sample_device(&self) -> LiveDevice {
         let (utilisation, free) = match &self.source {
             Source::Device(device) => {
                 // If the size of a memory is unknown, so is its free part.
@@ -179,7 +183,7 @@ impl WatchedDevice {
 }
 
 /// Describes a lost device to the owner.
-fn told(lost: &LostDevice) -> String {
+fn describe_lost(lost: &LostDevice) -> String {
     let next = match lost.is_out {
         true => "it stays out until the provider starts again",
         false => "it is tried again",
@@ -206,7 +210,7 @@ fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
 }
 
 /// Samples the devices every few seconds, for ever.
-pub(super) async fn keep(provider: &Arc<Provider>) {
+pub(super) async fn sample_forever(provider: &Arc<Provider>) {
     loop {
         let told = provider.clone();
         let looked = tokio::task::spawn_blocking(move || {
@@ -215,7 +219,7 @@ pub(super) async fn keep(provider: &Arc<Provider>) {
                 tracing::info!("what the devices take is learned anew, as its owner asked");
             }
             told.seen.save();
-            let figures = told.live.look(unix_ms());
+            let figures = told.live.sample_devices(unix_ms());
             config::write(&told.home.join(LIVE_FILE), &figures)
         });
         if let Err(error) = looked.await.expect("asking a device does not panic") {
@@ -236,12 +240,12 @@ mod tests {
     use souk_scheduler::planning::Objective;
 
     use super::*;
-    use crate::device::group::{Between, crew};
-    use crate::device::open;
+    use crate::device::group::{Between, build_runner};
+    use crate::device::open_devices;
     use crate::folder::config::{DeviceChoice, Manner};
 
     fn live(choice: &DeviceChoice) -> Live {
-        let device = open(choice, Some(1)).unwrap().remove(0);
+        let device = open_devices(choice, Some(1)).unwrap().remove(0);
         let store = Arc::new(Store::in_memory(1 << 20));
         let runner = Runner::new("p", device, store, Arc::new(|| UnixMicros(0)));
         Live::new(&Executor::Here(Arc::new(runner)), "p", &[])
@@ -249,10 +253,14 @@ mod tests {
 
     #[test]
     fn a_device_that_does_nothing_is_idle_and_all_its_memory_is_free() {
-        let live = live(&DeviceChoice::emulated("nvidia-h100-sxm"));
-        assert_eq!(live.last(), LiveFigures::default(), "nobody has asked");
-        let figures = live.look(7);
-        assert_eq!(live.last(), figures);
+        let live = live(&DeviceChoice::new_emulated("nvidia-h100-sxm"));
+        assert_eq!(
+            live.last_figures(),
+            LiveFigures::default(),
+            "nobody has asked"
+        );
+        let figures = live.sample_devices(7);
+        assert_eq!(live.last_figures(), figures);
         let memory = live.watched[0].profile.memory.bytes;
         assert!(memory > 1 << 30);
         assert_eq!(
@@ -279,11 +287,12 @@ mod tests {
             },
         };
         let group = DeviceChoice::Group(vec![choice(1.0), choice(1.0)]);
-        let devices = open(&group, Some(1)).unwrap();
+        let devices = open_devices(&group, Some(1)).unwrap();
         let store = Arc::new(Store::in_memory(1 << 20));
         let (between, clock): (_, Arc<Clock>) =
             (Between::Folder(home.path()), Arc::new(|| UnixMicros(0)));
-        let runner = crew((between, Objective::Fastest), "p", devices, &store, clock).unwrap();
+        let runner =
+            build_runner(between, Objective::Fastest, "p", devices, &store, clock).unwrap();
         let model = include_bytes!("../../../testnet/models/digits/digits.onnx");
         let images = include_bytes!("../../../testnet/models/digits/images.npy");
         let images = npy::read(&Bytes::from_static(images)).unwrap();
@@ -295,12 +304,17 @@ mod tests {
         };
         let executor = Executor::Here(Arc::new(runner));
         let live = Live::new(&executor, "p", &[]);
-        assert!(live.look(7).devices.iter().all(|it| it.lost.is_none()));
+        assert!(
+            live.sample_devices(7)
+                .devices
+                .iter()
+                .all(|it| it.lost.is_none())
+        );
         let Executor::Here(runner) = &executor else {
             unreachable!("it was just made");
         };
         runner.run(&task).unwrap_err();
-        let figures = live.look(8);
+        let figures = live.sample_devices(8);
         let lost: Vec<&String> = figures.devices.iter().flat_map(|it| &it.lost).collect();
         assert!(!lost.is_empty(), "{figures:?}");
         let is_told = |lost: &&String| lost.contains("as configured") && lost.contains("again");
@@ -309,17 +323,18 @@ mod tests {
 
     #[test]
     fn of_a_memory_of_unknown_size_nothing_is_said() {
-        let mut live = live(&DeviceChoice::emulated("nvidia-h100-sxm"));
+        let mut live = live(&DeviceChoice::new_emulated("nvidia-h100-sxm"));
         live.watched[0].profile.memory.bytes = 0;
-        assert_eq!(live.look(7).devices[0].memory_free_bytes, None);
+        assert_eq!(live.sample_devices(7).devices[0].memory_free_bytes, None);
         live.watched[0].source = Source::Nobody;
-        assert_eq!(live.look(8).devices[0].utilisation, None);
+        assert_eq!(live.sample_devices(8).devices[0].utilisation, None);
     }
 
     #[test]
     fn what_was_told_long_ago_is_told_no_more() {
         let home = tempfile::tempdir().unwrap();
-        let figures = live(&DeviceChoice::emulated("nvidia-h100-sxm")).look(1_000_000);
+        let figures =
+            live(&DeviceChoice::new_emulated("nvidia-h100-sxm")).sample_devices(1_000_000);
         config::write(&home.path().join(LIVE_FILE), &figures).unwrap();
         let read = |now_ms| LiveFigures::read(home.path(), now_ms);
         assert_eq!(read(1_030_000), Some(figures));

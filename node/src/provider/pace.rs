@@ -93,7 +93,7 @@ impl Pace {
     }
 
     /// Sets the devices and the objective that they minimise.
-    pub(super) fn of(self, devices: &[Profile], objective: Objective) -> Pace {
+    pub(super) fn with_devices(self, devices: &[Profile], objective: Objective) -> Pace {
         let one = match devices {
             [one] => Some(one.model.clone()),
             _ => None,
@@ -120,7 +120,7 @@ impl Pace {
 
     /// Forgets the shares that jobs got: the device again has its measured speed.
     pub(super) fn begin_anew(&self) {
-        let mut inner = self.inner();
+        let mut inner = self.lock_inner();
         inner.recent.clear();
         inner.measured = Some(inner.first);
         inner.is_anew = true;
@@ -128,13 +128,13 @@ impl Pace {
 
     /// Notes that a job has ended, so there may be new figures.
     pub(super) fn on_job(&self) {
-        self.inner().has_news = true;
+        self.lock_inner().has_news = true;
     }
 
     /// Records a job: the duration expected from the peak and the known times of its kinds of work,
     /// and the duration it took.
-    pub(super) fn note(&self, expected: Duration, took: Duration) {
-        let mut inner = self.inner();
+    pub(super) fn record_job(&self, expected: Duration, took: Duration) {
+        let mut inner = self.lock_inner();
         inner.has_news = true;
         let got = expected.as_secs_f64() / took.as_secs_f64().max(1e-9);
         if inner.recent.len() == JOBS_MAX {
@@ -149,28 +149,28 @@ impl Pace {
     /// Returns whether the advertised speed no longer matches the speed that jobs get, by the known
     /// times of each kind of work.
     pub(super) fn has_changed(&self, known: Times) -> bool {
-        let inner = self.inner();
-        let (due, advertised) = (inner.due(known), inner.advertised);
+        let inner = self.lock_inner();
+        let (due, advertised) = (inner.next_speed(known), inner.advertised);
         Work::ALL.iter().any(|&work| {
-            let change = due.times(work) / advertised.times(work);
+            let change = due.time_factor(work) / advertised.time_factor(work);
             !(1.0 - CHANGE..=1.0 + CHANGE).contains(&change)
         })
     }
 
     /// Returns the advertised share of the peak.
-    pub(super) fn share(&self) -> f64 {
-        self.inner().advertised.share
+    pub(super) fn advertised_share(&self) -> f64 {
+        self.lock_inner().advertised.share
     }
 
     /// Returns the speed to advertise next, by the known times of each kind of work.
-    pub(super) fn due(&self, known: Times) -> Speed {
-        self.inner().due(known)
+    pub(super) fn next_speed(&self, known: Times) -> Speed {
+        self.lock_inner().next_speed(known)
     }
 
     /// Notes that the book now has this speed, so jobs are judged by it. You must not pass a speed
     /// that the book refused, because a buyer may have bought the earlier ask at that moment.
-    pub(super) fn advertise(&self, speed: Speed) {
-        let mut inner = self.inner();
+    pub(super) fn set_advertised(&self, speed: Speed) {
+        let mut inner = self.lock_inner();
         if inner.advertised != speed {
             inner.has_news = false;
         }
@@ -181,15 +181,15 @@ impl Pace {
     /// Returns whether an ask of this run states the advertised speed. A lease that a buyer bought
     /// in an earlier run was bought by other figures.
     pub(super) fn is_placed(&self) -> bool {
-        self.inner().is_placed
+        self.lock_inner().is_placed
     }
 
     /// Returns the advertised speed.
-    pub(super) fn advertised(&self) -> Speed {
-        self.inner().advertised
+    pub(super) fn advertised_speed(&self) -> Speed {
+        self.lock_inner().advertised
     }
 
-    fn inner(&self) -> MutexGuard<'_, PaceState> {
+    fn lock_inner(&self) -> MutexGuard<'_, PaceState> {
         // No code here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +199,7 @@ impl PaceState {
     /// Returns the speed to advertise next. Each kind of work takes its known time, and longer by
     /// the excess of most recent jobs, or of the first measurement while that may count for more.
     /// It moves by at most one step from the advertised speed, and only after another job.
-    fn due(&self, known: Times) -> Speed {
+    fn next_speed(&self, known: Times) -> Speed {
         if self.is_anew {
             return Speed {
                 share: self.first,
@@ -216,7 +216,7 @@ impl PaceState {
         let known = of_each(known);
         let times: [f64; 3] = std::array::from_fn(|place| {
             let due = (known[place].max(1.0) / least).max(1.0 / first);
-            let now = self.advertised.times(Work::ALL[place]);
+            let now = self.advertised.time_factor(Work::ALL[place]);
             // A job that beat the advertised speed never worsens it, whatever the earlier jobs got.
             let is_good = last.is_some_and(|got| known[place].max(1.0) / got < now);
             let most = if is_good { now } else { now * STEP_MAX };
@@ -234,7 +234,7 @@ impl PaceState {
 
 impl Speed {
     /// Returns a device of the peak, slowed by the known times of each kind of work.
-    pub(super) fn usual(known: Times) -> Speed {
+    pub(super) fn from_times(known: Times) -> Speed {
         let beyond = of_each(known).map(|known| (known - 1.0).max(0.0) * 100.0);
         Speed {
             share: 1.0,
@@ -243,12 +243,12 @@ impl Speed {
     }
 
     /// Returns the time of a kind of work as a multiple of its time at the peak.
-    fn times(&self, work: Work) -> f64 {
-        (1.0 + f64::from(self.slowness.of(work)) / 100.0) / self.share
+    fn time_factor(&self, work: Work) -> f64 {
+        (1.0 + f64::from(self.slowness.for_work(work)) / 100.0) / self.share
     }
 
     /// Returns the speed as it is stored over restarts.
-    pub(super) fn stated(&self) -> StatedSpeed {
+    pub(super) fn stated_speed(&self) -> StatedSpeed {
         StatedSpeed {
             share: self.share,
             slowness: self.slowness.0,
@@ -257,11 +257,11 @@ impl Speed {
 
     /// Returns the resources of a device of this peak at this speed: every planned time becomes
     /// longer.
-    pub(super) fn of(&self, peak: &Resources) -> Resources {
+    pub(super) fn scale_resources(&self, peak: &Resources) -> Resources {
         let of = |figure: u64| (figure as f64 * self.share) as u64;
         let mut resources = peak.clone();
         for dtype in Dtype::ALL {
-            let figure = of(peak.throughput.of(dtype));
+            let figure = of(peak.throughput.for_dtype(dtype));
             resources.throughput = resources.throughput.with(dtype, figure);
         }
         resources.memory_bandwidth = of(peak.memory_bandwidth);
@@ -273,14 +273,16 @@ impl Speed {
 
 impl Provider {
     /// Returns the device for sale, as its asks state it.
-    pub fn resources(&self) -> Resources {
-        self.pace.advertised().of(&self.peak())
+    pub fn advertised_resources(&self) -> Resources {
+        self.pace
+            .advertised_speed()
+            .scale_resources(&self.peak_resources())
     }
 
     /// Returns the device's best performance, and the work that it has refused.
-    pub(super) fn peak(&self) -> Resources {
+    pub(super) fn peak_resources(&self) -> Resources {
         Resources {
-            refused: self.refusals.told(),
+            refused: self.refusals.refused_nodes(),
             ..self.peak.clone()
         }
     }
@@ -299,7 +301,7 @@ impl Provider {
             Some(model) if !self.peak.emulated => self.seen.slowness(&self.label, model),
             _ => Times::default(),
         };
-        known.each(self.terms.leases().0)
+        known.per_part(self.terms.lease_count().0)
     }
 }
 
@@ -337,36 +339,36 @@ mod tests {
     fn settled(pace: &Pace, known: Times) -> Speed {
         for _ in 0..10 {
             pace.on_job();
-            pace.advertise(pace.due(known));
+            pace.set_advertised(pace.next_speed(known));
         }
-        pace.advertised()
+        pace.advertised_speed()
     }
 
     #[test]
     fn a_job_moves_what_is_advertised_by_a_step_and_ten_good_ones_undo_what_three_did() {
         let pace = Pace::new(1.0);
-        let before = pace.advertised();
+        let before = pace.advertised_speed();
         let spoilt = Times {
             other: 1e5,
             ..NOTHING
         };
         for job in 1..=3 {
-            pace.note(ms(1), ms(100_000));
+            pace.record_job(ms(1), ms(100_000));
             for _ in 0..5 {
                 // However often the market is looked at before the next job.
-                pace.advertise(pace.due(spoilt));
+                pace.set_advertised(pace.next_speed(spoilt));
             }
-            let times = Work::ALL.map(|work| pace.advertised().times(work));
+            let times = Work::ALL.map(|work| pace.advertised_speed().time_factor(work));
             // Shares are told in hundredths, so a step may be a little longer.
             let most = STEP_MAX.powi(job) * 1.04;
             assert!(times.iter().all(|times| *times <= most), "{job}: {times:?}");
         }
-        assert!(pace.has_changed(NOTHING) || pace.advertised() != before);
+        assert!(pace.has_changed(NOTHING) || pace.advertised_speed() != before);
         for _ in 0..10 {
-            pace.note(ms(100), ms(100));
-            pace.advertise(pace.due(NOTHING));
+            pace.record_job(ms(100), ms(100));
+            pace.set_advertised(pace.next_speed(NOTHING));
         }
-        assert_eq!(pace.advertised(), before);
+        assert_eq!(pace.advertised_speed(), before);
     }
 
     #[test]
@@ -376,58 +378,69 @@ mod tests {
             slowness: [0, 50, 0],
         };
         let pace = Pace::new(0.8).begin_with(Some(stated));
-        assert_eq!(pace.due(NOTHING).stated(), stated);
+        assert_eq!(pace.next_speed(NOTHING).stated_speed(), stated);
         pace.begin_anew();
-        assert_eq!(pace.due(NOTHING), Pace::new(0.8).advertised());
+        assert_eq!(pace.next_speed(NOTHING), Pace::new(0.8).advertised_speed());
     }
 
     #[test]
     fn what_is_advertised_is_the_least_that_jobs_got_of_late() {
         let pace = Pace::new(1.0);
-        pace.note(ms(100), ms(200));
+        pace.record_job(ms(100), ms(200));
         assert!(pace.has_changed(NOTHING));
         let peak = resources();
         assert_eq!(
-            pace.advertised().of(&peak),
+            pace.advertised_speed().scale_resources(&peak),
             peak,
             "not before it is in the book"
         );
         assert!(!pace.is_placed());
         let next = settled(&pace, NOTHING);
-        let half = pace.advertised().of(&peak);
-        assert_eq!(half, next.of(&peak));
+        let half = pace.advertised_speed().scale_resources(&peak);
+        assert_eq!(half, next.scale_resources(&peak));
         assert!(pace.is_placed());
         assert_eq!(half.memory_bandwidth, peak.memory_bandwidth / 2);
         assert_eq!(half.launch_overhead_ns, peak.launch_overhead_ns * 2);
         assert!(!pace.has_changed(NOTHING));
-        pace.note(ms(100), ms(200));
+        pace.record_job(ms(100), ms(200));
         assert!(
             !pace.has_changed(NOTHING),
             "an honest device stays where it is"
         );
         for _ in 0..JOBS_MAX {
-            pace.note(ms(100), ms(50));
+            pace.record_job(ms(100), ms(50));
         }
         assert!(
             pace.has_changed(NOTHING),
             "a machine that is free again says so"
         );
-        assert_eq!(settled(&pace, NOTHING).of(&peak), peak);
+        assert_eq!(settled(&pace, NOTHING).scale_resources(&peak), peak);
     }
 
     #[test]
     fn no_measurement_makes_a_device_faster_than_its_peak_or_stops_it() {
         let peak = resources();
-        assert_eq!(Pace::new(7.0).advertised().of(&peak), peak);
+        assert_eq!(
+            Pace::new(7.0).advertised_speed().scale_resources(&peak),
+            peak
+        );
         let slow = Pace::new(0.0);
-        assert!(slow.advertised().of(&peak).memory_bandwidth > 0);
-        slow.note(Duration::ZERO, Duration::ZERO);
+        assert!(
+            slow.advertised_speed()
+                .scale_resources(&peak)
+                .memory_bandwidth
+                > 0
+        );
+        slow.record_job(Duration::ZERO, Duration::ZERO);
         assert!(!slow.has_changed(NOTHING));
         let quick = Times {
             product: 0.1,
             ..NOTHING
         };
-        assert_eq!(Pace::new(1.0).due(quick).of(&peak), peak);
+        assert_eq!(
+            Pace::new(1.0).next_speed(quick).scale_resources(&peak),
+            peak
+        );
     }
 
     #[test]
@@ -438,13 +451,13 @@ mod tests {
         };
         let pace = Pace::new(1.0);
         // Three times as long as by the peak was what it was known to take.
-        pace.note(ms(300), ms(300));
+        pace.record_job(ms(300), ms(300));
         assert!(pace.has_changed(known));
         let due = settled(&pace, known);
         assert_eq!((due.share, due.slowness.0), (1.0, [0, 200, 0]));
         assert!(!pace.has_changed(known));
         // On a busy machine all kinds are slower, and convolutions as many times as before.
-        pace.note(ms(300), ms(600));
+        pace.record_job(ms(300), ms(600));
         let due = settled(&pace, known);
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 200, 0]));
     }
@@ -453,7 +466,7 @@ mod tests {
     fn runs(operator: &str, times: f64) -> Vec<Measurement> {
         let work = Amount::default();
         let part = Part {
-            key: Key::of(operator, "", &work),
+            key: Key::for_work(operator, "", &work),
             count: 1,
             modelled: 0.1,
             prior: 1.0,
@@ -471,7 +484,7 @@ mod tests {
     fn what_is_quoted_follows_what_runs_of_a_kind_took() {
         let peak = resources();
         let quoted = |stated: &Resources, class| {
-            let offer = stated::offer(stated, Price(1_000));
+            let offer = stated::to_offer(stated, Price(1_000));
             let cost = Cost {
                 class,
                 dtype: Some(DType::F32),
@@ -483,11 +496,11 @@ mod tests {
         let kinds = [OperatorClass::Convolution, OperatorClass::Matmul];
         let before = kinds.map(|kind| quoted(&peak, kind));
         let home = tempfile::tempdir().unwrap();
-        let seen = DeviceCosts::open(home.path());
-        let graph = souk_memory::ContentId::of(b"a graph");
-        seen.learn(&runs("Conv", 3.0), &graph, 5);
-        seen.learn(&runs("MatMul", 1.0), &graph, 5);
-        let due = settled(&Pace::new(1.0), seen.slowness("p", "a model")).of(&peak);
+        let seen = DeviceCosts::load_or_default(home.path());
+        let graph = souk_memory::ContentId::for_content(b"a graph");
+        seen.learn_measurements(&runs("Conv", 3.0), &graph, 5);
+        seen.learn_measurements(&runs("MatMul", 1.0), &graph, 5);
+        let due = settled(&Pace::new(1.0), seen.slowness("p", "a model")).scale_resources(&peak);
         let after = kinds.map(|kind| quoted(&due, kind));
         assert!(
             (after[0] / before[0] - 3.0).abs() < 0.05,
@@ -504,6 +517,6 @@ mod tests {
         };
         let due = settled(&Pace::new(0.5), known);
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 50, 0]));
-        assert!((due.times(Work::Convolution) - 3.0).abs() < 0.01);
+        assert!((due.time_factor(Work::Convolution) - 3.0).abs() < 0.01);
     }
 }

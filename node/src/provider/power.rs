@@ -1,8 +1,8 @@
 //! Power limits that a provider requests while it sells: it sets them at its start and restores
 //! them when it stops.
 //!
-//! The provider first records the earlier limits durably in its folder, so that it restores them at
-//! its next start if it was killed.
+//! The provider must first record the earlier limits durably in its folder, so that it can restore
+//! them at its next start if it was killed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ pub(super) struct HeldLimits {
 
 impl HeldLimits {
     /// Restores the limits that an earlier run left changed, and sets limits of domains in watts.
-    pub(super) fn set(
+    pub(super) fn set_limits(
         home: &Path,
         wanted: &BTreeMap<String, u32>,
         find: Find,
@@ -63,13 +63,13 @@ impl HeldLimits {
             .map(found)
             .collect::<Result<_, PowerError>>()?;
         let before = |(domain, _): &(Box<dyn Domain>, f64)| {
-            Ok((domain.name().to_owned(), domain.limit()?.watts))
+            Ok((domain.name().to_owned(), domain.power_limit()?.watts))
         };
         let before: BTreeMap<String, f64> = domains
             .iter()
             .map(before)
             .collect::<Result<_, PowerError>>()?;
-        held.keep(&before)?;
+        held.store_before(&before)?;
         held.changed = true;
         for (domain, watts) in &domains {
             domain.set_limit(*watts)?;
@@ -111,7 +111,7 @@ impl HeldLimits {
         }
     }
 
-    fn keep(&self, before: &BTreeMap<String, f64>) -> Result<(), HoldError> {
+    fn store_before(&self, before: &BTreeMap<String, f64>) -> Result<(), HoldError> {
         let draft = self.path.with_extension("json.new");
         let written = || {
             let mut file = File::create(&draft)?;
@@ -157,11 +157,11 @@ mod tests {
             "a socket"
         }
 
-        fn joules(&self) -> Option<f64> {
+        fn energy_joules(&self) -> Option<f64> {
             None
         }
 
-        fn limit(&self) -> Result<Limit, PowerError> {
+        fn power_limit(&self) -> Result<Limit, PowerError> {
             Ok(Limit {
                 watts: watts(&self.0),
                 watts_min: None,
@@ -198,7 +198,7 @@ mod tests {
     fn a_limit_holds_until_its_provider_stops() {
         let home = tempfile::tempdir().unwrap();
         let wanted = wanted("stops", 60);
-        let held = HeldLimits::set(home.path(), &wanted, find).unwrap();
+        let held = HeldLimits::set_limits(home.path(), &wanted, find).unwrap();
         assert_eq!(watts("stops"), 60.0);
         drop(held);
         assert_eq!(watts("stops"), 95.0);
@@ -209,13 +209,13 @@ mod tests {
     fn a_provider_that_was_killed_gives_back_when_it_starts_again() {
         let home = tempfile::tempdir().unwrap();
         let wanted = wanted("killed", 60);
-        std::mem::forget(HeldLimits::set(home.path(), &wanted, find).unwrap());
-        let again = HeldLimits::set(home.path(), &wanted, find).unwrap();
+        std::mem::forget(HeldLimits::set_limits(home.path(), &wanted, find).unwrap());
+        let again = HeldLimits::set_limits(home.path(), &wanted, find).unwrap();
         assert_eq!(watts("killed"), 60.0);
         drop(again);
         assert_eq!(watts("killed"), 95.0, "and not what it had set itself");
-        std::mem::forget(HeldLimits::set(home.path(), &wanted, find).unwrap());
-        HeldLimits::set(home.path(), &BTreeMap::new(), find).unwrap();
+        std::mem::forget(HeldLimits::set_limits(home.path(), &wanted, find).unwrap());
+        HeldLimits::set_limits(home.path(), &BTreeMap::new(), find).unwrap();
         assert_eq!(watts("killed"), 95.0, "though it asks for none now");
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let mut wanted = wanted("allowed", 60);
         WATTS.lock().unwrap().insert("refused".to_owned(), 95.0);
         wanted.insert("refused".to_owned(), 13);
-        assert!(HeldLimits::set(home.path(), &wanted, find).is_err());
+        assert!(HeldLimits::set_limits(home.path(), &wanted, find).is_err());
         assert_eq!((watts("allowed"), watts("refused")), (95.0, 95.0));
     }
 
@@ -235,7 +235,7 @@ mod tests {
         let kept = r#"{"a domain that refuses": 13.0, "given back": 95.0}"#;
         fs::write(home.path().join(FILE), kept).unwrap();
         WATTS.lock().unwrap().insert("given back".to_owned(), 60.0);
-        assert!(HeldLimits::set(home.path(), &BTreeMap::new(), find).is_err());
+        assert!(HeldLimits::set_limits(home.path(), &BTreeMap::new(), find).is_err());
         assert_eq!(watts("given back"), 95.0);
         assert!(home.path().join(FILE).exists(), "it is tried again");
     }
@@ -250,7 +250,7 @@ mod tests {
                 known: Vec::new(),
             })
         };
-        HeldLimits::set(home.path(), &BTreeMap::new(), gone).unwrap();
+        HeldLimits::set_limits(home.path(), &BTreeMap::new(), gone).unwrap();
         assert!(!home.path().join(FILE).exists());
     }
 
@@ -258,7 +258,7 @@ mod tests {
     fn garbage_where_the_limits_were_kept_is_named() {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join(FILE), "garbage").unwrap();
-        let refused = HeldLimits::set(home.path(), &BTreeMap::new(), find)
+        let refused = HeldLimits::set_limits(home.path(), &BTreeMap::new(), find)
             .err()
             .unwrap();
         assert!(refused.to_string().contains("power.json"), "{refused}");

@@ -39,13 +39,13 @@ pub(super) struct Outlook {
 impl Outlook {
     /// Opens the memory of a provider's folder; loads at once the contents that usually come next,
     /// because the store's memory is empty.
-    pub(super) fn start(home: &Path, store: &Arc<Store>) -> Arc<Outlook> {
-        let outlook = Arc::new(Outlook::open(home, store.clone()));
-        tokio::spawn(outlook.clone().recall());
+    pub(super) fn open_and_recall(home: &Path, store: &Arc<Store>) -> Arc<Outlook> {
+        let outlook = Arc::new(Outlook::load_or_default(home, store.clone()));
+        tokio::spawn(outlook.clone().prefetch_contents());
         outlook
     }
 
-    fn open(home: &Path, store: Arc<Store>) -> Outlook {
+    fn load_or_default(home: &Path, store: Arc<Store>) -> Outlook {
         let file = home.join(FORESIGHT_FILE);
         let known = match config::read::<ForesightFile>(&file) {
             Ok(kept) if kept.foresight.is_sound() => kept.foresight,
@@ -73,24 +73,24 @@ impl Outlook {
 
     /// Records the contents of a lease that has begun, and loads those that usually come next.
     pub(super) fn on_lease(self: &Arc<Self>, graph: ContentId, contents: Vec<ContentId>) {
-        self.note(graph, contents);
-        tokio::spawn(self.clone().recall());
+        self.record_work(graph, contents);
+        tokio::spawn(self.clone().prefetch_contents());
     }
 
-    fn note(&self, graph: ContentId, contents: Vec<ContentId>) {
-        self.known().on_work(graph, contents);
+    fn record_work(&self, graph: ContentId, contents: Vec<ContentId>) {
+        self.lock_known().on_work(graph, contents);
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
     /// Loads the contents that are probably needed next into memory; returns the bytes read.
-    async fn recall(self: Arc<Self>) -> u64 {
-        let next = self.known().next();
+    async fn prefetch_contents(self: Arc<Self>) -> u64 {
+        let next = self.lock_known().next();
         if next.is_empty() || self.busy.swap(true, Ordering::AcqRel) {
             return 0;
         }
         let (store, outlook) = (self.store.clone(), self.clone());
         let recalling = tokio::task::spawn_blocking(move || {
-            let bytes = store.recall(&next);
+            let bytes = store.preload_content(&next);
             outlook.busy.store(false, Ordering::Release);
             bytes
         });
@@ -108,14 +108,14 @@ impl Outlook {
         }
         let file = ForesightFile {
             format: FORMAT,
-            foresight: self.known().clone(),
+            foresight: self.lock_known().clone(),
         };
         if let Err(error) = config::write(&self.file, &file) {
             tracing::warn!(%error, "what leases wanted is not kept");
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, PrefetchPredictor> {
+    fn lock_known(&self) -> MutexGuard<'_, PrefetchPredictor> {
         // No code here panics half-way through a change, except on a broken invariant, which panics
         // again.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
@@ -161,17 +161,17 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let first = store(home.path());
         let leases = [1, 2, 3].map(|model| lease(&first, model));
-        let outlook = Arc::new(Outlook::open(home.path(), first.clone()));
+        let outlook = Arc::new(Outlook::load_or_default(home.path(), first.clone()));
         for start in leases.iter().cycle().take(9) {
             read_all(&first, start);
-            outlook.note(start[0], start.to_vec());
-            outlook.clone().recall().await;
+            outlook.record_work(start[0], start.to_vec());
+            outlook.clone().prefetch_contents().await;
         }
         let awaited = first.usage().awaited_reads;
         for start in leases.iter().cycle().take(30) {
             read_all(&first, start);
-            outlook.note(start[0], start.to_vec());
-            outlook.clone().recall().await;
+            outlook.record_work(start[0], start.to_vec());
+            outlook.clone().prefetch_contents().await;
         }
         assert_eq!(
             first.usage().awaited_reads,
@@ -180,8 +180,8 @@ mod tests {
         );
         drop((outlook, first));
         let second = store(home.path());
-        let outlook = Arc::new(Outlook::open(home.path(), second.clone()));
-        assert_eq!(outlook.clone().recall().await, 400);
+        let outlook = Arc::new(Outlook::load_or_default(home.path(), second.clone()));
+        assert_eq!(outlook.clone().prefetch_contents().await, 400);
         read_all(&second, &leases[0]);
         assert_eq!(second.usage().awaited_reads, 0);
     }
@@ -189,14 +189,14 @@ mod tests {
     #[tokio::test]
     async fn a_damaged_memory_of_leases_foresees_nothing() {
         let home = tempfile::tempdir().unwrap();
-        let id = ContentId::of(b"x").to_string();
+        let id = ContentId::for_content(b"x").to_string();
         let unsound = format!(
             r#"{{"format": {FORMAT}, "foresight": {{"works": {{}}, "order": ["{id}", "{id}"]}}}}"#
         );
         for text in ["garbage", unsound.as_str()] {
             std::fs::write(home.path().join(FORESIGHT_FILE), text).unwrap();
-            let outlook = Arc::new(Outlook::open(home.path(), store(home.path())));
-            assert_eq!(outlook.recall().await, 0);
+            let outlook = Arc::new(Outlook::load_or_default(home.path(), store(home.path())));
+            assert_eq!(outlook.prefetch_contents().await, 0);
         }
     }
 }

@@ -9,19 +9,19 @@ use super::Provider;
 
 impl Provider {
     /// Stores a receipt that both parties have signed; the caller does not wait. Settlement after a
-    /// crash relies on the journal instead.
+    /// crash must rely on the journal instead.
     pub(super) fn keep_receipt(self: &Arc<Self>, receipt: Receipt) {
         let provider = self.clone();
         tokio::task::spawn_blocking(move || {
             let lease = receipt.body.lease;
-            if let Err(error) = keep(&provider.home, &receipt) {
+            if let Err(error) = store_receipt(&provider.home, &receipt) {
                 tracing::error!(%lease, %error, "the receipt was not written");
             }
         });
     }
 }
 
-fn keep(home: &Path, receipt: &Receipt) -> std::io::Result<()> {
+fn store_receipt(home: &Path, receipt: &Receipt) -> std::io::Result<()> {
     let folder = home.join("receipts");
     std::fs::create_dir_all(&folder)?;
     let text = serde_json::to_string_pretty(receipt)?;

@@ -2,7 +2,7 @@
 //! state them.
 //!
 //! A node is identified by its digest without names, so a buyer who plans a model with such a node
-//! chooses another provider. The file also records the device and the version of souk, because
+//! will choose another provider. The file also records the device and the version of souk, because
 //! another one may run the node.
 
 use std::path::Path;
@@ -31,7 +31,7 @@ struct RefusalFile {
 
 impl Refusals {
     /// Reads the refusals in a folder, if they are of this device.
-    pub(super) fn kept(home: &Path, device: &DeviceChoice) -> Refusals {
+    pub(super) fn read_folder(home: &Path, device: &DeviceChoice) -> Refusals {
         let sold = serde_json::to_string(device).expect("a choice has only named fields");
         let of = format!("souk {}, {sold}", env!("CARGO_PKG_VERSION"));
         let kept: Option<RefusalFile> = config::read(&home.join(FILE)).ok();
@@ -43,14 +43,14 @@ impl Refusals {
     }
 
     /// Returns the refusals that its asks state.
-    pub(super) fn told(&self) -> RefusedNodes {
+    pub(super) fn refused_nodes(&self) -> RefusedNodes {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.clone()
     }
 
     /// Adds a refusal.
-    pub(super) fn learn(&self, home: &Path, digest: u64) {
-        let nodes = self.told().with(digest);
+    pub(super) fn add_refusal(&self, home: &Path, digest: u64) {
+        let nodes = self.refused_nodes().with(digest);
         let file = RefusalFile {
             format: FORMAT,
             of: self.of.clone(),
@@ -70,9 +70,10 @@ mod tests {
     #[test]
     fn what_was_refused_is_kept_for_the_same_device_alone() {
         let home = tempfile::tempdir().unwrap();
-        let device = DeviceChoice::emulated("nvidia-t4");
-        Refusals::kept(home.path(), &device).learn(home.path(), 7);
-        let told = |device: &DeviceChoice| Refusals::kept(home.path(), device).told();
+        let device = DeviceChoice::new_emulated("nvidia-t4");
+        Refusals::read_folder(home.path(), &device).add_refusal(home.path(), 7);
+        let told =
+            |device: &DeviceChoice| Refusals::read_folder(home.path(), device).refused_nodes();
         assert_eq!(told(&device).digests(), [7]);
         assert!(told(&DeviceChoice::Cpu { threads: 1 }).digests().is_empty());
     }

@@ -12,7 +12,7 @@ use crate::device::group::GROUP_BYTES_MAX;
 /// How often the provider checks the machine's memory.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Memory that the caches leave free: a gibibyte, as for spare sandboxes.
+/// Memory that the caches should leave free: a gibibyte, as for spare sandboxes.
 const RESERVE_BYTES: u64 = 1 << 30;
 
 /// The most and the least content kept in memory; the least suffices for one small model.
@@ -20,16 +20,16 @@ pub(super) const STORE_BYTES_MAX: u64 = 2 << 30;
 const STORE_BYTES_MIN: u64 = 64 << 20;
 
 /// Adjusts the limits to the machine's free memory, for ever.
-pub(super) async fn keep(provider: &Provider) {
+pub(super) async fn adjust_forever(provider: &Provider) {
     loop {
         if let Some(free) = system::memory_free_bytes() {
-            fit(provider, free);
+            fit_limits(provider, free);
         }
         tokio::time::sleep(PERIOD).await;
     }
 }
 
-fn fit(provider: &Provider, free: u64) {
+fn fit_limits(provider: &Provider, free: u64) {
     let allowance = |most_bytes| Allowance {
         reserve_bytes: RESERVE_BYTES,
         least_bytes: STORE_BYTES_MIN,
@@ -37,12 +37,12 @@ fn fit(provider: &Provider, free: u64) {
     };
     let store = provider.tensors.store();
     let usage = store.usage();
-    let limit = allowance(STORE_BYTES_MAX).limit(usage.memory_bytes, free);
+    let limit = allowance(STORE_BYTES_MAX).limit_bytes(usage.memory_bytes, free);
     if limit != usage.memory_bytes_max {
         tracing::debug!(limit, free, "content may have this much memory");
-        store.resize(limit);
+        store.set_memory_limit(limit);
     }
     provider
         .executor
-        .fit(|held| allowance(GROUP_BYTES_MAX).limit(held, free));
+        .fit_memory_limit(|held| allowance(GROUP_BYTES_MAX).limit_bytes(held, free));
 }

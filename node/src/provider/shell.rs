@@ -1,8 +1,8 @@
 //! The one task of a provider: it receives events, lets the core decide, and carries out the
 //! effects.
 //!
-//! The task awaits nothing else. Work that takes time is a separate effect whose answer returns as
-//! an event; the messages of one stream, and the facts of the journal, keep their order in their
+//! The task must await nothing else. Work that takes time is a separate effect whose answer returns
+//! as an event; the messages of one stream, and the facts of the journal, keep their order in their
 //! own queues.
 
 mod effects;
@@ -87,23 +87,23 @@ impl Shell {
         (journal, past): (JournalWriter, Past),
         patience: Duration,
     ) -> (Shell, watch::Receiver<ProviderStatus>) {
-        let speed = provider.pace.due(provider.known_times());
-        let resources = speed.of(&provider.peak());
+        let speed = provider.pace.next_speed(provider.known_times());
+        let resources = speed.scale_resources(&provider.peak_resources());
         let config = Config {
             account: provider.trader.account(),
             market: provider.trader.market(),
             resources: resources.clone(),
-            capacity: provider.terms.leases(),
+            capacity: provider.terms.lease_count(),
             price_min: provider.terms.price_min(),
             memory_bytes_max: provider.terms.limits.memory_bytes_each(),
             made_bytes_max: provider.terms.limits.outputs_bytes(),
-            patience: micros(patience),
+            patience: to_micros(patience),
         };
         let access = provider.tensors.access();
-        for (scope, made) in past.made() {
-            access.begin(scope);
-            access.grant(scope, &Readers::new([scope.buyer].into()), &made);
-            access.end(scope);
+        for (scope, made) in past.open_lease_outputs() {
+            access.begin_lease(scope);
+            access.grant_contents(scope, &Readers::new([scope.buyer].into()), &made);
+            access.end_lease(scope);
         }
         let clock = CoreClock::new(provider.trader.broker().log_clock());
         let (core, effects) = ProviderCore::resume(config, past, clock.now());
@@ -141,7 +141,7 @@ impl Shell {
         mut signals: mpsc::Receiver<Signal>,
     ) -> Result<(), WriterEnded> {
         let account = self.provider.trader.account();
-        let mut changes = self.provider.trader.broker().watch(account);
+        let mut changes = self.provider.trader.broker().watch_account(account);
         while !self.is_over {
             let event = match self.ready.pop_front() {
                 Some(event) => event,
@@ -170,7 +170,7 @@ impl Shell {
                     match done {
                         Ok((ticket, outcome)) => {
                             self.handles.remove(&ticket);
-                            let answer = self.take(outcome);
+                            let answer = self.on_outcome(outcome);
                             return Ok(Event::Answer { ticket, answer });
                         }
                         // A cancelled effect needs no answer.
@@ -179,7 +179,7 @@ impl Shell {
                         Err(error) => tracing::error!(%error, "an effect came to grief"),
                     }
                 }
-                (ticket, written) = self.journal.answer() => {
+                (ticket, written) = self.journal.next_answer() => {
                     let answer = match written? {
                         Ok(()) => Answer::Recorded,
                         Err(why) => Answer::NotWritten(why),
@@ -196,19 +196,19 @@ impl Shell {
                     Signal::Stop => Event::Stop,
                     Signal::Hurry => Event::Hurry,
                 }),
-                () = self.clock.wait(wakes_at) => return Ok(Event::Woke),
+                () = self.clock.wait_until(wakes_at) => return Ok(Event::Woke),
             }
         }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
-            self.begin(ticket, action);
+            self.begin_action(ticket, action);
         }
     }
 
     /// Begins an effect that takes time to answer.
-    fn spawn(
+    fn spawn_effect(
         &mut self,
         ticket: Ticket,
         effect: impl Future<Output = EffectOutcome> + Send + 'static,
@@ -218,13 +218,13 @@ impl Shell {
     }
 
     /// Answers an effect at once.
-    fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    fn queue_answer(&mut self, ticket: Ticket, answer: Answer) {
         self.ready.push_back(Event::Answer { ticket, answer });
     }
 
-    fn record(&mut self, ticket: Ticket, facts: Vec<Fact>) {
-        if let Err(behind) = self.journal.put(ticket, facts) {
-            self.answer(ticket, Answer::NotWritten(behind.to_string()));
+    fn record_facts(&mut self, ticket: Ticket, facts: Vec<Fact>) {
+        if let Err(behind) = self.journal.submit_write(ticket, facts) {
+            self.queue_answer(ticket, Answer::NotWritten(behind.to_string()));
         }
     }
 
@@ -234,18 +234,20 @@ impl Shell {
         if !self.provider.pace.has_changed(known) {
             return;
         }
-        self.state(self.provider.pace.due(known));
+        self.advertise_speed(self.provider.pace.next_speed(known));
     }
 
     /// Notes that the device refuses the node with this digest; its asks state so from now on.
     fn on_refused(&mut self, digest: u64) {
-        self.provider.refusals.learn(&self.provider.home, digest);
-        self.state(self.speed.1);
+        self.provider
+            .refusals
+            .add_refusal(&self.provider.home, digest);
+        self.advertise_speed(self.speed.1);
     }
 
     /// Advertises the device as it is known now, at this speed.
-    fn state(&mut self, speed: Speed) {
-        let resources = speed.of(&self.provider.peak());
+    fn advertise_speed(&mut self, speed: Speed) {
+        let resources = speed.scale_resources(&self.provider.peak_resources());
         if resources != self.speed.0 {
             self.speed = (resources.clone(), speed);
             self.ready.push_back(Event::SpeedDue(Box::new(resources)));
@@ -253,6 +255,6 @@ impl Shell {
     }
 }
 
-fn micros(time: Duration) -> Micros {
+fn to_micros(time: Duration) -> Micros {
     Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,9 +1,9 @@
 //! The lifetime statistics of a provider's devices: its folder keeps them over restarts, and the
 //! owner can reset them at any time.
 //!
-//! The file is the only copy, and each writer holds a lock: an owner's reset and a lease that has
-//! just finished lose nothing of each other's. A damaged file is reset with a warning, because no
-//! debt depends on it.
+//! The file is the only copy, and each writer must hold a lock: an owner's reset and a lease that
+//! has just finished lose nothing of each other's. A damaged file is reset with a warning, because
+//! no debt depends on it.
 
 use std::fs::File;
 use std::path::Path;
@@ -79,7 +79,7 @@ impl Statistics {
     }
 
     /// Adds the work of a lease.
-    fn count(home: &Path, now_ms: u64, done: &DoneLease) -> Result<(), ConfigError> {
+    fn add_lease(home: &Path, now_ms: u64, done: &DoneLease) -> Result<(), ConfigError> {
         let _lock = lock(home)?;
         let kept = Statistics::read(home).unwrap_or_else(|error| {
             tracing::warn!(%error, "what was done before is not counted any more");
@@ -105,12 +105,12 @@ pub(super) struct DoneLease {
     pub(super) report: Report,
 }
 
-/// Adds the work of a lease on a thread that may wait for the disk; the caller does not wait. A
+/// Adds the work of a lease on a thread that can wait for the disk; the caller does not wait. A
 /// failure does not affect the lease.
 pub(super) fn count_aside(home: &Path, done: DoneLease) {
     let home = home.to_owned();
     tokio::task::spawn_blocking(move || {
-        if let Err(error) = Statistics::count(&home, unix_ms(), &done) {
+        if let Err(error) = Statistics::add_lease(&home, unix_ms(), &done) {
             tracing::warn!(%error, "a lease is not in the statistics");
         }
     });
@@ -159,7 +159,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(Statistics::read(home.path()).unwrap(), None);
         for name in ["cpu", "gpu", "cpu"] {
-            Statistics::count(home.path(), 5, &lease(name)).unwrap();
+            Statistics::add_lease(home.path(), 5, &lease(name)).unwrap();
         }
         let before = Statistics::reset(home.path(), 9).unwrap().unwrap();
         assert_eq!((before.since_ms, before.leases), (5, 3));
@@ -182,7 +182,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..25 {
-                        Statistics::count(home.path(), 5, &lease("cpu")).unwrap();
+                        Statistics::add_lease(home.path(), 5, &lease("cpu")).unwrap();
                     }
                 });
             }
@@ -197,7 +197,7 @@ mod tests {
         std::fs::write(home.path().join(STATISTICS_FILE), "{").unwrap();
         assert!(Statistics::read(home.path()).is_err());
         for number in 0..=DEVICES_MAX {
-            Statistics::count(home.path(), 5, &lease(&number.to_string())).unwrap();
+            Statistics::add_lease(home.path(), 5, &lease(&number.to_string())).unwrap();
         }
         let all = Statistics::read(home.path()).unwrap().unwrap();
         assert_eq!(all.leases, DEVICES_MAX as u64 + 1);

@@ -69,7 +69,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// None: no sandbox exists.
-    pub fn weigh(&self, _times: f64) -> io::Result<()> {
+    pub fn set_weight(&self, _times: f64) -> io::Result<()> {
         match *self {}
     }
 
@@ -82,12 +82,12 @@ impl Sandbox {
     }
 
     /// Waits until the process ends.
-    pub fn ending(&self) -> std::future::Pending<()> {
+    pub fn wait_for_end(&self) -> std::future::Pending<()> {
         match *self {}
     }
 
     /// Returns how the process ended.
-    pub async fn fault(&self) -> SandboxFault {
+    pub async fn end_fault(&self) -> SandboxFault {
         match *self {}
     }
 
@@ -95,7 +95,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// None: no sandbox exists.
-    pub(crate) async fn inspect(
+    pub(crate) async fn inspect_model(
         &self,
         _store: &Arc<Store>,
         _shared: &(),
@@ -109,7 +109,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// None: no sandbox exists.
-    pub async fn prepare(
+    pub async fn prepare_model(
         &self,
         _store: &Arc<Store>,
         _shared: &(),
@@ -140,18 +140,18 @@ impl SandboxPool {
 
     /// Returns the content shared with all of them.
     #[must_use]
-    pub fn shared(&self) -> &() {
+    pub fn shared_contents(&self) -> &() {
         match *self {}
     }
 
     /// Returns the number of sandboxes.
     #[must_use]
-    pub fn counts(&self) -> super::SandboxCounts {
+    pub fn sandbox_counts(&self) -> super::SandboxCounts {
         match *self {}
     }
 
     /// Ends the spare sandboxes, and keeps none from now on.
-    pub fn retire(&self) {
+    pub fn retire_spares(&self) {
         match *self {}
     }
 
@@ -159,7 +159,7 @@ impl SandboxPool {
     ///
     /// # Errors
     /// None: no pool exists.
-    pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
+    pub async fn take_sandbox(&self) -> Result<Sandbox, SandboxFault> {
         match *self {}
     }
 }

@@ -1,8 +1,8 @@
 //! The channel between a provider and a sandbox: frames both ways, with shared memory alongside.
 //!
 //! A frame consists of its length, the number of pieces of shared memory that come with it, and the
-//! message. The provider does not trust the sandbox: it bounds each message, and allocates memory
-//! only as bytes arrive.
+//! message. The provider does not trust the sandbox: it must bound each message, and allocate
+//! memory only as bytes arrive.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -58,7 +58,7 @@ pub(super) struct FarEnd {
 }
 
 /// Creates a channel, with the end that the sandbox starts with.
-pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
+pub(super) fn new_pair() -> io::Result<(Orders, Answers, OwnedFd)> {
     let (near, far) = Blocking::pair()?;
     near.set_nonblocking(true)?;
     let (hears, says) = UnixStream::from_std(near)?.into_split();
@@ -68,13 +68,13 @@ pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
 
 impl Orders {
     /// Sends an order with its shared memory.
-    pub(super) async fn send(
+    pub(super) async fn send_order(
         &mut self,
         order: &SandboxOrder,
         files: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let message = encode(order)?;
-        let head = head(message.len(), files.len())?;
+        let message = encode_message(order)?;
+        let head = encode_head(message.len(), files.len())?;
         let stream: &UnixStream = self.stream.as_ref();
         let put = || {
             let mut room = [MaybeUninit::uninit(); ANCILLARY_BYTES];
@@ -99,7 +99,7 @@ impl Orders {
 impl Answers {
     /// Receives the sandbox's next message. Returns [`io::ErrorKind::TimedOut`] if the sandbox is
     /// silent for that long.
-    pub(super) async fn receive(&mut self, silence: Duration) -> io::Result<SandboxAnswer> {
+    pub(super) async fn receive_answer(&mut self, silence: Duration) -> io::Result<SandboxAnswer> {
         let head = self.receive_bytes(HEAD_BYTES as u64, silence).await?;
         let length = u32::from_le_bytes(head[..4].try_into().expect("a head has eight bytes"));
         if length as usize > ANSWER_BYTES_MAX {
@@ -139,13 +139,13 @@ impl FarEnd {
     }
 
     /// Duplicates the handle of this end.
-    pub(super) fn again(&self) -> io::Result<FarEnd> {
+    pub(super) fn try_clone(&self) -> io::Result<FarEnd> {
         let stream = self.stream.try_clone()?;
         Ok(FarEnd { stream })
     }
 
     /// Receives the provider's next order, with its shared memory.
-    pub(super) fn receive(&mut self) -> io::Result<(SandboxOrder, Vec<SealedMemory>)> {
+    pub(super) fn receive_order(&mut self) -> io::Result<(SandboxOrder, Vec<SealedMemory>)> {
         let (mut head, mut filled, mut files) = ([0; HEAD_BYTES], 0, Vec::new());
         while filled < HEAD_BYTES {
             let mut room = [MaybeUninit::uninit(); ANCILLARY_BYTES];
@@ -167,14 +167,18 @@ impl FarEnd {
         let mut message = vec![0; length as usize];
         self.stream.read_exact(&mut message)?;
         let order = postcard::from_bytes(&message).map_err(|_| io::ErrorKind::InvalidData)?;
-        let sealed = files.into_iter().map(SealedMemory::received);
+        let sealed = files.into_iter().map(SealedMemory::from_fd);
         Ok((order, sealed.collect::<io::Result<_>>()?))
     }
 
     /// Sends an answer, and then its blobs.
-    pub(super) fn send(&mut self, answer: &SandboxAnswer, blobs: &[Bytes]) -> io::Result<()> {
-        let message = encode(answer)?;
-        self.stream.write_all(&head(message.len(), 0)?)?;
+    pub(super) fn send_answer(
+        &mut self,
+        answer: &SandboxAnswer,
+        blobs: &[Bytes],
+    ) -> io::Result<()> {
+        let message = encode_message(answer)?;
+        self.stream.write_all(&encode_head(message.len(), 0)?)?;
         self.stream.write_all(&message)?;
         blobs
             .iter()
@@ -182,13 +186,13 @@ impl FarEnd {
     }
 }
 
-fn head(length: usize, files: usize) -> io::Result<[u8; HEAD_BYTES]> {
+fn encode_head(length: usize, files: usize) -> io::Result<[u8; HEAD_BYTES]> {
     let number = |number: usize| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
     let numbers = (u64::from(number(files)?) << 32) | u64::from(number(length)?);
     Ok(numbers.to_le_bytes())
 }
 
-fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+fn encode_message(message: &impl Serialize) -> io::Result<Vec<u8>> {
     postcard::to_stdvec(message).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
@@ -200,39 +204,39 @@ mod tests {
 
     #[tokio::test]
     async fn orders_cross_with_their_memory_and_answers_with_their_blobs() {
-        let (mut orders, mut answers, far) = pair().unwrap();
+        let (mut orders, mut answers, far) = new_pair().unwrap();
         let mut far = FarEnd::new(far.into());
         let sealed = SealedMemory::new(&[b"weights"]).unwrap();
-        let id = souk_memory::ContentId::of(b"weights");
+        let id = souk_memory::ContentId::for_content(b"weights");
         orders
-            .send(&SandboxOrder::Prepare(7, id), &[sealed.file()])
+            .send_order(&SandboxOrder::Prepare(7, id), &[sealed.file()])
             .await
             .unwrap();
         let answering = std::thread::spawn(move || {
-            let (order, shared) = far.receive().unwrap();
+            let (order, shared) = far.receive_order().unwrap();
             assert!(matches!(order, SandboxOrder::Prepare(7, found) if found == id));
-            assert_eq!(&shared[0].bytes().unwrap()[..], b"weights");
+            assert_eq!(&shared[0].map_bytes().unwrap()[..], b"weights");
             let blob = Bytes::from_static(b"output");
-            far.send(&SandboxAnswer::Prepared(7, Ok(())), &[blob])
+            far.send_answer(&SandboxAnswer::Prepared(7, Ok(())), &[blob])
                 .unwrap();
         });
-        let answer = answers.receive(PATIENCE).await.unwrap();
+        let answer = answers.receive_answer(PATIENCE).await.unwrap();
         assert!(matches!(answer, SandboxAnswer::Prepared(7, Ok(()))));
         assert_eq!(
             &answers.receive_bytes(6, PATIENCE).await.unwrap()[..],
             b"output"
         );
         answering.join().unwrap();
-        let over = answers.receive(PATIENCE).await.unwrap_err();
+        let over = answers.receive_answer(PATIENCE).await.unwrap_err();
         assert_eq!(over.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[tokio::test]
     async fn a_sandbox_that_claims_too_much_is_not_believed() {
-        let (_orders, mut answers, far) = pair().unwrap();
+        let (_orders, mut answers, far) = new_pair().unwrap();
         let mut far = Blocking::from(far);
         far.write_all(&[0xff; 8]).unwrap();
-        let refused = answers.receive(PATIENCE).await.unwrap_err();
+        let refused = answers.receive_answer(PATIENCE).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
         assert!(answers.receive_bytes(u64::MAX, PATIENCE).await.is_err());
     }

@@ -161,38 +161,41 @@ impl SandboxPolicy {
     #[must_use]
     ///
     /// Drivers can also read the folder of `library`.
-    pub fn enforce(
+    pub fn enforce_walls(
         confinement: Confinement,
         memory_bytes: u64,
         library: Option<&Path>,
     ) -> SandboxPolicy {
         let mut policy = SandboxPolicy::default();
-        policy.wall("a process of its own", Ok(()));
-        policy.wall("one thread, and it under the rules", alone());
+        policy.record_wall("a process of its own", Ok(()));
+        policy.record_wall("one thread, and it under the rules", check_single_thread());
         // Any process may volunteer to be the first that the kernel kills when memory runs out.
         let first_to_go = fs::write("/proc/self/oom_score_adj", "1000");
-        policy.note("the first to go when memory runs out", told(first_to_go));
-        policy.wall(
-            "no new privileges",
-            told(rustix::thread::set_no_new_privs(true)),
+        policy.record_limit(
+            "the first to go when memory runs out",
+            describe_failure(first_to_go),
         );
-        policy.wall("no capabilities", drop_capabilities());
+        policy.record_wall(
+            "no new privileges",
+            describe_failure(rustix::thread::set_no_new_privs(true)),
+        );
+        policy.record_wall("no capabilities", drop_capabilities());
         let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-        policy.wall("hidden from other processes", told(hidden));
-        policy.wall(
+        policy.record_wall("hidden from other processes", describe_failure(hidden));
+        policy.record_wall(
             "limits on files, cores and memory",
-            limit(confinement, memory_bytes),
+            set_kernel_limits(confinement, memory_bytes),
         );
         if confinement == Confinement::Processor {
-            policy.wall("no file system (Landlock)", shut());
-            policy.wall("a list of system calls (seccomp)", allow_listed());
+            policy.record_wall("no file system (Landlock)", close_all_access());
+            policy.record_wall("a list of system calls (seccomp)", allow_listed());
         } else {
-            policy.wall("not the superuser, who owns the system", is_no_superuser());
-            policy.wall(
+            policy.record_wall("not the superuser, who owns the system", is_no_superuser());
+            policy.record_wall(
                 "no files but the system's and its devices (Landlock)",
                 shut_but_for_drivers(library),
             );
-            policy.wall(
+            policy.record_wall(
                 "a list of system calls (seccomp)",
                 allow_listed_to_drivers(),
             );
@@ -213,15 +216,15 @@ impl SandboxPolicy {
             Confinement::Driver => "/etc/passwd",
         };
         let opened = File::open(file).is_ok();
-        self.wall("tried: reading a file is refused", kept_in(opened));
+        self.record_wall("tried: reading a file is refused", kept_in(opened));
         let bound = TcpListener::bind(("127.0.0.1", 0)).is_ok();
-        self.wall("tried: opening a socket is refused", kept_in(bound));
+        self.record_wall("tried: opening a socket is refused", kept_in(bound));
         let started = Command::new("/bin/true").spawn();
         let ran = match started {
             Ok(mut child) => child.wait().is_ok(),
             Err(_) => false,
         };
-        self.wall("tried: starting a program is refused", kept_in(ran));
+        self.record_wall("tried: starting a program is refused", kept_in(ran));
     }
 }
 
@@ -230,7 +233,7 @@ impl SandboxPolicy {
 ///
 /// # Errors
 /// If there are others; the message says how many.
-pub fn alone() -> Result<(), String> {
+pub fn check_single_thread() -> Result<(), String> {
     let threads = fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?;
     match threads.count() {
         1 => Ok(()),
@@ -238,7 +241,7 @@ pub fn alone() -> Result<(), String> {
     }
 }
 
-fn told<T, E: fmt::Display>(done: Result<T, E>) -> Result<(), String> {
+fn describe_failure<T, E: fmt::Display>(done: Result<T, E>) -> Result<(), String> {
     done.map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -250,7 +253,7 @@ fn drop_capabilities() -> Result<(), String> {
         permitted: none,
         inheritable: none,
     };
-    told(set_capabilities(None, sets))
+    describe_failure(set_capabilities(None, sets))
 }
 
 /// Checks that the user is not the superuser, who owns most files whatever the capabilities.
@@ -262,7 +265,7 @@ fn is_no_superuser() -> Result<(), String> {
 }
 
 /// Sets the kernel's limits for this process.
-fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
+fn set_kernel_limits(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
     let at_most = |resource, most: u64| {
         let limit = Rlimit {
             current: Some(most),
@@ -291,7 +294,7 @@ fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
 }
 
 /// Closes all files, ports and outside processes: Landlock with rules that allow nothing.
-fn shut() -> Result<(), String> {
+fn close_all_access() -> Result<(), String> {
     shut_but(&[], &[])
 }
 
@@ -352,7 +355,7 @@ fn allow_listed() -> Result<(), String> {
     let mut rules = listed_calls()?;
     let runs_nothing = one_rule(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?;
     rules.insert(libc::SYS_mprotect, vec![runs_nothing]);
-    rules.insert(libc::SYS_mmap, mappings()?);
+    rules.insert(libc::SYS_mmap, mapping_rules()?);
     rules.insert(libc::SYS_prctl, any_of(0, &[PR_SET_NAME])?);
     let controls = FILE_CONTROLS.map(|control| control as u64);
     rules.insert(libc::SYS_fcntl, any_of(1, &controls)?);
@@ -398,7 +401,7 @@ fn install_list(rules: Rules) -> Result<(), String> {
     // This comes first, because the list forbids further filters.
     without_clone3()?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
-    install(rules, refused, SeccompAction::Allow)
+    install_filter(rules, refused, SeccompAction::Allow)
 }
 
 /// Disables `clone3`, whose flags lie in memory where a filter cannot read them; the C library
@@ -406,35 +409,43 @@ fn install_list(rules: Rules) -> Result<(), String> {
 fn without_clone3() -> Result<(), String> {
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
-    install(clone3, SeccompAction::Allow, unknown)
+    install_filter(clone3, SeccompAction::Allow, unknown)
 }
 
 /// Returns rules for mappings that are not executable: of the provider's files, and of the
 /// process's private memory. A shared mapping without a file has no owner, so the rules exclude it.
-fn mappings() -> Result<Vec<SeccompRule>, String> {
-    let of_file = condition(3, SeccompCmpOp::MaskedEq(ANONYMOUS), 0)?;
-    let own = condition(3, SeccompCmpOp::MaskedEq(SHARED_ANONYMOUS), ANONYMOUS)?;
+fn mapping_rules() -> Result<Vec<SeccompRule>, String> {
+    let of_file = new_condition(3, SeccompCmpOp::MaskedEq(ANONYMOUS), 0)?;
+    let own = new_condition(3, SeccompCmpOp::MaskedEq(SHARED_ANONYMOUS), ANONYMOUS)?;
     [of_file, own]
         .into_iter()
         .map(|kind| {
-            let runs_nothing = condition(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?;
+            let runs_nothing = new_condition(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?;
             SeccompRule::new(vec![runs_nothing, kind]).map_err(|error| error.to_string())
         })
         .collect()
 }
 
 fn one_rule(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompRule, String> {
-    let only = vec![condition(argument, operator, value)?];
+    let only = vec![new_condition(argument, operator, value)?];
     SeccompRule::new(only).map_err(|error| error.to_string())
 }
 
-fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, String> {
+fn new_condition(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<SeccompCondition, String> {
     let length = SeccompCmpArgLen::Dword;
     let condition = SeccompCondition::new(argument, length, operator, value);
     condition.map_err(|error| error.to_string())
 }
 
-fn install(rules: Rules, otherwise: SeccompAction, on_match: SeccompAction) -> Result<(), String> {
+fn install_filter(
+    rules: Rules,
+    otherwise: SeccompAction,
+    on_match: SeccompAction,
+) -> Result<(), String> {
     let arch = TargetArch::try_from(env::consts::ARCH).map_err(|error| error.to_string())?;
     let filter = SeccompFilter::new(rules, otherwise, on_match, arch);
     let filter = filter.map_err(|error| error.to_string())?;

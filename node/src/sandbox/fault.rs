@@ -96,7 +96,11 @@ pub enum SandboxFault {
 #[cfg(target_os = "linux")]
 impl SandboxFault {
     /// Returns the fault of a process with this exit status and last output.
-    pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> SandboxFault {
+    pub(super) fn from_exit_status(
+        status: ExitStatus,
+        words: &str,
+        limit_bytes: u64,
+    ) -> SandboxFault {
         if words.contains(NO_MEMORY) {
             return SandboxFault::OutOfMemory { limit_bytes };
         }
@@ -121,7 +125,7 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_told_apart() {
         let by = |signal| ExitStatus::from_raw(signal);
-        let said = |status, words| SandboxFault::ended(status, words, 7).to_string();
+        let said = |status, words| SandboxFault::from_exit_status(status, words, 7).to_string();
         assert!(said(by(11), "").contains("signal 11 (SIGSEGV)"));
         assert!(said(by(24), "").contains("beyond its lease"));
         assert!(said(by(6), "memory allocation of 99 bytes failed").contains("7 bytes"));

@@ -1,10 +1,10 @@
 //! A control group for each sandbox, if the system lets this process create some.
 //!
 //! The limits of a process (`rules`) count its mappings and each core separately. A group counts
-//! the memory and cores that its processes really use together, and ends as one. It needs cgroup v2
-//! and a part of the tree that this process owns: under systemd `Delegate=cpu memory pids`, or the
-//! root of a container. Otherwise only the limits of the process hold, and the provider reports
-//! why.
+//! the memory and cores that its processes really use together, and ends as one. The system must
+//! have cgroup v2, and this process must own a part of the tree: under systemd
+//! `Delegate=cpu memory pids`, or the root of a container. Otherwise only the limits of the process
+//! hold, and the provider reports why.
 
 use std::fs;
 use std::io;
@@ -84,7 +84,7 @@ impl ControlGroups {
     ///
     /// # Errors
     /// [`ControlGroupError`], worded for the owner of the provider.
-    pub fn open() -> Result<ControlGroups, ControlGroupError> {
+    pub fn open_tree() -> Result<ControlGroups, ControlGroupError> {
         let read = |path: &str| fs::read_to_string(path).map_err(|_| ControlGroupError::Absent);
         let mounted = read("/proc/self/mountinfo")?;
         let mounted = mounted.lines().find_map(mount_point);
@@ -118,7 +118,7 @@ impl ControlGroups {
                 return Err(ControlGroupError::SharedContents { others });
             }
             let home = root.join(OWN);
-            make(&home)?;
+            create_folder(&home)?;
             write(&home.join("cgroup.procs"), &own)?;
         }
         let wanted = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
@@ -127,37 +127,37 @@ impl ControlGroups {
             root: root.to_owned(),
             next: AtomicU64::new(0),
         };
-        groups.sweep();
+        groups.sweep_empty();
         Ok(groups)
     }
 
     /// Creates a group with these limits and moves a process into it.
-    pub(super) fn group(
+    pub(super) fn create_group(
         &self,
         share: GroupLimits,
         process: u32,
     ) -> Result<ControlGroup, ControlGroupError> {
-        self.sweep();
+        self.sweep_empty();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let name = format!("{GROUP_PREFIX}{}-{number}", std::process::id());
         let path = self.root.join(name);
-        make(&path)?;
+        create_folder(&path)?;
         let group = ControlGroup { path };
-        group.set("memory.max", share.memory_bytes)?;
+        group.set_value("memory.max", share.memory_bytes)?;
         // At the limit the kernel kills the whole group, not a single process of it.
-        group.set("memory.oom.group", 1)?;
+        group.set_value("memory.oom.group", 1)?;
         // A kernel without swap has no such file.
-        let _ = group.set("memory.swap.max", 0);
-        let threads = u64::from(share.threads.unwrap_or_else(cores));
-        group.set("pids.max", threads + THREADS_BESIDE)?;
+        let _ = group.set_value("memory.swap.max", 0);
+        let threads = u64::from(share.threads.unwrap_or_else(available_cores));
+        group.set_value("pids.max", threads + THREADS_BESIDE)?;
         let time = format!("{} {PERIOD_MICROS}", threads * PERIOD_MICROS);
         write(&group.path.join("cpu.max"), &time)?;
-        group.set("cgroup.procs", u64::from(process))?;
+        group.set_value("cgroup.procs", u64::from(process))?;
         Ok(group)
     }
 
     /// Removes groups that are empty: the last process of a group exits a moment after the kill.
-    fn sweep(&self) {
+    fn sweep_empty(&self) {
         let Ok(entries) = fs::read_dir(&self.root) else {
             return;
         };
@@ -177,9 +177,9 @@ impl ControlGroups {
 impl ControlGroup {
     /// Sets the group's weight, as a multiple of the default, for when processes of several groups
     /// compete for the same cores.
-    pub(super) fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
+    pub(super) fn set_weight(&self, times: f64) -> Result<(), ControlGroupError> {
         let weight = (WEIGHT as f64 * times) as u64;
-        self.set("cpu.weight", weight.clamp(1, WEIGHT_MAX))
+        self.set_value("cpu.weight", weight.clamp(1, WEIGHT_MAX))
     }
 
     /// Returns whether the kernel killed it because its memory ran out.
@@ -194,7 +194,7 @@ impl ControlGroup {
         events.is_ok_and(|text| killed(&text))
     }
 
-    fn set(&self, file: &str, value: u64) -> Result<(), ControlGroupError> {
+    fn set_value(&self, file: &str, value: u64) -> Result<(), ControlGroupError> {
         write(&self.path.join(file), &value.to_string())
     }
 }
@@ -202,7 +202,7 @@ impl ControlGroup {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         // Older kernels have no such file; the sandbox's process is killed separately as well.
-        let _ = self.set("cgroup.kill", 1);
+        let _ = self.set_value("cgroup.kill", 1);
         let _ = fs::remove_dir(&self.path);
     }
 }
@@ -214,28 +214,30 @@ fn mount_point(channel: &str) -> Option<PathBuf> {
     mount.split(' ').nth(4).map(PathBuf::from)
 }
 
-fn cores() -> u32 {
+fn available_cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
 fn read(path: &Path) -> Result<String, ControlGroupError> {
-    fs::read_to_string(path).map_err(|cause| refused(path, cause))
+    fs::read_to_string(path).map_err(|cause| refused_error(path, cause))
 }
 
 /// Writes in one call, as the kernel requires.
 fn write(path: &Path, text: &str) -> Result<(), ControlGroupError> {
-    fs::write(path, text).map_err(|cause| refused(path, cause))
+    fs::write(path, text).map_err(|cause| refused_error(path, cause))
 }
 
-fn make(path: &Path) -> Result<(), ControlGroupError> {
+fn create_folder(path: &Path) -> Result<(), ControlGroupError> {
     match fs::create_dir(path) {
-        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => Err(refused(path, cause)),
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => {
+            Err(refused_error(path, cause))
+        }
         _ => Ok(()),
     }
 }
 
-fn refused(path: &Path, cause: io::Error) -> ControlGroupError {
+fn refused_error(path: &Path, cause: io::Error) -> ControlGroupError {
     let path = path.to_owned();
     ControlGroupError::Refused { path, cause }
 }
@@ -270,12 +272,12 @@ mod tests {
             "+cpu +memory +pids"
         );
         assert_eq!(holds(&folder.path().join(OWN), "cgroup.procs"), "7");
-        let group = groups.group(SHARE, 9).unwrap();
+        let group = groups.create_group(SHARE, 9).unwrap();
         let limits = ["memory.max", "pids.max", "cpu.max", "cgroup.procs"];
         let said = limits.map(|file| holds(&group.path, file));
         assert_eq!(said, ["67108864", "66", "200000 100000", "9"]);
         for (times, weight) in [(1.0, "100"), (2.5, "250"), (0.0, "1"), (1e9, "10000")] {
-            group.weigh(times).unwrap();
+            group.set_weight(times).unwrap();
             assert_eq!(holds(&group.path, "cpu.weight"), weight);
         }
         assert!(!group.ran_out_of_memory());
@@ -313,7 +315,7 @@ mod tests {
     /// The groups of a system that lets this process make some; elsewhere says why nothing is
     /// tried.
     fn here() -> Option<ControlGroups> {
-        let opened = ControlGroups::open();
+        let opened = ControlGroups::open_tree();
         opened
             .inspect_err(|why| eprintln!("SKIPPED: no control groups here: {why}"))
             .ok()
@@ -330,7 +332,7 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let group = groups.group(SHARE, child.id()).unwrap();
+        let group = groups.create_group(SHARE, child.id()).unwrap();
         assert!(!group.ran_out_of_memory());
         drop(child.stdin.take());
         assert!(!child.wait().unwrap().success(), "it was ended");
@@ -344,7 +346,7 @@ mod tests {
             return;
         };
         let mut child = sleeper();
-        let group = groups.group(SHARE, child.id()).unwrap();
+        let group = groups.create_group(SHARE, child.id()).unwrap();
         let limit = fs::read_to_string(group.path.join("memory.max")).unwrap();
         assert_eq!(limit.trim(), SHARE.memory_bytes.to_string());
         let inside = fs::read_to_string(group.path.join("cgroup.procs")).unwrap();
@@ -352,7 +354,7 @@ mod tests {
         let path = group.path.clone();
         drop(group);
         assert!(!child.wait().unwrap().success(), "it was ended");
-        groups.sweep();
+        groups.sweep_empty();
         assert!(!path.exists());
     }
 }

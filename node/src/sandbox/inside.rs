@@ -30,11 +30,11 @@ use super::{RunMode, SandboxPolicy};
 use crate::clock::unix_us;
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::{GraphWork, shapes_of};
-use crate::device::group::{Between, crew};
+use crate::device::group::{Between, build_runner};
 use crate::device::{choose_library, open_known, open_libraries};
 use crate::folder::config::{DeviceChoice, Fault};
 use crate::sandbox::channel::FarEnd;
-use crate::sandbox::confinement::{Confinement, alone};
+use crate::sandbox::confinement::{Confinement, check_single_thread};
 use crate::sandbox::messages::{
     NotReady, Number, OpenAnswer, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer,
     SandboxOrder,
@@ -84,7 +84,7 @@ pub fn main() -> ExitCode {
     let Ok(mut channel) = channel.map(|channel| FarEnd::new(UnixStream::from(channel))) else {
         return ExitCode::FAILURE;
     };
-    let open = match channel.receive() {
+    let open = match channel.receive_order() {
         Ok((SandboxOrder::OpenOrder(open), _)) => *open,
         _ => {
             eprintln!("a provider starts this for each job; it is of no use by itself");
@@ -97,32 +97,32 @@ pub fn main() -> ExitCode {
     }
     // Behind the walls there are no files to load code from.
     open_libraries(&open.device);
-    if let Err(why) = alone() {
+    if let Err(why) = check_single_thread() {
         eprintln!("{why}, which no sandbox would hold: name another one at `onnxruntime`");
         return ExitCode::FAILURE;
     }
     // The walls must stand before there is another thread, and before any content of a job is here.
-    let (kind, library) = (confinement(&open.device), open.library.as_deref());
-    let policy = SandboxPolicy::enforce(kind, open.memory_bytes, library);
-    match begin(channel, &open, policy) {
-        Some((inside, orders)) => inside.work(&orders),
+    let (kind, library) = (device_confinement(&open.device), open.library.as_deref());
+    let policy = SandboxPolicy::enforce_walls(kind, open.memory_bytes, library);
+    match open_devices(channel, &open, policy) {
+        Some((inside, orders)) => inside.process_orders(&orders),
         None => ExitCode::FAILURE,
     }
 }
 
 /// Opens the devices and reports the result.
-fn begin(
+fn open_devices(
     channel: FarEnd,
     open: &OpenOrder,
     policy: SandboxPolicy,
 ) -> Option<(Inside, Receiver<InsideOrder>)> {
-    let listener = channel.again().ok()?;
+    let listener = channel.try_clone().ok()?;
     let channel = Arc::new(Mutex::new(channel));
     let (at_work, told) = sync_channel(ORDERS_MAX);
-    let (told_line, orders) = (channel.clone(), listen(listener));
+    let (told_line, orders) = (channel.clone(), receive_orders(listener));
     thread::spawn(move || say_alive(&told_line, &told));
     at_work.send(true).ok()?;
-    let opened = furnished(open);
+    let opened = prepare_runner(open);
     at_work.send(false).ok()?;
     let (answer, furniture) = match opened {
         Err(refused) => (Err(refused), None),
@@ -138,7 +138,7 @@ fn begin(
             (Ok(opened), Some((store, runner)))
         }
     };
-    say(&channel, &SandboxAnswer::OpenAnswer(answer), &[]);
+    send_answer(&channel, &SandboxAnswer::OpenAnswer(answer), &[]);
     let (store, runner) = furniture?;
     let inside = Inside {
         channel,
@@ -150,7 +150,7 @@ fn begin(
     Some((inside, orders))
 }
 
-fn furnished(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
+fn prepare_runner(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
     let profiles: Option<Vec<Profile>> = match &open.profiles {
         None => None,
         Some(text) => Some(serde_json::from_str(text).map_err(|error| error.to_string())?),
@@ -160,15 +160,9 @@ fn furnished(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
     let store = Arc::new(Store::in_memory(CONTENT_BYTES_MAX));
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
     let between = Between::Memory(open.memory_bytes);
-    let runner = crew(
-        (between, open.objective),
-        &open.label,
-        devices,
-        &store,
-        clock,
-    );
+    let runner = build_runner(between, open.objective, &open.label, devices, &store, clock);
     let runner = runner.map_err(|error| error.to_string())?;
-    runner.recall(&open.costs);
+    runner.load_history(&open.costs);
     warm_up(&runner);
     runner.keep_sessions();
     Ok((store, runner))
@@ -190,38 +184,40 @@ fn warm_up(runner: &Runner) {
         // A driver's first run can take long; the provider tried its device at its own start.
         if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
             // If this fails, the sandbox is no less fit for jobs.
-            let _ = warm::warm(&**device);
+            let _ = warm::warm_up_device(&**device);
         }
     }
 }
 
 impl Inside {
-    fn work(&self, orders: &Receiver<InsideOrder>) -> ExitCode {
+    fn process_orders(&self, orders: &Receiver<InsideOrder>) -> ExitCode {
         thread::scope(|scope| {
             while let Ok((order, sealed)) = orders.recv() {
                 match order {
                     SandboxOrder::Hold(contents) => {
                         // If a content does not match its id, preparing the model reports it as
                         // missing.
-                        let _ = self.hold(contents, sealed);
+                        let _ = self.hold_contents(contents, sealed);
                     }
                     SandboxOrder::Inspect(number, model, fault) => self.say_what_came(|| {
-                        play(fault);
-                        let found = GraphOperators::of(self.held(model).unwrap_or_default());
+                        play_fault(fault);
+                        let found =
+                            GraphOperators::from_model(self.get_content(model).unwrap_or_default());
                         let found = found.map_err(|error| error.to_string());
                         (SandboxAnswer::Inspected(number, found), Vec::new())
                     }),
                     SandboxOrder::Prepare(number, model) => self.say_what_came(|| {
-                        let prepared = self.runner.prepare(model);
-                        let prepared =
-                            prepared.map_err(|error| NotReady::of(&error, self.held(model)));
+                        let prepared = self.runner.prepare_model(model);
+                        let prepared = prepared.map_err(|error| {
+                            NotReady::from_task_error(&error, self.get_content(model))
+                        });
                         (SandboxAnswer::Prepared(number, prepared), Vec::new())
                     }),
                     SandboxOrder::Run(number, order) => match order.run_mode {
-                        RunMode::ByItself => self.answer(number, order, sealed),
+                        RunMode::ByItself => self.answer_run(number, order, sealed),
                         // The provider bounds the number of requests.
                         RunMode::InStream => drop(scope.spawn(move || {
-                            self.answer(number, order, sealed);
+                            self.answer_run(number, order, sealed);
                         })),
                     },
                     SandboxOrder::OpenOrder(_) => return ExitCode::FAILURE,
@@ -231,8 +227,8 @@ impl Inside {
         })
     }
 
-    fn answer(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
-        self.say_what_came(|| ran(number, self.run(order, sealed)));
+    fn answer_run(&self, number: Number, order: RunOrder, sealed: Vec<SealedMemory>) {
+        self.say_what_came(|| run_answer(number, self.run(order, sealed)));
     }
 
     /// Does some work and sends the answer; meanwhile the sandbox sends signs of life.
@@ -240,7 +236,7 @@ impl Inside {
         self.tell_at_work(true);
         let (answer, blobs) = does();
         self.tell_at_work(false);
-        say(&self.channel, &answer, &blobs);
+        send_answer(&self.channel, &answer, &blobs);
     }
 
     fn tell_at_work(&self, begins: bool) {
@@ -250,21 +246,21 @@ impl Inside {
         }
     }
 
-    fn hold(
+    fn hold_contents(
         &self,
         contents: Vec<(ContentId, SharedContent)>,
         sealed: Vec<SealedMemory>,
     ) -> Option<()> {
         let mut sealed = sealed.into_iter();
         for (id, given) in contents {
-            let bytes = given.bytes(&mut sealed).ok()?;
+            let bytes = given.into_bytes(&mut sealed).ok()?;
             self.store.put_as(id, bytes).ok()?;
         }
         Some(())
     }
 
     /// Returns a content of the job.
-    fn held(&self, content: ContentId) -> Option<Bytes> {
+    fn get_content(&self, content: ContentId) -> Option<Bytes> {
         self.store.get(&content).ok().flatten()
     }
 
@@ -275,14 +271,14 @@ impl Inside {
         order: RunOrder,
         sealed: Vec<SealedMemory>,
     ) -> Result<(RunResult, Option<GraphWork>), RunFault> {
-        let deadline = order.left.map(|left| Moment::now().after(left));
-        play(order.fault);
+        let deadline = order.left.map(|left| Moment::now().saturating_add(left));
+        play_fault(order.fault);
         let failed = |error: String| RunFault::Failed(error);
         let mut sealed = sealed.into_iter();
         let mut inputs = BTreeMap::new();
         for (name, given) in order.inputs {
             let blob = given
-                .bytes(&mut sealed)
+                .into_bytes(&mut sealed)
                 .map_err(|error| failed(error.to_string()))?;
             let tensor = Tensor::from_blob(&blob);
             let tensor = tensor.map_err(|error| failed(error.to_string()))?;
@@ -295,7 +291,8 @@ impl Inside {
             inputs,
         };
         thread::scope(|scope| {
-            let weigh = || GraphWork::of(self.held(task.model)?, &shapes_of(&task.inputs));
+            let weigh =
+                || GraphWork::from_model(self.get_content(task.model)?, &shapes_of(&task.inputs));
             let weighing = order.is_weighed.then(|| scope.spawn(weigh));
             let ran = self.run_task(&task, order.run_mode, deadline);
             let work = weighing.and_then(|weighing| weighing.join().ok()?);
@@ -336,7 +333,7 @@ impl Inside {
 }
 
 /// Returns the answer to a run, and the blobs that follow it.
-fn ran(
+fn run_answer(
     number: Number,
     ran: Result<(RunResult, Option<GraphWork>), RunFault>,
 ) -> (SandboxAnswer, Vec<Bytes>) {
@@ -371,8 +368,8 @@ fn ran(
 }
 
 /// Returns the kind of walls that these devices can work behind.
-fn confinement(device: &DeviceChoice) -> Confinement {
-    let driven = |device| confinement(device) == Confinement::Driver;
+fn device_confinement(device: &DeviceChoice) -> Confinement {
+    let driven = |device| device_confinement(device) == Confinement::Driver;
     match device {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
             Confinement::Driver
@@ -385,10 +382,10 @@ fn confinement(device: &DeviceChoice) -> Confinement {
 }
 
 /// Receives orders from the channel in a thread, which notices at once when the channel closes.
-fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
+fn receive_orders(mut channel: FarEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
-        while let Ok(received) = channel.receive() {
+        while let Ok(received) = channel.receive_order() {
             if hand_on.send(received).is_err() {
                 break;
             }
@@ -409,22 +406,22 @@ fn say_alive(channel: &Mutex<FarEnd>, told: &Receiver<bool>) {
         match word {
             Ok(true) => at_work += 1,
             Ok(false) => at_work -= 1,
-            Err(RecvTimeoutError::Timeout) => say(channel, &SandboxAnswer::Alive, &[]),
+            Err(RecvTimeoutError::Timeout) => send_answer(channel, &SandboxAnswer::Alive, &[]),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
 
-fn say(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
+fn send_answer(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
     // A thread that panicked in the middle of a frame has ended the process.
     let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
-    if channel.send(answer, blobs).is_err() {
+    if channel.send_answer(answer, blobs).is_err() {
         exit(0);
     }
 }
 
 /// Plays a fault that a test requested of an emulated device.
-fn play(fault: Option<Fault>) {
+fn play_fault(fault: Option<Fault>) {
     match fault {
         Some(Fault::Crash | Fault::Choke) => abort(),
         Some(Fault::Hoard) => {

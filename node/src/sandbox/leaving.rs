@@ -23,7 +23,7 @@ const MEMORY_BYTES: u64 = 4 << 30;
 pub struct ReleaseSetup<'a> {
     /// The path of this program (see [`Recipe::program`]).
     pub program: PathBuf,
-    /// A folder; the measurement reads no file of it.
+    /// The folder of the learned costs with which the sandboxes will begin; it can be empty.
     pub home: &'a Path,
     /// Threads of the CPU; 0 for all.
     pub threads: u32,
@@ -50,7 +50,7 @@ pub struct ReleaseTimes {
 ///
 /// # Errors
 /// [`SandboxFault`].
-pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxFault> {
+pub async fn measure_release(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxFault> {
     let mut recipe = Recipe {
         program: setting.program,
         device: DeviceChoice::Cpu {
@@ -59,12 +59,12 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
         cores: None,
         label: "device".to_owned(),
         profiles: None,
-        seen: DeviceCosts::open(setting.home),
+        seen: DeviceCosts::load_or_default(setting.home),
         objective: Objective::Fastest,
         library: None,
         outputs_bytes: MEMORY_BYTES,
         memory_bytes: MEMORY_BYTES,
-        groups: Arc::new(ControlGroups::open()),
+        groups: Arc::new(ControlGroups::open_tree()),
     };
     let store = Arc::new(Store::in_memory(MEMORY_BYTES));
     let (model, shared) = (store.put(setting.model)?, Arc::<SharedContents>::default());
@@ -74,7 +74,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
         sequence: 0,
         inputs: setting.inputs,
     };
-    let first = ready(&recipe, &store, &shared, model).await?;
+    let first = start_sandbox(&recipe, &store, &shared, model).await?;
     recipe.profiles = Some(first.profiles()?);
     // The first run does the setup that later ones reuse.
     let run = || SandboxRun::by_itself(task.clone());
@@ -85,7 +85,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
     drop(first);
     let mut waits = Vec::with_capacity(setting.rounds);
     for round in 0..setting.rounds {
-        let sandbox = ready(&recipe, &store, &shared, model).await?;
+        let sandbox = start_sandbox(&recipe, &store, &shared, model).await?;
         sandbox.run(run()).await?;
         let at = typical.mul_f64((round as f64 + 0.5) / setting.rounds as f64);
         let ran = tokio::time::timeout(at, sandbox.run(run())).await;
@@ -93,7 +93,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
             continue;
         }
         let told = Instant::now();
-        sandbox.end().await.map_err(SandboxFault::Start)?;
+        sandbox.kill_process().await.map_err(SandboxFault::Start)?;
         waits.push(told.elapsed());
     }
     waits.sort_unstable();
@@ -103,14 +103,14 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
     })
 }
 
-async fn ready(
+async fn start_sandbox(
     recipe: &Recipe,
     store: &Arc<Store>,
     shared: &Arc<SharedContents>,
     model: ContentId,
 ) -> Result<Sandbox, SandboxFault> {
     let sandbox = Sandbox::start(recipe).await?;
-    sandbox.prepare(store, shared, model, &[]).await?;
+    sandbox.prepare_model(store, shared, model, &[]).await?;
     Ok(sandbox)
 }
 

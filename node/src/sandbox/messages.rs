@@ -21,7 +21,7 @@ use crate::device::graph_work::GraphWork;
 use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Fault};
 
-/// The number of an order, unique in a channel; the answer repeats it.
+/// The number of an order, which must be unique in a channel; the answer must repeat it.
 pub(super) type Number = u64;
 
 /// The orders of a provider.
@@ -104,7 +104,10 @@ impl RunOrder {
         let mut sealed = Vec::new();
         let mut inputs = Vec::with_capacity(task.inputs.len());
         for (name, tensor) in &task.inputs {
-            inputs.push((name.clone(), SharedContent::tensor(tensor, &mut sealed)?));
+            inputs.push((
+                name.clone(),
+                SharedContent::from_tensor(tensor, &mut sealed)?,
+            ));
         }
         let (name, model) = (task.name, task.model);
         let order = RunOrder {
@@ -113,7 +116,7 @@ impl RunOrder {
             sequence: task.sequence,
             run_mode: run.run_mode,
             inputs,
-            left: run.deadline.map(|at| at.since(Moment::now())),
+            left: run.deadline.map(|at| at.duration_since(Moment::now())),
             is_weighed: run.is_weighed,
             fault: run.fault,
         };
@@ -143,8 +146,8 @@ pub(super) struct NotReady {
 
 impl NotReady {
     /// Describes why the device refuses a model.
-    pub(super) fn of(error: &TaskError, model: Option<Bytes>) -> Self {
-        let digest = |node: &str| refused_node::digest(model?, node);
+    pub(super) fn from_task_error(error: &TaskError, model: Option<Bytes>) -> Self {
+        let digest = |node: &str| refused_node::node_digest(model?, node);
         Self {
             node: error.refused_node().and_then(digest),
             reason: error.to_string(),
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn damaged_words_of_either_side_do_no_harm() {
-        let id = ContentId::of(b"model");
+        let id = ContentId::for_content(b"model");
         let run = RunOrder {
             name: "part 1 of 1".to_owned(),
             model: id,

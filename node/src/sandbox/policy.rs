@@ -30,24 +30,24 @@ pub struct MissingRule {
 impl SandboxPolicy {
     /// Returns the first wall that is not in force.
     #[must_use]
-    pub fn gap(&self) -> Option<&MissingRule> {
+    pub fn missing_wall(&self) -> Option<&MissingRule> {
         self.missing.iter().find(|missing| missing.wall)
     }
 
     /// Records a limit, and whether it is in force.
     #[cfg(target_os = "linux")]
-    pub(super) fn note(&mut self, rule: &str, raised: Result<(), String>) {
-        self.tell(rule, raised, false);
+    pub(super) fn record_limit(&mut self, rule: &str, raised: Result<(), String>) {
+        self.record_rule(rule, raised, false);
     }
 
     /// Records a wall, and whether it is in force.
     #[cfg(target_os = "linux")]
-    pub(super) fn wall(&mut self, rule: &str, raised: Result<(), String>) {
-        self.tell(rule, raised, true);
+    pub(super) fn record_wall(&mut self, rule: &str, raised: Result<(), String>) {
+        self.record_rule(rule, raised, true);
     }
 
     #[cfg(target_os = "linux")]
-    fn tell(&mut self, rule: &str, raised: Result<(), String>, wall: bool) {
+    fn record_rule(&mut self, rule: &str, raised: Result<(), String>, wall: bool) {
         let rule = rule.to_owned();
         match raised {
             Ok(()) => self.enforced.push(rule),

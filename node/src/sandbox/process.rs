@@ -103,7 +103,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxFault`]: the sandbox did not start, or a device did not open.
     pub async fn start(recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
-        let (orders, answers, far_end) = channel::pair().map_err(SandboxFault::Start)?;
+        let (orders, answers, far_end) = channel::new_pair().map_err(SandboxFault::Start)?;
         let mut child = Command::new(&recipe.program)
             .arg0("souk")
             .arg(COMMAND)
@@ -145,12 +145,12 @@ impl Sandbox {
         let limited = sandbox.limit_by_group(recipe);
         let open = OpenOrder::new(recipe);
         sandbox
-            .tell(&SandboxOrder::OpenOrder(Box::new(open)), &[])
+            .send_order(&SandboxOrder::OpenOrder(Box::new(open)), &[])
             .await?;
-        match sandbox.hear(OPENING_MAX).await? {
+        match sandbox.receive_answer(OPENING_MAX).await? {
             SandboxAnswer::OpenAnswer(Ok(opened)) => {
                 sandbox.opened = opened;
-                sandbox.opened.policy.note(GROUP, limited);
+                sandbox.opened.policy.record_limit(GROUP, limited);
             }
             SandboxAnswer::OpenAnswer(Err(refused)) => {
                 return Err(SandboxFault::Device(refused));
@@ -174,7 +174,7 @@ impl Sandbox {
             threads: recipe.cores,
         };
         let group = groups
-            .group(share, process)
+            .create_group(share, process)
             .map_err(|why| why.to_string())?;
         self.group = Some(group);
         Ok(())
@@ -222,10 +222,10 @@ impl Sandbox {
     ///
     /// # Errors
     /// The system's error.
-    pub fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
+    pub fn set_weight(&self, times: f64) -> Result<(), ControlGroupError> {
         match &self.group {
             None => Ok(()),
-            Some(group) => group.weigh(times),
+            Some(group) => group.set_weight(times),
         }
     }
 
@@ -255,13 +255,13 @@ impl Sandbox {
 
     /// Waits until the process ends, by itself or because the sandbox is dropped; does not borrow
     /// the sandbox meanwhile.
-    pub fn ending(&self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_for_end(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut speaking = self.speaking.clone();
         async move { while speaking.changed().await.is_ok() {} }
     }
 
     /// Returns how the process ended, once it has.
-    pub async fn fault(&self) -> SandboxFault {
+    pub async fn end_fault(&self) -> SandboxFault {
         self.how_it_ended(io::ErrorKind::BrokenPipe).await
     }
 
@@ -269,7 +269,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// The system's error.
-    pub async fn end(mut self) -> io::Result<()> {
+    pub async fn kill_process(mut self) -> io::Result<()> {
         self.process.get_mut().child.kill().await
     }
 
@@ -279,7 +279,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxFault::Refused`] if the model has more operators than exist, or how the sandbox
     /// ended.
-    pub(crate) async fn inspect(
+    pub(crate) async fn inspect_model(
         &self,
         store: &Arc<Store>,
         shared: &Arc<SharedContents>,
@@ -287,10 +287,10 @@ impl Sandbox {
         fault: Option<Fault>,
     ) -> Result<GraphOperators, SandboxFault> {
         self.hand_over(store, shared, vec![model]).await?;
-        let number = self.number();
+        let number = self.assign_number();
         let order = SandboxOrder::Inspect(number, model, fault);
-        self.tell(&order, &[]).await?;
-        match self.answer(number).await? {
+        self.send_order(&order, &[]).await?;
+        match self.wait_for_answer(number).await? {
             NumberedAnswer::Inspected(found) => found.map_err(SandboxFault::Refused),
             _ => Err(SandboxFault::Confused),
         }
@@ -301,7 +301,7 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxFault::Refused`] or [`SandboxFault::RefusedNode`] with the device's words, or how
     /// the sandbox ended.
-    pub async fn prepare(
+    pub async fn prepare_model(
         &self,
         store: &Arc<Store>,
         shared: &Arc<SharedContents>,
@@ -310,10 +310,10 @@ impl Sandbox {
     ) -> Result<(), SandboxFault> {
         let ids = [&[model], weights].concat();
         self.hand_over(store, shared, ids).await?;
-        let number = self.number();
-        self.tell(&SandboxOrder::Prepare(number, model), &[])
+        let number = self.assign_number();
+        self.send_order(&SandboxOrder::Prepare(number, model), &[])
             .await?;
-        match self.answer(number).await? {
+        match self.wait_for_answer(number).await? {
             NumberedAnswer::Prepared(prepared) => prepared.map_err(|it| match it.node {
                 Some(node) => SandboxFault::RefusedNode(node, it.reason),
                 None => SandboxFault::Refused(it.reason),
@@ -329,18 +329,19 @@ impl Sandbox {
         ids: Vec<ContentId>,
     ) -> Result<(), SandboxFault> {
         let (store, shared) = (store.clone(), shared.clone());
-        let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
+        let gathered =
+            tokio::task::spawn_blocking(move || shared.gather_parcels(&store, &ids)).await;
         let parcels = gathered.expect("gathering content does not panic")?;
         for parcel in &parcels {
-            self.hold(parcel).await?;
+            self.hold_contents(parcel).await?;
         }
         Ok(())
     }
 
-    async fn hold(&self, parcel: &Parcel) -> Result<(), SandboxFault> {
+    async fn hold_contents(&self, parcel: &Parcel) -> Result<(), SandboxFault> {
         let order = SandboxOrder::Hold(parcel.contents.clone());
         let files: Vec<_> = parcel.sealed.iter().map(|sealed| sealed.file()).collect();
-        self.tell(&order, &files).await
+        self.send_order(&order, &files).await
     }
 
     /// Runs a part, until a deadline if there is one, and returns its work if the caller wants it
@@ -358,9 +359,10 @@ impl Sandbox {
         let wrapped = wrapping.await.expect("wrapping inputs does not panic");
         let (order, sealed) = wrapped.map_err(SandboxFault::Memory)?;
         let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
-        let number = self.number();
-        self.tell(&SandboxOrder::Run(number, order), &files).await?;
-        let NumberedAnswer::Ran(ran) = self.answer(number).await? else {
+        let number = self.assign_number();
+        self.send_order(&SandboxOrder::Run(number, order), &files)
+            .await?;
+        let NumberedAnswer::Ran(ran) = self.wait_for_answer(number).await? else {
             return Err(SandboxFault::Confused);
         };
         (*ran).map_err(|unrun| match unrun {
@@ -371,20 +373,20 @@ impl Sandbox {
     }
 
     /// Assigns a number to an order and expects its answer from now on.
-    fn number(&self) -> Number {
-        let mut asked = locked(&self.asked);
+    fn assign_number(&self) -> Number {
+        let mut asked = lock_pending(&self.asked);
         let number = asked.next;
         asked.next += 1;
         asked.answers.insert(number, None);
         number
     }
 
-    async fn tell(
+    async fn send_order(
         &self,
         order: &SandboxOrder,
         files: &[std::os::fd::BorrowedFd<'_>],
     ) -> Result<(), SandboxFault> {
-        let sent = self.orders.lock().await.send(order, files).await;
+        let sent = self.orders.lock().await.send_order(order, files).await;
         match sent {
             Ok(()) => Ok(()),
             Err(error) => Err(self.how_it_ended(error.kind()).await),
@@ -393,8 +395,8 @@ impl Sandbox {
 
     /// Receives the sandbox's next message other than a sign of life; `silence` is the longest
     /// wait.
-    async fn hear(&self, silence: Duration) -> Result<SandboxAnswer, SandboxFault> {
-        let heard = self.answers.lock().await.word(silence).await;
+    async fn receive_answer(&self, silence: Duration) -> Result<SandboxAnswer, SandboxFault> {
+        let heard = self.answers.lock().await.receive_word(silence).await;
         match heard {
             Ok(answer) => Ok(answer),
             Err(error) => Err(self.how_it_ended(error).await),
@@ -402,8 +404,8 @@ impl Sandbox {
     }
 
     /// Returns the answer to an order.
-    async fn answer(&self, number: Number) -> Result<NumberedAnswer, SandboxFault> {
-        match heard(&self.answers, &self.asked, number).await {
+    async fn wait_for_answer(&self, number: Number) -> Result<NumberedAnswer, SandboxFault> {
+        match wait_for_numbered(&self.answers, &self.asked, number).await {
             Ok(answer) => Ok(answer),
             Err(error) => Err(self.how_it_ended(error).await),
         }
@@ -437,46 +439,47 @@ impl Sandbox {
             let limit_bytes = self.memory_bytes;
             return SandboxFault::OutOfMemory { limit_bytes };
         }
-        SandboxFault::ended(status, words, self.memory_bytes)
+        SandboxFault::from_exit_status(status, words, self.memory_bytes)
     }
 }
 
-fn locked(asked: &Mutex<PendingAnswers>) -> MutexGuard<'_, PendingAnswers> {
+fn lock_pending(asked: &Mutex<PendingAnswers>) -> MutexGuard<'_, PendingAnswers> {
     // No code here panics half-way through a change.
     asked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for the answer to an order, and keeps answers to other orders for their callers.
-async fn heard(
+async fn wait_for_numbered(
     answers: &Turn<AnswerReader>,
     asked: &Mutex<PendingAnswers>,
     number: Number,
 ) -> Result<NumberedAnswer, io::ErrorKind> {
     loop {
         let mut hearing = answers.lock().await;
-        if let Some(heard) = locked(asked).take(number) {
+        if let Some(heard) = lock_pending(asked).take_answer(number) {
             return Ok(heard);
         }
-        let heard = hearing.answer(SILENCE_MAX).await;
-        let kept = heard.and_then(|(number, heard)| locked(asked).keep(number, heard));
+        let heard = hearing.receive_numbered(SILENCE_MAX).await;
+        let kept =
+            heard.and_then(|(number, heard)| lock_pending(asked).store_answer(number, heard));
         // The other waiting callers receive nothing more either.
         hearing.over = kept.err();
         kept?;
         // If the lock were released first, the next caller could read another answer before this
         // one is returned.
-        if let Some(heard) = locked(asked).take(number) {
+        if let Some(heard) = lock_pending(asked).take_answer(number) {
             return Ok(heard);
         }
     }
 }
 
 impl AnswerReader {
-    async fn word(&mut self, silence: Duration) -> Result<SandboxAnswer, io::ErrorKind> {
+    async fn receive_word(&mut self, silence: Duration) -> Result<SandboxAnswer, io::ErrorKind> {
         if let Some(over) = self.over {
             return Err(over);
         }
         loop {
-            match self.answers.receive(silence).await {
+            match self.answers.receive_answer(silence).await {
                 Ok(SandboxAnswer::Alive) => {}
                 Ok(answer) => return Ok(answer),
                 Err(error) => return Err(error.kind()),
@@ -485,11 +488,11 @@ impl AnswerReader {
     }
 
     /// Receives the next answer to a numbered order, with the outputs of a run.
-    async fn answer(
+    async fn receive_numbered(
         &mut self,
         silence: Duration,
     ) -> Result<(Number, NumberedAnswer), io::ErrorKind> {
-        match self.word(silence).await? {
+        match self.receive_word(silence).await? {
             SandboxAnswer::Inspected(number, found) => {
                 if found.as_ref().is_ok_and(|found| !found.is_sound()) {
                     return Err(io::ErrorKind::InvalidData);
@@ -501,7 +504,7 @@ impl AnswerReader {
             }
             SandboxAnswer::Ran(number, ran) => {
                 let ran = match *ran {
-                    Ok(head) => Ok(self.outputs(head, silence).await?),
+                    Ok(head) => Ok(self.receive_outputs(head, silence).await?),
                     Err(unrun) => Err(unrun),
                 };
                 Ok((number, NumberedAnswer::Ran(Box::new(ran))))
@@ -510,7 +513,7 @@ impl AnswerReader {
         }
     }
 
-    async fn outputs(
+    async fn receive_outputs(
         &mut self,
         ran: RunHead,
         silence: Duration,
@@ -544,7 +547,7 @@ impl AnswerReader {
 impl PendingAnswers {
     /// Keeps an answer for its caller; an answer that no caller awaits, or a second one, is an
     /// error.
-    fn keep(&mut self, number: Number, heard: NumberedAnswer) -> Result<(), io::ErrorKind> {
+    fn store_answer(&mut self, number: Number, heard: NumberedAnswer) -> Result<(), io::ErrorKind> {
         match self.answers.get_mut(&number) {
             Some(place) if place.is_none() => *place = Some(heard),
             _ => return Err(io::ErrorKind::InvalidData),
@@ -552,7 +555,7 @@ impl PendingAnswers {
         Ok(())
     }
 
-    fn take(&mut self, number: Number) -> Option<NumberedAnswer> {
+    fn take_answer(&mut self, number: Number) -> Option<NumberedAnswer> {
         self.answers.get(&number)?.as_ref()?;
         self.answers.remove(&number)?
     }
@@ -566,7 +569,7 @@ impl OpenOrder {
             cores: recipe.cores,
             label: recipe.label.clone(),
             profiles: recipe.profiles.as_ref().map(json),
-            costs: recipe.seen.costs(),
+            costs: recipe.seen.current_costs(),
             objective: recipe.objective,
             library: recipe.library.clone(),
             memory_bytes: recipe.memory_bytes,
@@ -596,16 +599,16 @@ mod tests {
             answers: BTreeMap::from([(0, None), (1, None)]),
         };
         let heard = || NumberedAnswer::Prepared(Ok(()));
-        assert!(asked.take(1).is_none());
-        asked.keep(1, heard()).unwrap();
-        let twice = asked.keep(1, heard()).unwrap_err();
+        assert!(asked.take_answer(1).is_none());
+        asked.store_answer(1, heard()).unwrap();
+        let twice = asked.store_answer(1, heard()).unwrap_err();
         assert_eq!(twice, io::ErrorKind::InvalidData);
-        assert!(asked.take(0).is_none(), "it is another one's");
+        assert!(asked.take_answer(0).is_none(), "it is another one's");
         assert!(matches!(
-            asked.take(1),
+            asked.take_answer(1),
             Some(NumberedAnswer::Prepared(Ok(())))
         ));
-        let nobody = [1, 2].map(|number| asked.keep(number, heard()).is_err());
+        let nobody = [1, 2].map(|number| asked.store_answer(number, heard()).is_err());
         assert_eq!(
             nobody,
             [true, true],
@@ -614,7 +617,7 @@ mod tests {
     }
     #[tokio::test]
     async fn who_hears_its_answer_has_it_before_the_next_one_comes() {
-        let (_orders, answers, far) = channel::pair().unwrap();
+        let (_orders, answers, far) = channel::new_pair().unwrap();
         let mut far = channel::FarEnd::new(far.into());
         let reader = AnswerReader {
             answers,
@@ -626,14 +629,14 @@ mod tests {
             answers: BTreeMap::from([(0, None), (1, None)]),
         };
         let (reader, asked) = (Turn::new(reader), Mutex::new(asked));
-        let mut first = Box::pin(heard(&reader, &asked, 0));
-        let mut second = Box::pin(heard(&reader, &asked, 1));
+        let mut first = Box::pin(wait_for_numbered(&reader, &asked, 0));
+        let mut second = Box::pin(wait_for_numbered(&reader, &asked, 1));
         // The first hears, and the second waits for the turn.
         assert!(futures::poll!(&mut first).is_pending());
         assert!(futures::poll!(&mut second).is_pending());
         let mut answer = |number| {
             let prepared = SandboxAnswer::Prepared(number, Ok(()));
-            far.send(&prepared, &[]).unwrap();
+            far.send_answer(&prepared, &[]).unwrap();
         };
         answer(0);
         let patience = Duration::from_secs(5);

@@ -61,7 +61,7 @@ struct SharedInner {
 
 impl SharedContent {
     /// Returns a tensor's blob, to send or to share.
-    pub(super) fn tensor(
+    pub(super) fn from_tensor(
         tensor: &Tensor,
         sealed: &mut Vec<SealedCopy>,
     ) -> io::Result<SharedContent> {
@@ -74,14 +74,14 @@ impl SharedContent {
     }
 
     /// Returns the bytes; `shared` must be the shared memory of the message, in order.
-    pub(super) fn bytes(
+    pub(super) fn into_bytes(
         self,
         shared: &mut impl Iterator<Item = SealedMemory>,
     ) -> io::Result<Bytes> {
         match self {
             SharedContent::Here(bytes) => Ok(bytes),
             SharedContent::SharedContents => {
-                shared.next().ok_or(io::ErrorKind::InvalidData)?.bytes()
+                shared.next().ok_or(io::ErrorKind::InvalidData)?.map_bytes()
             }
         }
     }
@@ -89,8 +89,8 @@ impl SharedContent {
 
 impl SharedContents {
     /// Returns the contents with these ids, in as many messages as necessary. It leaves out a
-    /// content that the store does not have: the sandbox reports it as missing.
-    pub(super) fn gather(
+    /// content that the store does not have: the sandbox will report it as missing.
+    pub(super) fn gather_parcels(
         &self,
         store: &Store,
         ids: &[ContentId],
@@ -109,57 +109,57 @@ impl SharedContents {
                 last.bytes += bytes.len();
                 last.contents.push((*id, SharedContent::Here(bytes)));
             } else {
-                last.sealed.push(self.share(store, *id, &bytes)?);
+                last.sealed.push(self.share_content(store, *id, &bytes)?);
                 last.contents.push((*id, SharedContent::SharedContents));
             }
         }
         Ok(parcels)
     }
 
-    fn share(
+    fn share_content(
         &self,
         store: &Store,
         id: ContentId,
         bytes: &Bytes,
     ) -> Result<SealedCopy, SandboxFault> {
-        if let Some(kept) = self.inner().touch(&id) {
+        if let Some(kept) = self.lock_inner().touch_content(&id) {
             return Ok(kept);
         }
         let sealed = Arc::new(SealedMemory::new(&[bytes]).map_err(SandboxFault::Memory)?);
-        store.rehouse(&id, sealed.bytes().map_err(SandboxFault::Memory)?);
-        self.inner().keep(id, sealed.clone());
+        store.replace_memory(&id, sealed.map_bytes().map_err(SandboxFault::Memory)?);
+        self.lock_inner().insert_copy(id, sealed.clone());
         Ok(sealed)
     }
 
-    fn inner(&self) -> MutexGuard<'_, SharedInner> {
+    fn lock_inner(&self) -> MutexGuard<'_, SharedInner> {
         // No code here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SharedInner {
-    fn touch(&mut self, id: &ContentId) -> Option<SealedCopy> {
+    fn touch_content(&mut self, id: &ContentId) -> Option<SealedCopy> {
         self.uses += 1;
         let (kept, used) = self.kept.get_mut(id)?;
         *used = self.uses;
         Some(kept.clone())
     }
 
-    fn keep(&mut self, id: ContentId, sealed: SealedCopy) {
+    fn insert_copy(&mut self, id: ContentId, sealed: SealedCopy) {
         while self.bytes + sealed.length() > SHARED_BYTES_MAX {
             let oldest = self.kept.iter().min_by_key(|(_, (_, used))| *used);
             let Some(oldest) = oldest.map(|(id, _)| *id) else {
                 break;
             };
-            self.forget(&oldest);
+            self.remove_copy(&oldest);
         }
-        self.forget(&id);
+        self.remove_copy(&id);
         self.uses += 1;
         self.bytes += sealed.length();
         self.kept.insert(id, (sealed, self.uses));
     }
 
-    fn forget(&mut self, id: &ContentId) {
+    fn remove_copy(&mut self, id: &ContentId) {
         if let Some((gone, _)) = self.kept.remove(id) {
             self.bytes -= gone.length();
         }
@@ -175,10 +175,10 @@ mod tests {
         let (store, shared) = (Store::in_memory(1 << 30), SharedContents::default());
         let large = Bytes::from(vec![7; SHARED_BYTES_MIN]);
         let ids = [&large, &Bytes::from_static(b"small")].map(|b| store.put(b.clone()).unwrap());
-        let missing = ContentId::of(b"nobody has it");
+        let missing = ContentId::for_content(b"nobody has it");
         let wanted = [ids[0], ids[1], missing];
-        let first = shared.gather(&store, &wanted).unwrap();
-        let again = shared.gather(&store, &wanted).unwrap();
+        let first = shared.gather_parcels(&store, &wanted).unwrap();
+        let again = shared.gather_parcels(&store, &wanted).unwrap();
         assert_eq!((first.len(), first[0].contents.len()), (1, 2));
         assert!(Arc::ptr_eq(&first[0].sealed[0], &again[0].sealed[0]));
         assert!(

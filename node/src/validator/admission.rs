@@ -43,7 +43,7 @@ struct Queue<C> {
 
 impl<C> Queue<C> {
     /// Takes the first requests, up to the size of a batch.
-    fn take(&mut self) -> Vec<Applicant<C>> {
+    fn take_batch(&mut self) -> Vec<Applicant<C>> {
         let mut commands = 0;
         let mut count = 0;
         while let Some(next) = self.applicants.get(count)
@@ -92,18 +92,18 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
         };
         std::thread::Builder::new()
             .name(format!("admit-{id}"))
-            .spawn(move || admit::<M>(&queue, &awoken))?;
+            .spawn(move || run_admission::<M>(&queue, &awoken))?;
         Ok(admission)
     }
 
     /// Verifies commands and returns the verdicts in their order, or none if the thread has ended.
-    pub(super) async fn verify(
+    pub(super) async fn verify_commands(
         &self,
         commands: Vec<Bytes>,
     ) -> Result<Option<AdmissionResults<M::Command>>, AdmissionFull> {
         let (reply, answer) = oneshot::channel();
         self.queue_up(Applicant { commands, reply })?;
-        // Other tasks may hold commands that the network delivered at the same time: they run
+        // Other tasks may hold commands that the network delivered at the same time: they must run
         // first, to join this batch.
         tokio::task::yield_now().await;
         verify_together::<M>(self.take_at_hand());
@@ -126,7 +126,8 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
         if queue.commands <= AT_HAND_MAX {
             return queue.take_all();
         }
-        // A token from before wakes the thread as well. If it has ended, no command gets an answer.
+        // A token from before wakes the thread as well. If it has ended, no command will get an
+        // answer.
         if let Err(TrySendError::Disconnected(())) = self.wake.try_send(()) {
             drop(queue.take_all());
         }
@@ -139,10 +140,10 @@ fn lock<C>(queue: &Mutex<Queue<C>>) -> MutexGuard<'_, Queue<C>> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn admit<M: StateMachine>(queue: &Mutex<Queue<M::Command>>, awoken: &Receiver<()>) {
+fn run_admission<M: StateMachine>(queue: &Mutex<Queue<M::Command>>, awoken: &Receiver<()>) {
     while awoken.recv().is_ok() {
         loop {
-            let applicants = lock(queue).take();
+            let applicants = lock(queue).take_batch();
             if applicants.is_empty() {
                 break;
             }

@@ -6,7 +6,7 @@ use souk_consensus::audit::{Audit, AuditError};
 use souk_consensus::{FolderDisk, LogIndex, StateMachine};
 
 use super::ViewsError;
-use super::views::compare;
+use super::views::compare_checkpoints;
 
 /// The result of an audit that found every recorded digest correct.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub enum ValidatorAuditError {
 ///
 /// # Errors
 /// The first part that is damaged, or that does not match the recorded digest.
-pub fn audit<M: StateMachine>(
+pub fn audit_folder<M: StateMachine>(
     folder: &Path,
     checkpoint_entries: u64,
     machine: impl Fn() -> M,
@@ -56,7 +56,7 @@ pub fn audit<M: StateMachine>(
     let replay = souk_consensus::audit::audit(&mut disk, checkpoint_entries, machine)?;
     let views = folder.join("views");
     let compared = if views.exists() {
-        compare(&views, &replay.checkpoints).map_err(|error| match error {
+        compare_checkpoints(&views, &replay.checkpoints).map_err(|error| match error {
             ViewsError::Rows { .. } => ValidatorAuditError::ViewsSpoiled(error),
             error => ValidatorAuditError::ViewsOpen(error),
         })?

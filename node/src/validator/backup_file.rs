@@ -54,21 +54,21 @@ pub enum BackupFault {
 }
 
 /// Encodes a state as a backup.
-pub(super) fn encode(state: &Bytes) -> Bytes {
-    let manifest = Manifest::of(state, PART_BYTES_MIN.max(state.len().div_ceil(PARTS)));
+pub(super) fn encode_backup(state: &Bytes) -> Bytes {
+    let manifest = Manifest::for_snapshot(state, PART_BYTES_MIN.max(state.len().div_ceil(PARTS)));
     let list = manifest.encode();
     let length = u32::try_from(list.len()).expect("a list has a bounded number of parts");
     let mut bytes = Vec::with_capacity(HEAD_BYTES + list.len() + state.len());
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(&digest(&list).0);
+    bytes.extend_from_slice(&content_digest(&list).0);
     bytes.extend_from_slice(&list);
     bytes.extend_from_slice(state);
     bytes.into()
 }
 
 /// Checks a backup and returns its state.
-pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
+pub(super) fn decode_backup(bytes: &Bytes) -> Result<Bytes, BackupFault> {
     let short = |wanted: usize| BackupFault::Short {
         found: bytes.len() as u64,
         wanted: wanted as u64,
@@ -88,7 +88,7 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
         return Err(short(end));
     }
     let list = bytes.slice(HEAD_BYTES..end);
-    if digest(&list).0 != wanted {
+    if content_digest(&list).0 != wanted {
         return Err(damaged);
     }
     check_parts(&Manifest::decode(list)?, bytes.slice(end..), end as u64)
@@ -96,18 +96,18 @@ pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
 
 fn check_parts(manifest: &Manifest, state: Bytes, begin: u64) -> Result<Bytes, BackupFault> {
     let mut whole = 0;
-    for number in 0..manifest.parts() {
+    for number in 0..manifest.part_count() {
         let range = manifest
-            .range(number)
+            .part_range(number)
             .expect("the number is one of its parts");
         let (start, end) = (begin + range.start as u64, begin + range.end as u64);
         whole = range.end;
         match state.get(range) {
-            Some(part) if manifest.verifies(number, part) => {}
+            Some(part) if manifest.is_part(number, part) => {}
             Some(_) => return Err(BackupFault::Part { start, end }),
             None => {
-                let parts = manifest.parts() - 1;
-                let last = manifest.range(parts).map_or(0, |range| range.end);
+                let parts = manifest.part_count() - 1;
+                let last = manifest.part_range(parts).map_or(0, |range| range.end);
                 return Err(BackupFault::Short {
                     found: begin + state.len() as u64,
                     wanted: begin + last as u64,
@@ -121,8 +121,8 @@ fn check_parts(manifest: &Manifest, state: Bytes, begin: u64) -> Result<Bytes, B
     }
 }
 
-fn digest(bytes: &[u8]) -> Digest {
-    Digest(*souk_memory::ContentId::of(bytes).as_bytes())
+fn content_digest(bytes: &[u8]) -> Digest {
+    Digest(*souk_memory::ContentId::for_content(bytes).as_bytes())
 }
 
 #[cfg(test)]
@@ -135,13 +135,16 @@ mod tests {
 
     #[test]
     fn a_backup_is_read_as_written() {
-        assert_eq!(decode(&encode(&state())), Ok(state()));
-        assert_eq!(decode(&encode(&Bytes::new())), Ok(Bytes::new()));
+        assert_eq!(decode_backup(&encode_backup(&state())), Ok(state()));
+        assert_eq!(
+            decode_backup(&encode_backup(&Bytes::new())),
+            Ok(Bytes::new())
+        );
     }
 
     #[test]
     fn a_changed_byte_is_refused_with_its_place() {
-        let whole = encode(&state());
+        let whole = encode_backup(&state());
         let begin = whole.len() - state().len();
         for (at, place) in [
             (begin, (begin, begin + 4_096)),
@@ -151,33 +154,39 @@ mod tests {
             let mut bytes = whole.to_vec();
             bytes[at] ^= 1;
             let (start, end) = (place.0 as u64, place.1 as u64);
-            assert_eq!(decode(&bytes.into()), Err(BackupFault::Part { start, end }));
+            assert_eq!(
+                decode_backup(&bytes.into()),
+                Err(BackupFault::Part { start, end })
+            );
         }
         for at in 0..begin {
             let mut bytes = whole.to_vec();
             bytes[at] ^= 1;
-            assert!(decode(&bytes.into()).is_err(), "byte {at}");
+            assert!(decode_backup(&bytes.into()).is_err(), "byte {at}");
         }
     }
 
     #[test]
     fn damaged_backups_do_no_harm() {
-        let whole = encode(&state().slice(..6_000)).to_vec();
+        let whole = encode_backup(&state().slice(..6_000)).to_vec();
         let mut damage = crate::protocols::fuzzed::DamageSource::new(19);
         for _ in 0..2_000 {
             let damaged: Bytes = damage.of(&whole).into();
-            assert!(decode(&damaged).is_err() || damaged == whole);
+            assert!(decode_backup(&damaged).is_err() || damaged == whole);
         }
     }
 
     #[test]
     fn a_backup_cut_short_or_with_more_behind_is_refused() {
-        let whole = encode(&state());
+        let whole = encode_backup(&state());
         for length in 0..whole.len() {
-            assert!(decode(&whole.slice(..length)).is_err(), "{length} bytes");
+            assert!(
+                decode_backup(&whole.slice(..length)).is_err(),
+                "{length} bytes"
+            );
         }
         let mut more = whole.to_vec();
         more.push(0);
-        assert_eq!(decode(&more.into()), Err(BackupFault::Trailing(1)));
+        assert_eq!(decode_backup(&more.into()), Err(BackupFault::Trailing(1)));
     }
 }

@@ -33,8 +33,8 @@ impl<M: AnsweringMachine> Callers<M> {
         Caller(self.0.insert(waiting) as u64)
     }
 
-    /// Sends a caller its response; it then no longer waits.
-    pub(super) fn respond(&mut self, caller: Caller, response: Response<M>) {
+    /// Sends a caller its response, which must be to what it asked; it then no longer waits.
+    pub(super) fn send_response(&mut self, caller: Caller, response: Response<M>) {
         let place = usize::try_from(caller.0).expect("it was a place here");
         match (self.0.remove(place), response) {
             (Waiting::Proposal(reply), Response::Proposed(answers)) => {

@@ -33,8 +33,9 @@ pub struct Changes {
 
 impl Watch for Changes {
     fn on_events(&mut self, at: Position, time: Millis, events: &[Event]) {
-        self.statements.note(at, time, events);
-        let mut accounts: Vec<AccountKey> = events.iter().flat_map(Event::accounts).collect();
+        self.statements.submit_step(at, time, events);
+        let mut accounts: Vec<AccountKey> =
+            events.iter().flat_map(Event::involved_accounts).collect();
         accounts.sort_unstable();
         accounts.dedup();
         if !accounts.is_empty() {
@@ -49,8 +50,11 @@ impl Validator<ExchangeMachine> {
     ///
     /// # Errors
     /// If the validator does not answer.
-    pub(super) async fn roster(&self) -> Result<Roster, QueryError> {
-        match self.query(Consistency::Stale, Question::Roster).await? {
+    pub(super) async fn fetch_roster(&self) -> Result<Roster, QueryError> {
+        match self
+            .query_machine(Consistency::Stale, Question::Roster)
+            .await?
+        {
             (Reply::Roster(roster), _) => Ok(*roster),
             _ => unreachable!("the roster was asked for"),
         }
@@ -71,7 +75,7 @@ pub fn is_for_later_build(error: &ApplyError) -> bool {
 }
 
 /// Returns a market at its beginning, and the sender that announces its changes.
-pub(super) fn begin(
+pub(super) fn new_machine(
     market: &MarketFile,
     statements: StatementWriter,
 ) -> (ExchangeMachine, broadcast::Sender<ChangedAccounts>) {

@@ -69,7 +69,7 @@ pub(super) struct ExchangeNews {
 }
 
 /// Serves `/souk/market/11` until the network stops.
-pub(super) fn serve(
+pub(super) fn serve_market(
     network: &Network,
     validator: Validator<ExchangeMachine>,
     genesis: &Genesis,
@@ -85,10 +85,10 @@ pub(super) fn serve(
         intake: Intake::new(REQUEST_BYTES_MAX, IDLE_MAX),
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
-    network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+    network.serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let door = door.clone();
         async move {
-            let ended = door.converse(peer, stream).await;
+            let ended = door.serve_stream(peer, stream).await;
             if let Err(error) = &ended {
                 tracing::debug!(%peer, %error, "a conversation ended early");
             }
@@ -98,12 +98,12 @@ pub(super) fn serve(
 }
 
 impl Door {
-    async fn converse(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
+    async fn serve_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         let mut consistency = Consistency::Linearizable;
-        while let Some(request) = self.intake.receive::<Request>(&mut stream).await? {
-            self.rate_limit.pass(peer, request.cost()).await;
-            if let Some(excess) = request.excess() {
-                wire::send(&mut stream, &timed(None, Answer::Invalid(excess))).await?;
+        while let Some(request) = self.intake.receive_next::<Request>(&mut stream).await? {
+            self.rate_limit.wait_for_tokens(peer, request.cost()).await;
+            if let Some(excess) = request.excess_reason() {
+                wire::send(&mut stream, &stamp_answer(None, Answer::Invalid(excess))).await?;
                 continue;
             }
             if let Request::Stale = request {
@@ -117,13 +117,13 @@ impl Door {
                 return self.send_backup(&order, &mut stream).await;
             }
             if request.is_common()
-                && let Some(answer) = self.share(&request, consistency).await?
+                && let Some(answer) = self.share_answer(&request, consistency).await?
             {
                 wire::send_bytes(&mut stream, &answer).await?;
                 continue;
             }
-            let (age, answer) = self.answer(peer, request, consistency).await;
-            wire::send(&mut stream, &timed(age, answer)).await?;
+            let (age, answer) = self.answer_request(peer, request, consistency).await;
+            wire::send(&mut stream, &stamp_answer(age, answer)).await?;
         }
         Ok(())
     }
@@ -147,8 +147,8 @@ impl Door {
             let refused = "only the operator or this validator's own key gets a backup of it";
             return wire::send(stream, &Answer::Invalid(refused.to_owned())).await;
         }
-        let Ok((_, bytes)) = self.validator.backup().await else {
-            return wire::send(stream, &unavailable()).await;
+        let Ok((_, bytes)) = self.validator.create_backup().await else {
+            return wire::send(stream, &unavailable_answer()).await;
         };
         let length = bytes.len() as u64;
         wire::send(stream, &Answer::Backup { bytes: length }).await?;
@@ -159,22 +159,22 @@ impl Door {
     }
 
     /// Returns the answer, with its age if the peer asked for a stale one.
-    async fn answer(
+    async fn answer_request(
         &self,
         peer: PeerId,
         request: Request,
         consistency: Consistency,
     ) -> (Option<Age>, Answer) {
         let answer = match request {
-            Request::Submit(batch) => self.submit(batch).await,
+            Request::Submit(batch) => self.submit_batch(batch).await,
             Request::Time => Answer::Done,
             Request::Genesis => Answer::Genesis(self.genesis.clone()),
-            Request::Announce(addresses) => self.announce(peer, &addresses),
-            Request::Find(accounts) => self.find(&accounts).await,
-            Request::Status => self.status().await,
-            Request::Members => self.members().await,
-            Request::Order(order) => self.order(order).await,
-            Request::Statement(account, before) => self.statement(account, before).await,
+            Request::Announce(addresses) => self.record_announcement(peer, &addresses),
+            Request::Find(accounts) => self.find_contacts(&accounts).await,
+            Request::Status => self.read_status().await,
+            Request::Members => self.list_members().await,
+            Request::Order(order) => self.execute_order(order).await,
+            Request::Statement(account, before) => self.read_statement(account, before).await,
             // `converse` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
             question => return read(&self.validator, question, consistency).await,
@@ -182,7 +182,7 @@ impl Door {
         (None, answer)
     }
 
-    async fn submit(&self, batch: SignedBatch) -> Answer {
+    async fn submit_batch(&self, batch: SignedBatch) -> Answer {
         // This check keeps invalid commands from taking the place of valid ones in the log.
         let verified = self
             .validator
@@ -215,7 +215,7 @@ impl Door {
 
     /// Returns the answer to a question that many ask alike, as an encoded [`TimedAnswer`]: it is
     /// computed once for all who wait for it.
-    async fn share(
+    async fn share_answer(
         &self,
         request: &Request,
         consistency: Consistency,
@@ -230,7 +230,7 @@ impl Door {
                 bytes.expect("plain data in memory always encodes").into(),
             )
         };
-        let Some((age, answer)) = self.sharing.ask(question, put).await else {
+        let Some((age, answer)) = self.sharing.ask_shared(question, put).await else {
             return Ok(None);
         };
         let mut bytes = postcard::to_allocvec(&(Millis(unix_ms()), age))?;
@@ -238,11 +238,11 @@ impl Door {
         Ok(Some(bytes))
     }
 
-    async fn statement(&self, account: AccountKey, before: Option<LogPlace>) -> Answer {
+    async fn read_statement(&self, account: AccountKey, before: Option<LogPlace>) -> Answer {
         // After this query, this validator has applied everything acknowledged before.
         let seen = self
             .validator
-            .query(Consistency::Linearizable, Question::Sums);
+            .query_machine(Consistency::Linearizable, Question::Sums);
         if let Err(error) = seen.await {
             return Answer::Unavailable(error.to_string());
         }
@@ -251,12 +251,14 @@ impl Door {
         match read.await {
             Ok(Ok(statement)) => Answer::Statement(statement),
             Ok(Err(error)) => Answer::Unavailable(format!("the statements: {error}")),
-            Err(_) => unavailable(),
+            Err(_) => unavailable_answer(),
         }
     }
 
-    async fn status(&self) -> Answer {
-        let state = self.validator.query(Consistency::Stale, Question::Digest);
+    async fn read_status(&self) -> Answer {
+        let state = self
+            .validator
+            .query_machine(Consistency::Stale, Question::Digest);
         match (state.await, self.validator.status().await) {
             (Ok((Reply::Digest(market, digest), seen)), Ok(standing)) => Answer::Status(Status {
                 market,
@@ -268,23 +270,24 @@ impl Door {
                 applied: seen.applied.0,
                 digest: hex::encode(digest.0),
             }),
-            _ => unavailable(),
+            _ => unavailable_answer(),
         }
     }
 
-    fn announce(&self, peer: PeerId, addresses: &[String]) -> Answer {
+    fn record_announcement(&self, peer: PeerId, addresses: &[String]) -> Answer {
         let Some(account) = key::account_of(&peer) else {
             return Answer::Unavailable("only ed25519 peers have an account".to_owned());
         };
-        let understood = contact::understood(addresses);
-        self.announcements().take(AccountKey(account), understood);
+        let understood = contact::parse_addresses(addresses);
+        self.lock_announcements()
+            .insert_addresses(AccountKey(account), understood);
         Answer::Done
     }
 
     /// Finds peers that announced themselves here, and those known by gossip.
-    async fn find(&self, accounts: &[AccountKey]) -> Answer {
+    async fn find_contacts(&self, accounts: &[AccountKey]) -> Answer {
         let mut found: Vec<Contact> = {
-            let announced = self.announcements();
+            let announced = self.lock_announcements();
             let contact = |account| announced.contact(account);
             accounts.iter().filter_map(contact).collect()
         };
@@ -294,16 +297,16 @@ impl Door {
                 .iter()
                 .filter(|account| !known.contains(&account.0));
             let unknown: BTreeSet<AccountKey> = unknown.copied().collect();
-            let heard = self.network.profiles().await;
+            let heard = self.network.provider_profiles().await;
             let heard = heard
                 .iter()
                 .filter(|profile| unknown.contains(&profile.account));
-            found.extend(heard.map(Profile::contact));
+            found.extend(heard.map(Profile::to_contact));
         }
         Answer::Found(found.iter().map(Into::into).collect())
     }
 
-    fn announcements(&self) -> MutexGuard<'_, Announcements> {
+    fn lock_announcements(&self) -> MutexGuard<'_, Announcements> {
         // No code under this lock panics half-way through a change.
         self.announcements
             .lock()
@@ -318,7 +321,7 @@ async fn read(
     consistency: Consistency,
 ) -> (Option<Age>, Answer) {
     let question = Question::Market(Box::new(request));
-    match validator.query(consistency, question).await {
+    match validator.query_machine(consistency, question).await {
         Ok((Reply::Market(answer), seen)) => {
             let age = (consistency == Consistency::Stale).then(|| age_of(seen));
             (age, *answer)
@@ -338,11 +341,11 @@ fn age_of(seen: ReadMoment) -> Age {
 }
 
 /// Returns an answer with this validator's clock; a client trusts the median of such clocks.
-fn timed(age: Option<Age>, answer: Answer) -> TimedAnswer {
+fn stamp_answer(age: Option<Age>, answer: Answer) -> TimedAnswer {
     let time = Millis(unix_ms());
     TimedAnswer { time, age, answer }
 }
 
-fn unavailable() -> Answer {
+fn unavailable_answer() -> Answer {
     Answer::Unavailable("the validator is shutting down".to_owned())
 }

@@ -38,17 +38,19 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     pub async fn add_member(&self, id: ReplicaId) -> Result<(), MembersError> {
         let is = |list: &[u64]| list.contains(&id.get());
         if !is(self.status().await?.members.get_learners()) {
-            self.change(vec![MemberChange::AddLearner(id)]).await?;
-            self.until(|status| is(status.members.get_learners()))
+            self.change_members(vec![MemberChange::AddLearner(id)])
+                .await?;
+            self.wait_for_status(|status| is(status.members.get_learners()))
                 .await?;
         }
         let caught_up = |status: &Status| {
             let peer = status.peers.iter().find(|peer| peer.id == id);
             peer.is_some_and(|peer| peer.reached >= status.commit)
         };
-        self.until(caught_up).await?;
-        self.change(vec![MemberChange::Promote(id)]).await?;
-        self.until(|status| is(status.members.get_voters())).await
+        self.wait_for_status(caught_up).await?;
+        self.change_members(vec![MemberChange::Promote(id)]).await?;
+        self.wait_for_status(|status| is(status.members.get_voters()))
+            .await
     }
 
     /// Removes a validator for good: its id is never used again. You must call this on the leader.
@@ -56,13 +58,13 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// # Errors
     /// If the validator cannot be removed.
     pub async fn remove_member(&self, id: ReplicaId) -> Result<(), MembersError> {
-        self.change(vec![MemberChange::Remove(id)]).await?;
+        self.change_members(vec![MemberChange::Remove(id)]).await?;
         let gone = |status: &Status| {
             let members = &status.members;
             let lists = [members.get_voters(), members.get_learners()];
             lists.iter().all(|list| !list.contains(&id.get()))
         };
-        self.until(gone).await
+        self.wait_for_status(gone).await
     }
 
     /// Transfers leadership to another voter.
@@ -70,21 +72,22 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// # Errors
     /// If the other voter did not become leader in time.
     pub async fn transfer_leadership(&self, to: ReplicaId) -> Result<(), MembersError> {
-        self.ask(Input::Transfer { to })?;
-        self.until(|status| status.leader == Some(to)).await
+        self.send_input(Input::Transfer { to })?;
+        self.wait_for_status(|status| status.leader == Some(to))
+            .await
     }
 
     /// Proposes a change of members, which has taken effect once the status shows it.
     ///
     /// # Errors
     /// If the change cannot be made now, or ever.
-    pub async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
+    pub async fn change_members(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Input::Members { changes, reply })?;
+        self.send_input(Input::Members { changes, reply })?;
         Ok(answer.await.map_err(|_| QueryError::Stopped)??)
     }
 
-    async fn until(&self, done: impl Fn(&Status) -> bool) -> Result<(), MembersError> {
+    async fn wait_for_status(&self, done: impl Fn(&Status) -> bool) -> Result<(), MembersError> {
         let looked = async {
             while !done(&self.status().await?) {
                 tokio::time::sleep(LOOK_EVERY).await;

@@ -40,7 +40,7 @@ use crate::validator::{gateway, raft_link};
 use admission::MembersTold;
 use keeper::Keeper;
 
-pub use restoring::{Restoration, RestoreError, restore};
+pub use restoring::{Restoration, RestoreError, restore_backup};
 
 /// Raft messages that can wait for the network task; raft repeats those that do not fit.
 const OUTBOUND_MAX: usize = 4096;
@@ -175,16 +175,16 @@ impl Seat {
         .await?;
         for contact in market.contacts()? {
             // The network has just started, so it has not stopped.
-            let _ = network.learn(&contact).await;
+            let _ = network.add_contact(&contact).await;
         }
         let address = reached_at(&file.listen, &key);
-        let place = SeatPlace::find(&home, &network, &key, &market, &mut file, || {
+        let place = SeatPlace::find_seat(&home, &network, &key, &market, &mut file, || {
             waiting(address.as_deref().unwrap_or_default());
         });
         let SeatPlace { id, told, founders } = place.await?;
         let (writer, statements) = open_statements(&home)?;
-        let (machine, changes) = exchange_machine::begin(&market, writer);
-        let machine = machine.signing_with(key.signing().clone());
+        let (machine, changes) = exchange_machine::new_machine(&market, writer);
+        let machine = machine.signing_with(key.signing_key().clone());
         let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
         let config = replica_config(&home, &key, id, founders);
         let (validator, ended) = Validator::start(&config, machine, outbound)?;
@@ -199,7 +199,7 @@ impl Seat {
             changes,
             statements,
         };
-        gateway::serve(&network, validator.clone(), &market.genesis, news);
+        gateway::serve_market(&network, validator.clone(), &market.genesis, news);
         let keeper = Keeper {
             home,
             network,
@@ -222,19 +222,19 @@ impl Seat {
 
     /// Returns a function that renders the validator's metrics for as long as the process runs.
     #[must_use]
-    pub fn figures(&self) -> PageMaker {
+    pub fn page_maker(&self) -> PageMaker {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
-        Arc::new(move || Box::pin(gauges::page(told.clone(), peers.clone())))
+        Arc::new(move || Box::pin(gauges::metrics_page(told.clone(), peers.clone())))
     }
 
     /// Serves until `stop` ends, the replica fails, or the market has removed this validator.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), SeatError> {
-        let ended = self.ended.wait();
+        let ended = self.ended.wait_for_end();
         tokio::pin!(ended);
         let home = self.keeper.home.clone();
         let removed = tokio::select! {
             failed = &mut ended => return Ok(failed?),
-            () = self.keeper.keep() => true,
+            () = self.keeper.run_until_removed() => true,
             () = stop => false,
         };
         self.validator.stop().await;
@@ -242,7 +242,7 @@ impl Seat {
         if !removed {
             return Ok(());
         }
-        mark(&home, REMOVED_FILE)?;
+        create_marker(&home, REMOVED_FILE)?;
         let raft_id = self.id.get();
         Err(SeatError::Removed { raft_id })
     }
@@ -258,7 +258,7 @@ struct SeatPlace {
 }
 
 impl SeatPlace {
-    async fn find(
+    async fn find_seat(
         home: &Path,
         network: &Network,
         key: &NodeKey,
@@ -267,13 +267,13 @@ impl SeatPlace {
         waiting: impl FnOnce(),
     ) -> Result<SeatPlace, SeatError> {
         let mine = key.peer_id();
-        let members = members(market)?;
+        let members = founder_ids(market)?;
         let others: Vec<PeerId> = members
             .keys()
             .copied()
             .filter(|peer| *peer != mine)
             .collect();
-        let account = AccountKey(key.public());
+        let account = AccountKey(key.public_key());
         let Some(raft_id) = file.raft_id else {
             waiting();
             let genesis = &market.genesis;
@@ -281,7 +281,7 @@ impl SeatPlace {
             let (raft_id, told) = admitted.await;
             file.raft_id = Some(raft_id);
             config::write(&home.join(VALIDATOR_FILE), file)?;
-            return SeatPlace::of(home, raft_id, account, Some(told), None);
+            return SeatPlace::from_parts(home, raft_id, account, Some(told), None);
         };
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let founder = members.get(&mine) == Some(&id);
@@ -308,10 +308,10 @@ impl SeatPlace {
             all.sort_unstable();
             all
         });
-        SeatPlace::of(home, raft_id, account, told, founders)
+        SeatPlace::from_parts(home, raft_id, account, told, founders)
     }
 
-    fn of(
+    fn from_parts(
         home: &Path,
         raft_id: u64,
         account: AccountKey,
@@ -329,7 +329,7 @@ impl SeatPlace {
         }
         Ok(SeatPlace {
             id,
-            told: known.map_or_else(Vec::new, |known| known.staying().cloned().collect()),
+            told: known.map_or_else(Vec::new, |known| known.staying_members().cloned().collect()),
             founders,
         })
     }
@@ -348,7 +348,7 @@ pub fn reached_at(listen: &Multiaddr, key: &NodeKey) -> Option<String> {
         return None;
     }
     let contact = Contact {
-        account: key.public(),
+        account: key.public_key(),
         addresses: vec![listen.clone()],
     };
     contact.to_text()
@@ -387,7 +387,7 @@ pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
 
 fn open_statements(home: &Path) -> Result<(StatementWriter, Statements), SeatError> {
     let path = home.join(REPLICA_FOLDER).join(STATEMENTS_FOLDER);
-    statements::open(&path).map_err(|source| SeatError::Folder { path, source })
+    statements::open_folder(&path).map_err(|source| SeatError::Folder { path, source })
 }
 
 fn holds_log(home: &Path) -> bool {
@@ -404,14 +404,14 @@ fn holds_log(home: &Path) -> bool {
 ///
 /// # Errors
 /// The first part that is damaged, or that does not replay to the recorded result.
-pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
+pub fn audit_log(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
     let any = ReplicaId::new(1).expect("1 is an id");
     let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;
-    let machine = || exchange_machine::begin(market, StatementWriter::none()).0;
-    validator::audit(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
+    let machine = || exchange_machine::new_machine(market, StatementWriter::new_discarding()).0;
+    validator::audit_folder(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
 }
 
-fn members(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
+fn founder_ids(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
     let founders = market.genesis.validators.iter();
     let member = |founder: &Founder| {
         let id = ReplicaId::new(founder.raft_id).ok_or(SeatError::RaftId)?;
@@ -433,7 +433,7 @@ fn replica_config(
     };
     // Election timeouts must differ between validators; the key's bytes do.
     let mut seed = [0; 8];
-    seed.copy_from_slice(&key.public()[..8]);
+    seed.copy_from_slice(&key.public_key()[..8]);
     ValidatorConfig::new(
         id,
         u64::from_le_bytes(seed),
@@ -443,10 +443,10 @@ fn replica_config(
 }
 
 fn mark_founded(home: &Path) -> Result<(), SeatError> {
-    mark(home, FOUNDED_FILE)
+    create_marker(home, FOUNDED_FILE)
 }
 
-fn mark(home: &Path, name: &str) -> Result<(), SeatError> {
+fn create_marker(home: &Path, name: &str) -> Result<(), SeatError> {
     let path = home.join(name);
     match path.exists() {
         true => Ok(()),

@@ -92,7 +92,8 @@ pub enum OrderError {
     Removed(u64),
     /// The change is in the log but has not taken effect yet.
     #[error(
-        "validator {raft_id} is {standing} after {} s: {}", waited.as_secs(), why(standing)
+        "validator {raft_id} is {standing} after {} s: {}",
+        waited.as_secs(), standing_hint(standing)
     )]
     Waiting {
         /// The validator's raft id.
@@ -132,7 +133,7 @@ pub enum BackupFailure {
 impl Operator {
     /// Connects to `market`, to sign with `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, ReachError> {
-        let (broker, _) = reach::look(market).await?;
+        let (broker, _) = reach::connect_read_only(market).await?;
         Ok(Operator {
             key,
             market: market.genesis.market_id(),
@@ -142,12 +143,12 @@ impl Operator {
 
     /// Returns the account of the key it signs with.
     pub fn account(&self) -> AccountKey {
-        AccountKey(self.key.public())
+        AccountKey(self.key.public_key())
     }
 
     /// Returns the validators, as the leader sees them if there is one.
-    pub async fn members(&self) -> Result<Members, OrderError> {
-        let seen = self.broker.refresh().await?;
+    pub async fn fetch_members(&self) -> Result<Members, OrderError> {
+        let seen = self.broker.refresh_validators().await?;
         let Some(leader) = seen.member(seen.leader).and_then(peer_of) else {
             return Ok(seen);
         };
@@ -161,7 +162,7 @@ impl Operator {
     pub async fn add(&self, address: &str, patience: Duration) -> Result<Member, OrderError> {
         let contact = Contact::parse(address)?;
         let account = AccountKey(contact.account);
-        let raft_id = match self.members().await?.of(account) {
+        let raft_id = match self.fetch_members().await?.find_by_account(account) {
             Some(member) if member.standing == Standing::Voter => {
                 return Err(OrderError::Already {
                     address: address.to_owned(),
@@ -172,32 +173,34 @@ impl Operator {
             Some(member) => member.raft_id,
             None => {
                 let address = address.to_owned();
-                self.order(Order::Admit { account, address }).await?
+                self.send_order(Order::Admit { account, address }).await?
             }
         };
-        self.until(raft_id, Standing::Voter, patience).await
+        self.wait_for_standing(raft_id, Standing::Voter, patience)
+            .await
     }
 
     /// Removes a validator and waits until it has left.
     pub async fn remove(&self, raft_id: u64, patience: Duration) -> Result<Member, OrderError> {
-        match self.known(raft_id).await?.standing {
+        match self.find_member(raft_id).await?.standing {
             Standing::Removed => return Err(OrderError::Removed(raft_id)),
             Standing::Leaving => {}
-            _ => drop(self.order(Order::Remove { raft_id }).await?),
+            _ => drop(self.send_order(Order::Remove { raft_id }).await?),
         }
-        self.until(raft_id, Standing::Removed, patience).await
+        self.wait_for_standing(raft_id, Standing::Removed, patience)
+            .await
     }
 
     /// Transfers the leadership to another validator.
-    pub async fn transfer(&self, raft_id: u64) -> Result<u64, OrderError> {
-        self.known(raft_id).await?;
-        self.order(Order::Lead { raft_id }).await
+    pub async fn transfer_leadership(&self, raft_id: u64) -> Result<u64, OrderError> {
+        self.find_member(raft_id).await?;
+        self.send_order(Order::Lead { raft_id }).await
     }
 
     /// Fetches a backup from one validator.
-    pub async fn backup(&self, raft_id: u64) -> Result<Bytes, OrderError> {
-        let member = self.known(raft_id).await?;
-        let order = self.sign(Order::Backup { raft_id });
+    pub async fn download_backup(&self, raft_id: u64) -> Result<Bytes, OrderError> {
+        let member = self.find_member(raft_id).await?;
+        let order = self.sign_order(Order::Backup { raft_id });
         let fetched = self.fetch_backup(&member, order).await;
         fetched.map_err(|cause| OrderError::Backup { raft_id, cause })
     }
@@ -208,7 +211,7 @@ impl Operator {
         order: SignedOrder,
     ) -> Result<Bytes, BackupFailure> {
         let peer = key::peer_of(&member.account.0).map_err(OpenError::from)?;
-        let mut stream = self.broker.network().open(peer, PROTOCOL).await?;
+        let mut stream = self.broker.network().open_stream(peer, PROTOCOL).await?;
         wire::send(&mut stream, &Request::Backup(order)).await?;
         let total =
             match wire::receive_within(&mut stream, BACKUP_TIMEOUT, wire::FRAME_BYTES_MAX).await? {
@@ -227,8 +230,8 @@ impl Operator {
         Ok(bytes.into())
     }
 
-    async fn known(&self, raft_id: u64) -> Result<Member, OrderError> {
-        let members = self.members().await?;
+    async fn find_member(&self, raft_id: u64) -> Result<Member, OrderError> {
+        let members = self.fetch_members().await?;
         members.member(raft_id).cloned().ok_or_else(|| {
             let stay = members.validators.iter();
             let ids = stay.filter(|member| member.standing != Standing::Removed);
@@ -239,12 +242,12 @@ impl Operator {
     }
 
     /// Signs an order and brings it to the leader.
-    async fn order(&self, order: Order) -> Result<u64, OrderError> {
-        let request = Request::Order(self.sign(order.clone()));
+    async fn send_order(&self, order: Order) -> Result<u64, OrderError> {
+        let request = Request::Order(self.sign_order(order.clone()));
         let deadline = Instant::now() + LEADER_PATIENCE;
         let mut unanswered = false;
         loop {
-            let members = self.broker.members().await?;
+            let members = self.broker.fetch_members().await?;
             let leader = members.leader;
             let cause =
                 match members.member(leader).and_then(peer_of) {
@@ -275,8 +278,10 @@ impl Operator {
     async fn carried_out(&self, order: &Order) -> Result<u64, OrderError> {
         match order {
             Order::Admit { account, .. } => {
-                let members = self.broker.members().await?;
-                let member = members.of(*account).ok_or(OrderError::NoLeader)?;
+                let members = self.broker.fetch_members().await?;
+                let member = members
+                    .find_by_account(*account)
+                    .ok_or(OrderError::NoLeader)?;
                 Ok(member.raft_id)
             }
             Order::Remove { raft_id }
@@ -286,7 +291,7 @@ impl Operator {
         }
     }
 
-    async fn until(
+    async fn wait_for_standing(
         &self,
         raft_id: u64,
         wanted: Standing,
@@ -295,7 +300,7 @@ impl Operator {
         let deadline = Instant::now() + patience;
         loop {
             // During a change of leadership there may be no answer for a moment.
-            if let Ok(members) = self.members().await
+            if let Ok(members) = self.fetch_members().await
                 && let Some(member) = members.member(raft_id)
             {
                 if member.standing == wanted {
@@ -315,7 +320,7 @@ impl Operator {
         }
     }
 
-    fn sign(&self, order: Order) -> SignedOrder {
+    fn sign_order(&self, order: Order) -> SignedOrder {
         let body = Body {
             market: self.market,
             signer: self.account(),
@@ -323,7 +328,7 @@ impl Operator {
             expires: Millis(unix_ms() + EXPIRY_MS),
             order,
         };
-        SignedOrder::sign(body, self.key.signing())
+        SignedOrder::sign(body, self.key.signing_key())
     }
 }
 
@@ -338,7 +343,7 @@ pub fn name(standing: Standing) -> &'static str {
     }
 }
 
-fn why(standing: &str) -> &'static str {
+fn standing_hint(standing: &str) -> &'static str {
     match standing {
         "waiting" => "no leader has taken it in yet",
         "learner" => "it gets its vote once it has caught up",

@@ -1,9 +1,9 @@
 //! The replicated log's connection between validators: `/souk/raft/2`, one-way streams of frames.
 //!
 //! Each validator opens one stream to each other and keeps it. It drops messages that it cannot
-//! send, as raft allows: raft repeats the important ones. It accepts a stream only from a peer that
-//! the roster names as a validator, and only messages with that validator's id; both follow the
-//! roster.
+//! send, as raft allows: raft repeats the important ones. It will accept a stream only from a peer
+//! that the roster names as a validator, and only messages with that validator's id; both follow
+//! the roster.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
     validator: Validator<M>,
     peers: watch::Receiver<Peers>,
 ) {
-    network.serve(PROTOCOL, STREAMS_MAX, move |peer, stream| {
+    network.serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
         let (validator, mut peers) = (validator.clone(), peers.clone());
         let from = peers.borrow_and_update().get(&peer).copied();
         async move {
@@ -87,7 +87,7 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
         let (line, waiting) = mpsc::channel(WAITING_MAX);
         let (network, validator) = (network.clone(), validator.clone());
         tokio::spawn(async move {
-            let unreachable = || validator.unreachable(id);
+            let unreachable = || validator.report_unreachable(id);
             keep_line(network, peer, waiting, unreachable).await;
         });
         Line {
@@ -99,7 +99,7 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
     while let Some(envelope) = outbound.recv().await {
         // Without a sender the peers stay as they are.
         if lines.is_empty() || peers.has_changed().unwrap_or(false) {
-            follow(open, &mut lines, &peers.borrow_and_update());
+            update_lines(open, &mut lines, &peers.borrow_and_update());
         }
         if let Some(line) = lines.get(&envelope.to) {
             // If the queue is full, the peer is gone or slow; raft repeats the message.
@@ -109,7 +109,7 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
 }
 
 /// Closes the connections to peers that left and opens those to new ones.
-fn follow(
+fn update_lines(
     open: impl Fn(PeerId, ReplicaId) -> Line,
     lines: &mut HashMap<ReplicaId, Line>,
     peers: &Peers,
@@ -148,7 +148,7 @@ async fn keep_line(
     unreachable: impl Fn(),
 ) {
     while let Some(first) = waiting.recv().await {
-        let mut stream = match network.open(peer, PROTOCOL).await {
+        let mut stream = match network.open_stream(peer, PROTOCOL).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%peer, %error, "a validator is not reached");

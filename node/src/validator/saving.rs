@@ -1,7 +1,7 @@
 //! Backup and restore: the whole state as one file that verifies itself.
 //!
 //! A backup is not a replica. If one came back under its old id, it would have forgotten the
-//! promises that it made since. A restore therefore either begins a new group, or gives a new
+//! promises that it made since. A restore must therefore either begin a new group, or give a new
 //! member of the old group a state to start from.
 
 use std::fs;
@@ -89,11 +89,11 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     ///
     /// # Errors
     /// If the validator does not answer.
-    pub async fn backup(&self) -> Result<(LogIndex, Bytes), QueryError> {
+    pub async fn create_backup(&self) -> Result<(LogIndex, Bytes), QueryError> {
         let (reply, answer) = oneshot::channel();
-        self.ask(Input::Backup { reply })?;
+        self.send_input(Input::Backup { reply })?;
         let snapshot = answer.await.map_err(|_| QueryError::Stopped)?;
-        Ok((snapshot.index, backup_file::encode(&snapshot.bytes)))
+        Ok((snapshot.index, backup_file::encode_backup(&snapshot.bytes)))
     }
 }
 
@@ -103,7 +103,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
 /// # Errors
 /// If the bytes are not a backup, or the file cannot be written.
 pub fn write_backup(file: &Path, bytes: &Bytes) -> Result<LogIndex, BackupError> {
-    let snapshot = Snapshot::decode(backup_file::decode(bytes)?)?;
+    let snapshot = Snapshot::decode(backup_file::decode_backup(bytes)?)?;
     write_durably(file, bytes).map_err(|cause| BackupError::Write {
         file: file.to_path_buf(),
         cause,
@@ -122,7 +122,7 @@ pub fn read_backup(file: &Path) -> Result<Snapshot, RestoreBackupError> {
         cause,
     })?;
     let state =
-        backup_file::decode(&bytes.into()).map_err(|cause| RestoreBackupError::Damaged {
+        backup_file::decode_backup(&bytes.into()).map_err(|cause| RestoreBackupError::Damaged {
             file: named(),
             cause,
         })?;
@@ -132,7 +132,8 @@ pub fn read_backup(file: &Path) -> Result<Snapshot, RestoreBackupError> {
     })
 }
 
-/// Stores a state as the beginning of a replica in `folder`. Returns the index of its last entry.
+/// Stores a state as the beginning of a replica in `folder`, which must not hold one yet. Returns
+/// the index of its last entry.
 ///
 /// # Errors
 /// If the folder is in use or cannot be written.
@@ -157,7 +158,7 @@ pub fn restore_backup(
     folder: &Path,
     members: &[ReplicaId],
 ) -> Result<LogIndex, RestoreBackupError> {
-    place_state(folder, read_backup(file)?.refounded(members))
+    place_state(folder, read_backup(file)?.to_genesis(members))
 }
 
 /// Writes under another name first, so that a crash leaves either the old file or the new one.

@@ -1,6 +1,6 @@
 //! Every account's statement, which a separate thread keeps in sled: history that the market's
-//! state forgets and people ask for. It is not part of the replicated state, and a validator starts
-//! without it.
+//! state forgets and people ask for. It is not part of the replicated state, and a validator can
+//! start without it.
 //!
 //! Lines come from the log as it is applied. A step that the thread never saw (a snapshot took its
 //! place, or the thread was far behind) shows as a gap between two lines' balances, never as a
@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use souk_consensus::Position;
 use souk_market::{AccountKey, Event, Millis};
-use souk_roles::market::statement::{LINES_MAX, LogPlace, Statement, StatementLine, lines};
+use souk_roles::market::statement::{
+    LINES_MAX, LogPlace, Statement, StatementLine, statement_lines,
+};
 
 use super::views;
 
@@ -61,12 +63,12 @@ pub(super) struct StatementWriter(Option<SyncSender<WriterInput>>);
 
 impl StatementWriter {
     /// Returns a writer that discards everything: for a state that is only inspected.
-    pub(super) fn none() -> Self {
+    pub(super) fn new_discarding() -> Self {
         Self(None)
     }
 
     /// Submits a step, or drops it if the thread is far behind.
-    pub(super) fn note(&self, at: Position, time: Millis, events: &[Event]) {
+    pub(super) fn submit_step(&self, at: Position, time: Millis, events: &[Event]) {
         let moved = |event: &Event| matches!(event, Event::Balance { .. } | Event::Decided { .. });
         let Some(steps) = self.0.as_ref().filter(|_| events.iter().any(moved)) else {
             return;
@@ -90,13 +92,13 @@ pub(super) struct Statements {
 }
 
 /// Opens the statements of a folder and starts their thread.
-pub(super) fn open(folder: &Path) -> std::io::Result<(StatementWriter, Statements)> {
-    let generations = Arc::new(Mutex::new(Generations::open(folder)?));
+pub(super) fn open_folder(folder: &Path) -> std::io::Result<(StatementWriter, Statements)> {
+    let generations = Arc::new(Mutex::new(Generations::open_folder(folder)?));
     let (messages, inbox) = sync_channel(ON_THE_WAY_MAX);
     let written = generations.clone();
     std::thread::Builder::new()
         .name("statements".to_owned())
-        .spawn(move || follow(&written, &inbox))?;
+        .spawn(move || write_steps(&written, &inbox))?;
     let statements = Statements {
         generations,
         messages: messages.clone(),
@@ -142,7 +144,7 @@ fn lock(generations: &Mutex<Generations>) -> MutexGuard<'_, Generations> {
 }
 
 /// Writes steps until every sender is gone.
-fn follow(generations: &Mutex<Generations>, inbox: &Receiver<WriterInput>) {
+fn write_steps(generations: &Mutex<Generations>, inbox: &Receiver<WriterInput>) {
     loop {
         let first = match inbox.recv_timeout(FLUSH_PERIOD) {
             Ok(message) => message,
@@ -193,12 +195,12 @@ struct Generations {
 }
 
 impl Generations {
-    fn open(folder: &Path) -> std::io::Result<Self> {
+    fn open_folder(folder: &Path) -> std::io::Result<Self> {
         let db = views::open_anew(folder).map_err(std::io::Error::other)?;
-        Self::of(db).map_err(std::io::Error::other)
+        Self::from_db(db).map_err(std::io::Error::other)
     }
 
-    fn of(db: sled::Db) -> sled::Result<Self> {
+    fn from_db(db: sled::Db) -> sled::Result<Self> {
         let names = db.tree_names();
         let numbers = names.iter().filter_map(|name| {
             let name = std::str::from_utf8(name).ok()?;
@@ -234,8 +236,8 @@ impl Generations {
                 continue;
             }
             self.applied = Some(at);
-            for (account, line) in lines(at, step.time, &step.events) {
-                batch.insert(key(account, line.place), encoded(&line));
+            for (account, line) in statement_lines(at.0, at.1, step.time, &step.events) {
+                batch.insert(key(account, line.place), encode_value(&line));
                 count += 1;
             }
         }
@@ -248,8 +250,8 @@ impl Generations {
         self.written += count;
         let (_, tree) = self.trees.last().expect("there is one to write to");
         tree.apply_batch(batch)?;
-        self.db.insert(WRITTEN, encoded(&self.written))?;
-        self.db.insert(APPLIED, encoded(&self.applied))?;
+        self.db.insert(WRITTEN, encode_value(&self.written))?;
+        self.db.insert(APPLIED, encode_value(&self.applied))?;
         Ok(())
     }
 
@@ -272,6 +274,6 @@ impl Generations {
     }
 }
 
-fn encoded(value: &impl serde::Serialize) -> Vec<u8> {
+fn encode_value(value: &impl serde::Serialize) -> Vec<u8> {
     postcard::to_allocvec(value).expect("plain data in memory always encodes")
 }

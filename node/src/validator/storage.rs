@@ -44,7 +44,7 @@ impl Storage {
         std::thread::Builder::new()
             .name(format!("storage-{id}"))
             .spawn(move || {
-                serve(store, &inbox);
+                run_jobs(store, &inbox);
                 // This tells `close` that the thread has ended.
                 drop(open);
             })?;
@@ -52,16 +52,20 @@ impl Storage {
     }
 
     /// Makes `work` durable with one sync, and returns it.
-    pub(super) async fn persist(&mut self, work: Box<Work>) -> Result<Box<Work>, ValidatorFailure> {
-        self.ask(|reply| DiskJob::Persist { work, reply }).await
+    pub(super) async fn persist_work(
+        &mut self,
+        work: Box<Work>,
+    ) -> Result<Box<Work>, ValidatorFailure> {
+        self.run_job(|reply| DiskJob::Persist { work, reply }).await
     }
 
     /// Makes a snapshot durable and releases the entries it covers. Returns the first entry kept.
-    pub(super) async fn keep(
+    pub(super) async fn keep_snapshot(
         &mut self,
         snapshot: Box<Snapshot>,
     ) -> Result<(Box<Snapshot>, LogIndex), ValidatorFailure> {
-        self.ask(|reply| DiskJob::Keep { snapshot, reply }).await
+        self.run_job(|reply| DiskJob::Keep { snapshot, reply })
+            .await
     }
 
     /// Waits until the thread has released the folder.
@@ -71,7 +75,7 @@ impl Storage {
         let _closed = self.closed.await;
     }
 
-    async fn ask<T>(
+    async fn run_job<T>(
         &mut self,
         job: impl FnOnce(oneshot::Sender<Result<T, WalError>>) -> DiskJob,
     ) -> Result<T, ValidatorFailure> {
@@ -82,7 +86,7 @@ impl Storage {
     }
 }
 
-fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
+fn run_jobs(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
     while let Ok(job) = inbox.recv() {
         // The send fails only if the caller is stopping.
         match job {
@@ -92,17 +96,17 @@ fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
                 let _gone = reply.send(persisted.map(|()| work));
             }
             DiskJob::Keep { snapshot, reply } => {
-                let _gone = reply.send(keep(&mut store, snapshot));
+                let _gone = reply.send(save_and_release(&mut store, snapshot));
             }
         }
     }
 }
 
-fn keep(
+fn save_and_release(
     store: &mut Store<FolderDisk>,
     snapshot: Box<Snapshot>,
 ) -> Result<(Box<Snapshot>, LogIndex), WalError> {
     store.save_snapshot(&snapshot)?;
-    let keep_from = store.release()?;
+    let keep_from = store.remove_old_data()?;
     Ok((snapshot, keep_from))
 }

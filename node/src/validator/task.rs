@@ -86,7 +86,7 @@ pub(super) struct ValidatorTask<M: AnsweringMachine> {
 }
 
 impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
-    pub(super) fn open(
+    pub(super) fn open_task(
         config: &ValidatorConfig,
         machine: M,
         inbox: mpsc::Receiver<Input<M>>,
@@ -94,10 +94,10 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         outbound: mpsc::Sender<Envelope>,
     ) -> Result<Self, ValidatorError> {
         let (store, replica) = begin(config, machine)?;
-        let views = Views::open(&config.folder.join("views"))?;
+        let views = Views::open_folder(&config.folder.join("views"))?;
         let began = Instant::now();
         Ok(Self {
-            core: ValidatorCore::new(replica, micros(config.tick), now(began)),
+            core: ValidatorCore::new(replica, to_micros(config.tick), core_now(began)),
             callers: Callers::new(),
             storage: Storage::start(config.replica.id, store)?,
             views,
@@ -120,7 +120,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     async fn go_on(&mut self) -> Result<(), ValidatorFailure> {
         loop {
             let running = self.take_in().await?;
-            while let Some(action) = self.core.next(now(self.began)) {
+            while let Some(action) = self.core.next(core_now(self.began)) {
                 self.carry_out(action).await?;
             }
             if !running {
@@ -149,7 +149,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
                 running && self.take_in_waiting()
             }
             Err(_) => {
-                self.core.apply(now(self.began), Event::Woke);
+                self.core.apply(core_now(self.began), Event::Woke);
                 true
             }
         };
@@ -175,7 +175,8 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     }
 
     fn on_verdict(&mut self, verdict: Verdict<M::Command>) {
-        self.core.apply(now(self.began), Event::Verdict(verdict));
+        self.core
+            .apply(core_now(self.began), Event::Verdict(verdict));
     }
 
     fn take_in_waiting(&mut self) -> bool {
@@ -221,45 +222,46 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
                 return true;
             }
             Input::Backup { reply } => {
-                drop(reply.send(self.core.replica().snapshot()));
+                drop(reply.send(self.core.replica().backup_snapshot()));
                 return true;
             }
             Input::Stop => return false,
         };
-        self.core.apply(now(self.began), event);
+        self.core.apply(core_now(self.began), event);
         true
     }
 
     async fn carry_out(&mut self, action: Action<M>) -> Result<(), ValidatorFailure> {
         match action {
-            Action::Send(envelopes) => self.send(envelopes),
-            Action::Check(checks) => self.at_hand = self.verifier.begin(checks),
-            Action::Persist(work) => self.persist(work).await?,
-            Action::Respond { caller, response } => self.callers.respond(caller, response),
-            Action::Tell(news) => self.tell(*news),
-            Action::Keep(snapshot) => self.keep(snapshot).await?,
-            Action::SyncViews => self.views.sync(),
-            Action::Report(report) => show(&report),
+            Action::Send(envelopes) => self.send_envelopes(envelopes),
+            Action::Check(checks) => self.at_hand = self.verifier.submit_checks(checks),
+            Action::Persist(work) => self.persist_work(work).await?,
+            Action::Respond { caller, response } => self.callers.send_response(caller, response),
+            Action::Tell(news) => self.publish_news(*news),
+            Action::Keep(snapshot) => self.keep_snapshot(snapshot).await?,
+            Action::SyncViews => self.views.sync_disk(),
+            Action::Report(report) => log_report(&report),
             Action::Stop(failure) => return Err((*failure).into()),
         }
         Ok(())
     }
 
-    async fn persist(&mut self, work: Box<Work>) -> Result<(), ValidatorFailure> {
+    async fn persist_work(&mut self, work: Box<Work>) -> Result<(), ValidatorFailure> {
         let at_hand = std::mem::take(&mut self.at_hand);
         // The disk's thread must have its work before the checks at hand begin.
         let checked = async { Check::run_all::<M>(&at_hand) };
-        let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
+        let (persisted, verdicts) = tokio::join!(self.storage.persist_work(work), checked);
         let work = persisted?;
         for verdict in verdicts {
             self.on_verdict(verdict);
         }
         self.take_in_verdicts();
-        self.core.apply(now(self.began), Event::Persisted(work));
+        self.core
+            .apply(core_now(self.began), Event::Persisted(work));
         Ok(())
     }
 
-    fn tell(&mut self, news: News) {
+    fn publish_news(&mut self, news: News) {
         self.views.on_checkpoints(&news.checkpoints);
         if let Some(index) = news.installed {
             drop(self.notices.send(Notice::Installed(index)));
@@ -274,17 +276,17 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         self.take_in_verdicts();
     }
 
-    async fn keep(&mut self, snapshot: Box<Snapshot>) -> Result<(), ValidatorFailure> {
-        let (snapshot, keep_from) = self.storage.keep(snapshot).await?;
+    async fn keep_snapshot(&mut self, snapshot: Box<Snapshot>) -> Result<(), ValidatorFailure> {
+        let (snapshot, keep_from) = self.storage.keep_snapshot(snapshot).await?;
         let kept = Event::Kept {
             snapshot,
             keep_from,
         };
-        self.core.apply(now(self.began), kept);
+        self.core.apply(core_now(self.began), kept);
         Ok(())
     }
 
-    fn send(&mut self, envelopes: Vec<Envelope>) {
+    fn send_envelopes(&mut self, envelopes: Vec<Envelope>) {
         for envelope in envelopes {
             let to = envelope.to;
             if self.outbound.try_send(envelope).is_err() {
@@ -294,7 +296,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
     }
 }
 
-fn show(report: &Report) {
+fn log_report(report: &Report) {
     match report {
         Report::Dropped { from, error } => {
             tracing::debug!(%from, %error, "a peer's message was dropped");
@@ -304,13 +306,13 @@ fn show(report: &Report) {
 }
 
 /// Returns the present, for a core whose time began then.
-fn now(began: Instant) -> Now {
+fn core_now(began: Instant) -> Now {
     Now {
-        tick: micros(began.elapsed()),
+        tick: to_micros(began.elapsed()),
         log: Millis(crate::clock::unix_ms()),
     }
 }
 
-fn micros(length: Duration) -> Micros {
+fn to_micros(length: Duration) -> Micros {
     Micros(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
 }

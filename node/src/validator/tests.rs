@@ -27,7 +27,7 @@ impl AnsweringMachine for Tally {
     type Question = ();
     type Reply = BTreeMap<Vec<u8>, u64>;
 
-    fn answer(&self, (): ()) -> BTreeMap<Vec<u8>, u64> {
+    fn answer_question(&self, (): ()) -> BTreeMap<Vec<u8>, u64> {
         self.counts.clone()
     }
 }
@@ -35,7 +35,7 @@ impl AnsweringMachine for Tally {
 impl StateMachine for Tally {
     type Command = Vec<u8>;
 
-    fn verify(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<Vec<u8>, CommandFault> {
         match command {
             b"forged" => Err(CommandFault {
                 cause: "nobody signed it".into(),
@@ -44,7 +44,7 @@ impl StateMachine for Tally {
         }
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Vec<u8>) -> Vec<u8> {
         let count = self.counts.entry(command.clone()).or_default();
         *count += 1;
         count.to_le_bytes().to_vec()
@@ -204,7 +204,12 @@ impl Group {
     async fn stop(&mut self, number: u64) {
         let validator = self.running.lock().unwrap().remove(&number).unwrap();
         validator.stop().await;
-        self.ended.remove(&number).unwrap().wait().await.unwrap();
+        self.ended
+            .remove(&number)
+            .unwrap()
+            .wait_for_end()
+            .await
+            .unwrap();
     }
 
     fn get(&self, number: u64) -> Validator<Tally> {
@@ -235,7 +240,7 @@ impl Group {
 
     async fn counts(&self, number: u64) -> BTreeMap<Vec<u8>, u64> {
         let asked = self.get(number);
-        let asked = asked.query(Consistency::Linearizable, ());
+        let asked = asked.query_machine(Consistency::Linearizable, ());
         asked.await.unwrap().0
     }
 }
@@ -355,7 +360,7 @@ async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
     for number in 1..=3 {
         group.stop(number).await;
     }
-    let audited = audit(group.folder(1), 8, Tally::default).unwrap();
+    let audited = audit_folder(group.folder(1), 8, Tally::default).unwrap();
     assert!(
         !audited.snapshots.is_empty(),
         "one snapshot was replayed to: {audited:?}"
@@ -368,19 +373,19 @@ async fn an_audit_reproduces_every_digest_and_finds_a_changed_one() {
     propose_each(others.any(), "something else", 70).await;
     others.stop(1).await;
     swap_views(&group, &others);
-    let refused = audit(group.folder(1), 8, Tally::default).unwrap_err();
+    let refused = audit_folder(group.folder(1), 8, Tally::default).unwrap_err();
     assert!(
         matches!(refused, ValidatorAuditError::Views { .. }),
         "{refused}"
     );
     swap_views(&group, &others);
-    let views = views::open(&group.folder(1).join("views")).unwrap();
+    let views = views::open_database(&group.folder(1).join("views")).unwrap();
     let (key, row) = views.first().unwrap().unwrap();
     let mut row = row.to_vec();
     row[20] ^= 1;
     views.insert(key, row).unwrap();
     drop(views);
-    let refused = audit(group.folder(1), 8, Tally::default).unwrap_err();
+    let refused = audit_folder(group.folder(1), 8, Tally::default).unwrap_err();
     assert!(
         matches!(refused, ValidatorAuditError::ViewsSpoiled(_)),
         "{refused}"
@@ -415,7 +420,7 @@ async fn views_that_are_gone_or_garbage_are_rebuilt() {
 }
 
 fn views_of(folder: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let views = views::open(&folder.join("views")).unwrap();
+    let views = views::open_database(&folder.join("views")).unwrap();
     let rows = views.scan_prefix(b"checkpoint/").map(|row| row.unwrap());
     rows.map(|(key, row)| (key.to_vec(), row.to_vec()))
         .collect()
@@ -429,7 +434,7 @@ async fn views_that_disagree_with_the_log_are_rebuilt() {
         group.stop(number).await;
     }
     let rows = views_of(group.folder(1));
-    let views = views::open(&group.folder(1).join("views")).unwrap();
+    let views = views::open_database(&group.folder(1).join("views")).unwrap();
     views.insert(&rows[0].0, b"something else").unwrap();
     drop(views);
     for number in 1..=3 {
@@ -443,7 +448,7 @@ async fn views_that_disagree_with_the_log_are_rebuilt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn watchers_are_told_of_every_entry_in_order() {
     let group = Group::start(1_000);
-    let mut notices = group.get(2).watch();
+    let mut notices = group.get(2).watch_entries();
     propose_each(group.get(1), "seen", 10).await;
     let mut seen = Vec::new();
     while seen.len() < 10 {
@@ -501,7 +506,7 @@ async fn a_backup_begins_a_new_group_with_the_same_state() {
     let counts = group.counts(2).await;
     let outside = tempfile::tempdir().unwrap();
     let file = outside.path().join("backup");
-    let (index, bytes) = group.get(2).backup().await.unwrap();
+    let (index, bytes) = group.get(2).create_backup().await.unwrap();
     assert_eq!(write_backup(&file, &bytes).unwrap(), index);
     let mut restored = Group::empty(1_000);
     for number in 1..=3 {
@@ -574,9 +579,12 @@ async fn without_a_quorum_a_proposal_says_so_and_a_stale_read_still_answers() {
     let (validator, _ended) = Validator::start(&config, Tally::default(), sender).unwrap();
     let answer = validator.propose(taken_in("alone")).await;
     assert!(matches!(answer, Err(ProposeError::Timeout(_))));
-    let fresh = validator.query(Consistency::Linearizable, ()).await;
+    let fresh = validator.query_machine(Consistency::Linearizable, ()).await;
     assert!(matches!(fresh, Err(QueryError::Timeout(_))));
-    let stale = validator.query(Consistency::Stale, ()).await.unwrap();
+    let stale = validator
+        .query_machine(Consistency::Stale, ())
+        .await
+        .unwrap();
     assert_eq!(stale.1.applied, LogIndex(1));
 }
 

@@ -1,7 +1,7 @@
 //! The thread that verifies entries which other validators admitted, in parallel with the disk.
 //!
-//! Checks go in by the order of the log and their verdicts return in it. The task never waits to
-//! submit one: checks that exceed the thread's queue wait here, bounded by the log.
+//! Checks must go in by the order of the log, and their verdicts will return in it. The task never
+//! waits to submit one: checks that exceed the thread's queue wait here, bounded by the log.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -38,7 +38,7 @@ impl<C: Send + 'static> Verifier<C> {
         let (outbox, verdicts) = mpsc::channel(ON_THE_WAY_MAX);
         std::thread::Builder::new()
             .name(format!("verify-{id}"))
-            .spawn(move || follow::<M>(&inbox, &outbox))?;
+            .spawn(move || verify_checks::<M>(&inbox, &outbox))?;
         Ok(Self {
             waiting: VecDeque::new(),
             checks,
@@ -48,7 +48,7 @@ impl<C: Send + 'static> Verifier<C> {
 
     /// Submits the checks of a round, and returns those that the task should run itself if they are
     /// few.
-    pub(super) fn begin(&mut self, checks: Vec<Check>) -> Vec<Check> {
+    pub(super) fn submit_checks(&mut self, checks: Vec<Check>) -> Vec<Check> {
         let commands: usize = checks.iter().map(|check| check.commands.len()).sum();
         if commands <= AT_HAND_MAX {
             return checks;
@@ -84,7 +84,10 @@ impl<C: Send + 'static> Verifier<C> {
     }
 }
 
-fn follow<M: StateMachine>(inbox: &Receiver<Check>, outbox: &mpsc::Sender<Verdict<M::Command>>) {
+fn verify_checks<M: StateMachine>(
+    inbox: &Receiver<Check>,
+    outbox: &mpsc::Sender<Verdict<M::Command>>,
+) {
     while let Ok(check) = inbox.recv() {
         // Signatures cost less in a batch.
         let mut commands = check.commands.len();

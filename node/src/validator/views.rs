@@ -1,8 +1,8 @@
 //! The part of a validator's data that sled keeps because it can be rebuilt: the digests at each
 //! checkpoint.
 //!
-//! A validator starts without it. If sled does not open, if its rows are damaged, or if one
-//! disagrees with the log, the validator deletes everything and begins again.
+//! A validator can start without it. If sled does not open, if its rows are damaged, or if one
+//! disagrees with the log, the validator will delete everything and begin again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -56,9 +56,9 @@ pub enum ViewsError {
 struct SledRows(sled::Db);
 
 impl Rows for SledRows {
-    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+    fn scan_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
         let rows = self.0.scan_prefix(prefix).map(|row| {
-            let (key, row) = row.map_err(failed)?;
+            let (key, row) = row.map_err(rows_error)?;
             Ok((key.to_vec(), row.to_vec()))
         });
         rows.collect()
@@ -69,15 +69,15 @@ impl Rows for SledRows {
         for (key, row) in rows {
             batch.insert(key, row);
         }
-        self.0.apply_batch(batch).map_err(failed)
+        self.0.apply_batch(batch).map_err(rows_error)
     }
 
     fn clear(&mut self) -> Result<(), RowsError> {
-        self.0.clear().map_err(failed)
+        self.0.clear().map_err(rows_error)
     }
 }
 
-fn failed(cause: sled::Error) -> RowsError {
+fn rows_error(cause: sled::Error) -> RowsError {
     RowsError {
         cause: Box::new(cause),
     }
@@ -91,13 +91,13 @@ pub(super) struct Views {
 
 impl Views {
     /// Opens the views of a folder; deletes them and begins again if they cannot be trusted.
-    pub(super) fn open(folder: &Path) -> Result<Self, ViewsError> {
+    pub(super) fn open_folder(folder: &Path) -> Result<Self, ViewsError> {
         let db = open_anew(folder)?;
         let views = views::Views::open(SledRows(db)).map_err(|cause| ViewsError::Rows {
             folder: folder.to_path_buf(),
             cause,
         })?;
-        if views.rebuilt() > 0 {
+        if views.rebuild_count() > 0 {
             tracing::warn!("the views were not as they were written and are rebuilt");
         }
         Ok(Self {
@@ -109,18 +109,18 @@ impl Views {
     /// Records checkpoints, in one batch per round. Rounds between checkpoints are not recorded: a
     /// batch wakes sled's writers, which costs more than replicating the round did.
     pub(super) fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) {
-        let before = self.views.rebuilt();
+        let before = self.views.rebuild_count();
         // An error of sled costs only a rebuild at the next start.
         if let Err(error) = self.views.on_checkpoints(checkpoints) {
             tracing::warn!(%error, "the views could not be written");
         }
-        if self.views.rebuilt() > before {
+        if self.views.rebuild_count() > before {
             tracing::warn!("the views disagree with the log and are rebuilt");
         }
     }
 
     /// Makes the views durable: sled's own flush leaves the data in the kernel.
-    pub(super) fn sync(&self) {
+    pub(super) fn sync_disk(&self) {
         let flushed = self.views.rows().0.flush();
         let synced = flushed.map_err(|error| error.to_string()).and_then(|_| {
             let file = File::open(self.folder.join("db")).map_err(|error| error.to_string())?;
@@ -134,11 +134,11 @@ impl Views {
 
 /// Compares checkpoints with those in the views of a stopped validator. Returns how many it could
 /// compare, or the index of the first that differs.
-pub(super) fn compare(
+pub(super) fn compare_checkpoints(
     folder: &Path,
     checkpoints: &[Checkpoint],
 ) -> Result<Result<u64, LogIndex>, ViewsError> {
-    let db = open(folder).map_err(|cause| ViewsError::Open {
+    let db = open_database(folder).map_err(|cause| ViewsError::Open {
         folder: folder.to_path_buf(),
         cause,
     })?;
@@ -162,7 +162,7 @@ pub(super) fn compare(
 }
 
 /// Opens the database; waits if one that was just closed still holds its lock.
-pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
+pub(super) fn open_database(folder: &Path) -> sled::Result<sled::Db> {
     let config = sled::Config::new()
         .path(folder)
         .cache_capacity(CACHE_BYTES)
@@ -179,7 +179,7 @@ pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
 
 /// Opens the database, or begins a new one if it does not open.
 pub(super) fn open_anew(folder: &Path) -> Result<sled::Db, ViewsError> {
-    match open(folder) {
+    match open_database(folder) {
         Ok(db) => return Ok(db),
         Err(error) => tracing::warn!(%error, "the views do not open and are begun anew"),
     }
@@ -188,7 +188,7 @@ pub(super) fn open_anew(folder: &Path) -> Result<sled::Db, ViewsError> {
         folder: named,
         cause,
     })?;
-    open(folder).map_err(|cause| ViewsError::Open {
+    open_database(folder).map_err(|cause| ViewsError::Open {
         folder: folder.to_path_buf(),
         cause,
     })
@@ -201,14 +201,14 @@ mod tests {
     #[test]
     fn a_lock_that_outlives_its_handle_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
-        let before = open(folder.path()).unwrap();
+        let before = open_database(folder.path()).unwrap();
         before.insert("kept", "row").unwrap();
         before.flush().unwrap();
         let late = thread::spawn(move || {
             thread::sleep(LOCK_PAUSE * 20);
             drop(before);
         });
-        let after = open(folder.path()).unwrap();
+        let after = open_database(folder.path()).unwrap();
         assert_eq!(after.get("kept").unwrap().unwrap(), "row");
         late.join().unwrap();
     }

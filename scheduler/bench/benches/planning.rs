@@ -4,9 +4,9 @@
 
 use std::hint::black_box;
 
-use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler::planning::planner::{find_planner, step_pace};
 use souk_scheduler_bench::bookings::{Bookings, Source};
-use souk_scheduler_bench::{Stopwatch, layered};
+use souk_scheduler_bench::{Stopwatch, layered_problem};
 
 /// Runs of each measurement.
 const RUNS: usize = 7;
@@ -26,7 +26,7 @@ fn main() {
     }
     let sizes = [(100, 8), (1_000, 8), (2_000, 8), (10_000, 16)];
     for name in ["heft", "peft", "lookahead", "dls", "min-min", "portfolio"] {
-        let plan = planner(name).expect("the planner exists");
+        let plan = find_planner(name).expect("the planner exists");
         for (tasks, devices) in sizes {
             let title = format!("{name}/{tasks}x{devices}");
             // The rules that look at every ready task are too slow for so many tasks.
@@ -34,18 +34,18 @@ fn main() {
             if slow || !is_wanted(&title) {
                 continue;
             }
-            let problem = layered(tasks, devices).expect("it is valid");
+            let problem = layered_problem(tasks, devices).expect("it is valid");
             let limit = 64 * tasks as u64;
             line(&title, "ms", 1e3, || {
-                black_box(plan(&problem, &mut steps(limit)).expect("there is a plan"));
+                black_box(plan(&problem, &mut step_pace(limit)).expect("there is a plan"));
             });
         }
     }
     if is_wanted("anneal") {
-        let problem = layered(1_000, 8).expect("it is valid");
-        let plan = planner("anneal").expect("the planner exists");
+        let problem = layered_problem(1_000, 8).expect("it is valid");
+        let plan = find_planner("anneal").expect("the planner exists");
         line("anneal/1000x8, 100000 steps", "ms", 1e3, || {
-            black_box(plan(&problem, &mut steps(100_000)).expect("there is a plan"));
+            black_box(plan(&problem, &mut step_pace(100_000)).expect("there is a plan"));
         });
     }
 }
@@ -87,8 +87,8 @@ fn decide(devices: usize) {
             bytes: (task % 97) as u64,
         };
         let sources = [source(0), source(1), source(2)];
-        let decision = bookings.decide(0, black_box(&exec), 0, &sources);
-        bookings.book(decision.expect("every device runs it"), 0);
+        let decision = bookings.choose_device(0, black_box(&exec), 0, &sources);
+        bookings.book_decision(decision.expect("every device runs it"), 0);
     }
     black_box(bookings);
 }

@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 
-use souk_scheduler::planning::planner::{planner, steps};
-use souk_scheduler_bench::{Stopwatch, layered};
+use souk_scheduler::planning::planner::{find_planner, step_pace};
+use souk_scheduler_bench::{Stopwatch, layered_problem};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -56,12 +56,12 @@ fn main() -> Result<()> {
 }
 
 fn measure(name: &str, tasks: usize) -> Result<f64> {
-    let problem = layered(tasks, DEVICES)?;
-    let plan = planner(name).ok_or("the planner exists")?;
+    let problem = layered_problem(tasks, DEVICES)?;
+    let plan = find_planner(name).ok_or("the planner exists")?;
     let mut least = f64::INFINITY;
     for _ in 0..(100_000 / tasks).clamp(3, 20) {
         let watch = Stopwatch::start();
-        plan(&problem, &mut steps(0))?;
+        plan(&problem, &mut step_pace(0))?;
         least = least.min(watch.elapsed().as_secs_f64());
     }
     Ok(least)

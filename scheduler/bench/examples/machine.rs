@@ -22,7 +22,7 @@ fn main() {
             if pairs.is_empty() {
                 pairs = bench::emulated_pairs();
             }
-            let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}"));
+            let rows = bench::measure_sharing(&pairs, &mut |step| eprintln!("{step}"));
             serde_json::to_string_pretty(&rows.expect("every run ends"))
         }
         ["mixes", ref gpu @ ..] => {
@@ -32,7 +32,7 @@ fn main() {
             if mixes.is_empty() {
                 mixes = bench::emulated_mixes();
             }
-            let rows = bench::mixes(&mixes, &bench::workloads());
+            let rows = bench::measure_mixes(&mixes, &bench::mix_workloads());
             serde_json::to_string_pretty(&rows.expect("every run ends"))
         }
         ["overhead", path, threads, ref sizes @ ..] => {
@@ -43,7 +43,7 @@ fn main() {
                 .collect();
             let model = std::fs::read(path).expect("a model").into();
             let workload = Workload::of_model(path.to_owned(), model, &*cpu, &sizes);
-            let row = bench::overhead(&cpu, &workload.expect("it compiles"), 60);
+            let row = bench::measure_overhead(&cpu, &workload.expect("it compiles"), 60);
             serde_json::to_string_pretty(&row.expect("every run ends"))
         }
         _ => panic!("split [GPU], mixes [GPU] or overhead MODEL THREADS [SIZE...]"),
@@ -52,9 +52,12 @@ fn main() {
 }
 
 fn cpu(threads: NonZeroUsize) -> Arc<dyn Processor> {
-    let description = discover::cpu();
-    let measured = measure::cpu(&description, threads);
-    Arc::new(Cpu::new(measure::profile(&description, &measured), threads))
+    let description = discover::describe_cpu();
+    let measured = measure::measure_cpu(&description, threads);
+    Arc::new(Cpu::new(
+        measure::cpu_profile(&description, &measured),
+        threads,
+    ))
 }
 
 /// Returns the CPU with one thread, and a GPU.

@@ -5,11 +5,12 @@
 
 use souk_memory::DType;
 use souk_scheduler::graph::{Bindings, Graph};
-use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler::planning::planner::{find_planner, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemParts};
 use souk_scheduler::planning::tasks::GraphTasks;
 use souk_scheduler::planning::{
-    Link, Links, NEVER, Offer, Operators, PlanOptions, Slowness, Throughput, Time, plan, time_of,
+    Link, Links, NEVER, Offer, Operators, PlanOptions, Slowness, Throughput, Time, plan_graph,
+    time_of,
 };
 use souk_scheduler_bench::Stopwatch;
 
@@ -205,19 +206,21 @@ fn parts(
 }
 
 fn report(name: &str, problem: Problem) -> Result<()> {
-    let auto = planner("auto").ok_or("there is auto")?;
-    let plan = auto(&problem, &mut steps(300_000))?;
+    let auto = find_planner("auto").ok_or("there is auto")?;
+    let plan = auto(&problem, &mut step_pace(300_000))?;
     let fits = |device: usize| {
-        let memory: u64 = (0..problem.tasks()).map(|task| problem.memory(task)).sum();
-        memory <= problem.capacity(device)
-            && (0..problem.tasks()).all(|task| problem.exec(task, device) != NEVER)
+        let memory: u64 = (0..problem.task_count())
+            .map(|task| problem.task_memory(task))
+            .sum();
+        memory <= problem.device_capacity(device)
+            && (0..problem.task_count()).all(|task| problem.exec_time(task, device) != NEVER)
     };
     let alone = |device: usize| {
-        (0..problem.tasks())
-            .map(|task| problem.exec(task, device))
+        (0..problem.task_count())
+            .map(|task| problem.exec_time(task, device))
             .sum::<Time>()
     };
-    let single = (0..problem.devices())
+    let single = (0..problem.device_count())
         .filter(|&device| fits(device))
         .map(alone)
         .min();
@@ -244,10 +247,10 @@ fn report(name: &str, problem: Problem) -> Result<()> {
 
 /// Plans a real graph over H100, TPU and EPYC.
 fn model(path: &str, symbols: &[String]) -> Result<()> {
-    let mut bindings = Bindings::assume(1);
+    let mut bindings = Bindings::with_assumed_extent(1);
     for symbol in symbols {
         let (name, extent) = symbol.split_once('=').ok_or("symbols look like batch=8")?;
-        bindings = bindings.symbol(name, extent.parse()?);
+        bindings = bindings.with_symbol(name, extent.parse()?);
     }
     let graph = Graph::import(std::fs::read(path)?.into(), &bindings)?;
     let offers: Vec<Offer> = DEVICES[..3].iter().map(offer).collect();
@@ -272,7 +275,7 @@ fn model(path: &str, symbols: &[String]) -> Result<()> {
 /// Plans the same graph as a buyer: cut into parts that each hand over their results at their end.
 fn as_a_buyer(name: &str, graph: &Graph, offers: &[Offer], links: &Links) -> Result<()> {
     let begin = Stopwatch::start();
-    let plan = plan(graph, offers, links, &PlanOptions::default())?;
+    let plan = plan_graph(graph, offers, links, &PlanOptions::default())?;
     let took = begin.elapsed();
     let single = plan.best_single.ok_or("one of the devices holds it all")?;
     println!(
@@ -282,7 +285,7 @@ fn as_a_buyer(name: &str, graph: &Graph, offers: &[Offer], links: &Links) -> Res
         single.makespan_seconds * 1e3,
         plan.makespan_seconds * 1e3,
         plan.speedup.unwrap_or(1.0),
-        plan.offers().len()
+        plan.used_offers().len()
     );
     Ok(())
 }

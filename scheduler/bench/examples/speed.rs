@@ -3,8 +3,8 @@
 //! One line a size: milliseconds of processor time for HEFT (best of five) and for `auto` with 40
 //! ms.
 
-use souk_scheduler::planning::planner::planner;
-use souk_scheduler_bench::{Stopwatch, layered};
+use souk_scheduler::planning::planner::find_planner;
+use souk_scheduler_bench::{Stopwatch, layered_problem};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let given: Vec<String> = std::env::args().skip(1).collect();
@@ -24,8 +24,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("tasks x devices |  HEFT ms |  auto ms | makespan HEFT/auto");
     for size in sizes {
         let (tasks, devices) = size.split_once('x').ok_or("sizes look like 2000x8")?;
-        let problem = layered(tasks.parse()?, devices.parse()?)?;
-        let heft = planner("heft").ok_or("there is HEFT")?;
+        let problem = layered_problem(tasks.parse()?, devices.parse()?)?;
+        let heft = find_planner("heft").ok_or("there is HEFT")?;
         let mut least = f64::INFINITY;
         let mut length = 0;
         for _ in 0..5 {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             length = heft(&problem, &mut |_| 1.0)?.makespan;
             least = least.min(begin.elapsed().as_secs_f64() * 1e3);
         }
-        let auto = planner("auto").ok_or("there is auto")?;
+        let auto = find_planner("auto").ok_or("there is auto")?;
         let begin = Stopwatch::start();
         let found = auto(&problem, &mut |_| begin.elapsed().as_secs_f64() / 0.04)?;
         let took = begin.elapsed().as_secs_f64() * 1e3;

@@ -58,9 +58,10 @@ impl Bookings {
     }
 
     /// Returns the best device for a task that takes `exec` on the devices, occupies `memory` bytes
-    /// and reads `sources`. Returns `None` if no device can run it and has the memory. Books
-    /// nothing.
-    pub fn decide(
+    /// and reads `sources`, whose devices must be among these. Returns `None` if no device can run
+    /// it and has the memory. It books nothing: a caller that follows the decision must pass it to
+    /// [`Bookings::book_decision`].
+    pub fn choose_device(
         &mut self,
         now: Time,
         exec: &[Time],
@@ -101,7 +102,7 @@ impl Bookings {
     ///
     /// # Panics
     /// If the device lacks this much memory, because the decision is not one of these bookings.
-    pub fn book(&mut self, decision: Decision, memory: u64) {
+    pub fn book_decision(&mut self, decision: Decision, memory: u64) {
         let left = &mut self.memory_left[decision.device];
         *left = left.checked_sub(memory).expect("what was decided fits");
         let free = &mut self.free[decision.device];
@@ -110,7 +111,7 @@ impl Bookings {
 
     /// Corrects the bookings after a task: its device becomes free at `free`, and regains `memory`
     /// bytes.
-    pub fn correct(&mut self, device: usize, free: Time, memory: u64) {
+    pub fn correct_booking(&mut self, device: usize, free: Time, memory: u64) {
         self.free[device] = free;
         self.memory_left[device] = self.memory_left[device].saturating_add(memory);
     }
@@ -133,22 +134,22 @@ mod tests {
             bytes: 20,
         }];
         // 10 + 30 here, 10 + 5 + 20 + 4 there.
-        let decision = devices.decide(0, &[30, 4], 0, &near).unwrap();
+        let decision = devices.choose_device(0, &[30, 4], 0, &near).unwrap();
         assert_eq!((decision.device, decision.finish), (1, 39));
-        devices.book(decision, 0);
-        let next = devices.decide(0, &[30, 4], 0, &near).unwrap();
+        devices.book_decision(decision, 0);
+        let next = devices.choose_device(0, &[30, 4], 0, &near).unwrap();
         assert_eq!((next.device, next.finish), (0, 40));
     }
 
     #[test]
     fn what_does_not_fit_or_run_is_not_decided_for() {
         let mut devices = two();
-        let large = devices.decide(0, &[9, 1], 60, &[]).unwrap();
+        let large = devices.choose_device(0, &[9, 1], 60, &[]).unwrap();
         assert_eq!(large.device, 0);
-        devices.book(large, 60);
-        assert_eq!(devices.decide(0, &[9, 1], 60, &[]), None);
-        assert_eq!(devices.decide(0, &[NEVER, NEVER], 0, &[]), None);
-        devices.correct(0, 0, 60);
-        assert!(devices.decide(0, &[9, NEVER], 60, &[]).is_some());
+        devices.book_decision(large, 60);
+        assert_eq!(devices.choose_device(0, &[9, 1], 60, &[]), None);
+        assert_eq!(devices.choose_device(0, &[NEVER, NEVER], 0, &[]), None);
+        devices.correct_booking(0, 0, 60);
+        assert!(devices.choose_device(0, &[9, NEVER], 60, &[]).is_some());
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use souk_host::clock::of_thread;
 
-/// A running stopwatch.
+/// A running stopwatch, which must be read on the thread that started it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Duration);
 
@@ -24,9 +24,9 @@ impl Stopwatch {
         of_thread().saturating_sub(self.0)
     }
 
-    /// Returns the part of `budget` that is used up.
+    /// Returns the part of `budget` that is used up, which can exceed 1.
     #[must_use]
-    pub fn share(self, budget: Duration) -> f64 {
+    pub fn used_share(self, budget: Duration) -> f64 {
         self.elapsed().as_secs_f64() / budget.as_secs_f64()
     }
 }

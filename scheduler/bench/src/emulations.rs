@@ -11,7 +11,8 @@ use souk_vocabulary::catalogue;
 
 use super::{Mix, Pair};
 
-/// An emulated device: its name in the catalogue, and its real speed relative to its profile.
+/// An emulated device: its name, which must be in the catalogue, and its real speed relative to its
+/// profile.
 type Emulation = (&'static str, f64);
 
 /// Pairs of emulated devices that share operators.
@@ -68,7 +69,7 @@ const THREADS: NonZeroUsize = NonZeroUsize::new(2).expect("two are more than non
 pub fn emulated_pairs() -> Vec<Pair> {
     let pair = |(name, emulations): (&str, [Emulation; 2])| Pair {
         name: name.to_owned(),
-        members: emulated(&emulations),
+        members: build_emulated_devices(&emulations),
     };
     PAIRS.map(pair).into()
 }
@@ -78,14 +79,14 @@ pub fn emulated_pairs() -> Vec<Pair> {
 pub fn emulated_mixes() -> Vec<Mix> {
     let mix = |(name, emulations): (&str, &[Emulation])| Mix {
         name: name.to_owned(),
-        members: emulated(emulations),
+        members: build_emulated_devices(emulations),
     };
     MIXES.map(mix).into()
 }
 
-fn emulated(emulations: &[Emulation]) -> Vec<GroupDevice> {
+fn build_emulated_devices(emulations: &[Emulation]) -> Vec<GroupDevice> {
     let member = |(seed, &(name, speed)): (u64, &Emulation)| {
-        let profile = catalogue::find(name).expect("the catalogue has it");
+        let profile = catalogue::find_processor(name).expect("the catalogue has it");
         let cpu = Arc::new(Cpu::new(profile.clone(), THREADS));
         let config = EmulatedConfig {
             pace: Pace::Virtual,

@@ -1,4 +1,4 @@
-//! Reads instance files: gzipped JSON, schema `sched-instance/1`.
+//! Reads instance files: JSON of the schema `sched-instance/1`, which can be gzipped.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -85,7 +85,7 @@ pub(super) struct Best {
 }
 
 impl Instance {
-    pub(super) fn problem(&self) -> Result<Problem, BenchError> {
+    pub(super) fn to_problem(&self) -> Result<Problem, BenchError> {
         let edge = |&(from, to, bytes): &(usize, usize, u64)| Edge { from, to, bytes };
         let parts = ProblemParts {
             devices: self.procs,
@@ -102,7 +102,7 @@ impl Instance {
     }
 }
 
-/// Reads a JSON file, which is gzipped if its name ends in `.gz`.
+/// Reads a JSON file, which must be gzipped if, and only if, its name ends in `.gz`.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
     let file = File::open(path).map_err(|source| BenchError::File {
         path: path.to_owned(),

@@ -3,7 +3,7 @@
 use souk_scheduler::planning::planner::Random;
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};
 
-/// Seed of the random numbers; any number would do.
+/// Seed of the random numbers; any number will do.
 const SEED: u64 = 42;
 
 /// Number of inputs of each task, and their maximum length in bytes.
@@ -16,7 +16,7 @@ const BYTES_MAX: usize = 1_000;
 ///
 /// # Errors
 /// [`ProblemError`] without tasks or devices.
-pub fn layered(tasks: usize, devices: usize) -> Result<Problem, ProblemError> {
+pub fn layered_problem(tasks: usize, devices: usize) -> Result<Problem, ProblemError> {
     let mut random = Random::new(SEED);
     let width = tasks.isqrt().max(1);
     let mut edges = Vec::new();
@@ -24,13 +24,13 @@ pub fn layered(tasks: usize, devices: usize) -> Result<Problem, ProblemError> {
         let layer = to / width;
         for _ in 0..EDGES_EACH {
             edges.push(Edge {
-                from: (layer - 1) * width + random.below(width),
+                from: (layer - 1) * width + random.next_below(width),
                 to,
-                bytes: random.below(BYTES_MAX) as u64,
+                bytes: random.next_below(BYTES_MAX) as u64,
             });
         }
     }
-    let exec = (0..tasks * devices).map(|_| 100 + random.below(900) as u64);
+    let exec = (0..tasks * devices).map(|_| 100 + random.next_below(900) as u64);
     let square = devices * devices;
     Problem::new(ProblemParts {
         devices,

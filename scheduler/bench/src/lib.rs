@@ -1,5 +1,6 @@
 //! The scheduler's benchmarks: the functions behind `souk bench plan`, `partition`, `tasks`,
-//! `split`, `mixes` and `overhead`. The examples run the same functions without the rest of souk.
+//! `split`, `mixes` and `overhead`. The examples can run the same functions without the rest of
+//! souk.
 //!
 //! It is a crate of its own because no run and no plan needs it: readers of published instances, a
 //! partitioner and a table of bookings for comparison with the planners, a device in a process of
@@ -25,13 +26,13 @@ mod tasks;
 pub use clock::Stopwatch;
 pub use emulations::{emulated_mixes, emulated_pairs};
 pub use instances::BenchError;
-pub use layered::layered;
-pub use mixes::{Mix, MixRow, mixes, workloads};
+pub use layered::layered_problem;
+pub use mixes::{Mix, MixRow, measure_mixes, mix_workloads};
 pub use models::{MeasureError, Workload, WorkloadError};
-pub use overhead::{CancelTimes, OverheadRow, overhead};
+pub use overhead::{CancelTimes, OverheadRow, measure_overhead};
 pub use partitions::{
     PartitionReport, PartitionRow, PlacementLine, partition_file, partition_file_in,
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
-pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, sharing};
-pub use tasks::{Across, Efficiency, Overhead, TaskReport, across, tasks};
+pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, measure_sharing};
+pub use tasks::{Across, Efficiency, Overhead, TaskReport, measure_subprocess, measure_tasks};

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 use souk_memory::{DType, Tensor};
 
-use super::models::{MeasureError, Trial, Workload, compare, node, workload, workload_of};
+use super::models::{
+    MeasureError, Trial, Workload, build_node, build_workload, max_relative_difference, workload_of,
+};
 use souk_scheduler::execution::{GroupDevice, RunResult, Sharing};
 
 /// Runs in which a device group learns the speed of its devices.
@@ -46,13 +48,13 @@ pub struct MixRow {
     pub to_expected: f64,
     /// Number of devices that took part.
     pub devices: usize,
-    /// Measured or modelled joules of the devices that report them.
+    /// Measured or modelled joules of the devices that can report them.
     pub joules: f64,
 }
 
 /// Returns the workloads: a mixture of experts, a chain of products, and experts in 8-bit integers.
 #[must_use]
-pub fn workloads() -> Vec<Workload> {
+pub fn mix_workloads() -> Vec<Workload> {
     let experts: &[(&str, &[&str], &str)] = &[
         ("MatMul", &["x", "a"], "a1"),
         ("Relu", &["a1"], "a2"),
@@ -76,8 +78,8 @@ pub fn workloads() -> Vec<Workload> {
         ("MatMul", &["p", "b"], "y"),
     ];
     vec![
-        workload("three experts", experts, &[512, 1024], &weights),
-        workload("two products", chain, &[1024, 1024], &weights[..2]),
+        build_workload("three experts", experts, &[512, 1024], &weights),
+        build_workload("two products", chain, &[1024, 1024], &weights[..2]),
         experts_of_bytes(),
     ]
 }
@@ -91,13 +93,13 @@ fn experts_of_bytes() -> Workload {
     let (mut nodes, mut sum) = (Vec::new(), None::<String>);
     for expert in 1..=BYTE_EXPERTS {
         let (weight, made) = (format!("weight{expert}"), format!("made{expert}"));
-        nodes.push(node("MatMulInteger", &["x", &weight], &made));
+        nodes.push(build_node("MatMulInteger", &["x", &weight], &made));
         weights.push((weight, bytes(sides, expert)));
         sum = Some(match sum {
             None => made,
             Some(sum) => {
                 let total = format!("sum{expert}");
-                nodes.push(node("Add", &[&sum, &made], &total));
+                nodes.push(build_node("Add", &[&sum, &made], &total));
                 total
             }
         });
@@ -124,7 +126,7 @@ fn bytes(dims: [usize; 2], step: usize) -> Tensor {
 ///
 /// # Errors
 /// [`MeasureError`] if a run fails or results differ.
-pub fn mixes(mixes: &[Mix], workloads: &[Workload]) -> Result<Vec<MixRow>, MeasureError> {
+pub fn measure_mixes(mixes: &[Mix], workloads: &[Workload]) -> Result<Vec<MixRow>, MeasureError> {
     let mut rows = Vec::new();
     for mix in mixes {
         for workload in workloads {
@@ -165,7 +167,7 @@ fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
         }
     }
     let ran = best.expect("there are rounds");
-    compare(workload, &ran, expected)?;
+    max_relative_difference(workload, &ran, expected)?;
     to_expected.sort_by(f64::total_cmp);
     let makespan_ms = ran.makespan.as_secs_f64() * 1e3;
     let single_ms = single_time.as_secs_f64() * 1e3;
@@ -183,7 +185,7 @@ fn run(mix: &Mix, workload: &Workload) -> Result<Option<MixRow>, MeasureError> {
         speedup: single_ms / makespan_ms,
         to_expected: to_expected[ROUNDS / 2],
         devices: ran.report.devices.len(),
-        joules: ran.report.joules(),
+        joules: ran.report.total_joules(),
     }))
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::subgraph::{Port, Subgraph};
 use souk_onnx::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode,
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
     tensor_to_proto,
 };
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -87,8 +87,9 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Creates a workload from a model. `sizes` fills the open sizes, input by input. Integer
-    /// inputs hold ones, which are valid as ids and as masks.
+    /// Creates a workload from a model. `sizes` must fill all open sizes, input by input. The
+    /// inputs must be 32-bit floats or 64-bit integers. Integer inputs hold ones, which are valid
+    /// as ids and as masks.
     ///
     /// # Errors
     /// [`WorkloadError`] if the CPU refuses the model or an input lacks a size.
@@ -105,7 +106,7 @@ impl Workload {
         let mut sizes = sizes.iter().copied();
         let mut inputs = BTreeMap::new();
         for port in program.inputs() {
-            let tensor = input(port, &mut sizes).ok_or_else(|| WorkloadError::Input {
+            let tensor = sample_input(port, &mut sizes).ok_or_else(|| WorkloadError::Input {
                 name: port.name.clone(),
                 dtype: port.dtype,
                 shape: port.shape_text(),
@@ -120,7 +121,7 @@ impl Workload {
     }
 }
 
-fn input(port: &Port, sizes: &mut impl Iterator<Item = usize>) -> Option<Tensor> {
+fn sample_input(port: &Port, sizes: &mut impl Iterator<Item = usize>) -> Option<Tensor> {
     let dims = port.dims.as_ref()?.iter();
     let dims: Option<Vec<usize>> = dims.map(|dim| dim.or_else(|| sizes.next())).collect();
     let dims = dims?;
@@ -129,13 +130,13 @@ fn input(port: &Port, sizes: &mut impl Iterator<Item = usize>) -> Option<Tensor>
             let count = dims.iter().product::<usize>();
             Tensor::from_vec(dims, vec![1i64; count]).ok()
         }
-        DType::F32 => Some(tensor(&dims)),
+        DType::F32 => Some(sample_tensor(&dims)),
         _ => None,
     }
 }
 
 /// Returns a tensor of values from -0.5 to 0.5 that repeat after a prime number of elements.
-pub(super) fn tensor(dims: &[usize]) -> Tensor {
+pub(super) fn sample_tensor(dims: &[usize]) -> Tensor {
     let count = dims.iter().product::<usize>();
     let value = |index: usize| (index % 97) as f32 / 97.0 - 0.5;
     let values: Vec<f32> = (0..count).map(value).collect();
@@ -143,7 +144,7 @@ pub(super) fn tensor(dims: &[usize]) -> Tensor {
 }
 
 /// Returns a node whose name is the name of its output.
-pub(super) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
+pub(super) fn build_node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
         name: Some(output.to_owned()),
@@ -155,7 +156,7 @@ pub(super) fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
 
 /// Returns a model of floats with one input `x`, the nodes (operator, inputs, output) and the
 /// weights. Its output is the last node's.
-pub(super) fn workload(
+pub(super) fn build_workload(
     name: &str,
     nodes: &[(&str, &[&str], &str)],
     input: &[usize],
@@ -163,12 +164,12 @@ pub(super) fn workload(
 ) -> Workload {
     let nodes = nodes
         .iter()
-        .map(|(operator, inputs, output)| node(operator, inputs, output));
+        .map(|(operator, inputs, output)| build_node(operator, inputs, output));
     let weights = weights
         .iter()
-        .map(|(name, dims)| ((*name).to_owned(), tensor(dims)));
+        .map(|(name, dims)| ((*name).to_owned(), sample_tensor(dims)));
     let (nodes, weights) = (nodes.collect(), weights.collect());
-    workload_of(name, nodes, DType::F32, tensor(input), weights)
+    workload_of(name, nodes, DType::F32, sample_tensor(input), weights)
 }
 
 /// Does the same with free element types of the output, the input and the weights.
@@ -180,9 +181,11 @@ pub(super) fn workload_of(
     weights: Vec<(String, Tensor)>,
 ) -> Workload {
     let extents = input.dims().iter();
-    let extents = extents.map(|&size| Dimension::fixed(size as i64)).collect();
+    let extents = extents
+        .map(|&size| Dimension::new_fixed(size as i64))
+        .collect();
     let output = nodes.last().map_or("x", NodeProto::name).to_owned();
-    let read = ValueInfoProto::tensor("x", input.dtype().onnx_code(), Some(extents));
+    let read = ValueInfoProto::new_tensor("x", input.dtype().onnx_code(), Some(extents));
     let model = ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -193,7 +196,7 @@ pub(super) fn workload_of(
             name: Some(name.to_owned()),
             node: nodes,
             input: vec![read],
-            output: vec![ValueInfoProto::tensor(&output, made.onnx_code(), None)],
+            output: vec![ValueInfoProto::new_tensor(&output, made.onnx_code(), None)],
             initializer: weights
                 .iter()
                 .map(|(name, weight)| tensor_to_proto(name.clone(), weight))
@@ -204,16 +207,16 @@ pub(super) fn workload_of(
     };
     Workload {
         name: name.to_owned(),
-        model: encode(&model),
+        model: encode_model(&model),
         inputs: BTreeMap::from([("x".to_owned(), input)]),
     }
 }
 
 /// Returns a clock that starts at zero now, for timelines that remain separate.
-pub(super) fn clock() -> Arc<Clock> {
+pub(super) fn new_clock() -> Arc<Clock> {
     let began = Moment::now();
     Arc::new(move || {
-        let micros = Moment::now().since(began).as_micros();
+        let micros = Moment::now().duration_since(began).as_micros();
         UnixMicros(u64::try_from(micros).unwrap_or(u64::MAX))
     })
 }
@@ -241,10 +244,10 @@ impl Trial {
             host_bytes_max: TENSOR_BYTES_MAX,
             spill: None,
             sharing,
-            retrials: Retrials::new(souk_registry::check::trial),
+            retrials: Retrials::new(souk_registry::check::recheck_device),
             objective: Default::default(),
         };
-        let runner = Runner::group("group", members.to_vec(), store, clock(), config)?;
+        let runner = Runner::new_group("group", members.to_vec(), store, new_clock(), config)?;
         Ok(Self { runner, task })
     }
 
@@ -252,7 +255,7 @@ impl Trial {
         Ok(self.runner.run(&self.task)?)
     }
 
-    /// Runs the workload until another thread cancels it.
+    /// Runs the workload, which another thread can cancel.
     pub fn run_until(&self, cancel: &Cancel) -> Result<RunResult, MeasureError> {
         let precedence = Precedence::default();
         Ok(self.runner.run_until(&self.task, precedence, cancel)?)
@@ -270,7 +273,7 @@ impl Trial {
 
 /// Compares two runs of a workload. Returns their largest difference, relative to the largest value
 /// of each output.
-pub(super) fn compare(
+pub(super) fn max_relative_difference(
     workload: &Workload,
     found: &RunResult,
     expected: &RunResult,

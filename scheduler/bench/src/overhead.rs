@@ -1,5 +1,6 @@
 //! Measures the scheduler's overhead for a model on one device: the bare program against a device
-//! group of one, in turn.
+//! group of one, in turn. Other load on the machine can distort wall times, so you should compare
+//! the figures in processor time on a busy one.
 
 use std::sync::Arc;
 use std::thread;
@@ -53,7 +54,7 @@ pub struct CancelTimes {
 ///
 /// # Errors
 /// [`MeasureError`] if a run fails.
-pub fn overhead(
+pub fn measure_overhead(
     processor: &Arc<dyn Processor>,
     workload: &Workload,
     rounds: usize,
@@ -82,7 +83,7 @@ pub fn overhead(
             } else {
                 trial.run()?;
             }
-            let took = Moment::now().since(began);
+            let took = Moment::now().duration_since(began);
             let used = clock::of_process().saturating_sub(used);
             let (times, processor) = match is_bare {
                 true => (&mut bare, &mut bare_cpu),
@@ -92,12 +93,18 @@ pub fn overhead(
             processor.push(used);
         }
     }
-    let paired_overhead = paired(&bare, &scheduled);
-    let paired_cpu_overhead = paired(&bare_cpu, &scheduled_cpu);
-    let cpu_ms = [figures(&mut bare_cpu)[1], figures(&mut scheduled_cpu)[1]];
-    let (bare_ms, scheduled_ms) = (figures(&mut bare), figures(&mut scheduled));
+    let paired_overhead = median_overhead(&bare, &scheduled);
+    let paired_cpu_overhead = median_overhead(&bare_cpu, &scheduled_cpu);
+    let cpu_ms = [
+        min_and_median_ms(&mut bare_cpu)[1],
+        min_and_median_ms(&mut scheduled_cpu)[1],
+    ];
+    let (bare_ms, scheduled_ms) = (
+        min_and_median_ms(&mut bare),
+        min_and_median_ms(&mut scheduled),
+    );
     let typical = Duration::from_secs_f64(scheduled_ms[1] / 1e3);
-    let cancelling = cancelling(&trial, rounds, typical)?;
+    let cancelling = measure_cancellation(&trial, rounds, typical)?;
     Ok(OverheadRow {
         workload: workload.name.clone(),
         rounds,
@@ -112,7 +119,7 @@ pub fn overhead(
 }
 
 /// Cancels `rounds` runs, each a little later in its course than the one before.
-fn cancelling(
+fn measure_cancellation(
     trial: &Trial,
     rounds: usize,
     typical: Duration,
@@ -138,7 +145,7 @@ fn cancelling(
             // The run ended before the cancellation.
             Ok(_) => {}
             Err(MeasureError::Task(TaskError::Group(GroupRunError::Cancelled))) => {
-                waits.push(answered.since(told));
+                waits.push(answered.duration_since(told));
             }
             Err(error) => return Err(error),
         }
@@ -159,7 +166,7 @@ fn cancelling(
 
 /// Returns the median over the rounds of the scheduled run's extra time, as a part of the bare
 /// run's.
-fn paired(bare: &[Duration], scheduled: &[Duration]) -> f64 {
+fn median_overhead(bare: &[Duration], scheduled: &[Duration]) -> f64 {
     let pairs = bare.iter().zip(scheduled);
     let more = |(bare, scheduled): (&Duration, &Duration)| {
         scheduled.as_secs_f64() / bare.as_secs_f64() - 1.0
@@ -170,7 +177,7 @@ fn paired(bare: &[Duration], scheduled: &[Duration]) -> f64 {
 }
 
 /// Returns the milliseconds of the shortest run and of the median.
-fn figures(times: &mut [Duration]) -> [f64; 2] {
+fn min_and_median_ms(times: &mut [Duration]) -> [f64; 2] {
     times.sort_unstable();
     let at = |place: usize| {
         times

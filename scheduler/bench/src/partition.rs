@@ -15,7 +15,7 @@ mod loads;
 
 use thiserror::Error;
 
-use souk_scheduler::graph::topological;
+use souk_scheduler::graph::topological_order;
 use souk_scheduler::planning::planner::Pace;
 
 use loads::Loads;
@@ -35,7 +35,7 @@ pub struct PartitionProblem {
     pub capacity: f64,
 }
 
-/// A node of the graph.
+/// A node of the graph. Its times and its size must be finite and not negative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PartitionNode {
     /// Time on an accelerator; `None` if it cannot run there.
@@ -46,7 +46,7 @@ pub struct PartitionNode {
     pub transfer_time: f64,
     /// Memory that it occupies on an accelerator.
     pub size: f64,
-    /// Nodes of one group stay together; a node without a group is alone.
+    /// Nodes of one group must stay together; a node without a group is alone.
     pub group: Option<u64>,
 }
 
@@ -114,14 +114,15 @@ pub enum PartitionError {
 impl PartitionProblem {
     /// Returns the number of devices: the accelerators and, if it takes part, the host.
     #[must_use]
-    pub fn devices(&self) -> usize {
+    pub fn device_count(&self) -> usize {
         self.accelerators + usize::from(self.host)
     }
 
-    /// Returns the loads of the devices under `device`, computed from scratch.
+    /// Returns the loads of the devices under `device`, which must name a device for each node,
+    /// computed from scratch.
     #[must_use]
-    pub fn loads(&self, device: &[usize]) -> Vec<f64> {
-        let mut loads = vec![0.0; self.devices()];
+    pub fn device_loads(&self, device: &[usize]) -> Vec<f64> {
+        let mut loads = vec![0.0; self.device_count()];
         let mut readers = vec![Vec::new(); self.nodes.len()];
         for &(from, to) in &self.edges {
             if device[from] != device[to] {
@@ -151,8 +152,8 @@ impl PartitionProblem {
     }
 
     /// Checks the problem and returns its nodes in topological order.
-    fn check(&self) -> Result<Vec<usize>, PartitionError> {
-        if self.devices() == 0 {
+    fn check_problem(&self) -> Result<Vec<usize>, PartitionError> {
+        if self.device_count() == 0 {
             return Err(PartitionError::NoDevice);
         }
         let nodes = self.nodes.len();
@@ -172,7 +173,7 @@ impl PartitionProblem {
             .iter()
             .enumerate()
             .try_for_each(|(index, node)| check_node(index, node))?;
-        topological(&successors).map_err(|node| PartitionError::Cycle { node })
+        topological_order(&successors).map_err(|node| PartitionError::Cycle { node })
     }
 }
 
@@ -196,22 +197,23 @@ fn check_node(node: usize, figures: &PartitionNode) -> Result<(), PartitionError
     }
 }
 
-/// Divides the graph. `pace` limits the annealing, where a step looks at a node or moves one. The
-/// best contiguous division comes first, whatever the pace.
+/// Divides the graph. `pace` limits the annealing, where a step looks at a node or moves one. It
+/// must return 1 or more at some time, because the annealing has no other end. The best contiguous
+/// division comes first, whatever the pace.
 ///
 /// # Errors
 /// [`PartitionError`] if the problem is invalid or does not fit.
-pub fn partition(
+pub fn partition_graph(
     problem: &PartitionProblem,
     pace: &mut Pace<'_>,
 ) -> Result<Placement, PartitionError> {
-    let order = problem.check()?;
-    let line = line::cut(problem, &order)?;
-    let limit = largest(&problem.loads(&line));
-    let first = ideals::cut(problem, limit).unwrap_or(line);
-    let device = anneal::improve(problem, first, pace);
-    let loads = problem.loads(&device);
-    let largest = largest(&loads);
+    let order = problem.check_problem()?;
+    let line = line::best_line_cut(problem, &order)?;
+    let limit = max_load(&problem.device_loads(&line));
+    let first = ideals::best_contiguous_cut(problem, limit).unwrap_or(line);
+    let device = anneal::improve_placement(problem, first, pace);
+    let loads = problem.device_loads(&device);
+    let largest = max_load(&loads);
     Ok(Placement {
         device,
         loads,
@@ -219,6 +221,6 @@ pub fn partition(
     })
 }
 
-fn largest(loads: &[f64]) -> f64 {
+fn max_load(loads: &[f64]) -> f64 {
     loads.iter().copied().fold(0.0, f64::max)
 }

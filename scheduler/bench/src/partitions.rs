@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::clock::Stopwatch;
 use super::instances::{BenchError, read};
-use crate::partition::{PartitionNode, PartitionProblem, partition};
-use souk_scheduler::planning::planner::steps;
+use crate::partition::{PartitionNode, PartitionProblem, partition_graph};
+use souk_scheduler::planning::planner::step_pace;
 
 /// Steps for each graph: about half a second on one core of a 2023 server, so that results repeat
 /// and stay within a second on a busy machine.
@@ -33,7 +33,7 @@ struct PartitionInstance {
     #[serde(rename = "maxCPUs")]
     hosts: usize,
     nodes: Vec<NodeRow>,
-    /// Source, target, time to move the source's output.
+    /// Source and target, which must be ids of `nodes`, and the time to move the source's output.
     edges: Vec<(u64, u64, f64)>,
 }
 
@@ -100,9 +100,9 @@ pub fn partition_file_in(
     let mut writer = BufWriter::new(File::create(out).map_err(file_error)?);
     let mut graphs = Vec::new();
     for (id, instance) in &file.instances {
-        let problem = instance.problem();
+        let problem = instance.to_problem();
         let watch = Stopwatch::start();
-        let placement = partition(&problem, &mut steps(limit));
+        let placement = partition_graph(&problem, &mut step_pace(limit));
         let took = watch.elapsed();
         let placement = placement.map_err(|source| BenchError::Partition {
             id: id.clone(),
@@ -159,7 +159,7 @@ fn short_name(id: &str) -> String {
 }
 
 impl PartitionInstance {
-    fn problem(&self) -> PartitionProblem {
+    fn to_problem(&self) -> PartitionProblem {
         let place: BTreeMap<u64, usize> = self
             .nodes
             .iter()

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::clock::Stopwatch;
 use super::instances::{BenchError, Instance, read};
-use souk_scheduler::planning::planner::{PLANNERS, planner};
+use souk_scheduler::planning::planner::{PLANNERS, find_planner};
 use souk_scheduler::planning::schedule::Schedule;
 
 /// One line of the schedules file.
@@ -29,7 +29,7 @@ pub struct PlanLine {
 pub struct PlanReport {
     /// Name of the planner.
     pub planner: String,
-    /// Milliseconds for each instance.
+    /// Milliseconds of processor time that the planner can use for each instance.
     pub budget_ms: u64,
     /// Number of planned instances.
     pub instances: usize,
@@ -62,7 +62,7 @@ pub fn plan_file(
     budget_ms: u64,
     out: &Path,
 ) -> Result<PlanReport, BenchError> {
-    let plan = planner(name).ok_or_else(|| BenchError::Planner {
+    let plan = find_planner(name).ok_or_else(|| BenchError::Planner {
         name: name.to_owned(),
         known: PLANNERS.iter().map(|(name, _)| *name).collect(),
     })?;
@@ -74,14 +74,14 @@ pub fn plan_file(
     let mut writer = BufWriter::new(File::create(out).map_err(file_error)?);
     let mut tally = Tally::default();
     for instance in &instances {
-        let problem = instance.problem()?;
+        let problem = instance.to_problem()?;
         let failed = |source| BenchError::Problem {
             id: instance.id.clone(),
             source,
         };
         let watch = Stopwatch::start();
         let budget = Duration::from_millis(budget_ms);
-        let schedule = plan(&problem, &mut |_| watch.share(budget)).map_err(failed)?;
+        let schedule = plan(&problem, &mut |_| watch.used_share(budget)).map_err(failed)?;
         let took = watch.elapsed();
         assert_eq!(
             schedule.validate(&problem),
@@ -89,7 +89,7 @@ pub fn plan_file(
             "instance {}",
             instance.id
         );
-        let single = planner("single").expect("it is in the list");
+        let single = find_planner("single").expect("it is in the list");
         let single = single(&problem, &mut |_| 1.0).map_err(failed)?;
         tally.add(instance, &schedule, single.makespan, took);
         let line = PlanLine {
@@ -101,7 +101,7 @@ pub fn plan_file(
         writeln!(writer, "{line}").map_err(file_error)?;
     }
     writer.flush().map_err(file_error)?;
-    Ok(tally.report(name, budget_ms, instances.len()))
+    Ok(tally.into_report(name, budget_ms, instances.len()))
 }
 
 #[derive(Default)]
@@ -135,29 +135,29 @@ impl Tally {
         }
     }
 
-    fn report(self, name: &str, budget_ms: u64, instances: usize) -> PlanReport {
+    fn into_report(self, name: &str, budget_ms: u64, instances: usize) -> PlanReport {
         let all: Vec<f64> = self.families.values().flatten().copied().collect();
         let families = self.families.iter();
         PlanReport {
             planner: name.to_owned(),
             budget_ms,
             instances,
-            to_best_known: mean(&all),
-            to_heft: mean(&self.to_heft),
+            to_best_known: geometric_mean(&all),
+            to_heft: geometric_mean(&self.to_heft),
             worse_than_heft: self.worse_than_heft,
             worse_than_single: self.worse_than_single,
             new_best: self.new_best,
             equal_best: self.equal_best,
             longest_ms: self.longest.as_secs_f64() * 1e3,
             families: families
-                .map(|(family, ratios)| (family.clone(), mean(ratios)))
+                .map(|(family, ratios)| (family.clone(), geometric_mean(ratios)))
                 .collect(),
         }
     }
 }
 
 /// Returns the geometric mean; 1 for no ratios.
-fn mean(ratios: &[f64]) -> f64 {
+fn geometric_mean(ratios: &[f64]) -> f64 {
     let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
     if ratios.is_empty() {
         1.0

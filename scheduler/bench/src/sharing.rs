@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::models::{MeasureError, Trial, Workload, compare, workload};
+use super::models::{MeasureError, Trial, Workload, build_workload, max_relative_difference};
 use souk_scheduler::execution::{GroupDevice, Sharing};
 
 /// Runs in which a device group learns the speed of its devices.
@@ -28,7 +28,7 @@ const QUICKER_MAX: f64 = 0.75;
 pub struct Pair {
     /// Name of the pair.
     pub name: String,
-    /// The two devices.
+    /// The devices of the pair, of which there must be two.
     pub members: Vec<GroupDevice>,
 }
 
@@ -96,30 +96,30 @@ pub enum SharingStage {
 
 /// Returns the operators to share: a product of many rows, one of a single row and many channels, a
 /// convolution of a batch and one of a single image.
-fn operators() -> Vec<Workload> {
+fn sharing_workloads() -> Vec<Workload> {
     let product: &[(&str, &[&str], &str)] = &[("MatMul", &["x", "w"], "y")];
     let convolution: &[(&str, &[&str], &str)] = &[("Conv", &["x", "w"], "y")];
     let taps: &[(&str, &[usize])] = &[("w", &[64, 64, 3, 3])];
     vec![
-        workload(
+        build_workload(
             "product 1024 x 1024 x 1024",
             product,
             &[1024, 1024],
             &[("w", &[1024, 1024])],
         ),
-        workload(
+        build_workload(
             "product of one row, 1 x 4096 x 4096",
             product,
             &[1, 4096],
             &[("w", &[4096, 4096])],
         ),
-        workload(
+        build_workload(
             "convolution of 16 images",
             convolution,
             &[16, 64, 56, 56],
             taps,
         ),
-        workload(
+        build_workload(
             "convolution of one image",
             convolution,
             &[1, 64, 112, 112],
@@ -128,17 +128,18 @@ fn operators() -> Vec<Workload> {
     ]
 }
 
-/// Measures every operator on every pair of devices. Calls `told` at the start of each stage.
+/// Measures every operator on every pair of devices. It calls `told` at the start of each stage, so
+/// that you can show the progress.
 ///
 /// # Errors
 /// [`MeasureError`] if a run fails or results differ.
-pub fn sharing(
+pub fn measure_sharing(
     pairs: &[Pair],
     told: &mut dyn FnMut(SharingStep<'_>),
 ) -> Result<Vec<SharingRow>, MeasureError> {
     let mut rows = Vec::new();
     for pair in pairs {
-        for operator in &operators() {
+        for operator in &sharing_workloads() {
             let mut told = |stage| {
                 told(SharingStep {
                     pair: &pair.name,
@@ -146,7 +147,7 @@ pub fn sharing(
                     stage,
                 });
             };
-            rows.push(share(pair, operator, &mut told)?);
+            rows.push(measure_pair(pair, operator, &mut told)?);
         }
     }
     Ok(rows)
@@ -160,7 +161,7 @@ struct BestShares {
     tried: usize,
 }
 
-fn share(
+fn measure_pair(
     pair: &Pair,
     operator: &Workload,
     told: &mut dyn FnMut(SharingStage),
@@ -178,7 +179,7 @@ fn share(
     for _ in 1..LEARNING_RUNS {
         ran = chosen.run()?;
     }
-    let apart = compare(operator, &ran, &expected)?;
+    let apart = max_relative_difference(operator, &ran, &expected)?;
     let shared = ran.report.joined_bytes > 0;
     let best = search(pair, operator, times, told)?;
     let chosen_part = if shared {
@@ -190,7 +191,7 @@ fn share(
     // All three run equally often and in turn, so that other load on the machine affects each of
     // them.
     let fixed = if shared {
-        Some(given(pair, operator, chosen_part)?)
+        Some(trial_with_share(pair, operator, chosen_part)?)
     } else {
         None
     };
@@ -246,7 +247,7 @@ fn search(
             break;
         }
         told(SharingStage::Searching { tried });
-        let trial = given(pair, operator, part)?;
+        let trial = trial_with_share(pair, operator, part)?;
         let time = trial.best_of(rounds)?;
         tried += 1;
         if best.as_ref().is_none_or(|best| time < best.time) {
@@ -268,7 +269,7 @@ fn least(part: f64, alone: [Duration; 2]) -> Duration {
     alone[0].mul_f64(part).max(alone[1].mul_f64(1.0 - part))
 }
 
-fn given(pair: &Pair, operator: &Workload, part: f64) -> Result<Trial, MeasureError> {
+fn trial_with_share(pair: &Pair, operator: &Workload, part: f64) -> Result<Trial, MeasureError> {
     let parts = Sharing::Given(vec![part, 1.0 - part]);
     Trial::new(&pair.members, operator, parts)
 }

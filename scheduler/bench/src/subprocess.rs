@@ -1,9 +1,9 @@
 //! A device in a process of its own.
 //!
 //! Its failure cannot end this process: if it crashes, or the system kills it for lack of memory,
-//! this process loses the device alone, and its work moves to other devices. [`serve`] is the
-//! device's process and answers on its standard input and output; [`SubprocessDevice`] represents
-//! the device in this process.
+//! this process loses the device alone, and its work moves to other devices. [`serve_parent`] is
+//! the device's process and answers on its standard input and output, to which the process must
+//! write nothing else; [`SubprocessDevice`] represents the device in this process.
 
 mod frame;
 
@@ -26,10 +26,10 @@ use souk_vocabulary::processor::{
 use souk_vocabulary::profile::Profile;
 use thiserror::Error;
 
-use frame::{Field, Kind, field, malformed, receive, send};
+use frame::{Field, Kind, malformed_error, new_field, read_frame, write_frame};
 
-/// Maximum number of programs that the device's process holds for its parent, which forgets dropped
-/// ones.
+/// Maximum number of programs that the device's process will hold for its parent, which forgets
+/// dropped ones.
 const PROGRAMS_MAX: usize = 4096;
 /// IR version of the model that carries a single node to the device's process.
 const IR_VERSION: i64 = 8;
@@ -108,8 +108,8 @@ struct RunMessage {
 }
 
 impl SubprocessDevice {
-    /// Starts a process that runs [`serve`], and asks it for its device. Dropping the device ends
-    /// the process.
+    /// Starts a process, which must run [`serve_parent`], and asks it for its device. Dropping the
+    /// device ends the process.
     ///
     /// # Errors
     /// [`SubprocessError`] if the process does not start or does not answer with a profile.
@@ -125,7 +125,7 @@ impl SubprocessDevice {
             to: BufWriter::new(to),
             from: BufReader::new(from),
         };
-        let (_, fields) = ends.ask(Kind::Profile, &[])?;
+        let (_, fields) = ends.send_request(Kind::Profile, &[])?;
         let told = fields.first().map(|field| serde_json::from_slice(field));
         let Some(Ok(DeviceMessage { profile, cores })) = told else {
             return Err(SubprocessError::Profile);
@@ -143,26 +143,26 @@ impl SubprocessDevice {
 }
 
 impl ChildEnds {
-    fn ask(&mut self, kind: Kind, fields: &[Field<'_>]) -> io::Result<(Kind, Vec<Bytes>)> {
-        send(&mut self.to, kind, fields)?;
-        receive(&mut self.from)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    fn send_request(&mut self, kind: Kind, fields: &[Field<'_>]) -> io::Result<(Kind, Vec<Bytes>)> {
+        write_frame(&mut self.to, kind, fields)?;
+        read_frame(&mut self.from)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }
 
 impl Drop for ChildEnds {
     fn drop(&mut self) {
-        // The process may be in a long run that no caller waits for.
+        // The process can be in a long run that no caller waits for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Channel {
-    fn ends(&self) -> MutexGuard<'_, ChildEnds> {
+    fn lock_ends(&self) -> MutexGuard<'_, ChildEnds> {
         self.ends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lost(&self) -> RunError {
+    fn device_lost_error(&self) -> RunError {
         RunError::DeviceLost {
             device: self.device.clone(),
         }
@@ -174,8 +174,8 @@ impl Processor for SubprocessDevice {
         &self.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        let model = onnx::encode(&ModelProto {
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        let model = onnx::encode_model(&ModelProto {
             ir_version: Some(IR_VERSION),
             graph: Some(GraphProto {
                 node: vec![node.clone()],
@@ -184,28 +184,35 @@ impl Processor for SubprocessDevice {
             ..ModelProto::default()
         });
         let refused = |reason| Err(Unsupported::new(node, UnsupportedReason::Engine(reason)));
-        match self.channel.ends().ask(Kind::Supports, &[field(&model)]) {
+        match self
+            .channel
+            .lock_ends()
+            .send_request(Kind::Supports, &[new_field(&model)])
+        {
             Ok((Kind::Done, _)) => Ok(()),
-            Ok((_, fields)) => refused(text(&fields)),
+            Ok((_, fields)) => refused(error_text(&fields)),
             Err(error) => refused(error.to_string()),
         }
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
-        Estimate::of(work, &self.profile)
+        Estimate::for_work(work, &self.profile)
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
         let ids: Vec<String> = subgraph.weights.keys().map(ToString::to_string).collect();
-        let mut fields = vec![field(&subgraph.model)];
+        let mut fields = vec![new_field(&subgraph.model)];
         for (id, values) in ids.iter().zip(subgraph.weights.values()) {
-            fields.extend([field(id.as_bytes()), field(values)]);
+            fields.extend([new_field(id.as_bytes()), new_field(values)]);
         }
         let refused = |reason| CompileError::Engine {
             engine: ENGINE,
             reason,
         };
-        let asked = self.channel.ends().ask(Kind::Compile, &fields);
+        let asked = self
+            .channel
+            .lock_ends()
+            .send_request(Kind::Compile, &fields);
         let (kind, fields) = asked.map_err(|_| CompileError::DeviceLost {
             device: self.profile.name.clone(),
         })?;
@@ -219,10 +226,10 @@ impl Processor for SubprocessDevice {
             })),
         ) = (kind, told)
         else {
-            return Err(refused(text(&fields)));
+            return Err(refused(error_text(&fields)));
         };
         let ports = |told: Vec<PortMessage>| -> Result<Vec<Port>, CompileError> {
-            told.into_iter().map(PortMessage::port).collect()
+            told.into_iter().map(PortMessage::into_port).collect()
         };
         Ok(Box::new(SubprocessProgram {
             channel: self.channel.clone(),
@@ -244,7 +251,7 @@ impl Processor for SubprocessDevice {
         None
     }
 
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         self.cores
     }
 }
@@ -262,22 +269,22 @@ impl Program for SubprocessProgram {
         check_inputs(&self.inputs, inputs)?;
         let number = self.number.to_le_bytes();
         let heads: Vec<Vec<u8>> = inputs.values().map(Tensor::blob_header).collect();
-        let mut fields = vec![field(&number)];
+        let mut fields = vec![new_field(&number)];
         for ((name, tensor), head) in inputs.iter().zip(&heads) {
-            fields.extend([field(name.as_bytes()), [head, tensor.bytes()]]);
+            fields.extend([new_field(name.as_bytes()), [head, tensor.bytes()]]);
         }
-        let answer = self.channel.ends().ask(Kind::Run, &fields);
-        let (kind, fields) = answer.map_err(|_| self.channel.lost())?;
+        let answer = self.channel.lock_ends().send_request(Kind::Run, &fields);
+        let (kind, fields) = answer.map_err(|_| self.channel.device_lost_error())?;
         match kind {
-            Kind::Done => outcome(&fields).ok_or_else(|| self.channel.lost()),
+            Kind::Done => decode_outcome(&fields).ok_or_else(|| self.channel.device_lost_error()),
             Kind::Refused => Err(RunError::Operator {
                 operator: "subgraph".to_owned(),
                 node: String::new(),
-                reason: text(&fields),
+                reason: error_text(&fields),
             }),
             _ => Err(RunError::Engine {
                 engine: ENGINE,
-                reason: text(&fields),
+                reason: error_text(&fields),
             }),
         }
     }
@@ -287,12 +294,15 @@ impl Drop for SubprocessProgram {
     fn drop(&mut self) {
         // If the process has ended, it has nothing to forget.
         let number = self.number.to_le_bytes();
-        let _ = self.channel.ends().ask(Kind::Forget, &[field(&number)]);
+        let _ = self
+            .channel
+            .lock_ends()
+            .send_request(Kind::Forget, &[new_field(&number)]);
     }
 }
 
 impl PortMessage {
-    fn of(port: &Port) -> Self {
+    fn from_port(port: &Port) -> Self {
         Self {
             name: port.name.clone(),
             dtype: port.dtype.onnx_code(),
@@ -300,7 +310,7 @@ impl PortMessage {
         }
     }
 
-    fn port(self) -> Result<Port, CompileError> {
+    fn into_port(self) -> Result<Port, CompileError> {
         let dtype = DType::from_onnx_code(self.dtype);
         match dtype {
             Ok(dtype) => Ok(Port {
@@ -313,7 +323,7 @@ impl PortMessage {
     }
 }
 
-fn text(fields: &[Bytes]) -> String {
+fn error_text(fields: &[Bytes]) -> String {
     let said = fields
         .first()
         .map(|field| String::from_utf8_lossy(field).into_owned());
@@ -321,7 +331,7 @@ fn text(fields: &[Bytes]) -> String {
 }
 
 /// Decodes the tensors of a frame, a name and a blob each, without a copy of their elements.
-fn tensors(fields: &[Bytes]) -> Option<BTreeMap<String, Tensor>> {
+fn decode_tensors(fields: &[Bytes]) -> Option<BTreeMap<String, Tensor>> {
     let mut tensors = BTreeMap::new();
     for pair in fields.chunks(2) {
         let [name, blob] = pair else {
@@ -333,11 +343,11 @@ fn tensors(fields: &[Bytes]) -> Option<BTreeMap<String, Tensor>> {
     Some(tensors)
 }
 
-fn outcome(fields: &[Bytes]) -> Option<Outcome> {
+fn decode_outcome(fields: &[Bytes]) -> Option<Outcome> {
     let (took, given) = fields.split_first()?;
     let took: RunMessage = serde_json::from_slice(took).ok()?;
     Some(Outcome {
-        outputs: tensors(given)?,
+        outputs: decode_tensors(given)?,
         busy: took.busy,
         energy: took.energy,
         operators: took.operators,
@@ -349,64 +359,79 @@ fn outcome(fields: &[Bytes]) -> Option<Outcome> {
 ///
 /// # Errors
 /// The system's error at either end, or an error for a malformed frame.
-pub fn serve(processor: &dyn Processor, from: impl Read, to: impl Write) -> io::Result<()> {
+pub fn serve_parent(processor: &dyn Processor, from: impl Read, to: impl Write) -> io::Result<()> {
     let (mut from, mut to) = (BufReader::new(from), BufWriter::new(to));
     let mut programs: BTreeMap<u64, Box<dyn Program>> = BTreeMap::new();
     let mut made = 0;
-    while let Some((kind, fields)) = receive(&mut from)? {
+    while let Some((kind, fields)) = read_frame(&mut from)? {
         match kind {
             Kind::Profile => {
                 let told = serde_json::to_vec(&DeviceMessage {
                     profile: processor.profile().clone(),
-                    cores: processor.cores(),
+                    cores: processor.host_cores(),
                 })?;
-                send(&mut to, Kind::Done, &[field(&told)])?;
+                write_frame(&mut to, Kind::Done, &[new_field(&told)])?;
             }
-            Kind::Supports => match supports(processor, &fields) {
-                Ok(()) => send(&mut to, Kind::Done, &[])?,
-                Err(reason) => send(&mut to, Kind::Refused, &[field(reason.as_bytes())])?,
+            Kind::Supports => match check_support(processor, &fields) {
+                Ok(()) => write_frame(&mut to, Kind::Done, &[])?,
+                Err(reason) => {
+                    write_frame(&mut to, Kind::Refused, &[new_field(reason.as_bytes())])?
+                }
             },
             Kind::Compile if programs.len() >= PROGRAMS_MAX => {
-                send(
+                write_frame(
                     &mut to,
                     Kind::Refused,
-                    &[field(b"it holds as many programs as it may")],
+                    &[new_field(b"it holds as many programs as it may")],
                 )?;
             }
-            Kind::Compile => match compile(processor, &fields) {
+            Kind::Compile => match compile_program(processor, &fields) {
                 Ok(program) => {
                     made += 1;
-                    let told = told(&*program, made);
+                    let told = describe_program(&*program, made);
                     programs.insert(made, program);
-                    send(&mut to, Kind::Done, &[field(&serde_json::to_vec(&told)?)])?;
+                    write_frame(
+                        &mut to,
+                        Kind::Done,
+                        &[new_field(&serde_json::to_vec(&told)?)],
+                    )?;
                 }
-                Err(reason) => send(&mut to, Kind::Refused, &[field(reason.as_bytes())])?,
+                Err(reason) => {
+                    write_frame(&mut to, Kind::Refused, &[new_field(reason.as_bytes())])?
+                }
             },
             Kind::Run => run(&programs, &fields, &mut to)?,
             Kind::Forget => {
-                programs.remove(&number(&fields)?);
-                send(&mut to, Kind::Done, &[])?;
+                programs.remove(&decode_number(&fields)?);
+                write_frame(&mut to, Kind::Done, &[])?;
             }
-            Kind::Done | Kind::Refused | Kind::Failed => return Err(malformed()),
+            Kind::Done | Kind::Refused | Kind::Failed => return Err(malformed_error()),
         }
     }
     Ok(())
 }
 
-fn number(fields: &[Bytes]) -> io::Result<u64> {
-    let field = fields.first().ok_or_else(malformed)?;
-    let bytes = field[..].try_into().map_err(|_| malformed())?;
+fn decode_number(fields: &[Bytes]) -> io::Result<u64> {
+    let field = fields.first().ok_or_else(malformed_error)?;
+    let bytes = field[..].try_into().map_err(|_| malformed_error())?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-fn supports(processor: &dyn Processor, fields: &[Bytes]) -> Result<(), String> {
+fn check_support(processor: &dyn Processor, fields: &[Bytes]) -> Result<(), String> {
     let model = fields.first().cloned().unwrap_or_default();
-    let model = onnx::decode(model).map_err(|error| error.to_string())?;
+    let model = onnx::decode_model(model).map_err(|error| error.to_string())?;
     let mut nodes = model.graph.iter().flat_map(|graph| &graph.node);
-    nodes.try_for_each(|node| processor.supports(node).map_err(|error| error.to_string()))
+    nodes.try_for_each(|node| {
+        processor
+            .check_support(node)
+            .map_err(|error| error.to_string())
+    })
 }
 
-fn compile(processor: &dyn Processor, fields: &[Bytes]) -> Result<Box<dyn Program>, String> {
+fn compile_program(
+    processor: &dyn Processor,
+    fields: &[Bytes],
+) -> Result<Box<dyn Program>, String> {
     let (model, rest) = fields.split_first().ok_or("there is no model")?;
     let mut weights = BTreeMap::new();
     for pair in rest.chunks(2) {
@@ -426,8 +451,8 @@ fn compile(processor: &dyn Processor, fields: &[Bytes]) -> Result<Box<dyn Progra
         .map_err(|error| error.to_string())
 }
 
-fn told(program: &dyn Program, number: u64) -> ProgramMessage {
-    let ports = |ports: &[Port]| ports.iter().map(PortMessage::of).collect();
+fn describe_program(program: &dyn Program, number: u64) -> ProgramMessage {
+    let ports = |ports: &[Port]| ports.iter().map(PortMessage::from_port).collect();
     ProgramMessage {
         number,
         inputs: ports(program.inputs()),
@@ -440,8 +465,10 @@ fn run(
     fields: &[Bytes],
     to: &mut impl Write,
 ) -> io::Result<()> {
-    let program = programs.get(&number(fields)?).ok_or_else(malformed)?;
-    let inputs = tensors(&fields[1..]).ok_or_else(malformed)?;
+    let program = programs
+        .get(&decode_number(fields)?)
+        .ok_or_else(malformed_error)?;
+    let inputs = decode_tensors(&fields[1..]).ok_or_else(malformed_error)?;
     let outcome = match program.run(&inputs) {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -449,7 +476,7 @@ fn run(
                 RunError::Operator { .. } | RunError::IntegerRange { .. } => Kind::Refused,
                 _ => Kind::Failed,
             };
-            return send(to, kind, &[field(error.to_string().as_bytes())]);
+            return write_frame(to, kind, &[new_field(error.to_string().as_bytes())]);
         }
     };
     let took = serde_json::to_vec(&RunMessage {
@@ -459,9 +486,9 @@ fn run(
         engine: outcome.engine,
     })?;
     let heads: Vec<Vec<u8>> = outcome.outputs.values().map(Tensor::blob_header).collect();
-    let mut answer = vec![field(&took)];
+    let mut answer = vec![new_field(&took)];
     for ((name, tensor), head) in outcome.outputs.iter().zip(&heads) {
-        answer.extend([field(name.as_bytes()), [head, tensor.bytes()]]);
+        answer.extend([new_field(name.as_bytes()), [head, tensor.bytes()]]);
     }
-    send(to, Kind::Done, &answer)
+    write_frame(to, Kind::Done, &answer)
 }

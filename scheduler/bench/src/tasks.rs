@@ -2,7 +2,7 @@
 //! benchmarks, and the part of the devices that remains for small tasks.
 //!
 //! Wall time is the duration of a run, processor time the time that this process used for it; on a
-//! busy machine the second says more.
+//! busy machine you should compare the second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use souk_scheduler::execution::worker_pool::{Fault, Job, JobEnd, TaskTime, Work,
 use souk_scheduler::execution::{GroupError, Moment};
 use souk_scheduler::learning::Speeds;
 use souk_scheduler::planning::Time;
-use souk_scheduler::planning::planner::{planner, steps};
+use souk_scheduler::planning::planner::{find_planner, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemParts};
 use souk_scheduler::planning::schedule::Schedule;
 use souk_vocabulary::processor::{Processor, Program};
 
-use super::models::{MeasureError, workload};
+use super::models::{MeasureError, build_workload};
 use crate::subprocess::SubprocessDevice;
 
 /// Estimated time of an empty task: 50 ns.
@@ -105,7 +105,7 @@ pub struct Efficiency {
 ///
 /// # Errors
 /// The system's error if it cannot start a thread.
-pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
+pub fn measure_tasks(devices: usize) -> std::io::Result<TaskReport> {
     let pool = WorkerPool::start(devices)?;
     let hand_over = pool.hand_over().expect("the pool has nothing else to do");
     let hand_over = hand_over.unwrap_or_default();
@@ -128,15 +128,15 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
     ];
     let mut overhead = Vec::new();
     for (graph, tasks, edges) in &shapes {
-        let problem = problem(*tasks, devices, EMPTY, latency, edges);
+        let problem = build_problem(*tasks, devices, EMPTY, latency, edges);
         for placement in ["planned", "dynamic"] {
-            overhead.push(empty(&pool, graph, placement, &problem));
+            overhead.push(measure_empty_tasks(&pool, graph, placement, &problem));
         }
     }
     let mut efficiency = Vec::new();
     for task_us in [1.0, 4.0, 16.0, 64.0] {
         for placement in ["planned", "dynamic"] {
-            efficiency.push(busy(&pool, placement, task_us, latency));
+            efficiency.push(measure_busy_tasks(&pool, placement, task_us, latency));
         }
     }
     Ok(TaskReport {
@@ -152,8 +152,8 @@ pub fn tasks(devices: usize) -> std::io::Result<TaskReport> {
 ///
 /// # Errors
 /// [`MeasureError`] if the device fails.
-pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
-    let tiny = workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
+pub fn measure_subprocess(device: &SubprocessDevice) -> Result<Across, MeasureError> {
+    let tiny = build_workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
     let program = device.compile(&Subgraph {
         model: tiny.model.clone(),
         ..Subgraph::default()
@@ -162,12 +162,12 @@ pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
     for _ in 0..ACROSS_TASKS {
         let began = Moment::now();
         program.run(&tiny.inputs)?;
-        trips.push(Moment::now().since(began));
+        trips.push(Moment::now().duration_since(began));
     }
     trips.sort_unstable();
     let at = |part: usize| trips[trips.len() * part / 100].as_secs_f64() * 1e6;
     let pool = WorkerPool::start(1).map_err(GroupError::from)?;
-    let problem = problem(ACROSS_TASKS, 1, 50 * MICRO, 0, &[]);
+    let problem = build_problem(ACROSS_TASKS, 1, 50 * MICRO, 0, &[]);
     let (program, inputs) = (Arc::<dyn Program>::from(program), tiny.inputs);
     let work = move |_| match program.run(&inputs) {
         Ok(_) => Ok(TaskTime::Measured),
@@ -179,9 +179,9 @@ pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
     for _ in 0..ROUNDS {
         let job = Job {
             work: work.clone(),
-            ..job(&problem, None, speeds, 0)
+            ..build_job(&problem, None, speeds, 0)
         };
-        let (wall, _, learned) = measure(&pool, job);
+        let (wall, _, learned) = measure_job(&pool, job);
         speeds = learned;
         best = best.min(wall);
     }
@@ -194,7 +194,7 @@ pub fn across(device: &SubprocessDevice) -> Result<Across, MeasureError> {
     })
 }
 
-fn problem(
+fn build_problem(
     tasks: usize,
     devices: usize,
     exec: Time,
@@ -219,13 +219,13 @@ fn problem(
 }
 
 /// Returns a plan: by the planner if that is quick, else in even shares of independent tasks.
-fn plan(problem: &Problem) -> Schedule {
-    if problem.tasks() <= 20_000 {
+fn plan_problem(problem: &Problem) -> Schedule {
+    if problem.task_count() <= 20_000 {
         // Takes the better of many devices and one, because handovers can take longer than they
         // gain.
         let plans = ["heft", "single"].map(|name| {
-            let plan = planner(name).expect("the planner is among those there are");
-            plan(problem, &mut steps(0)).expect("every task runs everywhere")
+            let plan = find_planner(name).expect("the planner is among those there are");
+            plan(problem, &mut step_pace(0)).expect("every task runs everywhere")
         });
         let [spread, single] = plans;
         return if single.makespan <= spread.makespan {
@@ -234,16 +234,18 @@ fn plan(problem: &Problem) -> Schedule {
             spread
         };
     }
-    let devices = problem.devices();
-    let start = |task: usize| (task / devices) as Time * problem.exec(task, 0);
+    let devices = problem.device_count();
+    let start = |task: usize| (task / devices) as Time * problem.exec_time(task, 0);
     Schedule {
-        device: (0..problem.tasks()).map(|task| task % devices).collect(),
-        start: (0..problem.tasks()).map(start).collect(),
+        device: (0..problem.task_count())
+            .map(|task| task % devices)
+            .collect(),
+        start: (0..problem.task_count()).map(start).collect(),
         ..Schedule::default()
     }
 }
 
-fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u64) -> Job {
+fn build_job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u64) -> Job {
     Job {
         problem: problem.clone(),
         plan,
@@ -251,7 +253,7 @@ fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u6
         kinds: Arc::default(),
         speeds,
         work: Arc::new(move |_| {
-            turn(turns);
+            burn_cpu(turns);
             Ok(TaskTime::Measured)
         }),
         host_transfers: Arc::default(),
@@ -263,22 +265,22 @@ fn job(problem: &Arc<Problem>, plan: Option<Schedule>, speeds: Speeds, turns: u6
     }
 }
 
-fn empty(
+fn measure_empty_tasks(
     pool: &WorkerPool,
     graph: &'static str,
     placement: &'static str,
     problem: &Arc<Problem>,
 ) -> Overhead {
-    let plan = (placement == "planned").then(|| plan(problem));
-    let tasks = problem.tasks();
+    let plan = (placement == "planned").then(|| plan_problem(problem));
+    let tasks = problem.task_count();
     let mut best = (f64::INFINITY, 0.0);
-    let mut speeds = Speeds::new(1, pool.devices());
+    let mut speeds = Speeds::new(1, pool.device_count());
     let (mut first_bytes, mut grown_bytes) = (0, 0);
     for round in 0..ROUNDS {
-        let job = job(problem, plan.clone(), speeds, 0);
+        let job = build_job(problem, plan.clone(), speeds, 0);
         let resident = resident_bytes();
         system::memory_peak_restart();
-        let (wall, cpu, learned) = measure(pool, job);
+        let (wall, cpu, learned) = measure_job(pool, job);
         speeds = learned;
         let peak = system::memory_peak_bytes().unwrap_or(0);
         let grown = peak.saturating_sub(resident);
@@ -302,18 +304,24 @@ fn empty(
     }
 }
 
-fn busy(pool: &WorkerPool, placement: &'static str, task_us: f64, latency: Time) -> Efficiency {
-    let devices = pool.devices();
+fn measure_busy_tasks(
+    pool: &WorkerPool,
+    placement: &'static str,
+    task_us: f64,
+    latency: Time,
+) -> Efficiency {
+    let devices = pool.device_count();
     let tasks = (400_000.0 / task_us) as usize;
     let exec = (task_us * MICRO as f64) as Time;
-    let problem = problem(tasks, devices, exec, latency, &[]);
-    let plan = (placement == "planned").then(|| plan(&problem));
+    let problem = build_problem(tasks, devices, exec, latency, &[]);
+    let plan = (placement == "planned").then(|| plan_problem(&problem));
     let mut best = (0.0f64, 0.0f64);
     let mut speeds = Speeds::new(1, devices);
     for _ in 0..ROUNDS {
         let turns = turns_of(task_us);
-        let (bare, _) = cpu_of(|| (0..tasks).for_each(|_| turn(turns)));
-        let (wall, cpu, learned) = measure(pool, job(&problem, plan.clone(), speeds, turns));
+        let (bare, _) = cpu_of(|| (0..tasks).for_each(|_| burn_cpu(turns)));
+        let (wall, cpu, learned) =
+            measure_job(pool, build_job(&problem, plan.clone(), speeds, turns));
         speeds = learned;
         best.0 = best.0.max(bare / cpu);
         best.1 = best.1.max(bare / devices as f64 / wall);
@@ -327,16 +335,16 @@ fn busy(pool: &WorkerPool, placement: &'static str, task_us: f64, latency: Time)
 }
 
 /// Returns the wall and processor seconds of a job, and the corrections that it learned.
-fn measure(pool: &WorkerPool, job: Job) -> (f64, f64, Speeds) {
+fn measure_job(pool: &WorkerPool, job: Job) -> (f64, f64, Speeds) {
     let began = Moment::now();
     let (cpu, execution) = cpu_of(|| pool.run(job).expect("the pool has nothing else to do"));
-    let wall = Moment::now().since(began).as_secs_f64();
+    let wall = Moment::now().duration_since(began).as_secs_f64();
     assert_eq!(execution.ended, JobEnd::Done, "nothing in it can fail");
     (wall, cpu, execution.speeds)
 }
 
 /// Computes something that the compiler cannot remove.
-fn turn(turns: u64) {
+fn burn_cpu(turns: u64) {
     let mut word = turns;
     for _ in 0..turns {
         word = std::hint::black_box(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word >> 29));
@@ -346,7 +354,7 @@ fn turn(turns: u64) {
 /// Returns the number of turns that take this many microseconds of processor time.
 fn turns_of(task_us: f64) -> u64 {
     const TURNS: u64 = 20_000_000;
-    let (seconds, ()) = cpu_of(|| turn(TURNS));
+    let (seconds, ()) = cpu_of(|| burn_cpu(TURNS));
     (TURNS as f64 * task_us / (seconds * 1e6)).max(1.0) as u64
 }
 

@@ -10,7 +10,7 @@ use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{
     Clock, GroupConfig, GroupDevice, Retrials, RunResult, Runner, Sharing, Task, TaskError,
 };
-use souk_scheduler_bench::{Workload, emulated_mixes, workloads};
+use souk_scheduler_bench::{Workload, emulated_mixes, mix_workloads};
 
 /// One run on these devices.
 fn ran(members: &[GroupDevice], workload: &Workload) -> Result<RunResult, TaskError> {
@@ -27,17 +27,17 @@ fn ran(members: &[GroupDevice], workload: &Workload) -> Result<RunResult, TaskEr
         host_bytes_max: 1 << 30,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let runner = Runner::group("mix", members.to_vec(), store, clock, config).unwrap();
+    let runner = Runner::new_group("mix", members.to_vec(), store, clock, config).unwrap();
     runner.run(&task)
 }
 
 #[test]
 fn four_kinds_of_processor_share_what_all_of_them_compute_in() {
     let mix = emulated_mixes().swap_remove(0).members;
-    let all = workloads();
+    let all = mix_workloads();
     let bytes = all.iter().find(|it| it.name == "experts of bytes").unwrap();
     let together = ran(&mix, bytes).unwrap();
     let names: Vec<&str> = together.report.devices.keys().map(String::as_str).collect();

@@ -1,8 +1,10 @@
 //! The pipeline partitioner on chains whose best division is known, and on what is none.
 
 use proptest::prelude::*;
-use souk_scheduler::planning::planner::steps;
-use souk_scheduler_bench::partition::{PartitionError, PartitionNode, PartitionProblem, partition};
+use souk_scheduler::planning::planner::step_pace;
+use souk_scheduler_bench::partition::{
+    PartitionError, PartitionNode, PartitionProblem, partition_graph,
+};
 
 fn chain(times: &[f64], transfer_time: f64, accelerators: usize) -> PartitionProblem {
     let node = |&time: &f64| PartitionNode {
@@ -23,13 +25,13 @@ fn chain(times: &[f64], transfer_time: f64, accelerators: usize) -> PartitionPro
 
 #[test]
 fn an_even_chain_is_cut_evenly() {
-    let found = partition(&chain(&[1.0; 12], 0.0, 4), &mut steps(10_000)).unwrap();
+    let found = partition_graph(&chain(&[1.0; 12], 0.0, 4), &mut step_pace(10_000)).unwrap();
     assert_eq!(found.largest, 3.0);
 }
 
 #[test]
 fn dear_transfers_keep_a_chain_together() {
-    let found = partition(&chain(&[1.0; 4], 50.0, 2), &mut steps(10_000)).unwrap();
+    let found = partition_graph(&chain(&[1.0; 4], 50.0, 2), &mut step_pace(10_000)).unwrap();
     assert_eq!(found.largest, 4.0);
 }
 
@@ -38,7 +40,7 @@ fn groups_stay_together() {
     let mut problem = chain(&[1.0; 8], 0.1, 2);
     problem.nodes[0].group = Some(7);
     problem.nodes[7].group = Some(7);
-    let found = partition(&problem, &mut steps(10_000)).unwrap();
+    let found = partition_graph(&problem, &mut step_pace(10_000)).unwrap();
     assert_eq!(found.device[0], found.device[7]);
 }
 
@@ -46,15 +48,15 @@ fn groups_stay_together() {
 fn what_fits_nowhere_is_named() {
     let mut large = chain(&[1.0; 3], 0.0, 2);
     large.nodes[1].size = 9.0;
-    let error = partition(&large, &mut steps(100)).unwrap_err();
+    let error = partition_graph(&large, &mut step_pace(100)).unwrap_err();
     assert_eq!(error, PartitionError::Nowhere { node: 1 });
     let mut circle = chain(&[1.0; 3], 0.0, 2);
     circle.edges.push((2, 0));
-    let error = partition(&circle, &mut steps(100)).unwrap_err();
+    let error = partition_graph(&circle, &mut step_pace(100)).unwrap_err();
     assert!(matches!(error, PartitionError::Cycle { .. }));
     let none = chain(&[1.0], 0.0, 0);
     assert_eq!(
-        partition(&none, &mut steps(100)),
+        partition_graph(&none, &mut step_pace(100)),
         Err(PartitionError::NoDevice)
     );
 }
@@ -83,14 +85,14 @@ fn drawn(seed: u64, nodes: usize) -> PartitionProblem {
 }
 
 fn assert_sound(problem: &PartitionProblem) {
-    let found = partition(problem, &mut steps(3_000)).expect("the host takes the rest");
-    assert_eq!(&found.loads, &problem.loads(&found.device));
+    let found = partition_graph(problem, &mut step_pace(3_000)).expect("the host takes the rest");
+    assert_eq!(&found.loads, &problem.device_loads(&found.device));
     assert!(found.loads.iter().all(|&load| load <= found.largest));
     for accelerator in 0..3 {
         let held = found.device.iter().filter(|&&device| device == accelerator);
         assert!(held.count() <= 12, "{:?}", found.device);
     }
-    let again = partition(problem, &mut steps(3_000)).expect("the host takes the rest");
+    let again = partition_graph(problem, &mut step_pace(3_000)).expect("the host takes the rest");
     assert_eq!(found, again);
 }
 

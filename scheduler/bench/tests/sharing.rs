@@ -12,7 +12,7 @@ use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::{
     AttributeProto, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    ValueInfoProto, encode, tensor_to_proto,
+    ValueInfoProto, encode_model, tensor_to_proto,
 };
 use souk_scheduler::execution::report::DeviceReport;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -39,7 +39,7 @@ const DEVICE: Device = Device {
 };
 
 fn member(index: usize, device: Device) -> GroupDevice {
-    let found = souk_vocabulary::catalogue::find("amd-epyc-9654");
+    let found = souk_vocabulary::catalogue::find_processor("amd-epyc-9654");
     let mut profile: Profile = found.expect("the catalogue has it").clone();
     let rate = Throughput {
         operations_per_second: device.rate,
@@ -92,9 +92,12 @@ struct Case {
 }
 
 fn model(case: &Case) -> ModelProto {
-    let open = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
-    let extents = case.input.iter().map(|&size| Dimension::fixed(size as i64));
-    let input = ValueInfoProto::tensor("x", DType::F32.onnx_code(), Some(extents.collect()));
+    let open = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
+    let extents = case
+        .input
+        .iter()
+        .map(|&size| Dimension::new_fixed(size as i64));
+    let input = ValueInfoProto::new_tensor("x", DType::F32.onnx_code(), Some(extents.collect()));
     let weights = case.weights.iter();
     let output = case.nodes.last().expect("there is a node").output[0].clone();
     ModelProto {
@@ -125,17 +128,17 @@ fn runner(case: &Case, devices: &[Device], sharing: Sharing) -> (Runner, Task) {
 
 fn runner_of(case: &Case, members: Vec<GroupDevice>, sharing: Sharing) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(64 << 20));
-    let model = store.put(encode(&model(case))).unwrap();
+    let model = store.put(encode_model(&model(case))).unwrap();
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
     let config = GroupConfig {
         host_bytes_max: 1 << 30,
         spill: None,
         sharing,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let runner = Runner::group("group", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("group", members, store, clock, config).unwrap();
     let task = Task {
         name: "case".to_owned(),
         model,
@@ -164,7 +167,7 @@ fn same_as_alone(case: &Case, devices: &[Device]) -> RunResult {
         }
     }
     assert_eq!(ran.report.devices.len(), devices.len(), "{:?}", ran.report);
-    let (moved, host) = shared.memory().unwrap();
+    let (moved, host) = shared.memory_stats().unwrap();
     assert_eq!(
         (moved.copied_bytes, host.used),
         (0, 0),

@@ -13,20 +13,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use souk_cpu::Cpu;
 use souk_memory::{DType, Store, Tensor};
 use souk_onnx::subgraph::Subgraph;
-use souk_onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode};
+use souk_onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode_model,
+};
 use souk_scheduler::execution::timeline::UnixMicros;
 use souk_scheduler::execution::{Clock, GroupConfig, GroupDevice, Retrials, Runner, Sharing, Task};
-use souk_scheduler_bench::subprocess::{SubprocessDevice, SubprocessError, serve};
+use souk_scheduler_bench::subprocess::{SubprocessDevice, SubprocessError, serve_parent};
 use souk_vocabulary::processor::{Processor, RunError};
 
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("--as-the-device") => {
-            serve(&cpu(), std::io::stdin(), std::io::stdout()).unwrap();
+            serve_parent(&cpu(), std::io::stdin(), std::io::stdout()).unwrap();
         }
         Some("--as-a-device-of-three-cores") => {
             let cpu = cpu_of(NonZeroUsize::new(3).unwrap());
-            serve(&cpu, std::io::stdin(), std::io::stdout()).unwrap();
+            serve_parent(&cpu, std::io::stdin(), std::io::stdout()).unwrap();
         }
         Some("--as-a-device-that-dies") => dies_in_its_second_run(),
         Some("--list") => {}
@@ -46,7 +48,7 @@ fn cpu() -> Cpu {
 }
 
 fn cpu_of(threads: NonZeroUsize) -> Cpu {
-    let profile = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
+    let profile = souk_vocabulary::catalogue::find_processor("amd-epyc-9654").unwrap();
     Cpu::new(profile.clone(), threads)
 }
 
@@ -71,7 +73,7 @@ fn dies_in_its_second_run() {
             std::io::stdout().flush()
         }
     }
-    serve(&cpu(), std::io::stdin(), Mortal(0)).unwrap();
+    serve_parent(&cpu(), std::io::stdin(), Mortal(0)).unwrap();
 }
 
 fn node(operator: &str, input: &str, output: &str) -> NodeProto {
@@ -84,7 +86,7 @@ fn node(operator: &str, input: &str, output: &str) -> NodeProto {
 }
 
 fn model(operator: &str) -> ModelProto {
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -104,7 +106,7 @@ fn model(operator: &str) -> ModelProto {
 
 fn subgraph(operator: &str) -> Subgraph {
     Subgraph {
-        model: encode(&model(operator)),
+        model: encode_model(&model(operator)),
         weights: BTreeMap::new(),
     }
 }
@@ -129,8 +131,10 @@ fn results_are_those_of_this_process() {
 
 fn refusals_come_with_their_reason() {
     let device = SubprocessDevice::start(child("--as-the-device")).unwrap();
-    assert!(device.supports(&node("Exp", "x", "y")).is_ok());
-    let unknown = device.supports(&node("Nonsense", "x", "y")).unwrap_err();
+    assert!(device.check_support(&node("Exp", "x", "y")).is_ok());
+    let unknown = device
+        .check_support(&node("Nonsense", "x", "y"))
+        .unwrap_err();
     assert!(
         unknown.to_string().contains("no such operator"),
         "{unknown}"
@@ -162,17 +166,17 @@ fn work_of_a_process_that_dies_ends_elsewhere() {
         member("here", Arc::new(cpu())),
     ];
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&model("Exp"))).unwrap();
+    let model = store.put(encode_model(&model("Exp"))).unwrap();
     let ticks = AtomicU64::new(1);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(1, Ordering::Relaxed)));
     let config = GroupConfig {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let runner = Runner::group("both", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("both", members, store, clock, config).unwrap();
     let task = Task {
         name: "exp".to_owned(),
         model,
@@ -202,6 +206,6 @@ fn a_process_that_is_no_device_is_told_apart() {
 fn the_cores_that_its_process_computes_on_are_the_devices() {
     for (role, cores) in [("--as-the-device", 1), ("--as-a-device-of-three-cores", 3)] {
         let device = SubprocessDevice::start(child(role)).unwrap();
-        assert_eq!(device.cores(), cores, "{role}");
+        assert_eq!(device.host_cores(), cores, "{role}");
     }
 }

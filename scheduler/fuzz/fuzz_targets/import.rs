@@ -9,8 +9,8 @@ use souk_scheduler::graph::{Bindings, Graph};
 fuzz_target!(|bytes: &[u8]| {
     let model = Bytes::copy_from_slice(bytes);
     let _ = Graph::declared_inputs(model.clone());
-    let _ = Graph::meanings(model.clone());
-    if let Ok(graph) = Graph::import(model, &Bindings::assume(2)) {
+    let _ = Graph::read_meanings(model.clone());
+    if let Ok(graph) = Graph::import(model, &Bindings::with_assumed_extent(2)) {
         let _ = graph.summary();
         assert!(graph.nodes().len() <= 100_000);
     }

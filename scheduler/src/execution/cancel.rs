@@ -33,10 +33,11 @@ pub(super) struct CancelWatch<'a> {
 }
 
 impl Cancel {
-    /// Cancels every run that uses this signal.
+    /// Cancels every run that uses this signal. It stays set, so later runs must use another
+    /// signal.
     pub fn cancel(&self) {
         let jobs = {
-            let mut state = self.inner.state();
+            let mut state = self.inner.lock_state();
             state.cancelled = true;
             std::mem::take(&mut state.jobs)
         };
@@ -47,12 +48,12 @@ impl Cancel {
     /// Returns whether the signal has been sent.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.inner.state().cancelled
+        self.inner.lock_state().cancelled
     }
 
     /// Cancels a job when the signal comes, or now if it already came.
-    pub(super) fn watch(&self, job: Canceller) -> CancelWatch<'_> {
-        let mut state = self.inner.state();
+    pub(super) fn watch_job(&self, job: Canceller) -> CancelWatch<'_> {
+        let mut state = self.inner.lock_state();
         let number = state.next;
         state.next += 1;
         if state.cancelled {
@@ -68,7 +69,7 @@ impl Cancel {
     }
 
     /// Runs some work on a thread of its own. Returns its result, or nothing as soon as the signal
-    /// comes.
+    /// comes; work that has begun will then continue on its thread.
     ///
     /// # Errors
     /// The system's error if it cannot start a thread.
@@ -83,14 +84,14 @@ impl Cancel {
         let (slot, inner) = (given.clone(), self.inner.clone());
         let work = move || {
             let value = catch_unwind(AssertUnwindSafe(work));
-            let _state = inner.state();
+            let _state = inner.lock_state();
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
             inner.told.notify_all();
         };
         std::thread::Builder::new()
             .name("run".to_owned())
             .spawn(work)?;
-        let mut state = self.inner.state();
+        let mut state = self.inner.lock_state();
         loop {
             let value = given.lock().unwrap_or_else(PoisonError::into_inner).take();
             match value {
@@ -107,12 +108,12 @@ impl Cancel {
 
 impl Drop for CancelWatch<'_> {
     fn drop(&mut self) {
-        self.cancel.inner.state().jobs.remove(&self.number);
+        self.cancel.inner.lock_state().jobs.remove(&self.number);
     }
 }
 
 impl CancelShared {
-    fn state(&self) -> MutexGuard<'_, CancelState> {
+    fn lock_state(&self) -> MutexGuard<'_, CancelState> {
         // Each holder completes its change or makes none.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
-//! Selects the next task of each device. The dispatch is the state of one job: its caller reports
-//! completed tasks and asks for more.
+//! Selects the next task of each device. The dispatch is the state of one job: its caller must
+//! report completed tasks and ask for more.
 //!
 //! Times are picoseconds since the start of the job, as in the graph's problem
 //! ([`SECOND`](crate::planning::time::SECOND)).
@@ -183,7 +183,7 @@ impl Dispatch {
         kinds: Arc<[u16]>,
         speeds: Speeds,
     ) -> Self {
-        let (tasks, devices) = (problem.tasks(), problem.devices());
+        let (tasks, devices) = (problem.task_count(), problem.device_count());
         assert!(
             devices <= DEVICES_MAX,
             "{devices} devices are too many for one job"
@@ -192,9 +192,11 @@ impl Dispatch {
             kinds.is_empty() || kinds.len() == tasks,
             "each task is of one kind"
         );
-        let known = kinds.iter().all(|&kind| usize::from(kind) < speeds.kinds());
+        let known = kinds
+            .iter()
+            .all(|&kind| usize::from(kind) < speeds.kind_count());
         assert!(
-            known && speeds.devices() == devices,
+            known && speeds.device_count() == devices,
             "the speeds are of these kinds and devices"
         );
         let state = vec![TaskState::Waiting; tasks];
@@ -216,7 +218,7 @@ impl Dispatch {
             lost: 0,
             busy_until: vec![0; devices],
             load: vec![0; devices],
-            summed: vec![1.0; speeds.kinds() * devices],
+            summed: vec![1.0; speeds.kind_count() * devices],
             stale: 0,
             woken: 0,
             drift: vec![Drift::default(); devices],
@@ -227,7 +229,7 @@ impl Dispatch {
             speeds,
             problem,
         };
-        dispatch.begin();
+        dispatch.build_queues();
         dispatch
     }
 
@@ -238,7 +240,7 @@ impl Dispatch {
     /// If `host_transfers` is not empty and does not have one entry for each task and device.
     #[must_use]
     pub fn with_host_transfers(self, host_transfers: Arc<[Time]>) -> Self {
-        let fit = self.problem.tasks() * self.problem.devices();
+        let fit = self.problem.task_count() * self.problem.device_count();
         assert!(
             host_transfers.is_empty() || host_transfers.len() == fit,
             "each task has a host_transfer to each device"
@@ -249,7 +251,7 @@ impl Dispatch {
         };
         if !counted.host_transfers.is_empty() {
             // The queues of ready tasks were filled without these transfers.
-            counted.begin();
+            counted.build_queues();
         }
         counted
     }
@@ -257,25 +259,25 @@ impl Dispatch {
     /// Sets whether planned tasks keep their devices and their order. If so, no device steals a
     /// task or runs its own ahead of their turn while all devices work, even if it is idle.
     #[must_use]
-    pub fn keeping(self, keeps: bool) -> Self {
+    pub fn with_keep_plan(self, keeps: bool) -> Self {
         Self { keeps, ..self }
     }
 
     /// Returns the number of tasks.
     #[must_use]
-    pub fn tasks(&self) -> usize {
+    pub fn task_count(&self) -> usize {
         self.state.len()
     }
 
     /// Returns the number of tasks that are not done.
     #[must_use]
-    pub fn left(&self) -> usize {
+    pub fn remaining_tasks(&self) -> usize {
         self.left
     }
 
     /// Returns the counts of exceptional events so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn event_counts(&self) -> Counts {
         self.counts
     }
 
@@ -287,7 +289,7 @@ impl Dispatch {
 
     /// Returns the device that ran a task or runs it now.
     #[must_use]
-    pub fn place(&self, task: usize) -> Option<usize> {
+    pub fn device_of(&self, task: usize) -> Option<usize> {
         (self.state[task] != TaskState::Waiting).then(|| usize::from(self.place[task]))
     }
 
@@ -299,7 +301,7 @@ impl Dispatch {
 
     /// Fills `batch` with a device's next tasks in running order, or leaves it empty if the device
     /// has none now.
-    pub fn take(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
+    pub fn take_batch(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
         batch.clear();
         if self.is_lost(device) || self.left == 0 {
             return;
@@ -310,15 +312,15 @@ impl Dispatch {
         }
     }
 
-    /// Returns the set of devices that got work since a [`take`](Self::take) of another device, one
-    /// bit each.
-    pub fn woken(&mut self) -> u64 {
+    /// Returns the set of devices that got work since a [`take_batch`](Self::take_batch) of another
+    /// device, one bit each.
+    pub fn take_woken_devices(&mut self) -> u64 {
         std::mem::take(&mut self.woken)
     }
 
     /// Records a batch, or the first tasks of it, as done by a device in `took`. Returns the set of
     /// devices that may have work now, one bit each.
-    pub fn done(&mut self, device: usize, tasks: &[u32], took: Time, now: Time) -> u64 {
+    pub fn complete_tasks(&mut self, device: usize, tasks: &[u32], took: Time, now: Time) -> u64 {
         let mut estimated = 0.0;
         for &task in tasks {
             assert_eq!(
@@ -327,15 +329,15 @@ impl Dispatch {
                 "only what was taken is done"
             );
             self.state[task as usize] = TaskState::Done;
-            estimated += self.problem.exec(task as usize, device) as f64;
+            estimated += self.problem.exec_time(task as usize, device) as f64;
         }
         self.left -= tasks.len();
-        self.learn(device, tasks, estimated, took as f64);
+        self.record_speeds(device, tasks, estimated, took as f64);
         let mut wake = match self.mode {
             DispatchMode::Planned(_) => self.free_planned(tasks),
             DispatchMode::Dynamic(_) => self.free_dynamic(tasks, now),
         };
-        if self.balance(now) || self.repair(now) {
+        if self.balance_load(now) || self.replan_if_deviating(now) {
             wake = u64::MAX;
         }
         wake
@@ -354,14 +356,20 @@ impl Dispatch {
             );
             self.state[task as usize] = TaskState::Waiting;
         }
-        self.again(now)
+        self.replan_remaining(now)
     }
 
     /// Acts as [`put_back`](Self::put_back), and never offers the first task to this device again.
+    /// `tasks` must not be empty.
     ///
     /// # Errors
     /// [`StrandedCause`] if no other device can run that task.
-    pub fn refuse(&mut self, device: usize, tasks: &[u32], now: Time) -> Result<(), StrandedCause> {
+    pub fn refuse_task(
+        &mut self,
+        device: usize,
+        tasks: &[u32],
+        now: Time,
+    ) -> Result<(), StrandedCause> {
         let mut parts = self.problem.parts().clone();
         parts.exec[tasks[0] as usize * parts.devices + device] = NEVER;
         self.problem = Arc::new(Problem::new(parts)?);
@@ -369,8 +377,8 @@ impl Dispatch {
     }
 
     /// Returns the estimated time of a task on a device, with the measured correction.
-    fn estimate(&self, task: usize, device: usize) -> Time {
-        let exec = self.problem.exec(task, device);
+    fn estimate_time(&self, task: usize, device: usize) -> Time {
+        let exec = self.problem.exec_time(task, device);
         if exec == NEVER {
             return NEVER;
         }
@@ -380,15 +388,15 @@ impl Dispatch {
 
     /// Returns the transfer time between the host and a device for a task.
     fn host_transfer(&self, task: usize, device: usize) -> Time {
-        let place = task * self.problem.devices() + device;
+        let place = task * self.problem.device_count() + device;
         self.host_transfers.get(place).copied().unwrap_or(0)
     }
 
     /// Returns the time when a task's inputs can be on a device, if all transfers start now.
-    fn arrival(&self, task: usize, device: usize, now: Time) -> Time {
-        let transfers = self.problem.before(task).map(|(before, bytes)| {
+    fn arrival_time(&self, task: usize, device: usize, now: Time) -> Time {
+        let transfers = self.problem.inputs_of(task).map(|(before, bytes)| {
             let from = usize::from(self.place[before]);
-            self.problem.transfer(from, device, bytes)
+            self.problem.transfer_time(from, device, bytes)
         });
         now + transfers.max().unwrap_or(0)
     }
@@ -399,7 +407,7 @@ impl Dispatch {
         self.lost >> device & 1 == 1
     }
 
-    fn give(&mut self, task: u32, device: usize, batch: &mut Vec<u32>) {
+    fn assign_task(&mut self, task: u32, device: usize, batch: &mut Vec<u32>) {
         assert_eq!(
             self.state[task as usize],
             TaskState::Waiting,
@@ -410,14 +418,14 @@ impl Dispatch {
         batch.push(task);
     }
 
-    fn learn(&mut self, device: usize, tasks: &[u32], estimated: f64, took: f64) {
+    fn record_speeds(&mut self, device: usize, tasks: &[u32], estimated: f64, took: f64) {
         if tasks.is_empty() || estimated <= 0.0 {
             return;
         }
         if matches!(self.mode, DispatchMode::Planned(_)) {
             let kind = |task: u32| self.kinds.get(task as usize).copied().unwrap_or(0);
             let believed = tasks.iter().map(|&task| {
-                let exec = self.problem.exec(task as usize, device) as f64;
+                let exec = self.problem.exec_time(task as usize, device) as f64;
                 exec * self.believed.factor(kind(task), device)
             });
             let drift = &mut self.drift[device];
@@ -429,7 +437,7 @@ impl Dispatch {
         for &task in tasks {
             let kind = self.kinds.get(task as usize).copied().unwrap_or(0);
             if last != Some(kind) {
-                self.speeds.learn(kind, device, estimated, took);
+                self.speeds.record_ratio(kind, device, estimated, took);
                 let summed = self.summed[usize::from(kind) * self.load.len() + device];
                 let change = self.speeds.factor(kind, device) / summed;
                 if !(1.0 / SUM_STALE..=SUM_STALE).contains(&change) {
@@ -443,7 +451,7 @@ impl Dispatch {
 
 /// Returns whether a batch has time for a task: results of the batch should not wait for a long
 /// task.
-fn fits(batch: &[u32], time: Time, estimate: Time) -> bool {
+fn can_join_batch(batch: &[u32], time: Time, estimate: Time) -> bool {
     batch.is_empty() || time.saturating_add(estimate) <= BATCH_TIME
 }
 

@@ -36,7 +36,7 @@ pub enum SessionError {
 /// The reason why a task did not run.
 #[derive(Debug, Error)]
 pub enum TaskError {
-    /// The model is not in the store.
+    /// The model is not in the store, where the caller must put it before the run.
     #[error("the model {id} is not in the store")]
     ModelMissing {
         /// Content id of the model.
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn only_what_a_device_refuses_in_every_graph_is_said_to_be_refused() {
         let refused = |reason| {
-            let node = NodeProto::of("Reshape", &["x", "s"], "y");
+            let node = NodeProto::for_operator("Reshape", &["x", "s"], "y");
             let error = TaskError::Compile(Unsupported::new(&node, reason).into());
             error.refused_node().map(str::to_owned)
         };

@@ -2,9 +2,9 @@
 //!
 //! The group plans the subgraph over the devices once for each set of input shapes, cuts it along
 //! the plan, and runs it by a [`WorkerPool`]. Independent fragments run at the same time, a failed
-//! device's fragments run on the others, and measurements correct the next plan. A [`Space`] holds
-//! the tensors: devices that share the host's memory pass them on without a copy, and tensors that
-//! do not fit in memory go to disk.
+//! device's fragments run on the others, and measurements will correct the next plan. A [`Space`]
+//! holds the tensors: devices that share the host's memory pass them on without a copy, and tensors
+//! that do not fit in memory go to disk.
 
 mod core_contention;
 mod device_wishes;
@@ -62,13 +62,13 @@ use super::group::prefetcher::Prefetcher;
 use super::group::program_cache::ProgramCache;
 use super::group::run_state::{FragmentUsage, RunState, RunTotals};
 use super::lock::lock;
-use super::metering::{label, micros};
+use super::metering::{report_label, to_micros};
 use super::report::{Against, SingleForecast};
 use super::task::{Clock, PLANS_MAX, PlanKey, Precedence, RunResult, Task, key};
 use super::worker_pool::{Job, Moment, WorkerPool};
 use crate::learning::core_sharing::Cores;
 use crate::learning::device_histories::DeviceHistories;
-use crate::learning::estimates::measured;
+use crate::learning::estimates::joint_measurement;
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
 use crate::planning::objective::Objective;
 use lost_devices::LostDevices;
@@ -154,7 +154,7 @@ impl DeviceGroup {
             return Err(GroupError::Empty);
         }
         let label = |member: GroupDevice| GroupDevice {
-            label: label(&member.label, &*member.processor),
+            label: report_label(&member.label, &*member.processor),
             ..member
         };
         let members: Vec<GroupDevice> = members.into_iter().map(label).collect();
@@ -170,15 +170,15 @@ impl DeviceGroup {
             hand_over,
         )?;
         let memories = Arc::new(memories);
-        let used: Vec<usize> = members.iter().map(|it| it.processor.cores()).collect();
-        let cores = Cores::here(&used);
+        let used: Vec<usize> = members.iter().map(|it| it.processor.host_cores()).collect();
+        let cores = Cores::for_this_machine(&used);
         Ok(Self {
             label: name.to_owned(),
             pool,
             prefetcher: Prefetcher::start(memories.clone())?,
             loaded: Arc::new(ProgramCache::new(members.len())),
             speeds: Mutex::new(Speeds::new(KINDS, members.len())),
-            costs: Mutex::new(histories(&members, cores.clone())),
+            costs: Mutex::new(new_histories(&members, cores.clone())),
             watch: Arc::new(Mutex::new(Watch::new(cores.clone()))),
             cores,
             returning: LostDevices::new(members.clone(), config.retrials),
@@ -197,19 +197,19 @@ impl DeviceGroup {
     }
 
     /// Returns the counts of transfers that the prefetcher made ahead of need.
-    pub fn transfers(&self) -> TransferCounts {
-        self.prefetcher.counts()
+    pub fn transfer_counts(&self) -> TransferCounts {
+        self.prefetcher.transfer_counts()
     }
 
     /// Returns the bytes moved between memories since the group began, and the present use of host
     /// memory.
-    pub fn memory(&self) -> (MoveTotals, PoolUse) {
+    pub fn memory_stats(&self) -> (MoveTotals, PoolUse) {
         let space = self.memories.lock();
-        (space.moved(), space.pool(Place::Host))
+        (space.move_totals(), space.pool_use(Place::Host))
     }
 
-    pub fn resize(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
-        match self.memories.resize(host_bytes_max) {
+    pub fn set_host_limit(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
+        match self.memories.set_host_limit(host_bytes_max) {
             Err(MemoryError::Space(error)) => Err(error.into()),
             Err(MemoryError::Device { cause, .. }) => Err(GroupRunError::Memory(cause)),
             Err(MemoryError::Gone) => Err(GroupRunError::Gone),
@@ -217,23 +217,23 @@ impl DeviceGroup {
         }
     }
 
-    /// Checks that some device can run each node. The plan itself needs the first inputs.
-    pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
+    /// Checks that some device can run each node. The plan itself must wait for the first inputs.
+    pub fn prepare_model(&self, model: ContentId) -> Result<(), TaskError> {
         let bytes = self.store.get(&model)?;
         let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
-        let decoded = onnx::decode(bytes);
+        let decoded = onnx::decode_model(bytes);
         let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
         let nodes = decoded.graph.iter().flat_map(|graph| &graph.node);
         nodes.into_iter().try_for_each(|node| {
-            self.supported(node)
+            self.check_support(node)
                 .map_err(|unsupported| CompileError::from(unsupported).into())
         })
     }
 
-    fn supported(&self, node: &NodeProto) -> Result<(), Unsupported> {
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
         let mut refused = None;
         for member in &self.members {
-            match member.processor.supports(node) {
+            match member.processor.check_support(node) {
                 Ok(()) => return Ok(()),
                 Err(unsupported) => refused.get_or_insert(unsupported),
             };
@@ -258,17 +258,23 @@ impl DeviceGroup {
         until: (Precedence, Option<&Cancel>),
         request: Option<Request<'_>>,
     ) -> Result<RunResult, TaskError> {
-        let left = || Some(until.0.deadline?.since(Moment::now()));
-        let plan = self.plan(task, left())?;
-        // Nodes with a fixed device run nowhere else.
+        let left = || Some(until.0.deadline?.duration_since(Moment::now()));
+        let plan = self.plan_for_task(task, left())?;
+        // Nodes with a fixed device can run nowhere else.
         let wished = plan.wished || plan.energy.mode.is_some();
-        match self.run_plan(task, plan, until, request) {
+        match self.run_plan(task, plan, until.0, until.1, request) {
             // The devices that nodes asked for failed: plan again over any others and start from
             // the beginning.
             Err(TaskError::Group(GroupRunError::NoDevice { .. })) if wished => {
                 let key = key(task);
-                self.plans().retain(|(held, _)| *held != key);
-                self.run_plan(task, self.plan(task, left())?, until, request)
+                self.lock_plans().retain(|(held, _)| *held != key);
+                self.run_plan(
+                    task,
+                    self.plan_for_task(task, left())?,
+                    until.0,
+                    until.1,
+                    request,
+                )
             }
             ran => ran,
         }
@@ -278,12 +284,13 @@ impl DeviceGroup {
         &self,
         task: &Task,
         plan: Arc<ExecutionPlan>,
-        (precedence, cancel): (Precedence, Option<&Cancel>),
+        precedence: Precedence,
+        cancel: Option<&Cancel>,
         request: Option<Request<'_>>,
     ) -> Result<RunResult, TaskError> {
         let stream = request.map(|request| request.stream);
-        self.memories.refresh(self.pool.lost());
-        let mut moved = self.moved();
+        self.memories.refresh_limits(self.pool.lost_mask());
+        let mut moved = self.moved_bytes();
         if let Some(stream) = stream {
             lock(&stream.moved).get_or_insert_with(|| moved.clone());
         }
@@ -292,19 +299,18 @@ impl DeviceGroup {
             self.members.clone(),
             self.memories.clone(),
             self.clock.clone(),
-            self.prefetcher.asking(),
+            self.prefetcher.new_handle(),
             self.watch.clone(),
             &task.inputs,
         )?;
-        let state = state.called(&task.name);
+        let state = state.with_name(&task.name);
         let state = Arc::new(match stream {
-            Some(stream) => state.beside(&stream.ends),
+            Some(stream) => state.with_shared_ends(&stream.ends),
             None => state,
         });
-        let (worker, keeper) = (state.clone(), state.clone());
-        let speeds = self.speeds().clone();
-        let expected = plan.expected(&speeds, &lock(&self.costs));
-        let running = self.pool.submit(Job {
+        let (worker, keeper, speeds) = (state.clone(), state.clone(), self.lock_speeds().clone());
+        let expected = plan.expected_end(&speeds, &lock(&self.costs));
+        let running = self.pool.submit_job(Job {
             problem: plan.problem.clone(),
             plan: Some(plan.schedule.clone()),
             keeps_plan: offers::all_emulated(&self.members),
@@ -312,7 +318,7 @@ impl DeviceGroup {
             speeds,
             host_transfers: plan.host_transfers(),
             work: Arc::new(move |call| worker.run_fragment(call)),
-            results: self.results(keeper),
+            results: self.surviving_results(keeper),
             priority: precedence.priority,
             weight: precedence.weight,
             owner: precedence.owner,
@@ -322,46 +328,50 @@ impl DeviceGroup {
         if let Some(request) = request {
             (request.begun)();
         }
-        let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
+        let watched = cancel.map(|cancel| cancel.watch_job(running.canceller()));
         let execution = running.wait();
         drop(watched);
         self.on_ran(&execution);
         let name = |task: usize| state.name_of(&plan.fragments[task]);
-        ended_well(&execution, name, || self.pool.losses())?;
-        self.speeds().clone_from(&execution.speeds);
-        let mut finished = state.finish()?;
-        let learned = self.learn(&plan, std::mem::take(&mut finished.taken));
-        let mut ran = self.ran((&plan, expected), finished);
+        ended_well(&execution, name, || self.pool.loss_causes())?;
+        self.lock_speeds().clone_from(&execution.speeds);
+        let mut finished = state.finish_run()?;
+        let learned = self.record_fragments(&plan, std::mem::take(&mut finished.taken));
+        let mut ran = self.build_run_result(&plan, expected, finished);
         ran.learned = learned;
         ran.report.memory = match stream {
             Some(stream) => {
-                ran.busy = stream.charge(&ran.timeline);
+                ran.busy = stream.charge_request(&ran.timeline);
                 // The bytes moved since the last report of another request.
                 self.memory_report(lock(&stream.moved).get_or_insert(moved))
             }
             None => self.memory_report(&mut moved),
         };
-        ran.report.fallbacks = fallbacks::told(&plan, &execution, &self.members);
+        ran.report.fallbacks = fallbacks::collect_fallbacks(&plan, &execution, &self.members);
         Ok(ran)
     }
 
     /// Returns the fate of a failed device's results: all survive in host memory, unless a device
     /// has a memory of its own.
-    fn results(&self, state: Arc<RunState>) -> Results {
+    fn surviving_results(&self, state: Arc<RunState>) -> Results {
         if !self.memories.any_own() {
             return Results::Survive;
         }
         Results::Kept(Arc::new(move |ask| match ask {
-            ResultQuestion::Kept { by, reader } => state.keeps(by, reader),
+            ResultQuestion::Kept { by, reader } => state.keep_outputs_for(by, reader),
             ResultQuestion::Lost { device } => {
-                state.lose(device);
+                state.mark_device_lost(device);
                 true
             }
         }))
     }
 
     /// Records the fragments' times in the operators' histories, which the next plan uses.
-    fn learn(&self, plan: &ExecutionPlan, taken: Vec<FragmentUsage>) -> Vec<Measurement> {
+    fn record_fragments(
+        &self,
+        plan: &ExecutionPlan,
+        taken: Vec<FragmentUsage>,
+    ) -> Vec<Measurement> {
         let mut histories = lock(&self.costs);
         let told = taken.into_iter().filter_map(|taken| {
             let FragmentUsage {
@@ -371,23 +381,28 @@ impl DeviceGroup {
                 energy,
             } = taken;
             let works = &plan.works[call.task];
-            let measured = measured(works, call.device, busy, energy)?;
-            Some(histories.learn(call.device, measured, beside))
+            let measured = joint_measurement(works, call.device, busy, energy)?;
+            Some(histories.record_measurement(call.device, measured, beside))
         });
         told.collect()
     }
 
     /// Loads the devices' cost history.
-    pub fn recall(&self, costs: &CostHistory) {
-        lock(&self.costs).recall(costs);
+    pub fn load_history(&self, costs: &CostHistory) {
+        lock(&self.costs).load_history(costs);
     }
 
     /// Returns the devices' cost history.
-    pub fn costs(&self) -> CostHistory {
-        lock(&self.costs).costs()
+    pub fn cost_history(&self) -> CostHistory {
+        lock(&self.costs).cost_history()
     }
 
-    fn ran(&self, (plan, expected): (&ExecutionPlan, Duration), finished: RunTotals) -> RunResult {
+    fn build_run_result(
+        &self,
+        plan: &ExecutionPlan,
+        expected: Duration,
+        finished: RunTotals,
+    ) -> RunResult {
         let RunTotals {
             outputs,
             mut report,
@@ -398,11 +413,11 @@ impl DeviceGroup {
         report.read_times(&timeline);
         let makespan = modelled.unwrap_or(Duration::from_micros(report.makespan_micros));
         report.against = Some(Against {
-            expected_micros: micros(expected),
+            expected_micros: to_micros(expected),
             expected_joules: plan.energy.joules,
             single: plan.single.map(|(device, time)| SingleForecast {
                 device: self.members[device].label.clone(),
-                expected_micros: micros(time),
+                expected_micros: to_micros(time),
             }),
         });
         RunResult {
@@ -418,32 +433,37 @@ impl DeviceGroup {
     /// Returns the plan for a task's model and shapes that ends within `left`. The cached plan is
     /// fresh unless the speed of a device differs from its estimate, or a device was lost or
     /// returned.
-    fn plan(&self, task: &Task, left: Option<Duration>) -> Result<Arc<ExecutionPlan>, TaskError> {
+    fn plan_for_task(
+        &self,
+        task: &Task,
+        left: Option<Duration>,
+    ) -> Result<Arc<ExecutionPlan>, TaskError> {
         let key = key(task);
-        let speeds = self.speeds().clone();
+        let speeds = self.lock_speeds().clone();
         let known = self
-            .plans()
+            .lock_plans()
             .iter()
             .find(|(held, _)| *held == key)
             .map(|(_, plan)| plan.clone());
-        let is_fresh = |plan: &Arc<ExecutionPlan>| plan.suits(left) && self.is_fresh(plan, &speeds);
+        let is_fresh =
+            |plan: &Arc<ExecutionPlan>| plan.is_suitable_for(left) && self.is_fresh(plan, &speeds);
         let fresh = known.as_ref().filter(|plan| is_fresh(plan));
         if let Some(plan) = fresh {
             return Ok(plan.clone());
         }
-        let loaded = known.map(|plan| plan.loaded());
-        let drop = || self.plans().retain(|(held, _)| *held != key);
+        let loaded = known.map(|plan| plan.loaded_bytes());
+        let drop = || self.lock_plans().retain(|(held, _)| *held != key);
         let setting = GroupSetting {
             left,
             before: loaded.map(|loaded| ReplacedPlan {
                 loaded,
                 drop: &drop,
             }),
-            ..self.setting()
+            ..self.group_setting()
         };
         let plan = Arc::new(plan_choice::plan_task(&setting, task, speeds)?);
         drop();
-        let mut plans = self.plans();
+        let mut plans = self.lock_plans();
         if plans.len() == PLANS_MAX {
             plans.pop_front();
         }
@@ -456,12 +476,12 @@ impl DeviceGroup {
     fn is_fresh(&self, plan: &ExecutionPlan, speeds: &Speeds) -> bool {
         let links = self.memories.links();
         let costs = lock(&self.costs);
-        plan.without == self.pool.lost()
+        plan.without == self.pool.lost_mask()
             && plan.is_fresh(speeds, &links, &costs)
-            && plan.draws(&self.members, &costs)
+            && plan.has_stable_power(&self.members, &costs)
     }
 
-    fn setting(&self) -> GroupSetting<'_> {
+    fn group_setting(&self) -> GroupSetting<'_> {
         GroupSetting {
             members: &self.members,
             store: &self.store,
@@ -469,7 +489,7 @@ impl DeviceGroup {
             links: self.memories.links(),
             sharing: &self.sharing,
             cores: &self.cores,
-            lost: self.pool.lost(),
+            lost: self.pool.lost_mask(),
             costs: &self.costs,
             objective: self.objective,
             left: None,
@@ -477,17 +497,17 @@ impl DeviceGroup {
         }
     }
 
-    fn speeds(&self) -> MutexGuard<'_, Speeds> {
+    fn lock_speeds(&self) -> MutexGuard<'_, Speeds> {
         self.speeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn plans(&self) -> MutexGuard<'_, VecDeque<(PlanKey, Arc<ExecutionPlan>)>> {
+    fn lock_plans(&self) -> MutexGuard<'_, VecDeque<(PlanKey, Arc<ExecutionPlan>)>> {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Creates empty histories of these devices.
-pub(super) fn histories(devices: &[GroupDevice], cores: Cores) -> DeviceHistories {
+pub(super) fn new_histories(devices: &[GroupDevice], cores: Cores) -> DeviceHistories {
     let named = devices.iter().map(|device| {
         let model = device.processor.profile().model.as_str();
         (device.label.as_str(), model)

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks state that each holder changes completely or not at all, so that a panic elsewhere leaves
-/// it valid.
+/// Locks state that each holder must change completely or not at all, so that a panic elsewhere
+/// leaves it valid.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

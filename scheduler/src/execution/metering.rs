@@ -13,7 +13,7 @@ use super::task::Clock;
 use super::timeline::UnixMicros;
 
 /// Returns a device's name in reports.
-pub(super) fn label(label: &str, processor: &dyn Processor) -> String {
+pub(super) fn report_label(label: &str, processor: &dyn Processor) -> String {
     let emulated = processor.profile().emulated;
     format!("{label}{}", if emulated { " (emulated)" } else { "" })
 }
@@ -28,7 +28,7 @@ pub(super) fn end_of(
 ) -> UnixMicros {
     if processor.profile().emulated {
         let micros = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
-        return start.later(micros);
+        return start.saturating_add(micros);
     }
     clock()
 }
@@ -71,6 +71,6 @@ pub(super) fn bytes_of_all(tensors: &BTreeMap<String, Tensor>) -> u64 {
         .sum()
 }
 
-pub(super) fn micros(time: Duration) -> u64 {
+pub(super) fn to_micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

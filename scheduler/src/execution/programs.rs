@@ -22,7 +22,7 @@ pub(super) struct Programs {
 
 impl Programs {
     pub fn get(&self, id: &ContentId) -> Option<Arc<dyn Program>> {
-        let mut recent = self.recent();
+        let mut recent = self.lock_recent();
         let index = recent.iter().position(|(held, _)| held == id)?;
         let entry = recent.remove(index)?;
         let program = entry.1.clone();
@@ -34,15 +34,15 @@ impl Programs {
     /// `model_bytes`, or none remains.
     pub fn make_room(&self, model_bytes: u64, free: impl Fn() -> u64) {
         let wanted = model_bytes.saturating_mul(ROOM_TIMES);
-        let mut recent = self.recent();
+        let mut recent = self.lock_recent();
         while !recent.is_empty() && free() < wanted {
             recent.pop_front();
         }
     }
 
     pub fn insert(&self, id: ContentId, program: Arc<dyn Program>) {
-        let mut recent = self.recent();
-        // Two threads may have compiled the same model; the later program stays.
+        let mut recent = self.lock_recent();
+        // Two threads can have compiled the same model; the later program stays.
         recent.retain(|(held, _)| *held != id);
         if recent.len() == PROGRAMS_MAX {
             recent.pop_front();
@@ -51,7 +51,7 @@ impl Programs {
         assert!(recent.len() <= PROGRAMS_MAX, "programs are bounded");
     }
 
-    fn recent(&self) -> MutexGuard<'_, VecDeque<(ContentId, Arc<dyn Program>)>> {
+    fn lock_recent(&self) -> MutexGuard<'_, VecDeque<(ContentId, Arc<dyn Program>)>> {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -224,8 +224,8 @@ impl Report {
 
     /// Reads the makespan, utilisation and idle times from a timeline.
     pub fn read_times(&mut self, timeline: &Timeline) {
-        let extent = timeline.extent();
-        self.makespan_micros = extent.map_or(0, |(start, end)| end.since(start));
+        let extent = timeline.time_extent();
+        self.makespan_micros = extent.map_or(0, |(start, end)| end.micros_since(start));
         for (name, device) in &mut self.devices {
             device.read_times(name, timeline, self.makespan_micros);
         }
@@ -233,7 +233,7 @@ impl Report {
 
     /// Returns the joules of all devices that report any.
     #[must_use]
-    pub fn joules(&self) -> f64 {
+    pub fn total_joules(&self) -> f64 {
         let energies = self.devices.values().filter_map(|device| device.energy);
         let each = energies.map(|energy| energy.measured_joules + energy.modelled_joules);
         // Otherwise the sum of no terms would be negative zero.

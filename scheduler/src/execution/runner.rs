@@ -49,7 +49,7 @@ impl Runner {
         store: Arc<Store>,
         clock: Arc<Clock>,
     ) -> Self {
-        let label = metering::label(label, &*processor);
+        let label = metering::report_label(label, &*processor);
         let one = SingleDevice {
             seen: SingleHistory::new(&label, processor.clone()),
             label: label.clone(),
@@ -71,7 +71,7 @@ impl Runner {
     ///
     /// # Errors
     /// [`GroupError`] if there are no devices, or the system refuses threads or memory.
-    pub fn group(
+    pub fn new_group(
         label: &str,
         members: Vec<GroupDevice>,
         store: Arc<Store>,
@@ -110,10 +110,10 @@ impl Runner {
     /// host memory holds now. A single device returns none, because its tensors stay with its
     /// caller.
     #[must_use]
-    pub fn memory(&self) -> Option<(MoveTotals, PoolUse)> {
+    pub fn memory_stats(&self) -> Option<(MoveTotals, PoolUse)> {
         match &self.engine {
             Engine::One(..) => None,
-            Engine::Group(device_group) => Some(device_group.memory()),
+            Engine::Group(device_group) => Some(device_group.memory_stats()),
         }
     }
 
@@ -124,27 +124,28 @@ impl Runner {
     /// # Errors
     /// [`GroupRunError::Space`] if the group uses more than that, or the disk is full or fails. The
     /// group has then evicted all that it can.
-    pub fn resize(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
+    pub fn set_host_limit(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {
         match &self.engine {
             Engine::One(..) => Ok(()),
-            Engine::Group(device_group) => device_group.resize(host_bytes_max),
+            Engine::Group(device_group) => device_group.set_host_limit(host_bytes_max),
         }
     }
 
     /// Loads the devices' cost history, so that estimates start from it.
-    pub fn recall(&self, costs: &CostHistory) {
+    pub fn load_history(&self, costs: &CostHistory) {
         match &self.engine {
-            Engine::One(one, _) => one.seen.recall(costs),
-            Engine::Group(device_group) => device_group.recall(costs),
+            Engine::One(one, _) => one.seen.load_history(costs),
+            Engine::Group(device_group) => device_group.load_history(costs),
         }
     }
 
-    /// Returns the devices' cost history, which you can pass to [`recall`](Self::recall) later.
+    /// Returns the devices' cost history, which you can pass to [`recall`](Self::load_history)
+    /// later.
     #[must_use]
-    pub fn costs(&self) -> CostHistory {
+    pub fn cost_history(&self) -> CostHistory {
         match &self.engine {
-            Engine::One(one, _) => one.seen.costs(),
-            Engine::Group(device_group) => device_group.costs(),
+            Engine::One(one, _) => one.seen.cost_history(),
+            Engine::Group(device_group) => device_group.cost_history(),
         }
     }
 
@@ -152,19 +153,19 @@ impl Runner {
     /// each until it works, or until its retries are used up. A single device is never listed,
     /// because every run can try it again.
     #[must_use]
-    pub fn lost(&self) -> Vec<LostDevice> {
+    pub fn lost_devices(&self) -> Vec<LostDevice> {
         match &self.engine {
             Engine::One(..) => Vec::new(),
-            Engine::Group(device_group) => device_group.lost(),
+            Engine::Group(device_group) => device_group.lost_devices(),
         }
     }
 
     /// Returns the number of transfers that a group has requested ahead of need.
     #[must_use]
-    pub fn transfers(&self) -> Option<TransferCounts> {
+    pub fn transfer_counts(&self) -> Option<TransferCounts> {
         match &self.engine {
             Engine::One(..) => None,
-            Engine::Group(device_group) => Some(device_group.transfers()),
+            Engine::Group(device_group) => Some(device_group.transfer_counts()),
         }
     }
 
@@ -182,10 +183,10 @@ impl Runner {
     ///
     /// # Errors
     /// [`TaskError`] names the missing content or the refused node.
-    pub fn prepare(&self, model: ContentId) -> Result<(), TaskError> {
+    pub fn prepare_model(&self, model: ContentId) -> Result<(), TaskError> {
         match &self.engine {
-            Engine::One(one, _) => one.program(model).map(|_| ()),
-            Engine::Group(device_group) => device_group.prepare(model),
+            Engine::One(one, _) => one.load_program(model).map(|_| ()),
+            Engine::Group(device_group) => device_group.prepare_model(model),
         }
     }
 

@@ -29,7 +29,7 @@ impl Sessions {
 
     /// Runs a step of a sequence in the session of a task's model. Returns none if the task brings
     /// all inputs, or the model has no states. The first step opens the session.
-    pub(super) fn step(
+    pub(super) fn run_step(
         &self,
         task: &Task,
         program: &Arc<dyn Program>,
@@ -42,34 +42,34 @@ impl Sessions {
         let open = match sessions.get(&task.model) {
             Some(open) => open.clone(),
             None => {
-                let ports = ports(model()?, task.model)?;
+                let ports = state_ports(model()?, task.model)?;
                 if ports.is_empty() {
                     return Ok(None);
                 }
-                let open = Arc::new(opened(program.clone(), ports)?);
+                let open = Arc::new(open_session(program.clone(), ports)?);
                 sessions.insert(task.model, open.clone());
                 open
             }
         };
         drop(sessions);
-        let stepped = open.step(task.sequence, task.inputs.clone());
+        let stepped = open.step_sequence(task.sequence, task.inputs.clone());
         Ok(Some(stepped.map_err(SessionError::Step)?))
     }
 }
 
-fn ports(model: Bytes, id: ContentId) -> Result<Vec<StatePort>, TaskError> {
-    let decoded = onnx::decode(model).map_err(|cause| TaskError::Model { id, cause })?;
-    onnx::states::states(&decoded).map_err(|cause| SessionError::States(cause).into())
+fn state_ports(model: Bytes, id: ContentId) -> Result<Vec<StatePort>, TaskError> {
+    let decoded = onnx::decode_model(model).map_err(|cause| TaskError::Model { id, cause })?;
+    onnx::states::model_states(&decoded).map_err(|cause| SessionError::States(cause).into())
 }
 
 /// Opens a session whose states are zeros of the sizes that the model declares.
-fn opened(
+fn open_session(
     program: Arc<dyn Program>,
     ports: Vec<StatePort>,
 ) -> Result<SteppedSession, SessionError> {
     let states = ports.into_iter().map(|port| {
         let stated = program.inputs().iter().find(|it| it.name == port.input);
-        let value = stated.and_then(zeros);
+        let value = stated.and_then(zero_tensor);
         let unsized_state = || SessionError::Sizes {
             name: port.input.clone(),
         };
@@ -81,7 +81,7 @@ fn opened(
 }
 
 /// Returns zeros of an input's declared sizes, if it declares all of them.
-fn zeros(port: &Port) -> Option<Tensor> {
+fn zero_tensor(port: &Port) -> Option<Tensor> {
     let dims: Vec<usize> = port.dims.as_ref()?.iter().copied().collect::<Option<_>>()?;
     let elements = dims
         .iter()

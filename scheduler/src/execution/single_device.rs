@@ -34,24 +34,24 @@ impl SingleDevice {
     pub(super) fn run(&self, task: &Task) -> Result<RunResult, TaskError> {
         let mut timeline = Timeline::default();
         let begin = (self.clock)();
-        let (program, loaded_bytes) = self.program(task.model)?;
+        let (program, loaded_bytes) = self.load_program(task.model)?;
         let start = (self.clock)();
         if loaded_bytes > 0 {
-            timeline.push(self.span(&task.name, SpanKind::TransferIn, begin, start));
+            timeline.push(self.build_span(&task.name, SpanKind::TransferIn, begin, start));
         }
         let stepped = match self.sessions.get() {
-            Some(sessions) => sessions.step(task, &program, || self.model(task.model))?,
+            Some(sessions) => sessions.run_step(task, &program, || self.read_model(task.model))?,
             None => None,
         };
         let (outcome, forecast) = match stepped {
             Some(outcome) => (outcome, None),
             None => {
-                let forecast = self.seen.forecast(&self.store, task);
+                let forecast = self.seen.forecast_task(&self.store, task);
                 (program.run(&task.inputs)?, forecast)
             }
         };
         let end = end_of(&*self.processor, &self.clock, start, outcome.busy);
-        timeline.push(self.span(&task.name, SpanKind::Compute, start, end));
+        timeline.push(self.build_span(&task.name, SpanKind::Compute, start, end));
         let bytes_in = loaded_bytes + bytes_of_all(&task.inputs);
         let moved = [bytes_in, bytes_of_all(&outcome.outputs)];
         let device = device_report(self.processor.profile(), &outcome, moved);
@@ -66,7 +66,7 @@ impl SingleDevice {
             expected_joules: forecast.as_ref().and_then(|forecast| forecast.joules),
             single: None,
         });
-        let learned = forecast.and_then(|forecast| self.seen.learn(&forecast, &outcome));
+        let learned = forecast.and_then(|forecast| self.seen.record_outcome(&forecast, &outcome));
         Ok(RunResult {
             makespan: match self.processor.profile().emulated {
                 true => outcome.busy,
@@ -91,11 +91,14 @@ impl SingleDevice {
     }
 
     /// Returns the program of a model, and the bytes that it loaded (0 for a cached program).
-    pub(super) fn program(&self, model: ContentId) -> Result<(Arc<dyn Program>, u64), TaskError> {
+    pub(super) fn load_program(
+        &self,
+        model: ContentId,
+    ) -> Result<(Arc<dyn Program>, u64), TaskError> {
         if let Some(program) = self.programs.get(&model) {
             return Ok((program, 0));
         }
-        let bytes = self.model(model)?;
+        let bytes = self.read_model(model)?;
         let mut loaded = bytes.len() as u64;
         let mut weights = BTreeMap::new();
         for (name, id) in weights_of(&self.store, model)? {
@@ -115,12 +118,12 @@ impl SingleDevice {
         Ok((program, loaded))
     }
 
-    fn model(&self, id: ContentId) -> Result<Bytes, TaskError> {
+    fn read_model(&self, id: ContentId) -> Result<Bytes, TaskError> {
         let model = self.store.get(&id)?;
         model.ok_or(TaskError::ModelMissing { id })
     }
 
-    fn span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {
+    fn build_span(&self, name: &str, kind: SpanKind, start: UnixMicros, end: UnixMicros) -> Span {
         let (device, lane, name) = (self.label.clone(), "run".to_owned(), name.to_owned());
         Span {
             device,

@@ -16,7 +16,7 @@ use super::task::{PLANS_MAX, PlanKey, Task, key};
 use crate::graph::{Bindings, Graph, NodeId};
 use crate::learning::core_sharing::{Cores, Standing};
 use crate::learning::device_histories::DeviceHistories;
-use crate::learning::estimates::{OperatorEstimates, OperatorShare, measured};
+use crate::learning::estimates::{OperatorEstimates, OperatorShare, joint_measurement};
 use crate::learning::{CostHistory, KINDS, Measurement, Speeds};
 
 /// The history of a device that no group shares.
@@ -45,25 +45,25 @@ impl SingleHistory {
     pub fn new(label: &str, processor: Arc<dyn Processor>) -> Self {
         let label = label.to_owned();
         let members = [GroupDevice { label, processor }];
-        let cores = Cores::here(&[members[0].processor.cores()]);
+        let cores = Cores::for_this_machine(&[members[0].processor.host_cores()]);
         Self {
-            costs: Mutex::new(group::histories(&members, cores)),
+            costs: Mutex::new(group::new_histories(&members, cores)),
             members,
             recent: Mutex::default(),
         }
     }
 
-    pub fn recall(&self, costs: &CostHistory) {
-        lock(&self.costs).recall(costs);
+    pub fn load_history(&self, costs: &CostHistory) {
+        lock(&self.costs).load_history(costs);
     }
 
-    pub fn costs(&self) -> CostHistory {
-        lock(&self.costs).costs()
+    pub fn cost_history(&self) -> CostHistory {
+        lock(&self.costs).cost_history()
     }
 
     /// Returns the expected time of a task by present knowledge: from its operators, or from runs
     /// of the same model if the work of its operators is unknown in advance.
-    pub fn forecast(&self, store: &Store, task: &Task) -> Option<Arc<Forecast>> {
+    pub fn forecast_task(&self, store: &Store, task: &Task) -> Option<Arc<Forecast>> {
         let key = key(task);
         let held = lock(&self.recent);
         let before = held.iter().find(|(held, _)| *held == key);
@@ -87,24 +87,26 @@ impl SingleHistory {
     }
 
     fn of_graph(&self, graph: Arc<Graph>, model: ContentId) -> Forecast {
-        let offers = offers::offers(&self.members, &graph);
+        let offers = offers::profile_offers(&self.members, &graph);
         let speeds = Speeds::new(KINDS, 1);
         let standing = vec![Standing::Alone];
         let histories = lock(&self.costs);
         let known = OperatorEstimates::new(&graph, (&offers, standing), &histories, &speeds);
-        let watts = group_problem::watts(&self.members, &known, &histories);
+        let watts = group_problem::graph_watts(&self.members, &known, &histories);
         let nodes: Vec<NodeId> = (0..graph.nodes().len()).map(NodeId).collect();
         let is_certain = known.is_certain(&nodes);
         let works = match is_certain {
-            true => known.shares(&nodes),
-            false => vec![known.whole(Key::of_model(&model.to_string(), &work_of(&graph)))],
+            true => known.operator_shares(&nodes),
+            false => {
+                vec![known.to_single_share(Key::of_model(&model.to_string(), &work_of(&graph)))]
+            }
         };
         let seen = works.first().filter(|_| !is_certain);
-        let seen = seen.and_then(|whole| whole.foretold(0, &histories));
+        let seen = seen.and_then(|whole| whole.forecast_seconds(0, &histories));
         drop(histories);
         let seconds = seen.unwrap_or_else(|| known.sum(0, &nodes));
         Forecast {
-            joules: group_problem::joules([(0, seconds)].into_iter(), &watts),
+            joules: group_problem::sum_joules([(0, seconds)].into_iter(), &watts),
             expected: Duration::try_from_secs_f64(seconds).ok(),
             works,
             is_certain,
@@ -113,10 +115,14 @@ impl SingleHistory {
         }
     }
 
-    /// Records the operators' times of a run. Later forecasts use them.
-    pub fn learn<T>(&self, forecast: &Forecast, outcome: &Outcome<T>) -> Option<Measurement> {
-        let measured = measured(&forecast.works, 0, outcome.busy, outcome.energy)?;
-        Some(lock(&self.costs).learn(0, measured, 0.0))
+    /// Records the operators' times of a run. Later forecasts will use them.
+    pub fn record_outcome<T>(
+        &self,
+        forecast: &Forecast,
+        outcome: &Outcome<T>,
+    ) -> Option<Measurement> {
+        let measured = joint_measurement(&forecast.works, 0, outcome.busy, outcome.energy)?;
+        Some(lock(&self.costs).record_measurement(0, measured, 0.0))
     }
 }
 
@@ -144,7 +150,7 @@ fn read(store: &Store, task: &Task) -> Option<Graph> {
     let bytes = store.get(&task.model).ok()??;
     let mut bindings = Bindings::new();
     for (name, tensor) in &task.inputs {
-        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+        bindings = bindings.with_input(name, tensor.dtype(), tensor.dims());
     }
     Graph::import(bytes, &bindings).ok()
 }

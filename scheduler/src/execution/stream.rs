@@ -50,7 +50,7 @@ struct StreamState {
     taken: usize,
     /// Answers that wait for the consumer.
     answers: BTreeMap<usize, Result<RunResult, TaskError>>,
-    /// Whether no more requests may start.
+    /// Whether no more requests can start.
     over: bool,
 }
 
@@ -68,7 +68,7 @@ impl Runner {
     ///
     /// # Panics
     /// If `requests` or `take` panics.
-    pub fn stream(
+    pub fn run_stream(
         &self,
         model: ContentId,
         requests: impl Iterator<Item = Tensors> + Send,
@@ -91,7 +91,7 @@ impl Runner {
         let mut timeline = Timeline::default();
         std::thread::scope(|scope| {
             for _ in 0..self.stream_ahead() {
-                scope.spawn(|| run.work());
+                scope.spawn(|| run.run_requests());
             }
             let _ending = EndOnDrop(&run);
             while let Some((request, answer)) = run.next_answer() {
@@ -101,7 +101,7 @@ impl Runner {
                 })?;
                 timeline.merge(ran.timeline);
                 take(ran.outputs);
-                run.state().taken += 1;
+                run.lock_state().taken += 1;
                 run.changed.notify_all();
             }
             Ok(timeline)
@@ -111,7 +111,7 @@ impl Runner {
 
 impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
     /// Runs requests until no more come.
-    fn work(&self) {
+    fn run_requests(&self) {
         let ending = EndOnDrop(self);
         while let Some((next, number, inputs)) = self.next_request() {
             let task = Task {
@@ -129,27 +129,27 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
             let answer = self
                 .runner
                 .run_request(request, &task, self.precedence, &self.cancel);
-            self.state().answers.insert(number, answer);
+            self.lock_state().answers.insert(number, answer);
             self.changed.notify_all();
         }
-        // Other threads may still run requests.
+        // Other threads can still run requests.
         std::mem::forget(ending);
     }
 
-    /// Waits until one more request may start. Returns it with the lock that holds back the one
+    /// Waits until one more request can start. Returns it with the lock that holds back the one
     /// after it.
     fn next_request(&self) -> Option<(MutexGuard<'_, Requests>, usize, Tensors)> {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = self.runner.stream_ahead();
         let waits = |state: &mut StreamState| !state.over && state.begun - state.taken >= ahead;
-        let state = self.changed.wait_while(self.state(), waits);
+        let state = self.changed.wait_while(self.lock_state(), waits);
         let state = state.unwrap_or_else(PoisonError::into_inner);
         if state.over || state.ended {
             return None;
         }
         drop(state);
         let next = requests.next();
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let Some(inputs) = next else {
             state.ended = true;
             self.changed.notify_all();
@@ -163,7 +163,7 @@ impl<Requests: Iterator<Item = Tensors>> StreamRun<'_, Requests> {
 }
 
 impl<Requests> StreamRun<'_, Requests> {
-    fn state(&self) -> MutexGuard<'_, StreamState> {
+    fn lock_state(&self) -> MutexGuard<'_, StreamState> {
         // Each holder completes its change or makes none.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +175,7 @@ impl<Requests> StreamRun<'_, Requests> {
             let is_last = state.ended && state.taken == state.begun;
             !state.over && !is_last && !state.answers.contains_key(&state.taken)
         };
-        let state = self.changed.wait_while(self.state(), waits);
+        let state = self.changed.wait_while(self.lock_state(), waits);
         let mut state = state.unwrap_or_else(PoisonError::into_inner);
         let request = state.taken;
         state
@@ -187,7 +187,7 @@ impl<Requests> StreamRun<'_, Requests> {
 
 impl<Requests> Drop for EndOnDrop<'_, Requests> {
     fn drop(&mut self) {
-        self.0.state().over = true;
+        self.0.lock_state().over = true;
         self.0.changed.notify_all();
         self.0.cancel.cancel();
     }

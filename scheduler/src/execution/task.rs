@@ -18,7 +18,7 @@ use crate::learning::Measurement;
 pub struct Task {
     /// Name in reports and timelines.
     pub name: String,
-    /// Content id of its ONNX model in the store.
+    /// Content id of its ONNX model, which must be in the store.
     pub model: ContentId,
     /// Input tensors by their names in the model. You must supply all of them, unless the task is a
     /// step of a session.
@@ -52,11 +52,11 @@ pub type Clock = dyn Fn() -> UnixMicros + Send + Sync;
 pub struct Precedence {
     /// Runs with a higher priority go first.
     pub priority: u8,
-    /// The run's share of the devices relative to other runs.
+    /// The run's share of the devices relative to other runs. It should be positive.
     pub weight: f64,
     /// The owner, such as a lease. All runs of one owner share one part of the devices.
     pub owner: Option<u64>,
-    /// The moment at which the run fails if it has not ended.
+    /// The moment at which the run will fail if it has not ended.
     pub deadline: Option<Moment>,
 }
 
@@ -79,12 +79,12 @@ pub(super) fn weights_of(
     let bytes = store
         .get(&model)?
         .ok_or(TaskError::ModelMissing { id: model })?;
-    let decoded = onnx::decode(bytes);
+    let decoded = onnx::decode_model(bytes);
     let decoded = decoded.map_err(|cause| TaskError::Model { id: model, cause })?;
     let initializers = decoded.graph.iter().flat_map(|graph| &graph.initializer);
     let weight = |initializer: &onnx::TensorProto| {
         // The compiler reports locations that name no content.
-        let id = weight_id(onnx::location(initializer)?)?;
+        let id = weight_id(onnx::external_location(initializer)?)?;
         Some((initializer.name().to_owned(), id))
     };
     Ok(initializers.filter_map(weight).collect())

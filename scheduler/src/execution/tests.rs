@@ -13,7 +13,7 @@ use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
 use souk_onnx::{
     DataLocation, Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    StringStringEntryProto, TensorProto, ValueInfoProto, encode,
+    StringStringEntryProto, TensorProto, ValueInfoProto, encode_model,
 };
 use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
 use souk_vocabulary::profile::Profile;
@@ -28,7 +28,7 @@ fn clock() -> Arc<Clock> {
 }
 
 fn profile() -> Profile {
-    souk_vocabulary::catalogue::find("amd-epyc-9654")
+    souk_vocabulary::catalogue::find_processor("amd-epyc-9654")
         .unwrap()
         .clone()
 }
@@ -54,7 +54,7 @@ fn model(weight: &Tensor) -> ModelProto {
         external_data: vec![
             StringStringEntryProto::new(
                 "location",
-                format!("blake3:{}", ContentId::of(weight.bytes())),
+                format!("blake3:{}", ContentId::for_content(weight.bytes())),
             ),
             StringStringEntryProto::new("offset", "0"),
             StringStringEntryProto::new("length", weight.bytes().len().to_string()),
@@ -67,7 +67,7 @@ fn model(weight: &Tensor) -> ModelProto {
         output: vec!["y".to_owned()],
         ..NodeProto::default()
     };
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -104,7 +104,7 @@ fn task(model: ContentId) -> Task {
 fn a_task_runs_from_content_and_reports_what_it_took() {
     let store = Arc::new(Store::in_memory(1 << 20));
     store.put(weight().bytes().clone()).unwrap();
-    let model = store.put(encode(&model(&weight()))).unwrap();
+    let model = store.put(encode_model(&model(&weight()))).unwrap();
     let runner = Runner::new("cpu0", cpu(), store, clock());
     let first = runner.run(&task(model)).unwrap();
     assert_eq!(first.outputs["y"].to_vec::<f32>().unwrap(), [13.0, 24.0]);
@@ -144,8 +144,8 @@ impl Processor for Tight {
         self.cpu.profile()
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        self.cpu.supports(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.cpu.check_support(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
@@ -202,10 +202,10 @@ fn programs_are_let_go_of_where_a_devices_memory_has_no_room_for_another() {
     let put = |number: u16| {
         let weight = Tensor::from_vec([2, 2], vec![f32::from(number), 2.0, 3.0, 4.0]).unwrap();
         store.put(weight.bytes().clone()).unwrap();
-        store.put(encode(&model(&weight))).unwrap()
+        store.put(encode_model(&model(&weight))).unwrap()
     };
     let models: Vec<ContentId> = (0..6).map(put).collect();
-    let bytes = encode(&model(&weight())).len() as u64 + 16;
+    let bytes = encode_model(&model(&weight())).len() as u64 + 16;
     // Beside two of them there is not twice the room that the next one takes.
     let (room, used) = (bytes * 7 / 2, Arc::new(AtomicU64::new(0)));
     let (cpu, counted) = (cpu(), used.clone());
@@ -226,15 +226,15 @@ fn programs_are_let_go_of_where_a_devices_memory_has_no_room_for_another() {
 #[test]
 fn a_missing_weight_is_named() {
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&model(&weight()))).unwrap();
+    let model = store.put(encode_model(&model(&weight()))).unwrap();
     let runner = Runner::new("cpu0", cpu(), store, clock());
     assert_eq!(
         runner.weights_of(model).unwrap(),
-        [("w".to_owned(), ContentId::of(weight().bytes()))]
+        [("w".to_owned(), ContentId::for_content(weight().bytes()))]
     );
     let error = runner.run(&task(model)).unwrap_err();
     assert!(matches!(error, TaskError::WeightMissing { name, .. } if name == "w"));
-    let absent = ContentId::of(b"absent");
+    let absent = ContentId::for_content(b"absent");
     assert!(matches!(
         runner.run(&task(absent)),
         Err(TaskError::ModelMissing { .. })
@@ -245,7 +245,7 @@ fn a_missing_weight_is_named() {
 fn an_emulated_device_says_so_and_counts_its_own_time() {
     let store = Arc::new(Store::in_memory(1 << 20));
     store.put(weight().bytes().clone()).unwrap();
-    let model = store.put(encode(&model(&weight()))).unwrap();
+    let model = store.put(encode_model(&model(&weight()))).unwrap();
     let config = EmulatedConfig {
         pace: Pace::Virtual,
         speed: 1e-5,
@@ -264,7 +264,7 @@ fn an_emulated_device_says_so_and_counts_its_own_time() {
 
 /// `d = a + b + c`.
 fn sum() -> ModelProto {
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     let add = |read: [&str; 2], made: &str| NodeProto {
         op_type: Some("Add".to_owned()),
         input: read.map(str::to_owned).to_vec(),
@@ -292,10 +292,10 @@ fn narrow_group(spill: &std::path::Path, store: Arc<Store>) -> Runner {
         host_bytes_max: 600,
         spill: Some((spill.to_owned(), 1 << 20)),
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    Runner::group("group", members.into(), store, clock(), config).unwrap()
+    Runner::new_group("group", members.into(), store, clock(), config).unwrap()
 }
 
 #[cfg(unix)]
@@ -303,14 +303,14 @@ fn narrow_group(spill: &std::path::Path, store: Arc<Store>) -> Runner {
 fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&sum())).unwrap();
+    let model = store.put(encode_model(&sum())).unwrap();
     let runner = narrow_group(folder.path(), store);
     let tensor = |rows: usize| Tensor::from_vec([rows, 100], vec![1f32; rows * 100]).unwrap();
     // The first input goes to a disk that takes nothing until somebody reads from it; for the last
     // there is no room at all, so that the run does not begin.
     let (first, last) = (tensor(1), tensor(2));
     let second = Tensor::from_vec([1, 100], vec![2f32; 100]).unwrap();
-    let name = ContentId::of(first.bytes()).to_string();
+    let name = ContentId::for_content(first.bytes()).to_string();
     let shelf = folder.path().join(&name[..2]);
     std::fs::create_dir(&shelf).unwrap();
     let pipe = shelf.join(format!("{name}.{}-0.part", std::process::id()));
@@ -333,7 +333,7 @@ fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
             let ran = runner.run_until(&task, Precedence::default(), &cancel);
             tell.send(ran).unwrap();
         });
-        while runner.memory().unwrap().1.used == 0 {
+        while runner.memory_stats().unwrap().1.used == 0 {
             if let Ok(ran) = told.try_recv() {
                 panic!("it has not waited: {:?}", ran.err());
             }
@@ -349,21 +349,21 @@ fn a_run_whose_inputs_wait_for_a_disk_is_cancelled_all_the_same() {
             "{error}"
         );
     });
-    while runner.memory().unwrap().1.used > 0 {
+    while runner.memory_stats().unwrap().1.used > 0 {
         std::thread::yield_now();
     }
 }
 
 /// `present = past + x`, which the next request reads as its `past`; `y` is what it is.
 fn counter() -> ModelProto {
-    let vector = || Some(vec![Dimension::fixed(2)]);
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), vector());
+    let vector = || Some(vec![Dimension::new_fixed(2)]);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), vector());
     let sum = NodeProto {
-        metadata_props: vec![souk_onnx::states::entry(0, 0)],
-        ..NodeProto::of("Add", &["past", "x"], "present")
+        metadata_props: vec![souk_onnx::states::state_entry(0, 0)],
+        ..NodeProto::for_operator("Add", &["past", "x"], "present")
     };
     let graph = GraphProto {
-        node: vec![sum, NodeProto::of("Identity", &["present"], "y")],
+        node: vec![sum, NodeProto::for_operator("Identity", &["present"], "y")],
         name: Some("counter".to_owned()),
         input: vec![float("past"), float("x")],
         output: vec![float("present"), float("y")],
@@ -378,7 +378,7 @@ fn counter() -> ModelProto {
 #[test]
 fn a_process_of_a_leases_own_keeps_states_that_tasks_do_not_bring() {
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&counter())).unwrap();
+    let model = store.put(encode_model(&counter())).unwrap();
     let runner = Runner::new("cpu0", cpu(), store, clock());
     let given = |names: &[&str]| {
         let one = || Tensor::from_vec([2], vec![1f32, 10.0]).unwrap();
@@ -416,10 +416,10 @@ fn a_process_of_a_leases_own_keeps_states_that_tasks_do_not_bring() {
 fn states_are_known_by_their_nodes() {
     let shape = [2_usize];
     let bindings = crate::graph::Bindings::new()
-        .input("past", DType::F32, &shape)
-        .input("x", DType::F32, &shape);
-    let graph = crate::graph::Graph::import(encode(&counter()), &bindings).unwrap();
-    let states = graph.states().into_iter();
+        .with_input("past", DType::F32, &shape)
+        .with_input("x", DType::F32, &shape);
+    let graph = crate::graph::Graph::import(encode_model(&counter()), &bindings).unwrap();
+    let states = graph.state_values().into_iter();
     let names: Vec<&str> = states.map(|id| graph.value(id).name.as_str()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(
@@ -430,30 +430,30 @@ fn states_are_known_by_their_nodes() {
 
 #[test]
 fn what_another_import_differs_in_is_left_open_where_it_is_cut() {
-    let symbol = |name: &str| Some(vec![Dimension::fixed(1), Dimension::symbol(name)]);
-    let float = |name: &str, dims| ValueInfoProto::tensor(name, DType::F32.onnx_code(), dims);
+    let symbol = |name: &str| Some(vec![Dimension::new_fixed(1), Dimension::new_symbol(name)]);
+    let float = |name: &str, dims| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), dims);
     let graph = GraphProto {
         node: vec![
-            NodeProto::of("Neg", &["x"], "y"),
-            NodeProto::of("Neg", &["w"], "z"),
+            NodeProto::for_operator("Neg", &["x"], "y"),
+            NodeProto::for_operator("Neg", &["w"], "z"),
         ],
         name: Some("two".to_owned()),
         input: vec![float("x", symbol("sequence")), float("w", symbol("room"))],
         output: vec![float("y", None), float("z", None)],
         ..GraphProto::default()
     };
-    let of = encode(&ModelProto {
+    let of = encode_model(&ModelProto {
         graph: Some(graph),
         ..model(&weight())
     });
     let import = |sequence: usize| {
         let bindings = crate::graph::Bindings::new()
-            .input("x", DType::F32, &[1, sequence])
-            .input("w", DType::F32, &[1, 8]);
+            .with_input("x", DType::F32, &[1, sequence])
+            .with_input("w", DType::F32, &[1, 8]);
         crate::graph::Graph::import(of.clone(), &bindings).unwrap()
     };
     let open = import(1).open_to(&import(2));
-    let whole = crate::graph::cut::whole(&open).unwrap();
+    let whole = crate::graph::cut::whole_graph(&open).unwrap();
     assert_eq!(
         whole.inputs[0].dims,
         Some(vec![Some(1), Some(1)]),

@@ -44,7 +44,7 @@ pub struct Span {
     pub kind: SpanKind,
     /// Start of the span.
     pub start: UnixMicros,
-    /// End of the span; not before `start`.
+    /// End of the span, which should not be before `start`.
     pub end: UnixMicros,
 }
 
@@ -57,13 +57,13 @@ pub struct Timeline {
 impl UnixMicros {
     /// Returns the microseconds from `earlier` to this moment; 0 if it is not earlier.
     #[must_use]
-    pub fn since(self, earlier: Self) -> u64 {
+    pub fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// Returns the moment `micros` microseconds later.
     #[must_use]
-    pub fn later(self, micros: u64) -> Self {
+    pub fn saturating_add(self, micros: u64) -> Self {
         Self(self.0.saturating_add(micros))
     }
 }
@@ -71,8 +71,8 @@ impl UnixMicros {
 impl Span {
     /// Returns the length in microseconds.
     #[must_use]
-    pub fn micros(&self) -> u64 {
-        self.end.since(self.start)
+    pub fn length_micros(&self) -> u64 {
+        self.end.micros_since(self.start)
     }
 }
 
@@ -97,7 +97,7 @@ impl Timeline {
 
     /// Returns the start of the first span and the end of the last; `None` without spans.
     #[must_use]
-    pub fn extent(&self) -> Option<(UnixMicros, UnixMicros)> {
+    pub fn time_extent(&self) -> Option<(UnixMicros, UnixMicros)> {
         let start = self.spans.iter().map(|span| span.start).min()?;
         let end = self.spans.iter().map(|span| span.end).max()?;
         Some((start, end))
@@ -105,7 +105,7 @@ impl Timeline {
 
     /// Returns the names of the devices, by the start of their first span.
     #[must_use]
-    pub fn devices(&self) -> Vec<&str> {
+    pub fn device_names(&self) -> Vec<&str> {
         let mut ordered: Vec<&Span> = self.spans.iter().collect();
         ordered.sort_by_key(|span| span.start);
         let mut devices: Vec<&str> = Vec::new();
@@ -130,7 +130,7 @@ impl Timeline {
             .spans
             .iter()
             .filter(|span| span.kind == SpanKind::Compute);
-        covered(computing.map(|span| (span.start.0, span.end.0)).collect())
+        covered_length(computing.map(|span| (span.start.0, span.end.0)).collect())
     }
 
     /// Returns the microseconds during which `device` did any of `kinds` in at least one lane.
@@ -138,12 +138,12 @@ impl Timeline {
     pub fn covered_by_any(&self, device: &str, kinds: &[SpanKind]) -> u64 {
         let of_device = self.spans.iter().filter(|span| span.device == device);
         let matching = of_device.filter(|span| kinds.contains(&span.kind));
-        covered(matching.map(|span| (span.start.0, span.end.0)).collect())
+        covered_length(matching.map(|span| (span.start.0, span.end.0)).collect())
     }
 }
 
 /// Returns the total length of the periods, with overlaps counted once.
-fn covered(mut stretches: Vec<(u64, u64)>) -> u64 {
+fn covered_length(mut stretches: Vec<(u64, u64)>) -> u64 {
     stretches.sort_unstable();
     let (mut covered, mut reached) = (0, 0);
     for (start, end) in stretches {
@@ -188,7 +188,7 @@ pub(crate) mod tests {
         let mut second = Timeline::default();
         second.push(span("early", SpanKind::Compute, 10, 5));
         first.merge(second);
-        assert_eq!(first.extent(), Some((UnixMicros(10), UnixMicros(60))));
-        assert_eq!(first.devices(), ["early", "late"]);
+        assert_eq!(first.time_extent(), Some((UnixMicros(10), UnixMicros(60))));
+        assert_eq!(first.device_names(), ["early", "late"]);
     }
 }

@@ -34,7 +34,7 @@ impl Turns {
         precedence: Precedence,
         cancel: Option<&Cancel>,
     ) -> Result<RunResult, TaskError> {
-        let pool = self.pool()?;
+        let pool = self.get_or_start_pool()?;
         let given = Arc::new(Mutex::new(None));
         let (slot, one, asked) = (given.clone(), one.clone(), task.clone());
         let work = move |_| {
@@ -48,7 +48,7 @@ impl Turns {
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
             took
         };
-        let running = pool.submit(Job {
+        let running = pool.submit_job(Job {
             problem: Arc::new(Problem::new(of_one()).expect("a task by itself has no circle")),
             plan: Some(Schedule {
                 device: vec![0],
@@ -67,7 +67,7 @@ impl Turns {
             deadline: precedence.deadline,
         });
         let running = running.map_err(GroupRunError::from)?;
-        let watched = cancel.map(|cancel| cancel.watch(running.canceller()));
+        let watched = cancel.map(|cancel| cancel.watch_job(running.canceller()));
         let ended = running.wait().ended;
         drop(watched);
         let cause = match ended {
@@ -84,12 +84,12 @@ impl Turns {
         })
     }
 
-    fn pool(&self) -> Result<&WorkerPool, GroupRunError> {
+    fn get_or_start_pool(&self) -> Result<&WorkerPool, GroupRunError> {
         if let Some(pool) = self.pool.get() {
             return Ok(pool);
         }
         let pool = WorkerPool::start(1).map_err(GroupRunError::Thread)?;
-        // If two threads start a pool at once, one of the pools is unused and ends here.
+        // If two threads start a pool at once, one of the pools will end here unused.
         Ok(self.pool.get_or_init(|| pool))
     }
 }

@@ -37,7 +37,7 @@ const JOBS_MAX: usize = 256;
 /// The reason why the pool refused a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// The pool has the maximum number of jobs.
+    /// The pool has the maximum number of jobs: you can submit another when one has ended.
     #[error("{JOBS_MAX} jobs are running: wait for one to end")]
     Full,
     /// The job needs a different number of devices.
@@ -56,7 +56,7 @@ pub struct WorkerPool {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A job that the pool runs. If you drop it without waiting, the pool discards the job.
+/// A job that the pool runs. If you drop it without waiting, the pool will discard the job.
 pub struct RunningJob {
     shared: Arc<PoolShared>,
     number: u64,
@@ -124,14 +124,14 @@ impl WorkerPool {
             let shared = pool.shared.clone();
             let named = std::thread::Builder::new().name(format!("device-{device}"));
             pool.threads
-                .push(named.spawn(move || worker::work(&shared, device))?);
+                .push(named.spawn(move || worker::run_worker(&shared, device))?);
         }
         Ok(pool)
     }
 
     /// Returns the number of devices.
     #[must_use]
-    pub fn devices(&self) -> usize {
+    pub fn device_count(&self) -> usize {
         self.shared.work.len()
     }
 
@@ -142,14 +142,14 @@ impl WorkerPool {
     /// # Errors
     /// [`SubmitError`] if the pool is full.
     pub fn hand_over(&self) -> Result<Option<Duration>, SubmitError> {
-        let devices = self.devices();
+        let devices = self.device_count();
         if devices < 2 {
             return Ok(None);
         }
         let parts = ProblemParts {
             devices,
             exec: vec![1; HAND_OVERS * devices],
-            edges: (1..HAND_OVERS).map(link).collect(),
+            edges: (1..HAND_OVERS).map(chain_edge).collect(),
             latency: vec![0; devices * devices],
             time_per_byte: vec![0; devices * devices],
             ..ProblemParts::default()
@@ -179,19 +179,24 @@ impl WorkerPool {
 
     /// Returns the lost devices, one bit each.
     #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.shared.state().lost
+    pub fn lost_mask(&self) -> u64 {
+        self.shared.lock_state().lost
     }
 
     /// Returns the lost devices, each with the cause.
     #[must_use]
-    pub fn losses(&self) -> Vec<(usize, String)> {
-        self.shared.state().causes.clone().into_iter().collect()
+    pub fn loss_causes(&self) -> Vec<(usize, String)> {
+        self.shared
+            .lock_state()
+            .causes
+            .clone()
+            .into_iter()
+            .collect()
     }
 
-    /// Restores a lost device, which then gets work of jobs that you submit from now on.
-    pub fn restore(&self, device: usize) {
-        let mut state = self.shared.state();
+    /// Restores a lost device, which will get work only of jobs that you submit from now on.
+    pub fn restore_device(&self, device: usize) {
+        let mut state = self.shared.lock_state();
         state.lost &= !(1 << device);
         state.causes.remove(&device);
     }
@@ -200,19 +205,19 @@ impl WorkerPool {
     ///
     /// # Errors
     /// [`SubmitError`] if the pool is full or the job is for other devices.
-    pub fn submit(&self, job: Job) -> Result<RunningJob, SubmitError> {
-        let (wanted, there) = (job.problem.devices(), self.devices());
+    pub fn submit_job(&self, job: Job) -> Result<RunningJob, SubmitError> {
+        let (wanted, there) = (job.problem.device_count(), self.device_count());
         if wanted != there {
             return Err(SubmitError::Devices { wanted, there });
         }
         let deadline = job.deadline;
         let mut active = ActiveJob::new(job);
-        let mut state = self.shared.state();
+        let mut state = self.shared.lock_state();
         if state.jobs.len() >= JOBS_MAX {
             return Err(SubmitError::Full);
         }
         for device in (0..there).filter(|device| state.lost >> device & 1 == 1) {
-            active.lose(device);
+            active.remove_lost_device(device);
         }
         state.submitted += 1;
         let number = state.submitted;
@@ -220,10 +225,10 @@ impl WorkerPool {
         active.set_share(state.share_of_newcomer(active.owner));
         // The waiting thread may check the deadline only after the devices have done all tasks.
         if deadline.is_some_and(|deadline| deadline <= Moment::now()) {
-            active.end(JobEnd::Deadline);
+            active.end_job(JobEnd::Deadline);
         }
         state.jobs.push(active);
-        self.shared.wake(&mut state, u64::MAX);
+        self.shared.wake_devices(&mut state, u64::MAX);
         drop(state);
         Ok(RunningJob {
             shared: self.shared.clone(),
@@ -235,22 +240,22 @@ impl WorkerPool {
     /// Runs a job and waits for its end.
     ///
     /// # Errors
-    /// As [`WorkerPool::submit`].
+    /// As [`WorkerPool::submit_job`].
     pub fn run(&self, job: Job) -> Result<Execution, SubmitError> {
-        Ok(self.submit(job)?.wait())
+        Ok(self.submit_job(job)?.wait())
     }
 }
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
         {
-            let mut state = self.shared.state();
+            let mut state = self.shared.lock_state();
             state.stopping = true;
             state
                 .jobs
                 .iter_mut()
-                .for_each(|job| job.end(JobEnd::Cancelled));
-            self.shared.wake(&mut state, u64::MAX);
+                .for_each(|job| job.end_job(JobEnd::Cancelled));
+            self.shared.wake_devices(&mut state, u64::MAX);
             self.shared.ended.notify_all();
         }
         for thread in self.threads.drain(..) {
@@ -265,9 +270,9 @@ impl Canceller {
     /// Cancels the job: the pool starts no more of its tasks, and the waiting thread returns at
     /// once.
     pub fn cancel(&self) {
-        let mut state = self.shared.state();
-        if let Some(job) = state.job(self.number) {
-            job.end(JobEnd::Cancelled);
+        let mut state = self.shared.lock_state();
+        if let Some(job) = state.find_job(self.number) {
+            job.end_job(JobEnd::Cancelled);
         }
         self.shared.ended.notify_all();
     }
@@ -291,17 +296,19 @@ impl RunningJob {
     /// Waits until the job has ended, at its deadline at the latest.
     #[must_use]
     pub fn wait(self) -> Execution {
-        let mut state = self.shared.state();
+        let mut state = self.shared.lock_state();
         loop {
             let index = state.jobs.iter().position(|job| job.number == self.number);
             let index = index.expect("a job leaves with the one who waits for it");
             if state.jobs[index].has_ended() {
                 return state.jobs.swap_remove(index).into_execution();
             }
-            let left = self.deadline.map(|deadline| deadline.since(Moment::now()));
+            let left = self
+                .deadline
+                .map(|deadline| deadline.duration_since(Moment::now()));
             state = match left {
                 Some(Duration::ZERO) => {
-                    state.jobs[index].end(JobEnd::Deadline);
+                    state.jobs[index].end_job(JobEnd::Deadline);
                     state
                 }
                 Some(left) => {
@@ -319,21 +326,21 @@ impl RunningJob {
 
 impl Drop for RunningJob {
     fn drop(&mut self) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.lock_state();
         // A caller that does not wait does not need the result.
         state.jobs.retain(|job| job.number != self.number);
     }
 }
 
 impl PoolShared {
-    pub(super) fn state(&self) -> MutexGuard<'_, PoolState> {
+    pub(super) fn lock_state(&self) -> MutexGuard<'_, PoolState> {
         // Tasks run outside the lock. A panic inside is a broken assertion of the bookkeeping, and
         // only the job that broke it can be wrong.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes the idle ones of `devices`.
-    pub(super) fn wake(&self, state: &mut PoolState, devices: u64) {
+    pub(super) fn wake_devices(&self, state: &mut PoolState, devices: u64) {
         let woken = state.idle & devices;
         state.idle &= !woken;
         let one = |device: &usize| woken >> device & 1 == 1;
@@ -347,7 +354,7 @@ impl PoolShared {
 
     /// Waits until another thread wakes the device. While there are jobs, the device polls first,
     /// because it usually waits for another device's task that ends soon.
-    pub(super) fn rest<'a>(
+    pub(super) fn wait_for_work<'a>(
         &'a self,
         mut state: MutexGuard<'a, PoolState>,
         device: usize,
@@ -363,7 +370,7 @@ impl PoolShared {
                 }
                 std::hint::spin_loop();
             }
-            state = self.state();
+            state = self.lock_state();
         }
         state.asleep |= own;
         while state.idle & own != 0 && !state.stopping {
@@ -377,7 +384,7 @@ impl PoolShared {
 }
 
 impl PoolState {
-    fn job(&mut self, number: u64) -> Option<&mut ActiveJob> {
+    fn find_job(&mut self, number: u64) -> Option<&mut ActiveJob> {
         self.jobs.iter_mut().find(|job| job.number == number)
     }
 
@@ -391,12 +398,12 @@ impl PoolState {
     }
 
     /// Records a device's batch of a job. Returns the set of devices to wake.
-    fn done(&mut self, number: u64, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
-        let Some(job) = self.job(number) else {
+    fn complete_batch(&mut self, number: u64, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
+        let Some(job) = self.find_job(number) else {
             return 0;
         };
-        let wake = job.done(device, tasks, ran);
-        let (owner, share) = (job.owner, job.share());
+        let wake = job.complete_batch(device, tasks, ran);
+        let (owner, share) = (job.owner, job.used_share());
         let Some(owner) = owner else {
             return wake;
         };
@@ -413,7 +420,7 @@ impl PoolState {
 
     /// Takes the next batch for a device from the job whose turn it is. Adds to `wake` the other
     /// devices that now have work.
-    fn take(
+    fn take_batch(
         &mut self,
         device: usize,
         batch: &mut Vec<u32>,
@@ -421,8 +428,8 @@ impl PoolState {
     ) -> Option<(u64, Work, Moment)> {
         let Self { jobs, level, .. } = self;
         let mut take = |job: &mut ActiveJob| {
-            let share = job.share();
-            let taken = job.take(device, batch, wake)?;
+            let share = job.used_share();
+            let taken = job.take_batch(device, batch, wake)?;
             *level = level.max(share);
             Some(taken)
         };
@@ -431,13 +438,13 @@ impl PoolState {
         }
         let now = Moment::now();
         let mut turn: Vec<usize> = (0..jobs.len()).collect();
-        turn.sort_by(|&one, &other| jobs[one].before(&jobs[other], now));
+        turn.sort_by(|&one, &other| jobs[one].cmp_priority(&jobs[other], now));
         turn.into_iter().find_map(|index| take(&mut jobs[index]))
     }
 }
 
 /// Returns the edge from a task of a chain to the next.
-fn link(to: usize) -> Edge {
+fn chain_edge(to: usize) -> Edge {
     Edge {
         from: to - 1,
         to,
@@ -446,7 +453,7 @@ fn link(to: usize) -> Edge {
 }
 
 /// Returns the picoseconds of a duration, at most `TIME_MAX` (some 27 days).
-fn picoseconds(duration: Duration) -> Time {
+fn to_picoseconds(duration: Duration) -> Time {
     let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     nanoseconds
         .saturating_mul(1000)

@@ -35,7 +35,7 @@ impl Bindings {
     /// Creates bindings for looking at a model without inputs: you can omit inputs, and a symbolic
     /// extent counts as `extent`.
     #[must_use]
-    pub fn assume(extent: u64) -> Self {
+    pub fn with_assumed_extent(extent: u64) -> Self {
         Self {
             assumed_extent: Some(extent),
             ..Self::default()
@@ -44,30 +44,30 @@ impl Bindings {
 
     /// Adds an input with its element type and extents.
     #[must_use]
-    pub fn input(mut self, name: impl Into<String>, dtype: DType, dims: &[usize]) -> Self {
+    pub fn with_input(mut self, name: impl Into<String>, dtype: DType, dims: &[usize]) -> Self {
         let dims = dims.to_vec();
         self.inputs.insert(name.into(), InputType { dtype, dims });
         self
     }
 
-    /// Fixes a symbolic extent, for example `batch` = 8.
+    /// Fixes a symbolic extent, for example `batch` = 8, with which all inputs must agree.
     #[must_use]
-    pub fn symbol(mut self, name: impl Into<String>, extent: u64) -> Self {
+    pub fn with_symbol(mut self, name: impl Into<String>, extent: u64) -> Self {
         self.symbols.insert(name.into(), extent);
         self
     }
 
     /// Returns whether the caller bound an input of that name.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn has_input(&self, name: &str) -> bool {
         self.inputs.contains_key(name)
     }
 
     /// Returns whether an input of that name is required but missing.
-    pub(super) fn lacks(&self, name: &str) -> bool {
-        self.assumed_extent.is_none() && !self.has(name)
+    pub(super) fn is_input_missing(&self, name: &str) -> bool {
+        self.assumed_extent.is_none() && !self.has_input(name)
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+    pub(super) fn input_names(&self) -> impl Iterator<Item = &String> {
         self.inputs.keys()
     }
 }
@@ -89,7 +89,7 @@ impl<'a> Binder<'a> {
     }
 
     /// Checks the type and rank of an input and binds its symbols: the first pass.
-    pub(super) fn check(&mut self, declared: &ValueInfoProto) -> Result<(), ImportError> {
+    pub(super) fn check_input(&mut self, declared: &ValueInfoProto) -> Result<(), ImportError> {
         let name = declared.name();
         let Some(given) = self.bindings.inputs.get(name) else {
             if self.bindings.assumed_extent.is_some() {
@@ -97,13 +97,13 @@ impl<'a> Binder<'a> {
             }
             return Err(ImportError::MissingInput {
                 name: name.to_owned(),
-                expected: describe(declared),
+                expected: describe_declaration(declared),
             });
         };
         let Some(tensor) = declared.tensor_type() else {
             return Err(ImportError::InputType {
                 name: name.to_owned(),
-                expected: describe(declared),
+                expected: describe_declaration(declared),
                 found: given.dtype,
             });
         };
@@ -116,12 +116,17 @@ impl<'a> Binder<'a> {
             });
         }
         match &tensor.shape {
-            Some(shape) => self.bind(name, &shape.dim, &given.dims),
+            Some(shape) => self.bind_symbols(name, &shape.dim, &given.dims),
             None => Ok(()),
         }
     }
 
-    fn bind(&mut self, name: &str, dims: &[Dimension], given: &[usize]) -> Result<(), ImportError> {
+    fn bind_symbols(
+        &mut self,
+        name: &str,
+        dims: &[Dimension],
+        given: &[usize],
+    ) -> Result<(), ImportError> {
         let wrong = || ImportError::InputShape {
             name: name.to_owned(),
             expected: describe_dims(dims),
@@ -139,7 +144,7 @@ impl<'a> Binder<'a> {
                     return Err(wrong());
                 }
                 _ => {
-                    if let Some(symbol) = dim.named() {
+                    if let Some(symbol) = dim.symbol_name() {
                         self.bind_symbol(symbol, extent, name)?;
                     }
                 }
@@ -164,22 +169,22 @@ impl<'a> Binder<'a> {
     }
 
     /// Returns the fact of an input after all symbols are bound: the second pass.
-    pub(super) fn fact(&self, declared: &ValueInfoProto) -> Fact {
+    pub(super) fn input_fact(&self, declared: &ValueInfoProto) -> Fact {
         if let Some(given) = self.bindings.inputs.get(declared.name()) {
             let dims = given.dims.iter().map(|&dim| Some(dim as u64)).collect();
-            return Fact::tensor(data_type(given.dtype.onnx_code()), dims);
+            return Fact::new_tensor(data_type(given.dtype.onnx_code()), dims);
         }
-        self.stated(declared)
+        self.declared_fact(declared)
     }
 
     /// Returns the fact of a declaration, with its symbols replaced by their extents.
-    pub(super) fn stated(&self, declared: &ValueInfoProto) -> Fact {
+    pub(super) fn declared_fact(&self, declared: &ValueInfoProto) -> Fact {
         let Some(tensor) = declared.tensor_type() else {
             return Fact::default();
         };
         let dims = tensor.shape.as_ref().map(|shape| {
             let dims = shape.dim.iter();
-            dims.map(|dim| self.extent(dim)).collect()
+            dims.map(|dim| self.bound_extent(dim)).collect()
         });
         Fact {
             elem: data_type(tensor.elem_type()),
@@ -188,12 +193,12 @@ impl<'a> Binder<'a> {
         }
     }
 
-    fn extent(&self, dim: &Dimension) -> Option<u64> {
+    fn bound_extent(&self, dim: &Dimension) -> Option<u64> {
         match &dim.value {
             Some(DimensionValue::DimValue(extent)) if *extent > 0 => u64::try_from(*extent).ok(),
             // Exporters write -1, 0 or empty names for an open size.
             _ => {
-                let bound = dim.named().and_then(|symbol| self.bound.get(symbol));
+                let bound = dim.symbol_name().and_then(|symbol| self.bound.get(symbol));
                 let bound = bound.map(|(extent, _)| *extent);
                 bound.or(self.bindings.assumed_extent)
             }
@@ -202,7 +207,7 @@ impl<'a> Binder<'a> {
 }
 
 /// Formats a declaration for people, for example `i64 [batch, seq]`.
-pub(super) fn describe(declared: &ValueInfoProto) -> String {
+pub(super) fn describe_declaration(declared: &ValueInfoProto) -> String {
     match declared.tensor_type() {
         None => "a value that is no tensor".to_owned(),
         Some(tensor) => {
@@ -216,7 +221,7 @@ pub(super) fn describe(declared: &ValueInfoProto) -> String {
 fn describe_dims(dims: &[Dimension]) -> String {
     let texts = dims.iter().map(|dim| match &dim.value {
         Some(DimensionValue::DimValue(extent)) if *extent > 0 => extent.to_string(),
-        _ => dim.named().unwrap_or("?").to_owned(),
+        _ => dim.symbol_name().unwrap_or("?").to_owned(),
     });
     format!("[{}]", texts.collect::<Vec<_>>().join(", "))
 }
@@ -228,26 +233,26 @@ mod tests {
     #[test]
     fn a_size_that_is_left_open_is_any() {
         let open = [
-            Dimension::fixed(-1),
-            Dimension::fixed(0),
-            Dimension::symbol("?"),
-            Dimension::symbol("?"),
-            Dimension::fixed(3),
+            Dimension::new_fixed(-1),
+            Dimension::new_fixed(0),
+            Dimension::new_symbol("?"),
+            Dimension::new_symbol("?"),
+            Dimension::new_fixed(3),
         ];
         let code = DType::F32.onnx_code();
-        let declared = ValueInfoProto::tensor("x", code, Some(open.to_vec()));
+        let declared = ValueInfoProto::new_tensor("x", code, Some(open.to_vec()));
         let check = |dims: &[usize]| {
-            let bindings = Bindings::new().input("x", DType::F32, dims);
+            let bindings = Bindings::new().with_input("x", DType::F32, dims);
             let mut binder = Binder::new(&bindings);
             binder
-                .check(&declared)
-                .map(|()| binder.fact(&declared).dims)
+                .check_input(&declared)
+                .map(|()| binder.input_fact(&declared).dims)
         };
         let dims = vec![Some(4), Some(5), Some(6), Some(7), Some(3)];
         assert_eq!(check(&[4, 5, 6, 7, 3]), Ok(Some(dims)));
         let error = check(&[4, 5, 6, 7, 8]).unwrap_err();
         assert!(error.to_string().contains("[?, ?, ?, ?, 3]"), "{error}");
-        let open = Binder::new(&Bindings::new()).stated(&declared).dims;
+        let open = Binder::new(&Bindings::new()).declared_fact(&declared).dims;
         assert_eq!(open, Some(vec![None, None, None, None, Some(3)]));
     }
 }

@@ -29,21 +29,21 @@ pub struct Cost {
     pub weight_bytes: u64,
     /// The part of this that its bodies do, as often as they run.
     pub bodies: Work,
-    /// Whether every extent and the number of runs of each body are known. If not, the counts say
-    /// little about a run.
+    /// Whether every extent and the number of runs of each body are known. If not, the counts can
+    /// be far from those of a run.
     pub certain: bool,
 }
 
 impl Cost {
     /// Computes the cost of `node`, whose ids refer to `values`, and of its bodies.
-    pub(crate) fn of(node: &Node, values: &[Value], inner: InnerWork) -> Self {
+    pub(crate) fn for_node(node: &Node, values: &[Value], inner: InnerWork) -> Self {
         let bodies = inner.work;
         let inputs: Vec<Option<&Fact>> = node
             .inputs
             .iter()
             .map(|id| id.map(|id| &values[id.0].fact))
             .collect();
-        let outputs: Vec<&Fact> = node.makes().map(|id| &values[id.0].fact).collect();
+        let outputs: Vec<&Fact> = node.output_values().map(|id| &values[id.0].fact).collect();
         let class = class_of(&node.proto);
         let bytes = |fact: &Fact| fact.byte_length().unwrap_or(0);
         let written = outputs
@@ -51,15 +51,15 @@ impl Cost {
             .map(|fact| bytes(fact))
             .fold(0, u64::saturating_add);
         let read = node
-            .reads()
+            .input_values()
             .map(|id| bytes(&values[id.0].fact))
             .fold(0, u64::saturating_add);
-        let weights = node.reads().filter_map(|id| values[id.0].weight());
+        let weights = node.input_values().filter_map(|id| values[id.0].weight());
         let known = |fact: &&Fact| fact.byte_length().is_some();
         let work = node_work(&node.proto, &inputs, &outputs);
         let (bytes_read, bytes_written) = match class {
             OperatorClass::View => (0, 0),
-            OperatorClass::Movement if picks(&node.proto) => (
+            OperatorClass::Movement if is_element_pick(&node.proto) => (
                 written.saturating_mul(2).min(read.saturating_add(written)),
                 written,
             ),
@@ -82,7 +82,7 @@ impl Cost {
     }
 
     /// Multiplies the work by a factor.
-    pub(super) fn times(mut self, times: f64) -> Self {
+    pub(super) fn scale_by(mut self, times: f64) -> Self {
         let of = |amount: u64| (amount as f64 * times).round() as u64;
         self.flops = of(self.flops);
         self.bytes_read = of(self.bytes_read);
@@ -100,13 +100,13 @@ impl Cost {
     /// Returns the number of launched operators: its own, and those of its bodies as often as they
     /// run.
     #[must_use]
-    pub fn launches(&self) -> u64 {
+    pub fn launch_count(&self) -> u64 {
         self.bodies.launches.saturating_add(1)
     }
 
     /// Returns the bytes that move to and from memory.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn traffic_bytes(&self) -> u64 {
         self.bytes_read.saturating_add(self.bytes_written)
     }
 }
@@ -126,7 +126,7 @@ fn dtype_of(inputs: &[Option<&Fact>], outputs: &[&Fact], bodies: Work) -> Option
 }
 
 /// Returns whether an operator touches only the elements that it moves.
-fn picks(proto: &NodeProto) -> bool {
+fn is_element_pick(proto: &NodeProto) -> bool {
     matches!(
         proto.op_type(),
         "Gather" | "GatherElements" | "GatherND" | "Slice" | "Split" | "CenterCropPad" | "Compress"
@@ -136,7 +136,7 @@ fn picks(proto: &NodeProto) -> bool {
 /// Returns the kind of work of an operator.
 #[must_use]
 pub fn class_of(proto: &NodeProto) -> OperatorClass {
-    OperatorSchema::of(proto.op_type()).class
+    OperatorSchema::for_operator(proto.op_type()).class
 }
 
 #[cfg(test)]

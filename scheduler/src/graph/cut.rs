@@ -10,7 +10,7 @@ use bytes::Bytes;
 use souk_memory::{ContentId, DType};
 use souk_onnx::{
     DataLocation, Dimension, GraphProto, ModelProto, StringStringEntryProto, TensorProto,
-    ValueInfoProto, encode, location,
+    ValueInfoProto, encode_model, external_location,
 };
 use thiserror::Error;
 
@@ -104,19 +104,20 @@ pub enum CutError {
 ///
 /// # Errors
 /// [`CutError`] if parts form a circle, or a value between parts cannot be sent.
-pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutError> {
+pub fn cut_graph(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutError> {
     if assignment.len() != graph.nodes().len() {
         return Err(CutError::Length {
             expected: graph.nodes().len(),
             found: assignment.len(),
         });
     }
-    let fixed = graph.fixed();
-    let crossings = crossings(graph, assignment, &fixed)?;
-    let order = order(graph, assignment, &crossings)?;
-    let stays = graph.stays(&fixed);
+    let fixed = graph.constant_only_nodes();
+    let crossings = crossing_values(graph, assignment, &fixed)?;
+    let order = order_parts(graph, assignment, &crossings)?;
+    let stays = graph.single_part_nodes(&fixed);
     let kinds = (&fixed[..], &stays[..]);
-    let build = |part: usize| Builder::new(graph, assignment, kinds, part).build(&crossings);
+    let build =
+        |part: usize| Builder::new(graph, assignment, kinds, part).build_subgraph(&crossings);
     Ok(order.into_iter().map(build).collect())
 }
 
@@ -124,18 +125,24 @@ pub fn cut(graph: &Graph, assignment: &[usize]) -> Result<Vec<Subgraph>, CutErro
 ///
 /// # Errors
 /// [`CutError::NotPortable`] if an input or output is not a tensor.
-pub fn whole(graph: &Graph) -> Result<Subgraph, CutError> {
-    let mut parts = cut(graph, &vec![0; graph.nodes().len()])?;
+pub fn whole_graph(graph: &Graph) -> Result<Subgraph, CutError> {
+    let mut parts = cut_graph(graph, &vec![0; graph.nodes().len()])?;
     match parts.pop() {
         Some(part) => Ok(part),
         // A graph without nodes still passes its constants and inputs on.
-        None => Ok(Builder::new(graph, &[], (&[], &[]), 0).build(&crossings(graph, &[], &[])?)),
+        None => Ok(
+            Builder::new(graph, &[], (&[], &[]), 0).build_subgraph(&crossing_values(
+                graph,
+                &[],
+                &[],
+            )?),
+        ),
     }
 }
 
 /// Returns every value that crosses the edge of a part. Values from constants alone never cross,
 /// because each part computes its own.
-fn crossings(
+fn crossing_values(
     graph: &Graph,
     assignment: &[usize],
     fixed: &[bool],
@@ -161,7 +168,7 @@ fn crossings(
         let boundary = Boundary {
             value: id,
             name: value.name.clone(),
-            dtype: portable(graph, value)?,
+            dtype: portable_type(graph, value)?,
             dims: value.fact.dims.clone(),
             from,
             to,
@@ -176,7 +183,7 @@ fn crossings(
 fn with_constants(graph: &Graph, mut nodes: BTreeSet<NodeId>, fixed: &[bool]) -> Vec<NodeId> {
     let mut open: Vec<NodeId> = nodes.iter().copied().collect();
     while let Some(node) = open.pop() {
-        for value in graph.node(node).reads() {
+        for value in graph.node(node).input_values() {
             let maker = graph.value(value).producer().filter(|it| fixed[it.0]);
             open.extend(maker.filter(|it| nodes.insert(*it)));
         }
@@ -184,7 +191,7 @@ fn with_constants(graph: &Graph, mut nodes: BTreeSet<NodeId>, fixed: &[bool]) ->
     nodes.into_iter().collect()
 }
 
-fn portable(graph: &Graph, value: &Value) -> Result<DType, CutError> {
+fn portable_type(graph: &Graph, value: &Value) -> Result<DType, CutError> {
     let dtype = value.dtype().filter(|_| value.is_portable());
     dtype.ok_or_else(|| CutError::NotPortable {
         value: value.name.clone(),
@@ -195,7 +202,7 @@ fn portable(graph: &Graph, value: &Value) -> Result<DType, CutError> {
 }
 
 /// Returns the parts in an order in which each follows those it reads from.
-fn order(
+fn order_parts(
     graph: &Graph,
     assignment: &[usize],
     crossings: &BTreeMap<ValueId, Boundary>,
@@ -213,13 +220,13 @@ fn order(
             successors[place(from)].extend(boundary.to.iter().map(|&to| place(to)));
         }
     }
-    let order = crate::graph::topological(&successors);
-    let order = order.map_err(|stuck| cycle(graph, crossings, &parts, &successors, stuck))?;
+    let order = crate::graph::topological_order(&successors);
+    let order = order.map_err(|stuck| cycle_error(graph, crossings, &parts, &successors, stuck))?;
     Ok(order.into_iter().map(|index| parts[index]).collect())
 }
 
 /// Names two parts on the circle that `stuck` is on or depends on.
-fn cycle(
+fn cycle_error(
     graph: &Graph,
     crossings: &BTreeMap<ValueId, Boundary>,
     parts: &[usize],
@@ -282,7 +289,7 @@ impl<'a> Builder<'a> {
         };
         let mut read: BTreeSet<ValueId> = nodes
             .iter()
-            .flat_map(|&node| graph.node(node).reads())
+            .flat_map(|&node| graph.node(node).input_values())
             .collect();
         if nodes.is_empty() {
             read.extend(graph.outputs());
@@ -295,15 +302,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn build(self, crossings: &BTreeMap<ValueId, Boundary>) -> Subgraph {
-        let inputs = self.inputs(crossings);
-        let outputs = self.outputs(crossings);
+    fn build_subgraph(self, crossings: &BTreeMap<ValueId, Boundary>) -> Subgraph {
+        let inputs = self.boundary_inputs(crossings);
+        let outputs = self.boundary_outputs(crossings);
         let after: BTreeSet<usize> = inputs.iter().filter_map(|input| input.from).collect();
-        let (proto, weights) = self.model(&inputs, &outputs);
-        let model = encode(&proto);
+        let (proto, weights) = self.build_model(&inputs, &outputs);
+        let model = encode_model(&proto);
         Subgraph {
             part: self.part,
-            id: ContentId::of(&model),
+            id: ContentId::for_content(&model),
             model,
             nodes: self.nodes,
             inputs,
@@ -314,7 +321,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Returns the inputs in the order of the job or the graph.
-    fn inputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
+    fn boundary_inputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
         let wanted = |boundary: &&Boundary| {
             self.read.contains(&boundary.value)
                 && boundary.from.is_none_or(|part| part != self.part)
@@ -322,7 +329,7 @@ impl<'a> Builder<'a> {
         crossings.values().filter(wanted).cloned().collect()
     }
 
-    fn outputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
+    fn boundary_outputs(&self, crossings: &BTreeMap<ValueId, Boundary>) -> Vec<Boundary> {
         let own = |boundary: &&Boundary| boundary.from == Some(self.part);
         let mut outputs: Vec<Boundary> = crossings
             .values()
@@ -336,7 +343,11 @@ impl<'a> Builder<'a> {
         outputs
     }
 
-    fn model(&self, inputs: &[Boundary], outputs: &[Boundary]) -> (ModelProto, Vec<WeightRef>) {
+    fn build_model(
+        &self,
+        inputs: &[Boundary],
+        outputs: &[Boundary],
+    ) -> (ModelProto, Vec<WeightRef>) {
         let graph = self.graph;
         let mut weights = Vec::new();
         let mut proto = GraphProto {
@@ -348,18 +359,20 @@ impl<'a> Builder<'a> {
                 .collect(),
             input: inputs
                 .iter()
-                .map(|input| info(graph, input.value))
+                .map(|input| value_info(graph, input.value))
                 .collect(),
             output: outputs
                 .iter()
-                .map(|output| info(graph, output.value))
+                .map(|output| value_info(graph, output.value))
                 .collect(),
             ..GraphProto::default()
         };
         for &id in &self.read {
             match &graph.value(id).source {
                 Source::Constant(weight) => {
-                    proto.initializer.push(initialiser(weight, &mut weights));
+                    proto
+                        .initializer
+                        .push(build_initialiser(weight, &mut weights));
                 }
                 Source::Input | Source::Node(_) => {}
             }
@@ -377,7 +390,7 @@ impl<'a> Builder<'a> {
 
 /// Returns the declaration of a value: the inferred one, or the model's own for a value that is not
 /// a tensor.
-fn info(graph: &Graph, id: ValueId) -> ValueInfoProto {
+fn value_info(graph: &Graph, id: ValueId) -> ValueInfoProto {
     let value = graph.value(id);
     let Some(elem) = value.fact.elem else {
         return value.stated.clone().unwrap_or_default();
@@ -386,15 +399,15 @@ fn info(graph: &Graph, id: ValueId) -> ValueInfoProto {
     let dims = dims.map(|dims| {
         let dimension = |dim: &Option<u64>| match dim.and_then(|extent| i64::try_from(extent).ok())
         {
-            Some(extent) => Dimension::fixed(extent),
+            Some(extent) => Dimension::new_fixed(extent),
             None => Dimension::default(),
         };
         dims.iter().map(dimension).collect()
     });
-    ValueInfoProto::tensor(value.name.clone(), elem as i32, dims)
+    ValueInfoProto::new_tensor(value.name.clone(), elem as i32, dims)
 }
 
-fn initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorProto {
+fn build_initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorProto {
     let mut tensor = weight.proto.clone();
     let Some(id) = weight.id else {
         // A type without a fixed width has its values inside the declaration.
@@ -453,7 +466,7 @@ pub fn inline_weights(
         return Ok(());
     };
     for tensor in &mut graph.initializer {
-        let Some(place) = location(tensor) else {
+        let Some(place) = external_location(tensor) else {
             continue;
         };
         let id = place
@@ -467,7 +480,7 @@ pub fn inline_weights(
             id,
             name: tensor.name().to_owned(),
             byte_length: tensor
-                .external("length")
+                .external_entry("length")
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0),
         })?;
@@ -490,7 +503,7 @@ pub fn weight_bytes(graph: &Graph) -> impl Iterator<Item = (ContentId, Bytes)> +
 }
 
 /// Returns every weight of `graph` that has a content id.
-pub fn weights(graph: &Graph) -> impl Iterator<Item = (ContentId, &Weight)> {
+pub fn content_weights(graph: &Graph) -> impl Iterator<Item = (ContentId, &Weight)> {
     let weights = graph.values().iter().filter_map(Value::weight);
     weights.filter_map(|weight| Some((weight.id?, weight)))
 }

@@ -10,12 +10,12 @@ use super::{Bindings, Graph};
 /// Returns the type and extents of each value of a model, if both follow from those of its inputs.
 /// Returns `None` if the model cannot be imported for these inputs.
 #[must_use]
-pub fn extents(
+pub fn value_extents(
     model: Bytes,
     inputs: &BTreeMap<String, Tensor>,
 ) -> Option<BTreeMap<String, (DType, Vec<usize>)>> {
     let bound = inputs.iter().fold(Bindings::new(), |bound, (name, input)| {
-        bound.input(name, input.dtype(), input.dims())
+        bound.with_input(name, input.dtype(), input.dims())
     });
     let graph = Graph::import(model, &bound).ok()?;
     let extent = |value: &super::Value| {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use souk_memory::{ContentId, DType};
-use souk_onnx::{TensorProto, location, raw_bytes};
+use souk_onnx::{TensorProto, external_location, raw_bytes};
 
 use super::{ImportError, Weight};
 
@@ -33,16 +33,16 @@ impl FilePart {
     pub fn read(&self) -> io::Result<Bytes> {
         let length = usize::try_from(self.length).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
-        self.open()?.read_exact(&mut bytes)?;
+        self.open_at_offset()?.read_exact(&mut bytes)?;
         Ok(bytes.into())
     }
 
     /// Returns the content id of the bytes.
     fn id(&self) -> io::Result<ContentId> {
-        ContentId::of_reader(self.open()?.take(self.length))
+        ContentId::of_reader(self.open_at_offset()?.take(self.length))
     }
 
-    fn open(&self) -> io::Result<File> {
+    fn open_at_offset(&self) -> io::Result<File> {
         let mut file = File::open(&self.path)?;
         file.seek(SeekFrom::Start(self.offset))?;
         Ok(file)
@@ -50,7 +50,10 @@ impl FilePart {
 }
 
 /// Reads the values of a constant, checks them and computes their content id.
-pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight, ImportError> {
+pub(super) fn read_weight(
+    proto: TensorProto,
+    files: &mut Files<'_>,
+) -> Result<Weight, ImportError> {
     let Ok(dtype) = DType::from_onnx_code(proto.data_type()) else {
         // Strings have no fixed width, so their values stay in the message.
         let byte_length = proto.string_data.iter().map(|text| text.len() as u64).sum();
@@ -65,11 +68,11 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
     let expected = expected_length(&proto, dtype)?;
     let large = expected >= Weight::EXTERNAL_BYTES_MIN;
     let (mut id, mut bytes, mut file) = (None, None, None);
-    match location(&proto) {
+    match external_location(&proto) {
         None => bytes = Some(raw_bytes(&proto)?),
         Some(place) => match place.strip_prefix(CONTENT_SCHEME) {
             Some(hex) => id = Some(content_id(&proto, hex)?),
-            None => file = Some(find(&proto, place, files)?),
+            None => file = Some(find_file_part(&proto, place, files)?),
         },
     }
     let found = bytes.as_ref().map(|bytes| bytes.len() as u64);
@@ -84,15 +87,22 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
     }
     let gone = |_| ImportError::ExternalMissing {
         name: proto.name().to_owned(),
-        location: location(&proto).unwrap_or_default().to_owned(),
+        location: external_location(&proto).unwrap_or_default().to_owned(),
     };
     match &file {
         Some(part) if large => id = Some(part.id().map_err(gone)?),
         Some(part) => bytes = Some(part.read().map_err(gone)?),
-        None => id = id.or_else(|| bytes.as_deref().filter(|_| large).map(ContentId::of)),
+        None => {
+            id = id.or_else(|| {
+                bytes
+                    .as_deref()
+                    .filter(|_| large)
+                    .map(ContentId::for_content)
+            })
+        }
     }
     Ok(Weight {
-        proto: declaration(proto),
+        proto: to_declaration(proto),
         id,
         file: file.filter(|_| bytes.is_none()),
         bytes,
@@ -101,7 +111,7 @@ pub(super) fn weight(proto: TensorProto, files: &mut Files<'_>) -> Result<Weight
 }
 
 /// Keeps only the name, type and extents, so that the values exist once.
-fn declaration(proto: TensorProto) -> TensorProto {
+fn to_declaration(proto: TensorProto) -> TensorProto {
     TensorProto {
         dims: proto.dims,
         data_type: proto.data_type,
@@ -130,7 +140,11 @@ fn content_id(proto: &TensorProto, hex: &str) -> Result<ContentId, ImportError> 
     })
 }
 
-fn find(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<FilePart, ImportError> {
+fn find_file_part(
+    proto: &TensorProto,
+    place: &str,
+    files: &mut Files<'_>,
+) -> Result<FilePart, ImportError> {
     let name = || proto.name().to_owned();
     let location = || place.to_owned();
     if !stays_inside(place) {
@@ -144,8 +158,8 @@ fn find(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<FileP
         name: name(),
         location: location(),
     })?;
-    let offset = number(proto, "offset")?.unwrap_or(0);
-    let count = number(proto, "length")?.unwrap_or(length.saturating_sub(offset));
+    let offset = parse_entry(proto, "offset")?.unwrap_or(0);
+    let count = parse_entry(proto, "length")?.unwrap_or(length.saturating_sub(offset));
     let end = offset.saturating_add(count);
     if offset > length || end > length {
         return Err(ImportError::ExternalRange {
@@ -163,8 +177,8 @@ fn find(proto: &TensorProto, place: &str, files: &mut Files<'_>) -> Result<FileP
     })
 }
 
-fn number(proto: &TensorProto, key: &'static str) -> Result<Option<u64>, ImportError> {
-    let Some(text) = proto.external(key) else {
+fn parse_entry(proto: &TensorProto, key: &'static str) -> Result<Option<u64>, ImportError> {
+    let Some(text) = proto.external_entry(key) else {
         return Ok(None);
     };
     let parsed = text.trim().parse().map(Some);

@@ -11,21 +11,24 @@ const DRAWS: [&str; 4] = ["Random", "Bernoulli", "Multinomial", "Dropout"];
 impl Graph {
     /// Returns for each node whether it reads constants only.
     #[must_use]
-    pub fn fixed(&self) -> Vec<bool> {
+    pub fn constant_only_nodes(&self) -> Vec<bool> {
         let mut fixed = vec![false; self.nodes().len()];
         for (index, node) in self.nodes().iter().enumerate() {
             let operator = node.proto.op_type();
             let may_draw = DRAWS.iter().any(|name| operator.starts_with(name))
                 || node.proto.subgraphs().next().is_some();
-            fixed[index] = !may_draw && node.reads().all(|id| self.value(id).is_known(&fixed));
+            fixed[index] = !may_draw
+                && node
+                    .input_values()
+                    .all(|id| self.value(id).is_known(&fixed));
         }
         fixed
     }
 
     /// Returns for each node whether it is only in its assigned part. Nodes that read constants
     /// only are in every part that needs them, unless they produce an output of the job.
-    pub(crate) fn stays(&self, fixed: &[bool]) -> Vec<bool> {
-        let wanted = |node: &Node| node.makes().any(|id| self.outputs().contains(&id));
+    pub(crate) fn single_part_nodes(&self, fixed: &[bool]) -> Vec<bool> {
+        let wanted = |node: &Node| node.output_values().any(|id| self.outputs().contains(&id));
         let nodes = self.nodes().iter().zip(fixed);
         nodes.map(|(node, fixed)| !fixed || wanted(node)).collect()
     }
@@ -37,7 +40,7 @@ impl Graph {
         let mut open: Vec<NodeId> = value.readers.clone();
         while let Some(node) = open.pop() {
             if readers.insert(node.0) && !stays[node.0] {
-                let made = self.node(node).makes();
+                let made = self.node(node).output_values();
                 open.extend(made.flat_map(|id| &self.value(id).readers));
             }
         }

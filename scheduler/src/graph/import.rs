@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use souk_onnx::budget::Usage;
-use souk_onnx::expansion::{Meanings, expand};
-use souk_onnx::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, decode};
+use souk_onnx::expansion::{Meanings, expand_model};
+use souk_onnx::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, decode_model};
 
-use super::bind::{Binder, describe};
+use super::bind::{Binder, describe_declaration};
 use super::captures::captured_names;
 use super::cost::Cost;
-use super::external::{Files, weight};
-use super::order::topological;
-use super::shape::{Fact, InnerWork, Scope, Steps, bodies_work, constant_fact, infer};
+use super::external::{Files, read_weight};
+use super::order::topological_order;
+use super::shape::{Fact, InnerWork, Scope, Steps, bodies_work, constant_fact, infer_outputs};
 use super::{Bindings, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline};
 
 /// Oldest standard operator set that the operator rules cover.
@@ -39,7 +39,7 @@ impl Graph {
         bindings: &Bindings,
         files: &mut Files<'_>,
     ) -> Result<Self, ImportError> {
-        Self::import_model(decode(model)?, bindings, files)
+        Self::import_model(decode_model(model)?, bindings, files)
     }
 
     /// Returns the type and shape of each input as text for people. Open extents appear by name.
@@ -47,9 +47,9 @@ impl Graph {
     /// # Errors
     /// [`ImportError::Decode`] if the bytes are not an ONNX model.
     pub fn declared_inputs(model: Bytes) -> Result<BTreeMap<String, String>, ImportError> {
-        let graph = decode(model)?.graph.unwrap_or_default();
+        let graph = decode_model(model)?.graph.unwrap_or_default();
         let inputs = graph.input.iter();
-        let declared = inputs.map(|input| (input.name().to_owned(), describe(input)));
+        let declared = inputs.map(|input| (input.name().to_owned(), describe_declaration(input)));
         Ok(declared.collect())
     }
 
@@ -58,10 +58,10 @@ impl Graph {
     ///
     /// # Errors
     /// [`ImportError`] if the model is invalid.
-    pub fn meanings(model: Bytes) -> Result<Meanings, ImportError> {
-        let mut model = decode(model)?;
-        inline::functions(&mut model)?;
-        Ok(expand(&mut model)?)
+    pub fn read_meanings(model: Bytes) -> Result<Meanings, ImportError> {
+        let mut model = decode_model(model)?;
+        inline::inline_functions(&mut model)?;
+        Ok(expand_model(&mut model)?)
     }
 
     fn import_model(
@@ -73,20 +73,23 @@ impl Graph {
             let oldest = OPSET_MIN;
             return Err(ImportError::Opset { found, oldest });
         }
-        inline::functions(&mut model)?;
-        let preparation = expand(&mut model)?.preparation;
-        if preparation.makes().any(|made| bindings.lacks(made)) {
-            let inputs = preparation.reads().cloned().collect();
+        inline::inline_functions(&mut model)?;
+        let preparation = expand_model(&mut model)?.preparation;
+        if preparation
+            .produced_values()
+            .any(|made| bindings.is_input_missing(made))
+        {
+            let inputs = preparation.required_inputs().cloned().collect();
             return Err(ImportError::Unprepared { inputs });
         }
         let graph = model.graph.take().unwrap_or_default();
         // A few nodes can expand to many.
-        Usage::of_graph(&graph).checked()?;
+        Usage::of_graph(&graph).check_limits()?;
         let mut draft = Draft::new(graph, bindings, files)?;
-        draft.order()?;
-        draft.bind(bindings)?;
-        draft.infer(model.opset("").unwrap_or(OPSET_MIN))?;
-        let mut graph = draft.finish();
+        draft.sort_nodes()?;
+        draft.bind_inputs(bindings)?;
+        draft.infer_outputs(model.opset("").unwrap_or(OPSET_MIN))?;
+        let mut graph = draft.into_graph();
         graph.ir_version = model.ir_version();
         graph.opsets = model.opset_import;
         Ok(graph)
@@ -126,12 +129,12 @@ impl Draft {
         };
         // Before IR version 4 every initialiser is also an input; in later versions, an initialiser
         // that is also an input is a default. In both cases the job can bind its own value.
-        let given = |name: &str| bindings.has(name);
+        let given = |name: &str| bindings.has_input(name);
         let defaults: BTreeSet<&str> = graph.initializer.iter().map(TensorProto::name).collect();
         draft.add_inputs(&graph, |name| !defaults.contains(name) || given(name))?;
         draft.add_constants(&graph, files, given)?;
         draft.add_nodes(graph.node, files)?;
-        draft.resolve(&graph.output)?;
+        draft.resolve_values(&graph.output)?;
         draft.attach_types(&graph.value_info, &graph.output);
         Ok(draft)
     }
@@ -189,7 +192,7 @@ impl Draft {
 
     fn add_dense(&mut self, tensor: TensorProto, files: &mut Files<'_>) -> Result<(), ImportError> {
         let name = tensor.name().to_owned();
-        let constant = weight(tensor, files)?;
+        let constant = read_weight(tensor, files)?;
         let fact = constant_fact(&constant);
         self.add(&name, Source::Constant(Box::new(constant)), fact)?;
         Ok(())
@@ -206,7 +209,7 @@ impl Draft {
                 self.add_dense(tensor, files)?;
                 continue;
             }
-            proto.name = Some(names.unique(&proto));
+            proto.name = Some(names.unique_name(&proto));
             let id = NodeId(self.nodes.len());
             let made = proto.output.clone();
             self.nodes.push(Node {
@@ -225,7 +228,7 @@ impl Draft {
         Ok(())
     }
 
-    fn resolve(&mut self, outputs: &[ValueInfoProto]) -> Result<(), ImportError> {
+    fn resolve_values(&mut self, outputs: &[ValueInfoProto]) -> Result<(), ImportError> {
         for node in &mut self.nodes {
             let find = |name: &str| {
                 let found = self.by_name.get(name).copied();
@@ -263,18 +266,18 @@ impl Draft {
     }
 
     /// Sorts the nodes in topological order and renumbers them.
-    fn order(&mut self) -> Result<(), ImportError> {
+    fn sort_nodes(&mut self) -> Result<(), ImportError> {
         let mut successors = vec![Vec::new(); self.nodes.len()];
         for (index, node) in self.nodes.iter().enumerate() {
-            for value in node.reads() {
+            for value in node.input_values() {
                 if let Some(producer) = self.values[value.0].producer() {
                     successors[producer.0].push(index);
                 }
             }
         }
-        let order = topological(&successors).map_err(|node| ImportError::Cycle {
+        let order = topological_order(&successors).map_err(|node| ImportError::Cycle {
             node: self.nodes[node].name().to_owned(),
-            operator: self.nodes[node].operator(),
+            operator: self.nodes[node].operator_name(),
         })?;
         let mut slots: Vec<_> = std::mem::take(&mut self.nodes)
             .into_iter()
@@ -292,9 +295,12 @@ impl Draft {
         Ok(())
     }
 
-    fn bind(&mut self, bindings: &Bindings) -> Result<(), ImportError> {
+    fn bind_inputs(&mut self, bindings: &Bindings) -> Result<(), ImportError> {
         let known: BTreeSet<&str> = self.declared.iter().map(ValueInfoProto::name).collect();
-        if let Some(unknown) = bindings.names().find(|name| !known.contains(name.as_str())) {
+        if let Some(unknown) = bindings
+            .input_names()
+            .find(|name| !known.contains(name.as_str()))
+        {
             return Err(ImportError::UnknownInput {
                 name: unknown.clone(),
                 known: self
@@ -306,10 +312,10 @@ impl Draft {
         }
         let mut binder = Binder::new(bindings);
         for declared in &self.declared {
-            binder.check(declared)?;
+            binder.check_input(declared)?;
         }
         for (id, declared) in self.inputs.iter().zip(&self.declared) {
-            self.values[id.0].fact = binder.fact(declared);
+            self.values[id.0].fact = binder.input_fact(declared);
         }
         for value in self
             .values
@@ -317,7 +323,7 @@ impl Draft {
             .filter(|value| value.producer().is_some())
         {
             if let Some(stated) = &value.stated {
-                value.fact = binder.stated(stated);
+                value.fact = binder.declared_fact(stated);
             }
         }
         Ok(())
@@ -325,7 +331,7 @@ impl Draft {
 
     /// Infers the types and extents of all node outputs. The model's own declarations fill the
     /// gaps.
-    fn infer(&mut self, opset: i64) -> Result<(), ImportError> {
+    fn infer_outputs(&mut self, opset: i64) -> Result<(), ImportError> {
         let outputs: BTreeSet<ValueId> = self.outputs.iter().copied().collect();
         let steps = Steps::default();
         for index in 0..self.nodes.len() {
@@ -338,15 +344,16 @@ impl Draft {
             let captured = node.captures.iter().map(|id| &self.values[id.0]);
             let outer = captured.map(|value| (value.name.clone(), value.fact.clone()));
             let outer = Scope::new(outer.collect(), &steps);
-            let facts =
-                infer(&node.proto, opset, &inputs, &outer).map_err(|fault| ImportError::Shape {
+            let facts = infer_outputs(&node.proto, opset, &inputs, &outer).map_err(|fault| {
+                ImportError::Shape {
                     node: node.name().to_owned(),
-                    operator: node.operator(),
+                    operator: node.operator_name(),
                     fault,
-                })?;
+                }
+            })?;
             self.bodies
                 .push(bodies_work(&node.proto, opset, &inputs, &outer));
-            steps.check()?;
+            steps.check_limit()?;
             let made: Vec<_> = node.outputs.iter().copied().zip(facts).collect();
             for (id, fact) in made {
                 let Some(id) = id else { continue };
@@ -354,15 +361,15 @@ impl Draft {
                 let stated = std::mem::take(&mut value.fact);
                 value.fact = fact.filled_by(stated);
             }
-            self.fold(index, &outputs);
+            self.fold_constants(index, &outputs);
         }
         Ok(())
     }
 
     /// Turns a node's outputs into constants if all of them are known and none is an output of the
     /// model.
-    fn fold(&mut self, index: usize, outputs: &BTreeSet<ValueId>) {
-        let made: Vec<ValueId> = self.nodes[index].makes().collect();
+    fn fold_constants(&mut self, index: usize, outputs: &BTreeSet<ValueId>) {
+        let made: Vec<ValueId> = self.nodes[index].output_values().collect();
         if made.iter().any(|id| outputs.contains(id)) {
             return;
         }
@@ -376,8 +383,8 @@ impl Draft {
     }
 
     /// Keeps the nodes that the outputs need, renumbers them and computes costs.
-    fn finish(self) -> Graph {
-        let (live_nodes, live_values) = self.live();
+    fn into_graph(self) -> Graph {
+        let (live_nodes, live_values) = self.find_live();
         let mut numbers = vec![ValueId(usize::MAX); self.values.len()];
         let mut values = Vec::new();
         for (old, value) in self.values.into_iter().enumerate() {
@@ -397,16 +404,16 @@ impl Draft {
                     .filter(|id| live_values[id.0])
                     .map(|id| numbers[id.0]);
             }
-            for id in node.makes() {
+            for id in node.output_values() {
                 values[id.0].source = Source::Node(NodeId(nodes.len()));
             }
-            for id in node.reads() {
+            for id in node.input_values() {
                 let readers: &mut Vec<NodeId> = &mut values[id.0].readers;
                 if readers.last() != Some(&NodeId(nodes.len())) {
                     readers.push(NodeId(nodes.len()));
                 }
             }
-            node.cost = Cost::of(&node, &values, bodies);
+            node.cost = Cost::for_node(&node, &values, bodies);
             nodes.push(node);
         }
         Graph {
@@ -423,7 +430,7 @@ impl Draft {
         }
     }
 
-    fn live(&self) -> (Vec<bool>, Vec<bool>) {
+    fn find_live(&self) -> (Vec<bool>, Vec<bool>) {
         let mut nodes = vec![false; self.nodes.len()];
         let mut values = vec![false; self.values.len()];
         for id in self.outputs.iter().chain(&self.inputs) {
@@ -431,10 +438,10 @@ impl Draft {
         }
         for (index, node) in self.nodes.iter().enumerate().rev() {
             let produced = |id: &ValueId| self.values[id.0].producer() == Some(NodeId(index));
-            if node.makes().any(|id| values[id.0] && produced(&id)) {
+            if node.output_values().any(|id| values[id.0] && produced(&id)) {
                 nodes[index] = true;
-                node.makes().for_each(|id| values[id.0] = true);
-                node.reads().for_each(|id| values[id.0] = true);
+                node.output_values().for_each(|id| values[id.0] = true);
+                node.input_values().for_each(|id| values[id.0] = true);
             }
         }
         (nodes, values)
@@ -451,7 +458,7 @@ struct NodeNames {
 
 impl NodeNames {
     /// Returns the node's own name, or its operator with a number, made unique.
-    fn unique(&mut self, proto: &NodeProto) -> String {
+    fn unique_name(&mut self, proto: &NodeProto) -> String {
         let own = proto.name();
         if !own.is_empty() && self.taken.insert(own.to_owned()) {
             return own.to_owned();

@@ -38,23 +38,25 @@ impl Graph {
     /// [`ImportError::InputIndex`]: the first that is not.
     pub fn check_indices(&self, inputs: &BTreeMap<String, Tensor>) -> Result<(), ImportError> {
         for (name, tensor) in inputs {
-            let (Some(value), Some(range)) = (self.find_value(name), IndexRange::of(tensor)) else {
+            let (Some(value), Some(range)) =
+                (self.find_value(name), IndexRange::from_tensor(tensor))
+            else {
                 continue;
             };
             if !self.inputs().contains(&value) {
                 continue;
             }
-            for node in self.takers(value) {
+            for node in self.index_takers(value) {
                 let Some(extent) = self.extent_taken_by(node.0, node.1) else {
                     continue;
                 };
-                if let Some(index) = range.beyond(extent) {
+                if let Some(index) = range.index_beyond(extent) {
                     return Err(ImportError::InputIndex {
                         input: name.clone(),
                         index,
                         extent,
                         node: node.0.name().to_owned(),
-                        operator: node.0.operator(),
+                        operator: node.0.operator_name(),
                     });
                 }
             }
@@ -63,7 +65,7 @@ impl Graph {
     }
 
     /// The nodes that a value reaches as it is, each with the place of the input where it does.
-    fn takers(&self, value: ValueId) -> Vec<(&Node, usize)> {
+    fn index_takers(&self, value: ValueId) -> Vec<(&Node, usize)> {
         let (mut seen, mut open) = (BTreeSet::from([value]), vec![value]);
         let mut takers = Vec::new();
         while let Some(value) = open.pop() {
@@ -72,7 +74,7 @@ impl Graph {
                 let places = (0..).zip(&node.inputs).filter(|(_, it)| place(it));
                 takers.extend(places.map(|(place, _): (usize, _)| (node, place)));
                 let moved = node.outputs.iter().flatten().copied();
-                let moved = moved.filter(|made| self.moves(node, value, *made));
+                let moved = moved.filter(|made| self.is_plain_move(node, value, *made));
                 open.extend(moved.filter(|made| seen.insert(*made)));
             }
         }
@@ -80,7 +82,7 @@ impl Graph {
     }
 
     /// Whether a node gives all elements of a value as they are in another.
-    fn moves(&self, node: &Node, value: ValueId, made: ValueId) -> bool {
+    fn is_plain_move(&self, node: &Node, value: ValueId, made: ValueId) -> bool {
         let is_first = node.inputs.first() == Some(&Some(value));
         let is_concat = node.proto.op_type() == "Concat";
         let is_wide = matches!(
@@ -98,16 +100,16 @@ impl Graph {
     fn extent_taken_by(&self, node: &Node, place: usize) -> Option<u64> {
         let takes = |it: &&(&str, usize, usize)| it.0 == node.proto.op_type() && it.2 == place;
         let (_, of, _) = TAKES.iter().find(takes).filter(|_| is_standard(node))?;
-        let dims = self.fact(node.inputs.get(*of)?)?.dims.as_ref()?;
+        let dims = self.value_fact(node.inputs.get(*of)?)?.dims.as_ref()?;
         let rank = i64::try_from(dims.len()).ok()?;
         let axis = node.proto.int("axis").unwrap_or(0);
         let axis = if axis < 0 { axis + rank } else { axis };
-        let made = self.fact(node.outputs.first()?)?.count()?;
+        let made = self.value_fact(node.outputs.first()?)?.element_count()?;
         let extent = (*dims.get(usize::try_from(axis).ok()?)?)?;
         (made > 0).then_some(extent)
     }
 
-    fn fact(&self, value: &Option<ValueId>) -> Option<&Fact> {
+    fn value_fact(&self, value: &Option<ValueId>) -> Option<&Fact> {
         value.map(|id| &self.value(id).fact)
     }
 }
@@ -124,7 +126,7 @@ struct IndexRange {
 
 impl IndexRange {
     /// Of integers that the narrower type holds too: a cast changes others.
-    fn of(tensor: &Tensor) -> Option<IndexRange> {
+    fn from_tensor(tensor: &Tensor) -> Option<IndexRange> {
         let values: Vec<i64> = match tensor.dtype() {
             DType::I64 => tensor.to_vec::<i64>().ok()?,
             DType::I32 => tensor
@@ -141,7 +143,7 @@ impl IndexRange {
     }
 
     /// An index beyond an extent: from its end, counted backwards, to its last.
-    fn beyond(&self, extent: u64) -> Option<i64> {
+    fn index_beyond(&self, extent: u64) -> Option<i64> {
         let extent = i64::try_from(extent).ok()?;
         match () {
             () if self.most >= extent => Some(self.most),
@@ -154,7 +156,7 @@ impl IndexRange {
 #[cfg(test)]
 mod tests {
     use souk_onnx::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-    use souk_onnx::{ValueInfoProto, encode};
+    use souk_onnx::{ValueInfoProto, encode_model};
 
     use super::*;
     use crate::graph::Bindings;
@@ -166,7 +168,7 @@ mod tests {
         let mut nodes = Vec::new();
         let mut last = "ids".to_owned();
         for name in between {
-            let mut node = NodeProto::of(name, &[&last], &format!("{last}_"));
+            let mut node = NodeProto::for_operator(name, &[&last], &format!("{last}_"));
             if *name == "Cast" {
                 node = node.with("to", i64::from(DType::I32.onnx_code()));
             }
@@ -176,9 +178,9 @@ mod tests {
             nodes.push(node);
             last.push('_');
         }
-        nodes.push(NodeProto::of("Gather", &["rows", &last], "y").with("axis", axis));
+        nodes.push(NodeProto::for_operator("Gather", &["rows", &last], "y").with("axis", axis));
         let declared =
-            |name: &str, dtype: DType| ValueInfoProto::tensor(name, dtype.onnx_code(), None);
+            |name: &str, dtype: DType| ValueInfoProto::new_tensor(name, dtype.onnx_code(), None);
         let model = ModelProto {
             ir_version: Some(10),
             opset_import: vec![OperatorSetIdProto {
@@ -193,12 +195,10 @@ mod tests {
             }),
             ..ModelProto::default()
         };
-        let bindings = Bindings::new().input("ids", DType::I64, ids.dims()).input(
-            "rows",
-            DType::F32,
-            rows.dims(),
-        );
-        let graph = Graph::import(encode(&model), &bindings).unwrap();
+        let bindings = Bindings::new()
+            .with_input("ids", DType::I64, ids.dims())
+            .with_input("rows", DType::F32, rows.dims());
+        let graph = Graph::import(encode_model(&model), &bindings).unwrap();
         let inputs = BTreeMap::from([("ids".to_owned(), ids), ("rows".to_owned(), rows)]);
         graph.check_indices(&inputs)
     }

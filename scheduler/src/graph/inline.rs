@@ -50,16 +50,16 @@ pub enum FunctionError {
 /// # Errors
 /// [`FunctionError`] if functions expand to too much, call themselves, or have incompatible
 /// versions.
-pub(super) fn functions(model: &mut ModelProto) -> Result<(), FunctionError> {
-    let mut library = Library::of(std::mem::take(&mut model.functions));
+pub(super) fn inline_functions(model: &mut ModelProto) -> Result<(), FunctionError> {
+    let mut library = Library::from_functions(std::mem::take(&mut model.functions));
     let Some(mut graph) = model.graph.take() else {
         return Ok(());
     };
     if !library.functions.is_empty() {
-        let within = library.count(&graph.node, Usage::of_graph(&graph), 0)?;
-        within.check("the graph")?;
-        library.align(model, &mut graph)?;
-        library.inline(&mut graph);
+        let within = library.count_nodes(&graph.node, Usage::of_graph(&graph), 0)?;
+        within.check_limits("the graph")?;
+        library.align_opsets(model, &mut graph)?;
+        library.inline_calls(&mut graph);
     }
     model.graph = Some(graph);
     Ok(())
@@ -94,8 +94,8 @@ struct Extent {
 }
 
 impl Extent {
-    fn check(self, function: &str) -> Result<Self, FunctionError> {
-        self.usage.checked()?;
+    fn check_limits(self, function: &str) -> Result<Self, FunctionError> {
+        self.usage.check_limits()?;
         if self.calls.max(self.bodies) > DEPTH_MAX {
             let function = function.to_owned();
             return Err(FunctionError::Recursion { function });
@@ -105,7 +105,7 @@ impl Extent {
 }
 
 impl Library {
-    fn of(functions: Vec<FunctionProto>) -> Self {
+    fn from_functions(functions: Vec<FunctionProto>) -> Self {
         let mut places = BTreeMap::new();
         for (place, function) in functions.iter().enumerate() {
             let [domain, name] = [function.domain(), function.name()].map(str::to_owned);
@@ -120,7 +120,7 @@ impl Library {
         }
     }
 
-    fn find(&self, node: &NodeProto) -> Option<usize> {
+    fn find_function(&self, node: &NodeProto) -> Option<usize> {
         let [domain, name] = [node.domain(), node.op_type()].map(str::to_owned);
         let key = (domain, name, node.overload().to_owned());
         self.places.get(&key).copied()
@@ -128,12 +128,12 @@ impl Library {
 
     /// Returns one entry for each call by nodes and their bodies, with the number of bodies around
     /// the call, and the depth of the deepest body.
-    fn calls(&self, nodes: &[NodeProto], around: usize) -> (Vec<(usize, usize)>, usize) {
+    fn find_calls(&self, nodes: &[NodeProto], around: usize) -> (Vec<(usize, usize)>, usize) {
         let (mut called, mut bodies) = (Vec::new(), around);
         for node in nodes {
-            called.extend(self.find(node).map(|function| (function, around)));
+            called.extend(self.find_function(node).map(|function| (function, around)));
             for body in node.subgraphs() {
-                let (within, deepest) = self.calls(&body.node, around + 1);
+                let (within, deepest) = self.find_calls(&body.node, around + 1);
                 called.extend(within);
                 bodies = bodies.max(deepest);
             }
@@ -143,13 +143,13 @@ impl Library {
 
     /// Returns the total of nodes with their calls. `own` is the nodes' own usage, `depth` the
     /// number of enclosing calls.
-    fn count(
+    fn count_nodes(
         &mut self,
         nodes: &[NodeProto],
         own: Usage,
         depth: usize,
     ) -> Result<Extent, FunctionError> {
-        let (called, bodies) = self.calls(nodes, 0);
+        let (called, bodies) = self.find_calls(nodes, 0);
         let mut extent = Extent {
             usage: own,
             calls: 0,
@@ -158,7 +158,7 @@ impl Library {
         for (function, around) in called {
             let within = self.count_function(function, depth)?;
             extent = Extent {
-                usage: extent.usage.with(within.usage).checked()?,
+                usage: extent.usage.with(within.usage).check_limits()?,
                 calls: extent.calls.max(within.calls + 1),
                 bodies: extent.bodies.max(around + within.bodies),
             };
@@ -176,15 +176,15 @@ impl Library {
         }
         let own = Usage::of_function(&self.functions[place])?;
         let nodes = std::mem::take(&mut self.functions[place].node);
-        let extent = self.count(&nodes, own, depth + 1);
+        let extent = self.count_nodes(&nodes, own, depth + 1);
         self.functions[place].node = nodes;
-        let extent = extent?.check(&name)?;
+        let extent = extent?.check_limits(&name)?;
         self.counted[place] = CountState::Is(extent);
         Ok(extent)
     }
 
     /// Returns the functions that have calls.
-    fn used(&self) -> impl Iterator<Item = usize> + use<> {
+    fn called_functions(&self) -> impl Iterator<Item = usize> + use<> {
         let counted = self.counted.iter().enumerate();
         let used = counted.filter(|(_, it)| matches!(it, CountState::Is(_)));
         let used: Vec<usize> = used.map(|(place, _)| place).collect();
@@ -192,24 +192,26 @@ impl Library {
     }
 
     /// Upgrades the graph and all called functions to the newest of their operator sets.
-    fn align(
+    fn align_opsets(
         &mut self,
         model: &mut ModelProto,
         graph: &mut GraphProto,
     ) -> Result<(), FunctionError> {
-        let versions = self.used().filter_map(|it| standard(&self.functions[it]));
+        let versions = self
+            .called_functions()
+            .filter_map(|it| standard_opset(&self.functions[it]));
         let own = model.opset("");
         let Some(to) = versions.chain(own).max() else {
             return Ok(());
         };
         let refused = |from| move |operator| FunctionError::Version { operator, from, to };
         if let Some(from) = own {
-            upgrade::nodes(&mut graph.node, from, to).map_err(refused(from))?;
+            upgrade::upgrade_nodes(&mut graph.node, from, to).map_err(refused(from))?;
         }
-        for place in self.used() {
+        for place in self.called_functions() {
             let function = &mut self.functions[place];
-            let from = standard(function).unwrap_or(to);
-            upgrade::nodes(&mut function.node, from, to).map_err(refused(from))?;
+            let from = standard_opset(function).unwrap_or(to);
+            upgrade::upgrade_nodes(&mut function.node, from, to).map_err(refused(from))?;
             for set in &function.opset_import {
                 if model.opset(set.domain()).is_none() {
                     model.opset_import.push(set.clone());
@@ -225,13 +227,13 @@ impl Library {
         Ok(())
     }
 
-    fn inline(&mut self, graph: &mut GraphProto) {
+    fn inline_calls(&mut self, graph: &mut GraphProto) {
         let nodes = std::mem::take(&mut graph.node);
         let mut written = Vec::with_capacity(nodes.len());
         for mut node in nodes {
             for attribute in &mut node.attribute {
                 let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-                bodies.for_each(|body| self.inline(body));
+                bodies.for_each(|body| self.inline_calls(body));
             }
             self.write(node, &mut written);
         }
@@ -240,23 +242,23 @@ impl Library {
 
     /// Writes a node, or its expansion, after its own bodies.
     fn write(&mut self, node: NodeProto, written: &mut Vec<NodeProto>) {
-        let Some(place) = self.find(&node) else {
+        let Some(place) = self.find_function(&node) else {
             written.push(node);
             return;
         };
         let prefix = format!("{}.{}", node.op_type(), self.replaced);
         self.replaced += 1;
         let mut body = GraphProto {
-            node: expand(&self.functions[place], &node, prefix),
+            node: expand_call(&self.functions[place], &node, prefix),
             ..GraphProto::default()
         };
-        self.inline(&mut body);
+        self.inline_calls(&mut body);
         written.extend(body.node);
     }
 }
 
 /// Returns a function's version of the standard operator set.
-fn standard(function: &FunctionProto) -> Option<i64> {
+fn standard_opset(function: &FunctionProto) -> Option<i64> {
     let mut sets = function.opset_import.iter();
     let set = sets.find(|set| matches!(set.domain(), "" | "ai.onnx"))?;
     Some(set.version())
@@ -264,7 +266,7 @@ fn standard(function: &FunctionProto) -> Option<i64> {
 
 /// Returns the nodes of `function` under names that begin with `prefix`, with its formal names
 /// replaced by those of `call`.
-fn expand(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<NodeProto> {
+fn expand_call(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<NodeProto> {
     let mut names: BTreeMap<&str, String> = BTreeMap::new();
     for (place, formal) in function.input.iter().enumerate() {
         names.insert(formal, call.input.get(place).cloned().unwrap_or_default());
@@ -274,14 +276,14 @@ fn expand(function: &FunctionProto, call: &NodeProto, prefix: String) -> Vec<Nod
     for (formal, actual) in function.output.iter().zip(&call.output) {
         match names.get(formal.as_str()) {
             _ if actual.is_empty() => {}
-            Some(same) => through.push(NodeProto::of("Identity", &[same], actual)),
+            Some(same) => through.push(NodeProto::for_operator("Identity", &[same], actual)),
             None => drop(names.insert(formal, actual.clone())),
         }
     }
     let rename = Rename { names, prefix };
     let nodes = function.node.iter().map(|node| {
-        let mut node = rename.node(node);
-        node.attribute = attributes(&node.attribute, function, call);
+        let mut node = rename.rename_node(node);
+        node.attribute = resolve_attributes(&node.attribute, function, call);
         node
     });
     nodes.chain(through).collect()
@@ -302,7 +304,7 @@ impl Rename<'_> {
         }
     }
 
-    fn node(&self, node: &NodeProto) -> NodeProto {
+    fn rename_node(&self, node: &NodeProto) -> NodeProto {
         let mut renamed = node.clone();
         renamed
             .input
@@ -314,25 +316,29 @@ impl Rename<'_> {
             .for_each(|name| *name = self.value(name));
         renamed.name = Some(format!("{}/{}", self.prefix, node.name()));
         for attribute in &mut renamed.attribute {
-            attribute.g = attribute.g.as_ref().map(|body| self.graph(body));
+            attribute.g = attribute.g.as_ref().map(|body| self.rename_graph(body));
             attribute.graphs = attribute
                 .graphs
                 .iter()
-                .map(|body| self.graph(body))
+                .map(|body| self.rename_graph(body))
                 .collect();
         }
         renamed
     }
 
     /// Renames a body within the body, which reads the names around it.
-    fn graph(&self, body: &GraphProto) -> GraphProto {
+    fn rename_graph(&self, body: &GraphProto) -> GraphProto {
         let mut renamed = body.clone();
         let put = |name: &mut Option<String>| {
             if let Some(name) = name {
                 *name = self.value(name);
             }
         };
-        renamed.node = body.node.iter().map(|node| self.node(node)).collect();
+        renamed.node = body
+            .node
+            .iter()
+            .map(|node| self.rename_node(node))
+            .collect();
         renamed
             .input
             .iter_mut()
@@ -355,7 +361,7 @@ impl Rename<'_> {
 
 /// Returns the attributes of a node in the body, with references to the function's attributes
 /// resolved: to the call's value, else to the function's default, else to none.
-fn attributes(
+fn resolve_attributes(
     attributes: &[AttributeProto],
     function: &FunctionProto,
     call: &NodeProto,
@@ -364,7 +370,7 @@ fn attributes(
         let mut resolved = attribute.clone();
         for body in resolved.g.iter_mut().chain(&mut resolved.graphs) {
             for node in &mut body.node {
-                node.attribute = self::attributes(&node.attribute, function, call);
+                node.attribute = resolve_attributes(&node.attribute, function, call);
             }
         }
         let wanted = attribute.ref_attr_name();
@@ -439,7 +445,7 @@ mod tests {
     #[test]
     fn calls_become_bodies_with_names_of_their_own() {
         let mut model = model(18);
-        functions(&mut model).unwrap();
+        inline_functions(&mut model).unwrap();
         let nodes = &model.graph.as_ref().unwrap().node;
         let ends: Vec<_> = nodes
             .iter()
@@ -458,7 +464,7 @@ mod tests {
     fn a_function_of_another_version_is_written_in_the_newer_of_both() {
         for version in [17, 19] {
             let mut model = model(version);
-            functions(&mut model).unwrap();
+            inline_functions(&mut model).unwrap();
             assert_eq!(model.opset(""), Some(version.max(18)));
             assert_eq!(model.graph.unwrap().node.len(), 4);
         }
@@ -474,7 +480,7 @@ mod tests {
             from: 11,
             to: 18,
         };
-        assert_eq!(functions(&mut model), Err(refusal));
+        assert_eq!(inline_functions(&mut model), Err(refusal));
     }
 
     #[test]
@@ -498,7 +504,7 @@ mod tests {
             ..AttributeProto::default()
         });
         model.graph.as_mut().unwrap().node = vec![choice];
-        functions(&mut model).unwrap();
+        inline_functions(&mut model).unwrap();
         let graph = model.graph.unwrap();
         let body = graph.node[0].subgraphs().next().unwrap();
         let operators: Vec<&str> = body.node.iter().map(NodeProto::op_type).collect();
@@ -513,7 +519,7 @@ mod tests {
         model.functions[0].output.insert(0, "a".into());
         let call = node("Twice", "mine", &["x"], &["same", "y"]);
         model.graph.as_mut().unwrap().node = vec![call];
-        functions(&mut model).unwrap();
+        inline_functions(&mut model).unwrap();
         let nodes = model.graph.unwrap().node;
         assert_eq!(nodes[0].input, ["x"]);
         assert_eq!(nodes[1].output, ["y"]);
@@ -545,10 +551,10 @@ mod tests {
     #[test]
     fn functions_that_double_are_counted_before_they_are_replaced() {
         let mut small = doubling(10);
-        functions(&mut small).unwrap();
+        inline_functions(&mut small).unwrap();
         assert_eq!(small.graph.unwrap().node.len(), 1 << 10);
         for depth in [18, 24, 32] {
-            let refused = functions(&mut doubling(depth));
+            let refused = inline_functions(&mut doubling(depth));
             assert!(
                 matches!(refused, Err(FunctionError::Beyond(_))),
                 "{refused:?}"
@@ -556,7 +562,7 @@ mod tests {
         }
         let mut own = doubling(3);
         own.functions[2].node[0] = node("f0", "mine", &["a"], &["b"]);
-        let refused = functions(&mut own);
+        let refused = inline_functions(&mut own);
         assert!(matches!(refused, Err(FunctionError::Recursion { .. })));
     }
 
@@ -571,7 +577,7 @@ mod tests {
         model.functions[0].node[0].attribute.push(list);
         let call = node("Twice", "mine", &["x"], &["y"]);
         model.graph.as_mut().unwrap().node = vec![call; 1000];
-        let refused = functions(&mut model);
+        let refused = inline_functions(&mut model);
         assert!(matches!(
             refused,
             Err(FunctionError::Beyond(Beyond::Memory { .. }))

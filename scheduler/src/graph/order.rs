@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Orders `0..successors.len()` so that every node follows its predecessors, lowest number first
-/// among those ready. `Err` holds a node on a cycle, or one that depends on a cycle.
-pub fn topological(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
+/// among those ready. Every number in `successors` must be below its length. `Err` holds a node on
+/// a cycle, or one that depends on a cycle.
+pub fn topological_order(successors: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
     let mut waiting = vec![0usize; successors.len()];
     for &next in successors.iter().flatten() {
         waiting[next] += 1;
@@ -35,11 +36,11 @@ mod tests {
     #[test]
     fn ready_nodes_come_lowest_first() {
         let successors = vec![vec![], vec![0], vec![0], vec![1]];
-        assert_eq!(topological(&successors), Ok(vec![2, 3, 1, 0]));
+        assert_eq!(topological_order(&successors), Ok(vec![2, 3, 1, 0]));
     }
 
     #[test]
     fn a_cycle_names_a_node_in_it() {
-        assert_eq!(topological(&[vec![1], vec![2], vec![1]]), Err(1));
+        assert_eq!(topological_order(&[vec![1], vec![2], vec![1]]), Err(1));
     }
 }

@@ -32,7 +32,7 @@ use souk_onnx::{routing, sampling};
 use thiserror::Error;
 
 use super::Weight;
-pub(crate) use bodies::{InnerWork, Scope, Steps, work as bodies_work};
+pub(crate) use bodies::{InnerWork, Scope, Steps, inner_work as bodies_work};
 pub(crate) use operation::Operation;
 pub(crate) use work::node_work;
 
@@ -56,7 +56,11 @@ pub struct Fact {
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ShapeFault {
     /// Two shapes do not broadcast.
-    #[error("shapes {left} and {right} do not broadcast", left = show(left), right = show(right))]
+    #[error(
+        "shapes {left} and {right} do not broadcast",
+        left = format_dims(left),
+        right = format_dims(right)
+    )]
     Broadcast {
         /// Extents of one input.
         left: Dims,
@@ -64,7 +68,11 @@ pub enum ShapeFault {
         right: Dims,
     },
     /// Two extents differ that the operator sums over.
-    #[error("inner extents of {left} and {right} differ", left = show(left), right = show(right))]
+    #[error(
+        "inner extents of {left} and {right} differ",
+        left = format_dims(left),
+        right = format_dims(right)
+    )]
     Inner {
         /// Extents of the left input.
         left: Dims,
@@ -90,7 +98,10 @@ pub enum ShapeFault {
         rank: usize,
     },
     /// A reshape would change the number of elements.
-    #[error("{from} cannot become {to:?}: the number of elements differs", from = show(from))]
+    #[error(
+        "{from} cannot become {to:?}: the number of elements differs",
+        from = format_dims(from)
+    )]
     Count {
         /// Extents before the reshape.
         from: Dims,
@@ -120,7 +131,10 @@ pub enum ShapeFault {
         input: usize,
     },
     /// The output has more elements than any memory can hold.
-    #[error("an output of shape {dims} has more elements than can be addressed", dims = show(dims))]
+    #[error(
+        "an output of shape {dims} has more elements than can be addressed",
+        dims = format_dims(dims)
+    )]
     TooLarge {
         /// Extents of the output.
         dims: Dims,
@@ -129,7 +143,7 @@ pub enum ShapeFault {
 
 /// Formats extents for people, for example `[2, ?, 8]`.
 #[must_use]
-pub fn show(dims: &[Option<u64>]) -> String {
+pub fn format_dims(dims: &[Option<u64>]) -> String {
     let texts = dims
         .iter()
         .map(|dim| dim.map_or("?".to_owned(), |extent| extent.to_string()));
@@ -143,7 +157,7 @@ impl Fact {
 
     /// Returns the fact of a tensor with unknown contents.
     #[must_use]
-    pub fn tensor(elem: Option<DataType>, dims: Dims) -> Self {
+    pub fn new_tensor(elem: Option<DataType>, dims: Dims) -> Self {
         Self {
             elem,
             dims: Some(dims),
@@ -159,7 +173,7 @@ impl Fact {
 
     /// Returns the number of elements, if known.
     #[must_use]
-    pub fn count(&self) -> Option<u64> {
+    pub fn element_count(&self) -> Option<u64> {
         let dims = self.dims.as_ref()?;
         dims.iter()
             .try_fold(1u64, |count, dim| count.checked_mul((*dim)?))
@@ -169,7 +183,7 @@ impl Fact {
     #[must_use]
     pub fn byte_length(&self) -> Option<u64> {
         let dtype = DType::from_onnx_code(self.elem? as i32).ok()?;
-        let count = usize::try_from(self.count()?).ok()?;
+        let count = usize::try_from(self.element_count()?).ok()?;
         dtype.byte_length(count).map(|length| length as u64)
     }
 
@@ -191,25 +205,25 @@ impl Fact {
 
 /// Returns the facts of a node's outputs, one for each output. `outer` holds the facts that the
 /// node's bodies read from the graph around them.
-pub(crate) fn infer(
+pub(crate) fn infer_outputs(
     node: &NodeProto,
     opset: i64,
     inputs: &[Option<&Fact>],
     outer: &Scope,
 ) -> Result<Vec<Fact>, ShapeFault> {
     let operation = Operation::new(node, opset, inputs);
-    let mut facts = if let Some(facts) = bodies::infer(node, opset, inputs, outer) {
+    let mut facts = if let Some(facts) = bodies::infer_bodies(node, opset, inputs, outer) {
         facts
     } else if node.operator_domain().is_empty() {
-        table::infer(&operation)?
+        table::infer_by_rule(&operation)?
     } else if node.operator_domain() == CLASSICAL_DOMAIN {
-        classical::infer(&operation)
-    } else if Custom::of(node).is_some() {
-        custom::infer(&operation)
+        classical::infer_classical(&operation)
+    } else if Custom::from_node(node).is_some() {
+        custom::infer_custom(&operation)
     } else if sampling::is_sample(node) {
-        vec![sampled(&operation)]
+        vec![infer_sampler(&operation)]
     } else if routing::is_routed(node) {
-        routed::infer(&operation)
+        routed::infer_routed(&operation)
     } else {
         Vec::new()
     };
@@ -218,20 +232,20 @@ pub(crate) fn infer(
         check_size(fact)?;
     }
     if let [fact] = facts.as_mut_slice() {
-        contents::attach(&operation, fact);
+        contents::attach_contents(&operation, fact);
     }
     Ok(facts)
 }
 
 /// Returns the fact of a sampler's output: a token for each row of logits.
-fn sampled(operation: &Operation<'_>) -> Fact {
-    let rows = operation.dims(0).and_then(|dims| {
+fn infer_sampler(operation: &Operation<'_>) -> Fact {
+    let rows = operation.input_dims(0).and_then(|dims| {
         let (_, rows) = dims.split_last()?;
         Some(rows.to_vec())
     });
     Fact {
         dims: rows,
-        ..Fact::tensor(Some(DataType::Int64), Vec::new())
+        ..Fact::new_tensor(Some(DataType::Int64), Vec::new())
     }
 }
 
@@ -251,14 +265,14 @@ fn check_size(fact: &Fact) -> Result<(), ShapeFault> {
 /// Returns the fact of a constant.
 pub(crate) fn constant_fact(weight: &Weight) -> Fact {
     let dims = weight.proto.dims.iter().map(|&dim| u64::try_from(dim).ok());
-    let mut fact = Fact::tensor(data_type(weight.proto.data_type()), dims.collect());
+    let mut fact = Fact::new_tensor(data_type(weight.proto.data_type()), dims.collect());
     let small = fact
-        .count()
+        .element_count()
         .is_some_and(|count| count <= Fact::CONTENTS_MAX as u64);
     if let Some(bytes) = weight.bytes.as_deref().filter(|_| small) {
         match fact.elem {
-            Some(DataType::Float) => fact.floats = Some(floats(bytes)),
-            elem => fact.ints = elem.and_then(|elem| integers(bytes, elem)),
+            Some(DataType::Float) => fact.floats = Some(decode_floats(bytes)),
+            elem => fact.ints = elem.and_then(|elem| decode_integers(bytes, elem)),
         }
     }
     fact
@@ -277,12 +291,12 @@ pub(crate) fn tensor_fact(tensor: &souk_onnx::TensorProto) -> Option<Fact> {
     }))
 }
 
-fn floats(bytes: &[u8]) -> Vec<f32> {
+fn decode_floats(bytes: &[u8]) -> Vec<f32> {
     let (words, _) = bytes.as_chunks::<4>();
     words.iter().map(|word| f32::from_le_bytes(*word)).collect()
 }
 
-fn integers(bytes: &[u8], elem: DataType) -> Option<Vec<i64>> {
+fn decode_integers(bytes: &[u8], elem: DataType) -> Option<Vec<i64>> {
     let ints = match elem {
         DataType::Int64 => {
             let (words, _) = bytes.as_chunks::<8>();
@@ -322,5 +336,5 @@ pub(crate) fn data_type_name(code: i32) -> String {
 
 /// Returns the bytes of an element, if that is a whole number.
 pub(crate) fn data_type_width(elem: DataType) -> Option<usize> {
-    DType::from_onnx_code(elem as i32).ok()?.bytes()
+    DType::from_onnx_code(elem as i32).ok()?.byte_width()
 }

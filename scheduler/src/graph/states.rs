@@ -12,7 +12,7 @@ impl Graph {
     /// Returns the inputs that are states, and the outputs that are their next values. In a session
     /// they never travel.
     #[must_use]
-    pub fn states(&self) -> BTreeSet<ValueId> {
+    pub fn state_values(&self) -> BTreeSet<ValueId> {
         let ports = self.nodes.iter().flat_map(|node| {
             let ports = states::of_node(&node.proto).filter_map(Result::ok);
             ports.flat_map(move |(input, output)| {
@@ -27,7 +27,7 @@ impl Graph {
     /// Returns the values at which the model permits a cut; none if it declares nothing and permits
     /// any.
     #[must_use]
-    pub fn cuts(&self) -> Option<BTreeSet<ValueId>> {
+    pub fn permitted_cuts(&self) -> Option<BTreeSet<ValueId>> {
         let cuts = self.nodes.iter().flat_map(|node| {
             let places = states::cuts_of_node(&node.proto);
             places.filter_map(|output| node.outputs.get(output).copied().flatten())
@@ -39,7 +39,7 @@ impl Graph {
     /// Returns the outputs that are fed back, each with the input that it becomes in the next
     /// request.
     #[must_use]
-    pub fn fed(&self) -> Vec<(ValueId, ValueId)> {
+    pub fn feedback_outputs(&self) -> Vec<(ValueId, ValueId)> {
         let fed = self.nodes.iter().flat_map(|node| {
             let fed = states::fed_of_node(&node.proto);
             fed.filter_map(|(output, input)| {

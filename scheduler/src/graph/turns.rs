@@ -14,7 +14,7 @@ impl Graph {
         let turns = turns.clamp(1.0 / TURNS_MAX, TURNS_MAX);
         let times = turns / self.turns;
         for node in self.nodes.iter_mut().filter(|node| !node.cost.certain) {
-            node.cost = node.cost.times(times);
+            node.cost = node.cost.scale_by(times);
         }
         self.turns = turns;
         self
@@ -22,7 +22,7 @@ impl Graph {
 
     /// Returns the factor for the work that is unknown in advance.
     #[must_use]
-    pub fn turns(&self) -> f64 {
+    pub fn unknown_work_factor(&self) -> f64 {
         self.turns
     }
 

@@ -48,8 +48,9 @@ const CHANGED: &[(&str, i64)] = &[
 /// Rewrites nodes of version `from` of the standard operator set as nodes of version `to`.
 ///
 /// # Errors
-/// The first operator that no rule here can upgrade.
-pub(super) fn nodes(nodes: &mut Vec<NodeProto>, from: i64, to: i64) -> Result<(), String> {
+/// The first operator that no rule here can upgrade. `nodes` is then incomplete and must not be
+/// used.
+pub(super) fn upgrade_nodes(nodes: &mut Vec<NodeProto>, from: i64, to: i64) -> Result<(), String> {
     if from >= to {
         return Ok(());
     }
@@ -58,11 +59,11 @@ pub(super) fn nodes(nodes: &mut Vec<NodeProto>, from: i64, to: i64) -> Result<()
         for attribute in &mut node.attribute {
             let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
             for GraphProto { node, .. } in bodies {
-                self::nodes(node, from, to)?;
+                upgrade_nodes(node, from, to)?;
             }
         }
         if node.operator_domain().is_empty() {
-            upgrade(node, from, to, &mut written)?;
+            upgrade_node(node, from, to, &mut written)?;
         } else {
             written.push(node);
         }
@@ -71,7 +72,7 @@ pub(super) fn nodes(nodes: &mut Vec<NodeProto>, from: i64, to: i64) -> Result<()
     Ok(())
 }
 
-fn upgrade(
+fn upgrade_node(
     mut node: NodeProto,
     from: i64,
     to: i64,
@@ -90,8 +91,8 @@ fn upgrade(
     {
         let made = node.output.iter().find(|name| !name.is_empty());
         let name = format!("{}/{attribute}", made.map_or("", String::as_str));
-        let constant = NodeProto::of("Constant", &[], &name);
-        written.push(constant.with("value", integers(list)));
+        let constant = NodeProto::for_operator("Constant", &[], &name);
+        written.push(constant.with("value", integer_tensor(list)));
         node.attribute.retain(|it| it.name() != *attribute);
         node.input.resize(*place, String::new());
         node.input.push(name);
@@ -100,7 +101,7 @@ fn upgrade(
     Ok(())
 }
 
-fn integers(list: &[i64]) -> TensorProto {
+fn integer_tensor(list: &[i64]) -> TensorProto {
     let tensor = Tensor::from_vec([list.len()], list.to_vec());
     tensor_to_proto("", &tensor.expect("as many numbers as it says"))
 }
@@ -111,19 +112,22 @@ mod tests {
 
     #[test]
     fn axes_become_an_input_and_what_changed_its_meaning_is_named() {
-        let squeeze = NodeProto::of("Squeeze", &["x"], "y").with("axes", vec![1i64]);
+        let squeeze = NodeProto::for_operator("Squeeze", &["x"], "y").with("axes", vec![1i64]);
         let mut written = vec![squeeze.clone()];
-        nodes(&mut written, 11, 17).unwrap();
+        upgrade_nodes(&mut written, 11, 17).unwrap();
         assert_eq!(written[0].op_type(), "Constant");
         assert_eq!(written[1].input, ["x", "y/axes"]);
         assert!(written[1].attribute.is_empty());
 
         let mut same = vec![squeeze.clone()];
-        nodes(&mut same, 13, 17).unwrap();
+        upgrade_nodes(&mut same, 13, 17).unwrap();
         assert_eq!(same, [squeeze]);
 
-        let mut softmax = vec![NodeProto::of("Softmax", &["x"], "y")];
-        assert_eq!(nodes(&mut softmax.clone(), 11, 17), Err("Softmax".into()));
-        assert_eq!(nodes(&mut softmax, 13, 17), Ok(()));
+        let mut softmax = vec![NodeProto::for_operator("Softmax", &["x"], "y")];
+        assert_eq!(
+            upgrade_nodes(&mut softmax.clone(), 11, 17),
+            Err("Softmax".into())
+        );
+        assert_eq!(upgrade_nodes(&mut softmax, 13, 17), Ok(()));
     }
 }

@@ -31,7 +31,7 @@ impl Graph {
         let device = (!words.is_empty()).then(|| (DEVICE_KEY, words.join(",")));
         let through = backend.map(|backend| (BACKEND_KEY, backend.name().to_owned()));
         for (key, value) in device.into_iter().chain(through) {
-            let silent = |node: &&mut Node| node.metadata(key).next().is_none();
+            let silent = |node: &&mut Node| node.metadata_words(key).next().is_none();
             for node in self.nodes.iter_mut().filter(silent) {
                 node.proto.metadata_props.push(StringStringEntryProto {
                     key: Some(key.to_owned()),
@@ -46,17 +46,17 @@ impl Graph {
 impl Node {
     /// Returns the device that the node asks for; `None` if any device will do.
     #[must_use]
-    pub fn wish(&self) -> Option<Wish<'_>> {
+    pub fn device_wish(&self) -> Option<Wish<'_>> {
         let wish = Wish {
-            words: self.metadata(DEVICE_KEY).collect(),
-            backend: self.metadata(BACKEND_KEY).next(),
+            words: self.metadata_words(DEVICE_KEY).collect(),
+            backend: self.metadata_words(BACKEND_KEY).next(),
         };
         let asks = !wish.words.is_empty() || wish.backend.is_some();
         asks.then_some(wish)
     }
 
     /// Returns the words under a key.
-    fn metadata<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+    fn metadata_words<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         let entries = self.proto.metadata_props.iter();
         let own = entries.filter(move |entry| entry.key.as_deref() == Some(key));
         let words = own.flat_map(|entry| entry.value.as_deref().unwrap_or("").split(','));
@@ -67,7 +67,7 @@ impl Node {
 impl Wish<'_> {
     /// Returns whether a device meets the request.
     #[must_use]
-    pub fn means(&self, profile: &Profile) -> bool {
+    pub fn is_met_by(&self, profile: &Profile) -> bool {
         let named = self.words.is_empty() || self.words.iter().any(|word| profile.is_named(word));
         let own = profile.backend().map(Backend::name);
         named && self.backend.is_none_or(|asked| own == Some(asked))

@@ -28,7 +28,7 @@ pub struct Cores {
 
 impl Cores {
     /// Creates the core counts of devices that use this many cores each, on this machine.
-    pub fn here(used: &[usize]) -> Self {
+    pub fn for_this_machine(used: &[usize]) -> Self {
         let available = std::thread::available_parallelism();
         Self::new(used, available.map_or(1, NonZeroUsize::get))
     }
@@ -52,12 +52,12 @@ impl Cores {
     }
 
     /// Returns the number of devices.
-    pub fn devices(&self) -> usize {
+    pub fn device_count(&self) -> usize {
         self.shared.len()
     }
 
-    /// Returns whether others compute on a device's cores.
-    pub fn shares(&self, device: usize) -> bool {
+    /// Returns whether others can compute on a device's cores.
+    pub fn is_shared(&self, device: usize) -> bool {
         self.shared[device]
     }
 
@@ -92,6 +92,6 @@ impl Cores {
 
 /// Returns the expected time of a work that takes `alone` with its cores to itself and `beside`
 /// next to others, if it runs next to others for `part` of its time.
-pub(crate) fn mixed(alone: f64, beside: f64, part: f64) -> f64 {
+pub(crate) fn mixed_time(alone: f64, beside: f64, part: f64) -> f64 {
     alone / (1.0 - part + part * alone / beside)
 }

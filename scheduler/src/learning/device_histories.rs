@@ -2,8 +2,8 @@
 
 use souk_vocabulary::history::{History, JointMeasurement};
 
-use super::core_sharing::{Cores, Standing, mixed};
-use super::history::{CostHistory, Measurement, called};
+use super::core_sharing::{Cores, Standing, mixed_time};
+use super::history::{CostHistory, Measurement, history_name};
 
 /// Suffix of a device's name for the history of its times while others computed on its cores.
 const BESIDE: &str = ", beside others on its cores";
@@ -26,7 +26,9 @@ pub(crate) struct DeviceHistories {
 impl DeviceHistories {
     /// Creates empty histories of devices with these labels and models.
     pub fn new<'a>(named: impl Iterator<Item = (&'a str, &'a str)>, cores: Cores) -> Self {
-        let names: Vec<String> = named.map(|(label, model)| called(label, model)).collect();
+        let names: Vec<String> = named
+            .map(|(label, model)| history_name(label, model))
+            .collect();
         Self {
             histories: vec![History::default(); names.len()],
             beside: vec![History::default(); names.len()],
@@ -38,22 +40,22 @@ impl DeviceHistories {
     }
 
     /// Loads the histories of these devices from a stored cost history.
-    pub fn recall(&mut self, costs: &CostHistory) {
+    pub fn load_history(&mut self, costs: &CostHistory) {
         let beside = self.names.iter().map(|name| format!("{name}{BESIDE}"));
         let names = self.names.iter().cloned().chain(beside);
         let histories = self.histories.iter_mut().chain(&mut self.beside);
         for (name, history) in names.zip(histories) {
-            if let Some(kept) = costs.of(&name) {
+            if let Some(kept) = costs.history_for(&name) {
                 history.clone_from(kept);
             }
         }
         self.news += 1;
     }
 
-    pub fn costs(&self) -> CostHistory {
+    pub fn cost_history(&self) -> CostHistory {
         let names = self.names.iter().cloned();
         let alone = names.zip(self.histories.iter().cloned());
-        let sharing = (0..self.names.len()).filter(|&device| self.cores.shares(device));
+        let sharing = (0..self.names.len()).filter(|&device| self.cores.is_shared(device));
         let beside = sharing.map(|device| {
             let name = format!("{}{BESIDE}", self.names[device]);
             (name, self.beside[device].clone())
@@ -65,7 +67,7 @@ impl DeviceHistories {
     /// Records a device's time for a fragment, `part` of it next to others on its cores, and
     /// returns the recorded measurement. Its deviation goes to the history that covers most of its
     /// time.
-    pub fn learn(
+    pub fn record_measurement(
         &mut self,
         device: usize,
         mut measured: JointMeasurement,
@@ -73,23 +75,23 @@ impl DeviceHistories {
     ) -> Measurement {
         self.told += 1;
         self.pass_over(device);
-        if !self.cores.shares(device) || part <= 0.0 {
+        if !self.cores.is_shared(device) || part <= 0.0 {
             self.news += u64::from(self.histories[device].learn_joint(&measured));
             return Measurement {
                 device: self.names[device].clone(),
                 measured,
             };
         }
-        let slow = self.slow(device);
+        let slow = self.slow_factor(device);
         let alone = &mut self.histories[device];
         let mut slower = measured.clone();
         for part in &mut slower.parts {
-            part.prior = alone.correction(part) * slow;
+            part.prior = alone.correction_factor(part) * slow;
         }
         let beside = &mut self.beside[device];
         let of_alone = alone.expected_joint(&measured.parts);
         let of_beside = beside.expected_joint(&slower.parts);
-        let ratio = measured.seconds / mixed(of_alone, of_beside, part);
+        let ratio = measured.seconds / mixed_time(of_alone, of_beside, part);
         let (name, history) = match part < MOSTLY {
             true => (String::new(), alone),
             false => (BESIDE.to_owned(), beside),
@@ -120,13 +122,13 @@ impl DeviceHistories {
 
     /// Returns the factor by which others on its cores slow a device, for operators without a
     /// measurement: the mean over operators that were measured both ways.
-    pub(super) fn slow(&self, device: usize) -> f64 {
-        let seen = self.beside[device].over(&self.histories[device]);
+    pub(super) fn slow_factor(&self, device: usize) -> f64 {
+        let seen = self.beside[device].slowdown_over(&self.histories[device]);
         seen.map_or(self.cores.slow, |seen| seen.max(1.0))
     }
 
     /// Returns the history that matches a device's standing.
-    pub(super) fn of(&self, device: usize, standing: Standing) -> &History {
+    pub(super) fn history_for(&self, device: usize, standing: Standing) -> &History {
         match standing {
             Standing::Alone | Standing::Out => &self.histories[device],
             Standing::Beside => &self.beside[device],
@@ -134,12 +136,12 @@ impl DeviceHistories {
     }
 
     /// Returns the number of changes that matter to plans.
-    pub(super) fn news(&self) -> u64 {
+    pub(super) fn change_count(&self) -> u64 {
         self.news
     }
 
     /// Returns the number of fragments with a reported time.
-    pub fn told(&self) -> u64 {
+    pub fn report_count(&self) -> u64 {
         self.told
     }
 }

@@ -19,7 +19,7 @@ use souk_vocabulary::processor::Energy;
 
 use super::core_sharing::Standing;
 use super::device_histories::DeviceHistories;
-use super::speeds::{Speeds, kind};
+use super::speeds::{Speeds, kind_of_class};
 use crate::graph::{Graph, Node, NodeId, ValueId};
 use crate::planning::{Offer, node_seconds};
 
@@ -40,14 +40,14 @@ pub(crate) struct OperatorShare {
 
 impl OperatorShare {
     /// Returns the seconds on a device by its history of exactly this key.
-    pub fn foretold(&self, device: usize, histories: &DeviceHistories) -> Option<f64> {
-        let history = histories.of(device, Standing::Alone);
-        history.foretold(&self.key, self.modelled[device])
+    pub fn forecast_seconds(&self, device: usize, histories: &DeviceHistories) -> Option<f64> {
+        let history = histories.history_for(device, Standing::Alone);
+        history.expected_time(&self.key, self.modelled[device])
     }
 }
 
 /// Returns the measurement that a device's time for these operators yields, if they are few enough.
-pub(crate) fn measured(
+pub(crate) fn joint_measurement(
     shares: &[OperatorShare],
     device: usize,
     took: Duration,
@@ -109,15 +109,19 @@ impl OperatorEstimates {
             nodes.map(|node| node_seconds(node, offer)).collect()
         };
         let stated: Vec<Vec<f64>> = offers.iter().map(each).collect();
-        let (mut alike, of_node) = gather(graph, &stated);
+        let (mut alike, of_node) = group_nodes(graph, &stated);
         let slow: Vec<f64> = (0..offers.len())
-            .map(|device| histories.slow(device))
+            .map(|device| histories.slow_factor(device))
             .collect();
         for entry in &mut alike {
             let alone = (0..offers.len()).map(|device| {
-                let by_others = || histories.of(device, Standing::Alone).by_others(&entry.key);
-                let known = entry.known(device, Standing::Alone, histories);
-                let beside = || entry.known(device, Standing::Beside, histories);
+                let by_others = || {
+                    histories
+                        .history_for(device, Standing::Alone)
+                        .by_others(&entry.key)
+                };
+                let known = entry.known_factor(device, Standing::Alone, histories);
+                let beside = || entry.known_factor(device, Standing::Beside, histories);
                 let known = known.or_else(|| Some(beside()? / slow[device]));
                 let known = known.or_else(by_others);
                 known.unwrap_or_else(|| speeds.factor(entry.kind, device))
@@ -125,7 +129,7 @@ impl OperatorEstimates {
             entry.alone = alone.collect();
             let known = standing.iter().enumerate().map(|(device, &standing)| {
                 let alone = entry.alone[device];
-                let known = || entry.known(device, standing, histories);
+                let known = || entry.known_factor(device, standing, histories);
                 match standing {
                     Standing::Alone | Standing::Out => alone,
                     Standing::Beside => known().unwrap_or_else(|| alone * slow[device]),
@@ -139,7 +143,7 @@ impl OperatorEstimates {
                 let each = nodes.map(|((node, seconds), entry)| {
                     let factor = match entry {
                         Some(entry) => of_entry(&alike[*entry], device),
-                        None => speeds.factor(kind(node.cost.class), device),
+                        None => speeds.factor(kind_of_class(node.cost.class), device),
                     };
                     seconds * factor
                 });
@@ -156,7 +160,7 @@ impl OperatorEstimates {
             alike,
             of_node,
             stated,
-            seen: AtomicU64::new(histories.news()),
+            seen: AtomicU64::new(histories.change_count()),
         }
     }
 
@@ -167,14 +171,14 @@ impl OperatorEstimates {
 
     /// Returns the time of some nodes with the device's cores to itself, as a part of the planned
     /// time.
-    pub fn alone(&self, device: usize, nodes: &[NodeId]) -> f64 {
+    pub fn alone_fraction(&self, device: usize, nodes: &[NodeId]) -> f64 {
         let alone: f64 = nodes.iter().map(|node| self.alone[device][node.0]).sum();
         let part = alone / self.sum(device, nodes);
         if part.is_finite() { part } else { 1.0 }
     }
 
     /// Marks a node as unable to run on a device.
-    pub fn bar(&mut self, device: usize, node: NodeId) {
+    pub fn bar_node(&mut self, device: usize, node: NodeId) {
         self.seconds[device][node.0] = f64::INFINITY;
         self.alone[device][node.0] = f64::INFINITY;
     }
@@ -185,7 +189,7 @@ impl OperatorEstimates {
     }
 
     /// Returns the factor from the profile's time of some nodes to their expected time.
-    pub fn factor(&self, device: usize, nodes: &[NodeId]) -> f64 {
+    pub fn time_factor(&self, device: usize, nodes: &[NodeId]) -> f64 {
         let stated: f64 = nodes.iter().map(|node| self.stated[device][node.0]).sum();
         let factor = self.sum(device, nodes) / stated;
         if factor.is_finite() && factor > 0.0 {
@@ -201,7 +205,7 @@ impl OperatorEstimates {
     }
 
     /// Returns all nodes of the graph as a single work with its own key.
-    pub fn whole(&self, key: Key) -> OperatorShare {
+    pub fn to_single_share(&self, key: Key) -> OperatorShare {
         let sums = |rows: &[Vec<f64>]| rows.iter().map(|row| row.iter().sum()).collect();
         let stated: Vec<f64> = sums(&self.stated);
         let expected: Vec<f64> = sums(&self.alone);
@@ -218,7 +222,7 @@ impl OperatorEstimates {
 
     /// Groups some nodes by their key in the history. Returns nothing if the work of one of them is
     /// unknown in advance, because then the total time says nothing of any node.
-    pub fn shares(&self, nodes: &[NodeId]) -> Vec<OperatorShare> {
+    pub fn operator_shares(&self, nodes: &[NodeId]) -> Vec<OperatorShare> {
         if !self.is_certain(nodes) {
             return Vec::new();
         }
@@ -244,7 +248,7 @@ impl OperatorEstimates {
 
     /// Returns one device's part of shared nodes under the operator of the first node. `part` is
     /// its part of their work, `modelled` the seconds of that part by each device's profile.
-    pub fn part(
+    pub fn part_shares(
         &self,
         graph: &Graph,
         nodes: &[NodeId],
@@ -268,7 +272,7 @@ impl OperatorEstimates {
             ..work
         };
         vec![OperatorShare {
-            key: Key::of(&entry.key.operator, &entry.key.class, &work),
+            key: Key::for_work(&entry.key.operator, &entry.key.class, &work),
             count: 1,
             modelled,
             prior: entry.alone.clone(),
@@ -277,18 +281,18 @@ impl OperatorEstimates {
 
     /// Returns the present estimate of some nodes on a device divided by the plan's, or `None` if
     /// the history knows none of them.
-    pub fn change(
+    pub fn estimate_ratio(
         &self,
         device: usize,
         nodes: &[NodeId],
         histories: &DeviceHistories,
     ) -> Option<f64> {
         let change = |entry: &AlikeOperators| {
-            let known = |standing| entry.known(device, standing, histories);
+            let known = |standing| entry.known_factor(device, standing, histories);
             let planned = known(self.standing[device]).map(|it| it / entry.factor[device]);
             planned.or_else(|| Some(known(Standing::Alone)? / entry.alone[device]))
         };
-        self.changed(nodes, &self.seconds[device], change)
+        self.time_ratio(nodes, &self.seconds[device], change)
     }
 
     /// Does the same for a device with its cores to itself.
@@ -299,14 +303,14 @@ impl OperatorEstimates {
         histories: &DeviceHistories,
     ) -> Option<f64> {
         let change = |entry: &AlikeOperators| {
-            let known = entry.known(device, Standing::Alone, histories)?;
+            let known = entry.known_factor(device, Standing::Alone, histories)?;
             Some(known / entry.alone[device])
         };
-        self.changed(nodes, &self.alone[device], change)
+        self.time_ratio(nodes, &self.alone[device], change)
     }
 
     /// Returns the changed time of some nodes divided by the plan's.
-    fn changed(
+    fn time_ratio(
         &self,
         nodes: &[NodeId],
         row: &[f64],
@@ -326,7 +330,7 @@ impl OperatorEstimates {
 
     /// Returns whether present knowledge would still lead to this plan.
     pub fn is_fresh(&self, histories: &DeviceHistories) -> bool {
-        if self.seen.load(Ordering::Relaxed) == histories.news() {
+        if self.seen.load(Ordering::Relaxed) == histories.change_count() {
             return true;
         }
         let mut devices = 0..self.stated.len();
@@ -337,7 +341,7 @@ impl OperatorEstimates {
                 if !believed.is_finite() {
                     continue;
                 }
-                let known = entry.known(device, self.standing[device], histories);
+                let known = entry.known_factor(device, self.standing[device], histories);
                 let now = known.map_or(believed, |factor| entry.stated[device] * factor);
                 sum += believed;
                 change += (now - believed).abs();
@@ -345,25 +349,25 @@ impl OperatorEstimates {
             change <= STALE * sum
         });
         if is_fresh {
-            self.seen.store(histories.news(), Ordering::Relaxed);
+            self.seen.store(histories.change_count(), Ordering::Relaxed);
         }
         is_fresh
     }
 
     /// Returns the watts that a device draws for the graph: from its history, else from its own
     /// statement; none if neither is known.
-    pub fn watts(
+    pub fn expected_watts(
         &self,
         device: usize,
         histories: &DeviceHistories,
         stated: Option<f64>,
     ) -> Option<f64> {
-        let history = histories.of(device, Standing::Alone);
+        let history = histories.history_for(device, Standing::Alone);
         let (mut joules, mut seconds) = (0.0, 0.0);
         for entry in &self.alike {
             let time = entry.stated[device] * entry.factor[device];
             if time.is_finite() {
-                joules += time * history.watts(&entry.key).or(stated)?;
+                joules += time * history.expected_watts(&entry.key).or(stated)?;
                 seconds += time;
             }
         }
@@ -378,13 +382,18 @@ impl OperatorEstimates {
 
 impl AlikeOperators {
     /// Returns the factor for the profile's time according to a device's history.
-    fn known(&self, device: usize, standing: Standing, histories: &DeviceHistories) -> Option<f64> {
+    fn known_factor(
+        &self,
+        device: usize,
+        standing: Standing,
+        histories: &DeviceHistories,
+    ) -> Option<f64> {
         let each = self.stated[device] / f64::from(self.nodes);
         if !each.is_finite() || each <= 0.0 {
             return None;
         }
-        let history = histories.of(device, standing);
-        Some(history.foretold(&self.key, each)? / each)
+        let history = histories.history_for(device, standing);
+        Some(history.expected_time(&self.key, each)? / each)
     }
 }
 
@@ -398,7 +407,7 @@ fn seen_alone(
         let (mut seen, mut sum) = (0.0, 0.0);
         for entry in alike {
             let seconds = entry.stated[device] * entry.alone[device];
-            let known = entry.known(device, Standing::Alone, histories);
+            let known = entry.known_factor(device, Standing::Alone, histories);
             sum += seconds;
             seen += known.map_or(0.0, |_| seconds);
         }
@@ -408,7 +417,7 @@ fn seen_alone(
 }
 
 /// Groups the nodes by their key in the history.
-fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Option<usize>>) {
+fn group_nodes(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Option<usize>>) {
     let mut places: BTreeMap<Key, usize> = BTreeMap::new();
     let mut alike: Vec<AlikeOperators> = Vec::new();
     let mut of_node = Vec::with_capacity(graph.nodes().len());
@@ -420,7 +429,7 @@ fn gather(graph: &Graph, stated: &[Vec<f64>]) -> (Vec<AlikeOperators>, Vec<Optio
         let place = *places.entry(key).or_insert_with_key(|key| {
             alike.push(AlikeOperators {
                 key: key.clone(),
-                kind: kind(node.cost.class),
+                kind: kind_of_class(node.cost.class),
                 nodes: 0,
                 stated: vec![0.0; stated.len()],
                 factor: Vec::new(),
@@ -458,19 +467,23 @@ pub(crate) fn key(graph: &Graph, node: &Node) -> Option<(Key, Work)> {
     let made = made?;
     let given: Vec<Option<(Extent<'_>, bool)>> = given
         .iter()
-        .map(|input| input.as_ref().map(|(extent, held)| (seen(extent), *held)))
+        .map(|input| {
+            input
+                .as_ref()
+                .map(|(extent, held)| (as_extent(extent), *held))
+        })
         .collect();
     let inputs: Vec<Option<Extent<'_>>> = given
         .iter()
         .map(|input| input.map(|(extent, _)| extent))
         .collect();
-    let made: Vec<Extent<'_>> = made.iter().map(seen).collect();
-    let work = Work::of(&node.proto, &inputs, &made) + node.cost.bodies;
-    let class = history::class(&node.proto, &given);
-    (work.launches > 0).then(|| (Key::of(node.proto.op_type(), &class, &work), work))
+    let made: Vec<Extent<'_>> = made.iter().map(as_extent).collect();
+    let work = Work::for_node(&node.proto, &inputs, &made) + node.cost.bodies;
+    let class = history::node_class(&node.proto, &given);
+    (work.launches > 0).then(|| (Key::for_work(node.proto.op_type(), &class, &work), work))
 }
 
-fn seen((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
+fn as_extent((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
     Extent {
         dtype: *dtype,
         dims,

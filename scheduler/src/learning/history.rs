@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use souk_onnx::NodeProto;
 use souk_vocabulary::history::{History, JointMeasurement, KNOWN};
 
-use super::speeds::kind;
+use super::speeds::kind_of_class;
 use crate::graph::cost::{OperatorClass, class_of};
 use crate::planning::Slowness;
 
@@ -48,14 +48,15 @@ impl CostHistory {
     }
 
     /// Returns whether runs can have produced this history. You should check a history from a file,
-    /// because the file may be damaged.
+    /// because the file can be damaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.devices.len() <= DEVICES_MAX && self.devices.values().all(History::is_sound)
     }
 
-    /// Records a measurement of a run.
-    pub fn learn(&mut self, learned: &Measurement) {
+    /// Records a measurement of a run. It will ignore a device whose name is too long, and a new
+    /// device if there are too many.
+    pub fn record_measurement(&mut self, learned: &Measurement) {
         let is_new = !self.devices.contains_key(&learned.device);
         let is_named = learned.device.len() <= NAME_BYTES_MAX;
         if !is_named || (is_new && self.devices.len() >= DEVICES_MAX) {
@@ -77,7 +78,7 @@ impl CostHistory {
 
     /// Returns the history of a device, if there is one.
     #[must_use]
-    pub fn of(&self, device: &str) -> Option<&History> {
+    pub fn history_for(&self, device: &str) -> Option<&History> {
         self.devices.get(device)
     }
 
@@ -85,7 +86,7 @@ impl CostHistory {
     /// for each kind of work; one for unknown devices and kinds.
     #[must_use]
     pub fn slowness(&self, label: &str, model: &str) -> Slowness {
-        let history = self.of(&called(label, model));
+        let history = self.history_for(&history_name(label, model));
         history.map_or_else(Slowness::default, slowness_of)
     }
 }
@@ -101,7 +102,7 @@ pub fn slowness_of(history: &History) -> Slowness {
                 op_type: Some(operator.to_owned()),
                 ..NodeProto::default()
             };
-            kind(class_of(&proto)) == kind(class)
+            kind_of_class(class_of(&proto)) == kind_of_class(class)
         };
         if let Some(times) = times_of(history, of_kind) {
             slowness = slowness.with(class, times);
@@ -128,10 +129,10 @@ fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
     }
     let each = operators.into_values().filter_map(|ratios| {
         let weight: f64 = ratios.iter().map(|(_, weight)| weight).sum();
-        Some((median(ratios)?, weight)).filter(|_| weight.is_finite())
+        Some((weighted_median(ratios)?, weight)).filter(|_| weight.is_finite())
     });
     let each: Vec<(f64, f64)> = each.collect();
-    let usual = median(each.iter().map(|(ratio, _)| (*ratio, 1.0)).collect())?;
+    let usual = weighted_median(each.iter().map(|(ratio, _)| (*ratio, 1.0)).collect())?;
     let all: f64 = each.iter().map(|(_, weight)| weight).sum();
     let (mut took, mut stated) = (0.0, 0.0);
     for (ratio, weight) in each {
@@ -149,7 +150,7 @@ fn times_of(history: &History, is_of: impl Fn(&str) -> bool) -> Option<f64> {
 }
 
 /// Returns the least figure that has half of the weight at or below it.
-fn median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
+fn weighted_median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
     weighed.sort_by(|one, other| one.0.total_cmp(&other.0));
     let all: f64 = weighed.iter().map(|(_, weight)| weight).sum();
     let mut below = 0.0;
@@ -161,7 +162,7 @@ fn median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
 }
 
 /// Returns the name of a device with its model.
-pub(crate) fn called(label: &str, model: &str) -> String {
+pub(crate) fn history_name(label: &str, model: &str) -> String {
     format!("{label}: {model}")
 }
 
@@ -184,13 +185,13 @@ mod tests {
         };
         let modelled = 0.001;
         let part = Part {
-            key: Key::of(operator, "", &work),
+            key: Key::for_work(operator, "", &work),
             count: 1,
             modelled,
             prior: 1.0,
         };
         Measurement {
-            device: called("p", "a model"),
+            device: history_name("p", "a model"),
             measured: JointMeasurement {
                 parts: vec![part],
                 seconds: modelled * times,
@@ -202,7 +203,7 @@ mod tests {
     fn after(runs: &[(&str, f64)]) -> f64 {
         let mut costs = CostHistory::default();
         for (operator, times) in runs {
-            (0..5).for_each(|_| costs.learn(&run(operator, *times)));
+            (0..5).for_each(|_| costs.record_measurement(&run(operator, *times)));
         }
         costs.slowness("p", "a model").other
     }
@@ -222,11 +223,11 @@ mod tests {
     #[test]
     fn a_whole_model_says_nothing_of_a_kind() {
         let mut costs = CostHistory::default();
-        costs.learn(&run("Relu", 2.0));
+        costs.record_measurement(&run("Relu", 2.0));
         let before = costs.slowness("p", "a model");
         let mut of_model = run("Relu", 1e5);
         of_model.measured.parts[0].key = Key::of_model("abc", &Work::default());
-        (0..9).for_each(|_| costs.learn(&of_model));
+        (0..9).for_each(|_| costs.record_measurement(&of_model));
         assert_eq!(costs.slowness("p", "a model"), before);
     }
 }

@@ -11,7 +11,7 @@ pub const KINDS: usize = 3;
 
 /// Returns the kind of work of an operator.
 #[must_use]
-pub fn kind(class: OperatorClass) -> u16 {
+pub fn kind_of_class(class: OperatorClass) -> u16 {
     match class {
         OperatorClass::Matmul => 1,
         OperatorClass::Convolution => 2,
@@ -21,7 +21,7 @@ pub fn kind(class: OperatorClass) -> u16 {
 
 /// Number of measurements after which an old one fades.
 const MEMORY: f64 = 16.0;
-/// A measurement that differs from its estimate by this factor is a disturbance, not a speed.
+/// A measurement that differs from its estimate by this factor must be a disturbance, not a speed.
 const RATIO_MAX: f64 = 1e4;
 
 /// Corrections of estimates, one for each kind of task on each device.
@@ -48,7 +48,9 @@ struct SpeedRecord {
 impl SpeedRecord {
     fn add(&mut self, value: f64) {
         let said = match self.count >= KNOWN {
-            true => self.outliers.see(value, self.mean, self.variance.sqrt()),
+            true => self
+                .outliers
+                .classify_value(value, self.mean, self.variance.sqrt()),
             false => Evidence::Noise(value),
         };
         let weight = 1.0 / (self.count + 1.0).min(MEMORY);
@@ -81,13 +83,13 @@ impl Speeds {
 
     /// Returns the number of kinds of task.
     #[must_use]
-    pub fn kinds(&self) -> usize {
+    pub fn kind_count(&self) -> usize {
         self.records.len() / self.devices.max(1)
     }
 
     /// Returns the number of devices.
     #[must_use]
-    pub fn devices(&self) -> usize {
+    pub fn device_count(&self) -> usize {
         self.devices
     }
 
@@ -98,8 +100,9 @@ impl Speeds {
         self.factors[usize::from(kind) * self.devices + device]
     }
 
-    /// Records the measured time of a task with its estimate before correction.
-    pub fn learn(&mut self, kind: u16, device: usize, estimated: f64, measured: f64) {
+    /// Records the measured time of a task with its estimate before correction. `kind` and `device`
+    /// must be below the numbers for which the corrections were created.
+    pub fn record_ratio(&mut self, kind: u16, device: usize, estimated: f64, measured: f64) {
         let ratio = measured / estimated;
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
             return;
@@ -117,9 +120,9 @@ mod tests {
     #[test]
     fn twice_too_slow_and_twice_too_fast_cancel() {
         let mut speeds = Speeds::new(2, 2);
-        speeds.learn(1, 0, 10.0, 20.0);
+        speeds.record_ratio(1, 0, 10.0, 20.0);
         assert!((speeds.factor(1, 0) - 2.0).abs() < 1e-9);
-        speeds.learn(1, 0, 10.0, 5.0);
+        speeds.record_ratio(1, 0, 10.0, 5.0);
         assert!((speeds.factor(1, 0) - 1.0).abs() < 1e-9);
         assert!(
             (speeds.factor(0, 0) - 1.0).abs() < 1e-9,
@@ -131,7 +134,7 @@ mod tests {
     fn a_device_that_becomes_another_is_followed_in_three_measurements_and_back() {
         let mut speeds = Speeds::new(1, 1);
         let mut after = |measurements: usize, times: f64| {
-            (0..measurements).for_each(|_| speeds.learn(0, 0, 1.0, times));
+            (0..measurements).for_each(|_| speeds.record_ratio(0, 0, 1.0, times));
             speeds.factor(0, 0)
         };
         after(100, 1.0);
@@ -147,7 +150,7 @@ mod tests {
         let mut speeds = Speeds::new(1, 1);
         let factors = (0..400).map(|batch| {
             let times = if batch / 5 % 2 == 0 { 1.0 } else { 4.0 };
-            speeds.learn(0, 0, 1.0, times);
+            speeds.record_ratio(0, 0, 1.0, times);
             speeds.factor(0, 0)
         });
         let settled: Vec<f64> = factors.skip(100).collect();
@@ -160,8 +163,8 @@ mod tests {
     #[test]
     fn a_hiccup_teaches_nothing() {
         let mut speeds = Speeds::new(1, 1);
-        speeds.learn(0, 0, 1.0, 1e9);
-        speeds.learn(0, 0, 0.0, 1.0);
+        speeds.record_ratio(0, 0, 1.0, 1e9);
+        speeds.record_ratio(0, 0, 0.0, 1.0);
         assert_eq!(speeds, Speeds::new(1, 1));
     }
 }

@@ -96,7 +96,7 @@ impl Objective {
     /// Returns the same for a plan in seconds, credits and joules: the number to minimise, and the
     /// number that decides among equals.
     #[must_use]
-    pub fn weigh(&self, seconds: f64, credits: f64, joules: f64) -> (f64, f64) {
+    pub fn weigh_figures(&self, seconds: f64, credits: f64, joules: f64) -> (f64, f64) {
         match *self {
             Self::Fastest => (seconds, credits),
             Self::Cheapest => (credits, seconds),
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn balanced_gives_up_a_hundredth_of_time_for_a_third_of_the_price() {
-        let weigh = |seconds, credits| Objective::Balanced.weigh(seconds, credits, 0.0);
+        let weigh = |seconds, credits| Objective::Balanced.weigh_figures(seconds, credits, 0.0);
         let (fastest, knee, cheapest) = (weigh(2.06, 187.0), weigh(2.08, 58.0), weigh(40.0, 4.0));
         assert!(knee < fastest && knee < cheapest);
         assert!(

@@ -17,7 +17,7 @@ pub struct Offer {
     pub throughput: Vec<Throughput>,
     /// Memory bandwidth in bytes per second.
     pub bytes_per_second: f64,
-    /// Bytes of memory that a job may use.
+    /// Bytes of memory that a job can use.
     pub memory_bytes: u64,
     /// Seconds of fixed time for each node.
     pub launch_seconds: f64,
@@ -58,7 +58,7 @@ pub struct Slowness {
 pub enum Operators {
     /// All operators.
     All,
-    /// Only these, by the names that [`Node::operator`] returns.
+    /// Only these, by the names that [`Node::operator_name`] returns.
     Only(BTreeSet<String>),
     /// All except these.
     Without(BTreeSet<String>),
@@ -95,7 +95,7 @@ impl Default for Slowness {
 impl Slowness {
     /// Returns the factor for a class of work.
     #[must_use]
-    pub fn of(&self, class: OperatorClass) -> f64 {
+    pub fn factor_for(&self, class: OperatorClass) -> f64 {
         match class {
             OperatorClass::Matmul => self.product,
             OperatorClass::Convolution => self.convolution,
@@ -106,7 +106,7 @@ impl Slowness {
     /// Returns the factors for one of `parts` equal parts of a device. A part gets more than its
     /// share while other parts are idle. No factor falls below one.
     #[must_use]
-    pub fn each(self, parts: u32) -> Self {
+    pub fn per_part(self, parts: u32) -> Self {
         let each = |times: f64| (times / f64::from(parts.max(1))).max(1.0);
         Self {
             product: each(self.product),
@@ -142,14 +142,14 @@ impl Operators {
 fn is_among(names: &BTreeSet<String>, node: &Node) -> bool {
     match node.proto.operator_domain() {
         "" => names.contains(node.proto.op_type()),
-        _ => names.contains(&node.operator()),
+        _ => names.contains(&node.operator_name()),
     }
 }
 
 impl Link {
     /// Returns the seconds for `bytes`.
     #[must_use]
-    pub fn seconds(&self, bytes: u64) -> f64 {
+    pub fn transfer_seconds(&self, bytes: u64) -> f64 {
         self.latency_seconds + bytes as f64 / self.bytes_per_second
     }
 }
@@ -201,7 +201,7 @@ pub fn cost_seconds(cost: &Cost, offer: &Offer) -> f64 {
         Some(speed) => cost.flops as f64 / speed,
         None => 0.0,
     };
-    let memory = cost.bytes() as f64 / offer.bytes_per_second;
-    let launches = offer.launch_seconds * cost.launches() as f64;
-    (launches + arithmetic.max(memory)) * offer.slowness.of(cost.class)
+    let memory = cost.traffic_bytes() as f64 / offer.bytes_per_second;
+    let launches = offer.launch_seconds * cost.launch_count() as f64;
+    (launches + arithmetic.max(memory)) * offer.slowness.factor_for(cost.class)
 }

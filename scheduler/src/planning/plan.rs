@@ -25,14 +25,14 @@ use std::collections::BTreeSet;
 use super::objective::Objective;
 use super::offer::{Links, Offer};
 use super::time::{SECOND, Time};
-use crate::graph::cut::{CutError, Subgraph, cut, whole};
+use crate::graph::cut::{CutError, Subgraph, cut_graph, whole_graph};
 use crate::graph::{Graph, NodeId, ValueId};
 
 pub(crate) use division::Model;
 pub use error::PlanError;
 pub use explain::{Alternative, Reason, Utilisation, Why};
 pub use options::{Activations, PlanOptions, Weights};
-pub use pareto::pareto;
+pub use pareto::pareto_plans;
 pub(crate) use pipeline::Pipeline;
 
 /// A plan: where and when each part runs, and its price.
@@ -56,7 +56,7 @@ pub struct Plan {
     pub critical_path: Vec<usize>,
     /// Expected utilisation of each device in the plan.
     pub utilisation: Vec<Utilisation>,
-    /// Part of each node, as [`cut`] expects it.
+    /// Part of each node, as [`cut_graph`] expects it.
     pub assignment: Vec<usize>,
 }
 
@@ -118,16 +118,16 @@ impl Plan {
     ///
     /// # Errors
     /// [`CutError`] if the plan is not for `graph`.
-    pub fn cut(&self, graph: &Graph) -> Result<Vec<Subgraph>, CutError> {
+    pub fn cut_graph(&self, graph: &Graph) -> Result<Vec<Subgraph>, CutError> {
         if self.parts.len() <= 1 {
-            return Ok(vec![whole(graph)?]);
+            return Ok(vec![whole_graph(graph)?]);
         }
-        cut(graph, &self.assignment)
+        cut_graph(graph, &self.assignment)
     }
 
     /// Returns the offers that the plan uses, ascending, each once.
     #[must_use]
-    pub fn offers(&self) -> Vec<usize> {
+    pub fn used_offers(&self) -> Vec<usize> {
         let used: BTreeSet<usize> = self.parts.iter().map(|part| part.offer).collect();
         used.into_iter().collect()
     }
@@ -137,21 +137,21 @@ impl Plan {
 ///
 /// # Errors
 /// [`PlanError`] if no plan meets the options. The error says which fact prevents it.
-pub fn plan(
+pub fn plan_graph(
     graph: &Graph,
     offers: &[Offer],
     links: &Links,
     options: &PlanOptions,
 ) -> Result<Plan, PlanError> {
-    error::check(graph, offers, links, options)?;
+    error::check_inputs(graph, offers, links, options)?;
     let model = Model::new(graph, offers, links, options);
     plan_model(&model)
 }
 
 fn plan_model(model: &Model<'_>) -> Result<Plan, PlanError> {
     let single = search::best_single(model, model.options.objective);
-    let found = search::best(model)?;
-    Ok(explain::plan(model, &found, single))
+    let found = search::best_division(model)?;
+    Ok(explain::explain_division(model, &found, single))
 }
 
 /// A division of a graph with the times of its parts.
@@ -171,7 +171,7 @@ pub(crate) struct TimedDivision {
 
 impl TimedDivision {
     /// Returns the division that runs all nodes on one offer.
-    pub fn whole(nodes: usize, (offer, time): (usize, Time)) -> Self {
+    pub fn for_single_offer(nodes: usize, (offer, time): (usize, Time)) -> Self {
         Self {
             part: vec![0; nodes],
             parts: vec![(offer, 0.0)],
@@ -182,11 +182,11 @@ impl TimedDivision {
     }
 }
 
-/// Divides a graph over the devices of one machine, as [`plan()`] does over a market's offers. The
+/// Divides a graph over the devices of one machine, as [`plan_graph()`] over a market's offers. The
 /// model supplies the times of the nodes.
-pub(crate) fn divide(model: &Model<'_>) -> Result<TimedDivision, PlanError> {
-    let division = search::best(model)?;
-    let timing = model.time(&division, &model.works(&division));
+pub(crate) fn divide_graph(model: &Model<'_>) -> Result<TimedDivision, PlanError> {
+    let division = search::best_division(model)?;
+    let timing = model.simulate_division(&division, &model.part_works(&division));
     Ok(TimedDivision {
         parts: division.offers.into_iter().zip(timing.start).collect(),
         part: division.part,

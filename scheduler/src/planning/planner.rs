@@ -2,8 +2,8 @@
 //!
 //! All of them place tasks through the same `PartialSchedule`, so each respects memory and pins. A
 //! [`Pace`] limits the effort, not time: a planner asks which part of its effort is used up after a
-//! number of steps. With [`steps`], equal inputs give equal plans; a benchmark can answer by the
-//! clock.
+//! number of steps. With [`step_pace`], equal inputs give equal plans; a benchmark can answer by
+//! the clock.
 //!
 //! The list rules come from the literature and minimise the makespan only. `portfolio`, `anneal`,
 //! `exact` and `auto` search for the best by the problem's
@@ -37,7 +37,7 @@ use super::problem::{Problem, ProblemError};
 use super::schedule::Schedule;
 
 pub use anneal::Random;
-pub use exact::{Exact, prove};
+pub use exact::{Exact, prove_optimal};
 
 /// Returns the part of the effort that is used up after a number of steps: 1 or more ends the
 /// search.
@@ -48,7 +48,7 @@ pub type Planner = fn(&Problem, &mut Pace<'_>) -> Result<Schedule, ProblemError>
 
 /// Returns a pace of `limit` steps. With a limit of 0, the planner must stop after its least
 /// effort.
-pub fn steps(limit: u64) -> impl FnMut(u64) -> f64 {
+pub fn step_pace(limit: u64) -> impl FnMut(u64) -> f64 {
     move |done| {
         if limit == 0 {
             1.0
@@ -91,7 +91,7 @@ pub const PLANNERS: [(&str, Planner); 16] = [
 
 /// Returns the planner called `name`.
 #[must_use]
-pub fn planner(name: &str) -> Option<Planner> {
+pub fn find_planner(name: &str) -> Option<Planner> {
     let mut all = PLANNERS.iter();
     all.find(|(known, _)| *known == name).map(|(_, plan)| *plan)
 }

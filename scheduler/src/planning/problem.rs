@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::objective::{Figures, Objective, Score};
 use super::time::{NEVER, TIME_MAX, Time};
-use crate::graph::topological;
+use crate::graph::topological_order;
 
 /// The parts of a problem before they are checked. Square tables are stored row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -152,7 +152,7 @@ impl Problem {
             return Err(ProblemError::NoDevice);
         }
         let tasks = parts.exec.len() / parts.devices;
-        fill(&mut parts, tasks);
+        apply_pins(&mut parts, tasks);
         check_lengths(&parts, tasks)?;
         let order = check_edges(&parts, tasks)?;
         let problem = Self {
@@ -175,13 +175,13 @@ impl Problem {
 
     /// Returns the number of tasks.
     #[must_use]
-    pub fn tasks(&self) -> usize {
+    pub fn task_count(&self) -> usize {
         self.tasks
     }
 
     /// Returns the number of devices.
     #[must_use]
-    pub fn devices(&self) -> usize {
+    pub fn device_count(&self) -> usize {
         self.parts.devices
     }
 
@@ -194,7 +194,7 @@ impl Problem {
     /// Returns the execution time, or [`NEVER`] if the task cannot or must not run on the device.
     #[must_use]
     #[inline]
-    pub fn exec(&self, task: usize, device: usize) -> Time {
+    pub fn exec_time(&self, task: usize, device: usize) -> Time {
         self.parts.exec[task * self.parts.devices + device]
     }
 
@@ -207,7 +207,7 @@ impl Problem {
     /// Returns the time of a transfer; zero within a device.
     #[must_use]
     #[inline]
-    pub fn transfer(&self, from: usize, to: usize, bytes: u64) -> Time {
+    pub fn transfer_time(&self, from: usize, to: usize, bytes: u64) -> Time {
         if from == to {
             return 0;
         }
@@ -225,38 +225,38 @@ impl Problem {
 
     /// Returns the tasks that a task needs, each with the bytes of its output.
     #[inline]
-    pub fn before(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
+    pub fn inputs_of(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
         self.before
-            .row(task)
+            .neighbours_of(task)
             .iter()
             .map(|&(task, bytes)| (task as usize, bytes))
     }
 
     /// Returns the tasks that need a task's output, each with the bytes.
     #[inline]
-    pub fn after(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
+    pub fn readers_of(&self, task: usize) -> impl ExactSizeIterator<Item = (usize, u64)> + Clone {
         self.after
-            .row(task)
+            .neighbours_of(task)
             .iter()
             .map(|&(task, bytes)| (task as usize, bytes))
     }
 
     /// Returns the tasks in topological order, smallest first among those ready.
     #[must_use]
-    pub fn order(&self) -> &[usize] {
+    pub fn topological_order(&self) -> &[usize] {
         &self.order
     }
 
     /// Returns the bytes of memory that a task occupies.
     #[must_use]
     #[inline]
-    pub fn memory(&self, task: usize) -> u64 {
+    pub fn task_memory(&self, task: usize) -> u64 {
         self.parts.memory.get(task).copied().unwrap_or(0)
     }
 
     /// Returns the bytes of memory of a device.
     #[must_use]
-    pub fn capacity(&self, device: usize) -> u64 {
+    pub fn device_capacity(&self, device: usize) -> u64 {
         self.parts.capacity.get(device).copied().unwrap_or(u64::MAX)
     }
 
@@ -268,13 +268,13 @@ impl Problem {
 
     /// Returns the price per unit of time on a device.
     #[must_use]
-    pub fn price(&self, device: usize) -> u64 {
+    pub fn device_price(&self, device: usize) -> u64 {
         self.parts.price.get(device).copied().unwrap_or(0)
     }
 
     /// Returns the power of a device while it computes.
     #[must_use]
-    pub fn power(&self, device: usize) -> u64 {
+    pub fn device_power(&self, device: usize) -> u64 {
         self.parts.power.get(device).copied().unwrap_or(0)
     }
 
@@ -300,35 +300,39 @@ impl Problem {
     }
 
     /// Returns the figures of a plan, from the device and the end of each task.
-    pub(crate) fn figures(
+    pub(crate) fn plan_figures(
         &self,
         device: impl Fn(usize) -> usize,
         finish: impl Fn(usize) -> Time,
     ) -> Figures {
         let mut figures = Figures::default();
-        let mut busy = vec![0; self.devices()];
-        for task in 0..self.tasks() {
+        let mut busy = vec![0; self.device_count()];
+        for task in 0..self.task_count() {
             figures.makespan = figures.makespan.max(finish(task));
             let own = device(task);
-            busy[own] += self.exec(task, own);
+            busy[own] += self.exec_time(task, own);
         }
         for (device, &busy) in busy.iter().enumerate() {
             let product = |rate: u64| u128::from(busy) * u128::from(rate);
-            figures.cost = figures.cost.saturating_add(product(self.price(device)));
-            figures.energy = figures.energy.saturating_add(product(self.power(device)));
+            figures.cost = figures
+                .cost
+                .saturating_add(product(self.device_price(device)));
+            figures.energy = figures
+                .energy
+                .saturating_add(product(self.device_power(device)));
         }
         figures
     }
 
     /// Returns the score of a plan with these figures.
-    pub(crate) fn score(&self, figures: &Figures) -> Score {
+    pub(crate) fn score_figures(&self, figures: &Figures) -> Score {
         self.parts.objective.score(figures, self.parts.deadline)
     }
 
     /// Returns the same problem with time reversed, in which each edge is turned round. A plan of
     /// it, read from its end, is a plan of this problem.
     #[must_use]
-    pub fn reversed(&self) -> Self {
+    pub fn to_reversed(&self) -> Self {
         let mut parts = self.parts.clone();
         for edge in &mut parts.edges {
             (edge.from, edge.to) = (edge.to, edge.from);
@@ -372,15 +376,16 @@ impl Problem {
 
     fn check_places(&self) -> Result<(), ProblemError> {
         let fits = |task: usize, device: usize| {
-            self.exec(task, device) != NEVER && self.memory(task) <= self.capacity(device)
+            self.exec_time(task, device) != NEVER
+                && self.task_memory(task) <= self.device_capacity(device)
         };
-        let nowhere = |&task: &usize| (0..self.devices()).all(|device| !fits(task, device));
+        let nowhere = |&task: &usize| (0..self.device_count()).all(|device| !fits(task, device));
         if let Some(task) = (0..self.tasks).find(nowhere) {
             return Err(ProblemError::Nowhere { task });
         }
         if self.has_memory_limit() {
             let needed = (0..self.tasks)
-                .map(|task| self.memory(task))
+                .map(|task| self.task_memory(task))
                 .fold(0, u64::saturating_add);
             let capacity = self
                 .parts
@@ -397,7 +402,7 @@ impl Problem {
 }
 
 /// Turns pins into execution times: a pinned task can run on no other device.
-fn fill(parts: &mut ProblemParts, tasks: usize) {
+fn apply_pins(parts: &mut ProblemParts, tasks: usize) {
     let devices = parts.devices;
     for (task, pinned) in parts.pinned.iter().enumerate().take(tasks) {
         let Some(pinned) = pinned else { continue };
@@ -463,7 +468,7 @@ fn check_edges(parts: &ProblemParts, tasks: usize) -> Result<Vec<usize>, Problem
         }
         successors[from].push(to);
     }
-    topological(&successors).map_err(|task| ProblemError::Cycle { task })
+    topological_order(&successors).map_err(|task| ProblemError::Cycle { task })
 }
 
 impl Adjacency {
@@ -486,7 +491,7 @@ impl Adjacency {
     }
 
     #[inline]
-    fn row(&self, task: usize) -> &[(u32, u64)] {
+    fn neighbours_of(&self, task: usize) -> &[(u32, u64)] {
         &self.neighbours[self.starts[task] as usize..self.starts[task + 1] as usize]
     }
 }

@@ -79,14 +79,17 @@ pub enum ScheduleFault {
 impl Schedule {
     /// Returns the end of a task.
     #[must_use]
-    pub fn finish(&self, problem: &Problem, task: usize) -> Time {
-        self.start[task] + problem.exec(task, self.device[task])
+    pub fn finish_time(&self, problem: &Problem, task: usize) -> Time {
+        self.start[task] + problem.exec_time(task, self.device[task])
     }
 
     /// Returns the makespan, cost and energy of the plan.
     #[must_use]
     pub fn figures(&self, problem: &Problem) -> Figures {
-        problem.figures(|task| self.device[task], |task| self.finish(problem, task))
+        problem.plan_figures(
+            |task| self.device[task],
+            |task| self.finish_time(problem, task),
+        )
     }
 
     /// Returns the plan's score by the problem's objective.
@@ -94,20 +97,20 @@ impl Schedule {
     pub fn score(&self, problem: &Problem) -> Score {
         if problem.objective() == Objective::Fastest {
             let makespan = self.makespan;
-            return problem.score(&Figures {
+            return problem.score_figures(&Figures {
                 makespan,
                 ..Figures::default()
             });
         }
-        problem.score(&self.figures(problem))
+        problem.score_figures(&self.figures(problem))
     }
 
     /// Returns the time for which each device computes.
     #[must_use]
-    pub fn busy(&self, problem: &Problem) -> Vec<Time> {
-        let mut busy = vec![0; problem.devices()];
+    pub fn busy_times(&self, problem: &Problem) -> Vec<Time> {
+        let mut busy = vec![0; problem.device_count()];
         for (task, &device) in self.device.iter().enumerate() {
-            busy[device] += problem.exec(task, device);
+            busy[device] += problem.exec_time(task, device);
         }
         busy
     }
@@ -118,7 +121,7 @@ impl Schedule {
     /// # Errors
     /// [`ScheduleFault`] for the first broken rule.
     pub fn validate(&self, problem: &Problem) -> Result<(), ScheduleFault> {
-        let expected = problem.tasks();
+        let expected = problem.task_count();
         let found = self.device.len().min(self.start.len());
         if found != expected || self.device.len() != self.start.len() {
             return Err(ScheduleFault::Length { expected, found });
@@ -128,7 +131,7 @@ impl Schedule {
         self.check_overlaps(problem)?;
         self.check_memory(problem)?;
         let real = (0..expected)
-            .map(|task| self.finish(problem, task))
+            .map(|task| self.finish_time(problem, task))
             .max()
             .unwrap_or(0);
         let said = self.makespan;
@@ -141,7 +144,7 @@ impl Schedule {
 
     fn check_devices(&self, problem: &Problem) -> Result<(), ScheduleFault> {
         let runs = |task: usize, device: usize| {
-            device < problem.devices() && problem.exec(task, device) != NEVER
+            device < problem.device_count() && problem.exec_time(task, device) != NEVER
         };
         let mut places = self.device.iter().enumerate();
         match places.find(|(task, device)| !runs(*task, **device)) {
@@ -151,10 +154,10 @@ impl Schedule {
     }
 
     fn check_starts(&self, problem: &Problem) -> Result<(), ScheduleFault> {
-        for task in 0..problem.tasks() {
-            let arrivals = problem.before(task).map(|(before, bytes)| {
-                let transfer = problem.transfer(self.device[before], self.device[task], bytes);
-                self.finish(problem, before) + transfer
+        for task in 0..problem.task_count() {
+            let arrivals = problem.inputs_of(task).map(|(before, bytes)| {
+                let transfer = problem.transfer_time(self.device[before], self.device[task], bytes);
+                self.finish_time(problem, before) + transfer
             });
             let ready = arrivals.max().unwrap_or(0);
             let start = self.start[task];
@@ -166,14 +169,14 @@ impl Schedule {
     }
 
     fn check_overlaps(&self, problem: &Problem) -> Result<(), ScheduleFault> {
-        let takes_time = |task: &usize| problem.exec(*task, self.device[*task]) > 0;
-        let mut tasks: Vec<usize> = (0..problem.tasks()).filter(takes_time).collect();
+        let takes_time = |task: &usize| problem.exec_time(*task, self.device[*task]) > 0;
+        let mut tasks: Vec<usize> = (0..problem.task_count()).filter(takes_time).collect();
         tasks.sort_by_key(|&task| (self.device[task], self.start[task], task));
         for pair in tasks.windows(2) {
             let (first, second) = (pair[0], pair[1]);
             let device = self.device[first];
             let same = device == self.device[second];
-            if same && self.finish(problem, first) > self.start[second] {
+            if same && self.finish_time(problem, first) > self.start[second] {
                 return Err(ScheduleFault::Overlap {
                     first,
                     second,
@@ -185,17 +188,17 @@ impl Schedule {
     }
 
     fn check_memory(&self, problem: &Problem) -> Result<(), ScheduleFault> {
-        let mut needed = vec![0u64; problem.devices()];
+        let mut needed = vec![0u64; problem.device_count()];
         for (task, &device) in self.device.iter().enumerate() {
-            needed[device] = needed[device].saturating_add(problem.memory(task));
+            needed[device] = needed[device].saturating_add(problem.task_memory(task));
         }
-        let over = |device: &usize| needed[*device] > problem.capacity(*device);
-        match (0..problem.devices()).find(over) {
+        let over = |device: &usize| needed[*device] > problem.device_capacity(*device);
+        match (0..problem.device_count()).find(over) {
             None => Ok(()),
             Some(device) => Err(ScheduleFault::Memory {
                 device,
                 needed: needed[device],
-                capacity: problem.capacity(device),
+                capacity: problem.device_capacity(device),
             }),
         }
     }

@@ -16,8 +16,8 @@ use crate::graph::cost::Cost;
 use crate::graph::{Graph, Node};
 
 pub use model::{SplitError, channels_model, rows_model};
-pub use segment::{Cut, Segment, segments};
-pub use shares::{Part, Shares, shares};
+pub use segment::{Cut, Segment, find_segments};
+pub use shares::{Part, Shares, soonest_shares};
 
 /// Minimum gain of a split, as a part of the best single device's time.
 pub const GAIN_MIN: f64 = 0.2;
@@ -98,14 +98,14 @@ impl<'a> PricedSegment<'a> {
     /// Returns the seconds of the whole segment on one device, including transfers of its input and
     /// output; infinite if the device cannot run it or has no room.
     #[must_use]
-    pub fn alone(&self, device: usize) -> f64 {
+    pub fn alone_seconds(&self, device: usize) -> f64 {
         let ways = [&self.devices.sent, &self.devices.back];
         self.seconds(device, self.segment.units, ways)
     }
 
     /// Returns the seconds of a part with `units` units on a device, including its transfers.
     #[must_use]
-    pub fn part(&self, device: usize, units: usize) -> f64 {
+    pub fn part_seconds(&self, device: usize, units: usize) -> f64 {
         let (around, devices) = (&self.around, &self.devices);
         let sent = around.sent.as_ref().unwrap_or(&devices.sent);
         let back = around.back.as_ref().unwrap_or(&devices.back);
@@ -117,8 +117,9 @@ impl<'a> PricedSegment<'a> {
             return 0.0;
         }
         let compute = self.compute_seconds(device, units);
-        let (sent, made) = self.moved(units);
-        let way = |link: &Option<Link>, bytes| link.map_or(0.0, |link| link.seconds(bytes));
+        let (sent, made) = self.moved_bytes(units);
+        let way =
+            |link: &Option<Link>, bytes| link.map_or(0.0, |link| link.transfer_seconds(bytes));
         compute + way(&there[device], sent) + way(&back[device], made)
     }
 
@@ -128,7 +129,7 @@ impl<'a> PricedSegment<'a> {
         let offer = &self.devices.offers[device];
         let part = units as f64 / self.segment.units as f64;
         let scaled = |amount: u64| (amount as f64 * part).ceil() as u64;
-        let (sent, back) = self.moved(units);
+        let (sent, back) = self.moved_bytes(units);
         let weights = match self.segment.cut {
             Cut::Rows { .. } => self.weight_bytes,
             Cut::Channels => scaled(self.weight_bytes),
@@ -150,7 +151,7 @@ impl<'a> PricedSegment<'a> {
 
     /// Returns the bytes of input and of output of `units` units.
     #[must_use]
-    pub fn moved(&self, units: usize) -> (u64, u64) {
+    pub fn moved_bytes(&self, units: usize) -> (u64, u64) {
         let part = units as f64 / self.segment.units as f64;
         let scaled = |amount: u64| (amount as f64 * part).ceil() as u64;
         let input = match self.segment.cut {
@@ -162,13 +163,13 @@ impl<'a> PricedSegment<'a> {
 
     /// Returns the seconds before the parts begin.
     #[must_use]
-    pub fn before(&self) -> f64 {
+    pub fn seconds_before(&self) -> f64 {
         self.around.before
     }
 
     /// Returns the seconds from the last part to the whole output.
     #[must_use]
-    pub fn after(&self) -> f64 {
+    pub fn seconds_after(&self) -> f64 {
         let on_host = || self.join_seconds() + self.around.from_host;
         self.around.after.unwrap_or_else(on_host)
     }
@@ -187,34 +188,34 @@ impl<'a> PricedSegment<'a> {
 
     /// Returns the best shares, whether or not they pay.
     #[must_use]
-    pub fn best(&self) -> Option<Shares> {
-        let time = |device: usize, units: usize| self.part(device, units);
-        let found = shares(self.segment.units, self.devices.offers.len(), &time)?;
-        Some(self.judged(found))
+    pub fn best_shares(&self) -> Option<Shares> {
+        let time = |device: usize, units: usize| self.part_seconds(device, units);
+        let found = soonest_shares(self.segment.units, self.devices.offers.len(), &time)?;
+        Some(self.judge_shares(found))
     }
 
     /// Returns the shares with this number of units for each device.
     #[must_use]
-    pub fn given(&self, counts: &[usize]) -> Shares {
-        let time = |device: usize, units: usize| self.part(device, units);
-        self.judged(Shares::of(counts, &time))
+    pub fn shares_for_counts(&self, counts: &[usize]) -> Shares {
+        let time = |device: usize, units: usize| self.part_seconds(device, units);
+        self.judge_shares(Shares::from_counts(counts, &time))
     }
 
     /// Returns the seconds of existing shares by the present figures.
     #[must_use]
     pub fn seconds_of(&self, shares: &Shares) -> f64 {
         let parts = shares.parts.iter();
-        let longest = parts.map(|part| self.part(part.device, part.units));
-        longest.fold(0.0, f64::max) + self.before() + self.after()
+        let longest = parts.map(|part| self.part_seconds(part.device, part.units));
+        longest.fold(0.0, f64::max) + self.seconds_before() + self.seconds_after()
     }
 
-    fn judged(&self, found: Shares) -> Shares {
+    fn judge_shares(&self, found: Shares) -> Shares {
         let seconds = match found.parts[..] {
-            [part] => self.alone(part.device),
-            _ => found.seconds + self.before() + self.after(),
+            [part] => self.alone_seconds(part.device),
+            _ => found.seconds + self.seconds_before() + self.seconds_after(),
         };
         let devices = 0..self.devices.offers.len();
-        let single = devices.map(|device| self.alone(device));
+        let single = devices.map(|device| self.alone_seconds(device));
         Shares {
             seconds,
             single_seconds: single.fold(f64::INFINITY, f64::min),
@@ -226,7 +227,7 @@ impl<'a> PricedSegment<'a> {
 impl Shares {
     /// Returns whether several devices save enough of the best single device's time.
     #[must_use]
-    pub fn pays(&self) -> bool {
+    pub fn is_worthwhile(&self) -> bool {
         self.parts.len() > 1 && self.seconds <= self.single_seconds * (1.0 - GAIN_MIN)
     }
 }

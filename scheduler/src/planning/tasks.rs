@@ -49,7 +49,7 @@ impl GraphTasks {
             links,
             buyer: false,
         };
-        layout.tasks()
+        layout.create_tasks()
     }
 }
 
@@ -65,8 +65,8 @@ struct TaskTables {
 
 impl Layout<'_> {
     /// Creates the problem.
-    pub(crate) fn tasks(&self) -> Result<GraphTasks, ProblemError> {
-        let fixed = self.graph.fixed();
+    pub(crate) fn create_tasks(&self) -> Result<GraphTasks, ProblemError> {
+        let fixed = self.graph.constant_only_nodes();
         let time = |node: usize| -> Vec<Time> {
             let rows = self.seconds.iter().map(|row| row[node]);
             rows.map(|seconds| match fixed[node] && seconds.is_finite() {
@@ -77,21 +77,26 @@ impl Layout<'_> {
         };
         let exec: Vec<Vec<Time>> = (0..self.graph.nodes().len()).map(time).collect();
         let value_edges = value_edges(self.graph, &fixed);
-        let task = fuse(&exec, &value_edges, self.links);
-        let mut tables = self.tables(&exec, &value_edges, &task);
+        let task = fuse_nodes(&exec, &value_edges, self.links);
+        let mut tables = self.task_tables(&exec, &value_edges, &task);
         if self.buyer {
             self.add_buyer(&mut tables, &task);
         }
-        self.problem(tables)
+        self.build_problem(tables)
     }
 
-    fn devices(&self) -> usize {
+    fn device_count(&self) -> usize {
         self.seconds.len() + usize::from(self.buyer)
     }
 
-    fn tables(&self, exec: &[Vec<Time>], value_edges: &[ValueEdge], task: &[usize]) -> TaskTables {
+    fn task_tables(
+        &self,
+        exec: &[Vec<Time>],
+        value_edges: &[ValueEdge],
+        task: &[usize],
+    ) -> TaskTables {
         let count = task.iter().max().map_or(0, |last| last + 1);
-        let devices = self.devices();
+        let devices = self.device_count();
         let mut tables = TaskTables {
             exec: vec![0; count * devices],
             memory: vec![0; count],
@@ -154,8 +159,8 @@ impl Layout<'_> {
         }
     }
 
-    fn problem(&self, tables: TaskTables) -> Result<GraphTasks, ProblemError> {
-        let devices = self.devices();
+    fn build_problem(&self, tables: TaskTables) -> Result<GraphTasks, ProblemError> {
+        let devices = self.device_count();
         let link = |from: usize, to: usize| match (from == devices - 1, to == devices - 1) {
             (true, true) if self.buyer => None,
             (true, false) if self.buyer => self.links.buyer.get(to),
@@ -220,7 +225,7 @@ fn value_edges(graph: &Graph, fixed: &[bool]) -> Vec<ValueEdge> {
 /// Returns the task of each node. A node joins the task of the node that it reads from if it is the
 /// only reader, reads from no other, and would not end sooner on another device, wherever that task
 /// runs. It always joins if the value cannot be sent.
-fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usize> {
+fn fuse_nodes(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usize> {
     let mut readers = vec![0; exec.len()];
     let mut sources = vec![Vec::new(); exec.len()];
     for edge in value_edges {
@@ -233,7 +238,7 @@ fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usi
         let bound = sources[node].iter().find(|edge| !edge.portable);
         task[node] = match (bound, sources[node].as_slice()) {
             (Some(edge), _) => task[edge.from],
-            (None, [edge]) if readers[edge.from] == 1 && stays(exec, *edge, links) => {
+            (None, [edge]) if readers[edge.from] == 1 && can_stay(exec, *edge, links) => {
                 task[edge.from]
             }
             _ => {
@@ -246,13 +251,13 @@ fn fuse(exec: &[Vec<Time>], value_edges: &[ValueEdge], links: &Links) -> Vec<usi
 }
 
 /// Returns whether the reader ends no later by staying, on every device that can run its source.
-fn stays(exec: &[Vec<Time>], edge: ValueEdge, links: &Links) -> bool {
+fn can_stay(exec: &[Vec<Time>], edge: ValueEdge, links: &Links) -> bool {
     let runs = |device: &usize| exec[edge.from][*device] != NEVER;
     (0..exec[edge.from].len()).filter(runs).all(|device| {
         let here = exec[edge.to][device];
         let mut elsewhere = exec[edge.to].iter().enumerate();
         elsewhere.all(|(other, &there)| {
-            let transfer = time_of(links.between[device][other].seconds(edge.bytes));
+            let transfer = time_of(links.between[device][other].transfer_seconds(edge.bytes));
             other == device || here <= there.saturating_add(transfer)
         })
     })

@@ -1,8 +1,8 @@
 //! The simulator without the `souk` binary: `seeds FIRST COUNT MINUTES [raw|find]`. Prints a line
-//! for each seed that fails, and at the end what all of them came to, and how many simulated seconds
-//! passed in a second of processor time; fails if a seed fails, or if something that is counted
-//! never happened in many of them. With `raw` schedules are not shortened; with `find` it stops at
-//! the first seed that fails, and fails itself if one does.
+//! for each seed that fails, and at the end what all of them came to, and how many simulated
+//! seconds passed in a second of processor time; fails if a seed fails, or if something that is
+//! counted never happened in many of them. With `raw` schedules are not shortened; with `find` it
+//! stops at the first seed that fails, and fails itself if one does.
 
 use souk_sim::{Config, Sums, first_violation, run};
 
@@ -61,7 +61,7 @@ fn clean(first: u64, count: u64, minutes: u64) -> Result<(), String> {
         simulated / spent,
     );
     println!("{:?}", sums.counts);
-    match (failed, sums.never()) {
+    match (failed, sums.missing_events()) {
         (0, never) if never.is_empty() => Ok(()),
         (0, never) => Err(format!("never seen: {}", never.join(", "))),
         (failed, _) => Err(format!("{failed} seeds break a promise")),

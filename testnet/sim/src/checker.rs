@@ -289,7 +289,7 @@ impl Checker {
     }
 
     /// Records a broken promise.
-    pub fn report(&mut self, violation: Violation) {
+    pub fn record_violation(&mut self, violation: Violation) {
         self.violation.get_or_insert(violation);
     }
 
@@ -298,7 +298,7 @@ impl Checker {
         let first = *self.leaders.entry(term).or_insert(leader);
         if first != leader {
             let (first, second) = (first.get(), leader.get());
-            self.report(Violation::TwoLeaders {
+            self.record_violation(Violation::TwoLeaders {
                 term: term.0,
                 first,
                 second,
@@ -307,7 +307,7 @@ impl Checker {
     }
 
     /// Returns the number of terms that had a leader.
-    pub fn elections(&self) -> usize {
+    pub fn election_count(&self) -> usize {
         self.leaders.len()
     }
 
@@ -317,7 +317,7 @@ impl Checker {
         let first = histories.entry(index).or_insert_with(|| history.clone());
         if first != history {
             let (index, replica) = (index.0, replica.get());
-            self.report(Violation::HistoriesDiffer { index, replica });
+            self.record_violation(Violation::HistoriesDiffer { index, replica });
         }
     }
 
@@ -332,10 +332,10 @@ impl Checker {
         let index = checkpoint.index;
         let state = (checkpoint.history, checkpoint.state);
         let same = *self.states.entry(index).or_insert(state) == state;
-        let same_whole = whole.is_none_or(|whole| self.wholes.agree(index, whole));
+        let same_whole = whole.is_none_or(|whole| self.wholes.compare_state(index, whole));
         if !same || !same_whole {
             let (index, replica) = (index.0, replica.get());
-            self.report(Violation::StatesDiffer { index, replica });
+            self.record_violation(Violation::StatesDiffer { index, replica });
         }
     }
 
@@ -345,22 +345,22 @@ impl Checker {
         self.states.get(&index).copied()
     }
 
-    /// Records an applied entry; the shadow applies it the first time. `latest` is the latest time
-    /// that the log may show.
+    /// Records an applied entry; the shadow applies it the first time. The log must not show a
+    /// time after `latest`.
     pub fn on_applied(&mut self, applied: &AppliedEntry, latest: LogTime) {
         if applied.index <= self.shadow_index {
             return;
         }
         if applied.time > latest {
             let (index, ahead_ms) = (applied.index.0, applied.time.0 - latest.0);
-            self.report(Violation::TimeRanAway { index, ahead_ms });
+            self.record_violation(Violation::TimeRanAway { index, ahead_ms });
         }
         let index = applied.index.0;
         if !self.batches.insert(applied.batch) {
-            self.report(Violation::AppliedTwice { index });
+            self.record_violation(Violation::AppliedTwice { index });
         }
         if applied.time < self.time_at(applied.index) {
-            self.report(Violation::TimeWentBack { index });
+            self.record_violation(Violation::TimeWentBack { index });
         }
         self.times.insert(applied.index, applied.time);
         self.shadow_index = applied.index;
@@ -374,20 +374,20 @@ impl Checker {
             } else {
                 let decoding = self.decoded.borrow_mut().get(command);
                 if !decoding.authentic {
-                    self.report(Violation::Forged { index });
+                    self.record_violation(Violation::Forged { index });
                 }
-                self.shadow.apply(at, applied.time, &decoding)
+                self.shadow.apply_command(at, applied.time, &decoding)
             };
             self.check_payments(at, applied.time, command, &replayed);
             let leaf = match command.is_empty() {
-                true => History::leaf(command, &replayed),
-                false => self.shadow.leaf(at, command, &replayed),
+                true => History::hash_leaf(command, &replayed),
+                false => self.shadow.history_leaf(at, command, &replayed),
             };
             self.shadow_history.push(leaf);
             self.results.insert(leaf);
             if replayed != *result {
-                self.results.insert(History::leaf(command, result));
-                self.report(Violation::ReplayDiffers {
+                self.results.insert(History::hash_leaf(command, result));
+                self.record_violation(Violation::ReplayDiffers {
                     index: applied.index.0,
                 });
             }
@@ -417,10 +417,10 @@ impl Checker {
             let said = digest_of(result);
             self.carried.insert((batch.account, batch.nonce, said));
         }
-        let wrong = self.payments.apply(Millis(time.0), &done, &events);
+        let wrong = self.payments.apply_batch(Millis(time.0), &done, &events);
         if let Some(reason) = wrong {
             let index = at.index.0;
-            self.report(Violation::PaidWrong { index, reason });
+            self.record_violation(Violation::PaidWrong { index, reason });
         }
     }
 
@@ -460,12 +460,12 @@ impl Checker {
         let is_true = said.age_ms.abs_diff(expected.age_ms) <= AGE_SLACK_MS;
         if !is_same || !is_true {
             let reason = format!("{said:?} instead of {expected:?}");
-            self.report(Violation::AgeUntrue { operation, reason });
+            self.record_violation(Violation::AgeUntrue { operation, reason });
         }
     }
 
     /// Returns the entry that an operation beginning now must see.
-    pub fn begin(&self) -> LogIndex {
+    pub fn required_index(&self) -> LogIndex {
         self.completed
     }
 
@@ -478,7 +478,7 @@ impl Checker {
     pub fn on_completed(&mut self, operation: u64, wanted: LogIndex, index: LogIndex) {
         if index < wanted {
             let (saw, wanted) = (index.0, wanted.0);
-            self.report(Violation::NotLinearizable {
+            self.record_violation(Violation::NotLinearizable {
                 operation,
                 saw,
                 wanted,
@@ -490,7 +490,7 @@ impl Checker {
     /// Records a replica's market breach.
     pub fn on_breach(&mut self, replica: ReplicaId, breach: &MarketBreach) {
         let (replica, breach) = (replica.get(), format!("{breach:?}"));
-        self.report(Violation::Market { replica, breach });
+        self.record_violation(Violation::Market { replica, breach });
     }
 
     /// Checks that every acknowledged command was applied with the acknowledged result.
@@ -500,12 +500,12 @@ impl Checker {
             .iter()
             .find(|(_, leaf)| !self.results.contains(leaf));
         if let Some((operation, _)) = lost.copied() {
-            self.report(Violation::AcknowledgedLost { operation });
+            self.record_violation(Violation::AcknowledgedLost { operation });
         }
     }
 
     /// Returns the shadow's last index and its final state.
-    pub fn shadow(&self) -> (LogIndex, &SimExchange) {
+    pub fn shadow_state(&self) -> (LogIndex, &SimExchange) {
         (self.shadow_index, &self.shadow)
     }
 
@@ -518,12 +518,12 @@ impl Checker {
     }
 
     /// Returns the number of applied commands, including ticks.
-    pub fn applied(&self) -> u64 {
+    pub fn applied_commands(&self) -> u64 {
         self.shadow_history.size()
     }
 
     /// Returns the root of the history of the replay from genesis, which identifies the whole run.
-    pub fn root(&self) -> Digest {
+    pub fn history_root(&self) -> Digest {
         self.shadow_history.root()
     }
 }

@@ -6,7 +6,7 @@ use souk_market::{
     Price, Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
 
-use super::goods::{CAPACITY, key, push, resources};
+use super::goods::{CAPACITY, device_resources, key, push};
 use super::machine::{BatchResult, EPOCH_MS, TRUSTED};
 use super::operators::{self, OPERATORS, Operators};
 use super::random::Random;
@@ -43,7 +43,7 @@ pub struct People {
     sent: Vec<Vec<u8>>,
 }
 
-/// Lifetime of a batch: long enough to send it again at any time of a run.
+/// Lifetime of a batch: long enough that its sender can repeat it at any time of a run.
 const BATCH_LIFE: Millis = Millis(24 * 3_600_000);
 
 /// A batch and its author.
@@ -66,7 +66,7 @@ impl People {
         keys.extend(operators.map(|key| AccountKey::from(&key)));
         let strangers: Vec<AccountKey> = (0..STRANGERS).map(|_| key()).collect();
         let mut genesis = Genesis::new(name("simulation".to_owned()), keys[PEOPLE]);
-        Operators::found(&mut genesis, keys[PEOPLE..].to_vec(), &strangers);
+        Operators::add_operators(&mut genesis, keys[PEOPLE..].to_vec(), &strangers);
         genesis.rules.fee_basis_points = 250;
         genesis.rules.batch_life_max = BATCH_LIFE;
         genesis.rules.stake_hold = Millis(10_000);
@@ -102,15 +102,15 @@ impl People {
     }
 
     /// Sets the market of all people, once all accounts are known.
-    pub fn join(&mut self, genesis: &Genesis) {
+    pub fn join_market(&mut self, genesis: &Genesis) {
         self.market = genesis.market_id();
-        self.operators.join(genesis);
+        self.operators.record_accounts(genesis);
     }
 
     /// Returns the next batch of a random person; `now` is the sender's clock.
     pub fn write(&mut self, now: Millis) -> Letter {
         if self.random.chance(20) && !self.sent.is_empty() {
-            let bytes = self.sent[self.random.place(self.sent.len())].clone();
+            let bytes = self.sent[self.random.draw_index(self.sent.len())].clone();
             return Letter {
                 person: 0,
                 bytes,
@@ -118,11 +118,11 @@ impl People {
             };
         }
         let person = match self.random.chance(OPERATING) {
-            true => PEOPLE + self.random.place(OPERATORS),
-            false => self.random.place(PEOPLE),
+            true => PEOPLE + self.random.draw_index(OPERATORS),
+            false => self.random.draw_index(PEOPLE),
         };
-        let count = self.random.between(1, COMMANDS_MAX);
-        let commands: Vec<Command> = (0..count).map(|_| self.command(person, now)).collect();
+        let count = self.random.draw_between(1, COMMANDS_MAX);
+        let commands: Vec<Command> = (0..count).map(|_| self.draw_command(person, now)).collect();
         let conflict = self.random.chance(10);
         let forged = self.random.chance(5);
         let writer = &mut self.people[person];
@@ -139,7 +139,7 @@ impl People {
         };
         let signature = if forged { Signature([7; 64]) } else { TRUSTED };
         let bytes = SignedBatch { batch, signature }.encode();
-        self.remember(bytes.clone());
+        self.remember_sent(bytes.clone());
         Letter {
             person,
             bytes,
@@ -147,11 +147,11 @@ impl People {
         }
     }
 
-    fn remember(&mut self, bytes: Vec<u8>) {
+    fn remember_sent(&mut self, bytes: Vec<u8>) {
         if self.sent.len() < 64 {
             self.sent.push(bytes);
         } else {
-            let place = self.random.place(self.sent.len());
+            let place = self.random.draw_index(self.sent.len());
             self.sent[place] = bytes;
         }
     }
@@ -193,93 +193,93 @@ impl People {
         }
     }
 
-    fn command(&mut self, person: usize, now: Millis) -> Command {
+    fn draw_command(&mut self, person: usize, now: Millis) -> Command {
         let random = &mut self.random;
         if person >= PEOPLE {
-            return self.operators.command(random, now);
+            return self.operators.draw_command(random, now);
         }
-        let choice = random.below(100);
-        let other = self.people[random.place(PEOPLE)].account;
+        let choice = random.draw_below(100);
+        let other = self.people[random.draw_index(PEOPLE)].account;
         let of = &self.people[person];
         let any = |random: &mut Random, leases: &[LeaseId]| {
-            (!leases.is_empty()).then(|| leases[random.place(leases.len())])
+            (!leases.is_empty()).then(|| leases[random.draw_index(leases.len())])
         };
-        let usage = DeviceMicros(random.between(1, 3_000_000));
+        let usage = DeviceMicros(random.draw_between(1, 3_000_000));
         match choice {
-            0..30 => Command::PlaceAsk(Box::new(ask(random))),
-            30..65 => Command::PlaceBid(Box::new(bid(random))),
+            0..30 => Command::PlaceAsk(Box::new(draw_ask(random))),
+            30..65 => Command::PlaceBid(Box::new(draw_bid(random))),
             65..75 => match of.orders.last() {
                 Some(_) => Command::Cancel {
-                    order: of.orders[random.place(of.orders.len())],
+                    order: of.orders[random.draw_index(of.orders.len())],
                 },
-                None => request(random),
+                None => draw_request(random),
             },
             75..83 => match any(random, &of.sold) {
                 Some(lease) => Command::NoteUsage { lease, usage },
-                None => Command::PlaceAsk(Box::new(ask(random))),
+                None => Command::PlaceAsk(Box::new(draw_ask(random))),
             },
             83..86 => Command::StartWork {
-                lease: pick(random, &of.bought),
+                lease: pick_lease(random, &of.bought),
             },
             86..89 => match any(random, &of.bought) {
                 Some(lease) => Command::AcceptNote { lease, usage },
-                None => Command::PlaceBid(Box::new(bid(random))),
+                None => Command::PlaceBid(Box::new(draw_bid(random))),
             },
             89..92 => Command::EndLease {
-                lease: pick(random, &of.bought),
+                lease: pick_lease(random, &of.bought),
             },
             92..94 => Command::GiveUp {
-                lease: pick(random, &of.sold),
+                lease: pick_lease(random, &of.sold),
             },
             94..95 => Command::StateReady {
-                lease: pick(random, &of.sold),
+                lease: pick_lease(random, &of.sold),
             },
             95..97 => Command::Reclaim {
-                lease: pick(random, &of.sold),
+                lease: pick_lease(random, &of.sold),
             },
             97..98 => Command::Dispute {
-                lease: pick(random, &of.bought),
+                lease: pick_lease(random, &of.bought),
             },
             98..99 => Command::Transfer {
                 to: other,
-                amount: Credits(random.between(1, 10_000)),
+                amount: Credits(random.draw_between(1, 10_000)),
                 reference: Name::default(),
             },
-            _ => request(random),
+            _ => draw_request(random),
         }
     }
 }
 
 /// Returns a request to deposit or withdraw credits.
-fn request(random: &mut Random) -> Command {
+fn draw_request(random: &mut Random) -> Command {
     Command::Request {
         direction: match random.chance(300) {
             true => Direction::Deposit,
             false => Direction::Withdrawal,
         },
-        amount: Credits(random.between(1, 10_000)),
+        amount: Credits(random.draw_between(1, 10_000)),
         reference: Name::default(),
     }
 }
 
 /// Returns one of the given leases, or a lease of others.
-fn pick(random: &mut Random, leases: &[LeaseId]) -> LeaseId {
+fn pick_lease(random: &mut Random, leases: &[LeaseId]) -> LeaseId {
     match leases.len() {
-        0 => LeaseId(random.below(100)),
-        length => leases[random.place(length)],
+        0 => LeaseId(random.draw_below(100)),
+        length => leases[random.draw_index(length)],
     }
 }
 
-fn ask(random: &mut Random) -> Ask {
+fn draw_ask(random: &mut Random) -> Ask {
     Ask {
-        device: DeviceId(random.below(4)),
+        device: DeviceId(random.draw_below(4)),
         capacity: Units(CAPACITY),
-        resources: resources(),
-        limit: Limit::Price(Price(random.between(50, 150))),
+        resources: device_resources(),
+        limit: Limit::Price(Price(random.draw_between(50, 150))),
         quantity: Units(1),
         duration_min: Millis(1),
         duration_max: Millis(60_000),
-        notice: Millis(random.below(3_000)),
+        notice: Millis(random.draw_below(3_000)),
         spot: Vec::new(),
         idle: Permille(0),
         accepts: Accepts::default(),
@@ -287,7 +287,7 @@ fn ask(random: &mut Random) -> Ask {
     }
 }
 
-fn bid(random: &mut Random) -> Bid {
+fn draw_bid(random: &mut Random) -> Bid {
     let term = if random.chance(500) {
         Term::Spot
     } else {
@@ -299,13 +299,13 @@ fn bid(random: &mut Random) -> Bid {
         TimeInForce::Gtc
     };
     Bid {
-        class: resources().class(),
+        class: device_resources().class(),
         wants: Wants::default(),
-        limit: Limit::Price(Price(random.between(80, 200))),
+        limit: Limit::Price(Price(random.draw_between(80, 200))),
         budget: Credits(1_000_000),
         quantity: Units(1),
         all_or_none: false,
-        duration: Millis(random.between(100, 20_000)),
+        duration: Millis(random.draw_between(100, 20_000)),
         start_delay_max: Millis(0),
         term,
         tif,

@@ -180,7 +180,7 @@ impl Sums {
     /// Returns the events that never happened although there were many runs: a simulator without an
     /// event proves nothing about it.
     #[must_use]
-    pub fn never(&self) -> Vec<&str> {
+    pub fn missing_events(&self) -> Vec<&str> {
         let zeros = self.counts.iter().filter(|(_, count)| **count == 0);
         let told = zeros.filter(|_| self.seeds >= SEEDS_TELLING);
         told.map(|(name, _)| name.as_str()).collect()

@@ -79,14 +79,14 @@ impl FileState {
             let before = self.seen[durable].to_vec();
             self.overwritten.push((offset, before));
         }
-        put(&mut self.seen, offset, bytes);
+        write_at(&mut self.seen, offset, bytes);
         self.dirty.push((offset, end));
     }
 
     fn sync(&mut self) {
         if let Some(durable) = &mut self.apart {
             for (start, end) in self.dirty.iter().copied() {
-                put(durable, start, &self.seen[start..end]);
+                write_at(durable, start, &self.seen[start..end]);
             }
             durable.resize(self.seen.len(), 0);
         }
@@ -100,21 +100,21 @@ impl FileState {
         if self.dirty.is_empty() && self.apart.is_none() {
             return;
         }
-        self.seen = self.lose(random);
+        self.seen = self.lose_unsynced(random);
         self.durable_bytes = self.seen.len();
     }
 
     /// Keeps or drops each unsynced sector for good, and returns the durable bytes.
-    fn lose(&mut self, random: &mut Random) -> Vec<u8> {
+    fn lose_unsynced(&mut self, random: &mut Random) -> Vec<u8> {
         let mut durable = self.apart.take().unwrap_or_else(|| self.as_synced());
         self.overwritten.clear();
         for (start, end) in std::mem::take(&mut self.dirty) {
-            let keep = random.below(1_001);
+            let keep = random.draw_below(1_001);
             let first = start / SECTOR_BYTES * SECTOR_BYTES;
             for sector in (first..end).step_by(SECTOR_BYTES) {
                 let (from, to) = (sector.max(start), (sector + SECTOR_BYTES).min(end));
                 if random.chance(keep) {
-                    put(&mut durable, from, &self.seen[from..to]);
+                    write_at(&mut durable, from, &self.seen[from..to]);
                 }
             }
         }
@@ -132,7 +132,7 @@ impl FileState {
 }
 
 /// Writes into a file and extends it if necessary.
-fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
+fn write_at(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     if file.len() < offset {
         file.resize(offset, 0);
     }
@@ -159,13 +159,13 @@ impl SimDisk {
         }
     }
 
-    /// Loses power: unsynced data may disappear.
+    /// Loses power: unsynced data can disappear.
     pub fn crash(&self) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        let kept = state.random.place(state.pending.len() + 1);
+        let kept = state.random.draw_index(state.pending.len() + 1);
         for change in state.pending.drain(..).take(kept) {
-            apply(&mut state.durable_names, change);
+            apply_change(&mut state.durable_names, change);
         }
         state.names.clone_from(&state.durable_names);
         let names = &state.names;
@@ -177,7 +177,7 @@ impl SimDisk {
         }
     }
 
-    /// Returns whether a sync has failed since the last power loss, so that reads may see lost
+    /// Returns whether a sync has failed since the last power loss, so that reads can see lost
     /// data.
     pub fn has_failed(&self) -> bool {
         let state = self.state.borrow();
@@ -227,7 +227,7 @@ impl SimDisk {
         if files.is_empty() {
             return false;
         }
-        let file = files[state.random.place(files.len())];
+        let file = files[state.random.draw_index(files.len())];
         let Some(file) = state.files.get_mut(&file) else {
             return false;
         };
@@ -236,8 +236,8 @@ impl SimDisk {
             return false;
         };
         assert!(file.dirty.is_empty(), "the machine is off");
-        let place = state.random.place(last + 1);
-        file.seen[place] ^= 1 << state.random.below(8);
+        let place = state.random.draw_index(last + 1);
+        file.seen[place] ^= 1 << state.random.draw_below(8);
         true
     }
 }
@@ -250,7 +250,7 @@ fn first_sectors(offset: u64, bytes: &[u8]) -> &[u8] {
     &bytes[..kept]
 }
 
-fn apply(names: &mut BTreeMap<String, u64>, change: NameChange) {
+fn apply_change(names: &mut BTreeMap<String, u64>, change: NameChange) {
     match change {
         NameChange::Set(name, file) => drop(names.insert(name, file)),
         NameChange::Remove(name) => drop(names.remove(&name)),
@@ -270,8 +270,8 @@ fn is_next(after: &mut Option<u32>) -> bool {
 }
 
 impl DiskState {
-    fn change(&mut self, change: NameChange) {
-        apply(&mut self.names, change.clone());
+    fn change_names(&mut self, change: NameChange) {
+        apply_change(&mut self.names, change.clone());
         self.pending.push(change);
     }
 
@@ -281,7 +281,7 @@ impl DiskState {
     }
 
     /// Counts a sync and fails if the process is killed before it.
-    fn killed(&mut self) -> io::Result<()> {
+    fn check_killed(&mut self) -> io::Result<()> {
         match is_next(&mut self.faults.killed_at_sync) {
             true => Err(io::ErrorKind::Interrupted.into()),
             false => Ok(()),
@@ -289,16 +289,16 @@ impl DiskState {
     }
 
     /// Returns the offset at which a log write lands.
-    fn misdirect(&mut self, name: &str, offset: usize, length: usize) -> io::Result<usize> {
+    fn landing_offset(&mut self, name: &str, offset: usize, length: usize) -> io::Result<usize> {
         if let Some((after, _)) = &mut self.misdirected {
             *after += 1;
         }
-        let size = self.file(name)?.seen.len();
+        let size = self.find_file(name)?.seen.len();
         let last = size.saturating_sub(length) / SECTOR_BYTES;
         let Some(down_ms) = self.faults.misdirects.filter(|_| last > 0) else {
             return Ok(offset);
         };
-        let other = self.random.place(last + 1) * SECTOR_BYTES;
+        let other = self.random.draw_index(last + 1) * SECTOR_BYTES;
         if other == offset {
             return Ok(offset);
         }
@@ -307,24 +307,24 @@ impl DiskState {
         Ok(other)
     }
 
-    fn file(&mut self, name: &str) -> io::Result<&mut FileState> {
+    fn find_file(&mut self, name: &str) -> io::Result<&mut FileState> {
         let file = self.names.get(name).ok_or(io::ErrorKind::NotFound)?;
         Ok(self.files.get_mut(file).expect("a name has a file"))
     }
 }
 
 impl Disk for SimDisk {
-    fn list(&mut self) -> io::Result<Vec<String>> {
+    fn list_files(&mut self) -> io::Result<Vec<String>> {
         Ok(self.state.borrow().names.keys().cloned().collect())
     }
 
-    fn length(&mut self, name: &str) -> io::Result<u64> {
-        Ok(self.state.borrow_mut().file(name)?.seen.len() as u64)
+    fn file_length(&mut self, name: &str) -> io::Result<u64> {
+        Ok(self.state.borrow_mut().find_file(name)?.seen.len() as u64)
     }
 
     fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let mut state = self.state.borrow_mut();
-        let mut bytes = state.file(name)?.seen.clone();
+        let mut bytes = state.find_file(name)?.seen.clone();
         if std::mem::take(&mut state.faults.short_read) {
             bytes.truncate(bytes.len() / 2);
         }
@@ -343,31 +343,31 @@ impl Disk for SimDisk {
             let file = state.next_file;
             state.next_file += 1;
             state.files.insert(file, FileState::default());
-            state.change(NameChange::Set(name.to_owned(), file));
+            state.change_names(NameChange::Set(name.to_owned(), file));
         }
         let mut offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         if name.starts_with("wal-") && bytes.iter().any(|byte| *byte != 0) {
-            offset = state.misdirect(name, offset, bytes.len())?;
+            offset = state.landing_offset(name, offset, bytes.len())?;
         }
-        state.file(name)?.write(offset, bytes);
+        state.find_file(name)?.write(offset, bytes);
         if full {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
 
-    fn sync(&mut self, name: &str) -> io::Result<()> {
+    fn sync_file(&mut self, name: &str) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
-        state.killed()?;
+        state.check_killed()?;
         if state.sync_fails() {
             // As in Linux, data of a failed write-back counts as written afterwards.
             let mut random = state.random.clone();
-            let file = state.file(name)?;
-            file.apart = Some(file.lose(&mut random));
+            let file = state.find_file(name)?;
+            file.apart = Some(file.lose_unsynced(&mut random));
             state.random = random;
             return Err(io::Error::other("EIO"));
         }
-        state.file(name)?.sync();
+        state.find_file(name)?.sync();
         Ok(())
     }
 
@@ -376,26 +376,26 @@ impl Disk for SimDisk {
         if !state.names.contains_key(from) {
             return Err(io::ErrorKind::NotFound.into());
         }
-        state.change(NameChange::Rename(from.to_owned(), to.to_owned()));
+        state.change_names(NameChange::Rename(from.to_owned(), to.to_owned()));
         Ok(())
     }
 
     fn remove(&mut self, name: &str) -> io::Result<()> {
         self.state
             .borrow_mut()
-            .change(NameChange::Remove(name.to_owned()));
+            .change_names(NameChange::Remove(name.to_owned()));
         Ok(())
     }
 
     fn sync_names(&mut self) -> io::Result<()> {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
-        state.killed()?;
+        state.check_killed()?;
         if state.sync_fails() {
             return Err(io::Error::other("EIO"));
         }
         for change in state.pending.drain(..) {
-            apply(&mut state.durable_names, change);
+            apply_change(&mut state.durable_names, change);
         }
         let names = &state.durable_names;
         state

@@ -17,15 +17,15 @@ impl World {
         }
         let fault = self.faults[number].fault.clone();
         *self.counts.faults.entry(name(&fault)).or_default() += 1;
-        if let Some(ms) = lasts(&fault) {
-            self.at(self.now + ms, Event::EndFault { number });
+        if let Some(ms) = fault_duration(&fault) {
+            self.schedule_event(self.now + ms, Event::EndFault { number });
         }
         match fault {
             Fault::Crash {
                 node,
                 boundary,
                 down_ms,
-            } => self.crash(node, boundary, down_ms),
+            } => self.crash_node(node, boundary, down_ms),
             Fault::Kill {
                 node,
                 boundary,
@@ -34,15 +34,15 @@ impl World {
                 // A machine that is due to lose power loses it now.
                 let machine = &mut self.nodes[node];
                 machine.is_killed = machine.running.is_some() && machine.dies_at.is_none();
-                self.crash(node, boundary, down_ms);
+                self.crash_node(node, boundary, down_ms);
             }
             Fault::Blackout { down_ms } => {
                 for node in 0..self.nodes.len() {
-                    self.crash(node, Boundary::Begin, down_ms);
+                    self.crash_node(node, Boundary::Begin, down_ms);
                 }
             }
-            Fault::Pause { node, ms } => self.pause(node, ms),
-            Fault::ClockJump { node, ms } => self.nodes[node].jump(ms),
+            Fault::Pause { node, ms } => self.pause_node(node, ms),
+            Fault::ClockJump { node, ms } => self.nodes[node].jump_clock(ms),
             Fault::SyncFails { node, after } => {
                 let disk = &self.nodes[node].disk;
                 disk.set_faults(|faults| faults.sync_fails = Some(after));
@@ -53,7 +53,7 @@ impl World {
                     .set_faults(|faults| faults.short_read = true);
             }
             Fault::FlipBit { node, down_ms } => self.flip_bit(node, down_ms),
-            Fault::Misdirect { node, down_ms } => self.misdirect(node, down_ms),
+            Fault::Misdirect { node, down_ms } => self.misdirect_write(node, down_ms),
             Fault::Replace { node } if self.may_lose_a_disk() => self.lose_disk(node),
             Fault::Replace { .. } => {}
             Fault::ReplaceApart { node, mask, .. } => {
@@ -67,10 +67,10 @@ impl World {
                 harm,
                 down_ms,
             } => self.harm_views(node, harm, down_ms),
-            Fault::Transfer { to } => self.transfer(to),
+            Fault::Transfer { to } => self.transfer_leadership(to),
             // Only one validator lies at a time, so that a majority is honest.
             Fault::Forge { .. } | Fault::Lie { .. } if self.has_liar() => {}
-            Fault::Lie { node, .. } => self.lie(node),
+            Fault::Lie { node, .. } => self.lie_to_others(node),
             Fault::WrongState { node } => self.go_wrong(node),
             Fault::Forge { node, .. } => {
                 self.nodes[node].forges = true;
@@ -146,12 +146,12 @@ impl World {
         }
     }
 
-    fn crash(&mut self, node: usize, boundary: Boundary, down_ms: u64) {
+    fn crash_node(&mut self, node: usize, boundary: Boundary, down_ms: u64) {
         if self.nodes[node].running.is_none() {
             return;
         }
         match boundary {
-            Boundary::Begin => self.die(node, down_ms),
+            Boundary::Begin => self.end_process(node, down_ms),
             later => self.nodes[node].dies_at = Some(later),
         }
     }
@@ -186,12 +186,12 @@ impl World {
         }
     }
 
-    fn pause(&mut self, node: usize, ms: u64) {
+    fn pause_node(&mut self, node: usize, ms: u64) {
         let until = self.now + ms;
         self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
     }
 
-    /// Returns whether a disk may be lost. Only one may be harmed for good at a time: more would be
+    /// Returns whether a disk can be lost. Only one can be harmed for good at a time: more would be
     /// beyond the promises of replication.
     fn may_lose_a_disk(&self) -> bool {
         self.nodes
@@ -214,7 +214,7 @@ impl World {
 
     /// Misdirects a write. The disk counts as harmed from then on: once the lost data was
     /// acknowledged, the next start refuses the disk.
-    fn misdirect(&mut self, node: usize, down_ms: u64) {
+    fn misdirect_write(&mut self, node: usize, down_ms: u64) {
         if self.nodes[node].running.is_none() || !self.may_lose_a_disk() {
             return;
         }
@@ -251,11 +251,11 @@ impl World {
 
     fn lose_disk(&mut self, node: usize) {
         self.nodes[node].crash();
-        self.replace(node);
+        self.replace_machine(node);
     }
 
     /// Replaces a machine whose disk is gone or unreliable with a new replica.
-    pub(super) fn replace(&mut self, node: usize) {
+    pub(super) fn replace_machine(&mut self, node: usize) {
         let new = ReplicaId::new(self.next_id).expect("ids begin at one");
         self.next_id += 1;
         self.counts.replaced += 1;
@@ -268,18 +268,18 @@ impl World {
         // that it replaces.
         machine.replaces = machine.replaces.or(Some(machine.id));
         machine.id = new;
-        self.at(self.now + 200, Event::Start { node });
+        self.schedule_event(self.now + 200, Event::Start { node });
     }
 
-    fn transfer(&mut self, to: usize) {
+    fn transfer_leadership(&mut self, to: usize) {
         let to = self.nodes[to].id;
-        if let Some(leader) = self.leader() {
-            self.nodes[leader].apply(self.now, CoreEvent::Transfer(to));
-            self.work(leader);
+        if let Some(leader) = self.find_leader() {
+            self.nodes[leader].apply_event(self.now, CoreEvent::Transfer(to));
+            self.run_rounds(leader);
         }
     }
 
-    pub(super) fn leader(&self) -> Option<usize> {
+    pub(super) fn find_leader(&self) -> Option<usize> {
         let leads = |node: &usize| {
             let running = self.nodes[*node].running.as_ref();
             running.is_some_and(|running| running.replica().is_leader())
@@ -295,7 +295,7 @@ impl World {
     }
 }
 
-fn lasts(fault: &Fault) -> Option<u64> {
+fn fault_duration(fault: &Fault) -> Option<u64> {
     match fault {
         Fault::Partition { ms, .. }
         | Fault::OneWay { ms, .. }

@@ -241,40 +241,40 @@ pub struct TimedFault {
 const MEAN_MS: u64 = 1_500;
 
 /// Draws the faults before `until_ms`.
-pub fn schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<TimedFault> {
+pub fn draw_schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<TimedFault> {
     let mut random = Random::new(seed, "faults");
     let mut faults = Vec::new();
     let mut at_ms = 1_000;
     while at_ms < until_ms {
         faults.push(TimedFault {
             at_ms,
-            fault: draw(&mut random, nodes),
+            fault: draw_fault(&mut random, nodes),
         });
-        at_ms += random.between(1, 2 * MEAN_MS);
+        at_ms += random.draw_between(1, 2 * MEAN_MS);
     }
     faults
 }
 
-fn draw(random: &mut Random, nodes: usize) -> Fault {
-    let node = random.place(nodes);
-    let other = (node + 1 + random.place(nodes - 1)) % nodes;
-    let ms = random.between(100, 6_000);
-    match random.below(100) {
-        0..23 => crash(random, node),
-        23..30 => kill(random, node),
+fn draw_fault(random: &mut Random, nodes: usize) -> Fault {
+    let node = random.draw_index(nodes);
+    let other = (node + 1 + random.draw_index(nodes - 1)) % nodes;
+    let ms = random.draw_between(100, 6_000);
+    match random.draw_below(100) {
+        0..23 => draw_crash(random, node),
+        23..30 => draw_kill(random, node),
         30..33 => Fault::Blackout {
-            down_ms: random.between(50, 2_000),
+            down_ms: random.draw_between(50, 2_000),
         },
         33..40 => Fault::Pause {
             node,
-            ms: random.between(50, 3_000),
+            ms: random.draw_between(50, 3_000),
         },
         40..45 => Fault::ClockJump {
             node,
-            ms: jump(random),
+            ms: draw_jump(random),
         },
         45..55 => Fault::Partition {
-            mask: random.between(1, (1 << nodes) - 2),
+            mask: random.draw_between(1, (1 << nodes) - 2),
             ms,
         },
         55..60 => Fault::OneWay {
@@ -289,85 +289,85 @@ fn draw(random: &mut Random, nodes: usize) -> Fault {
         },
         65..68 => Fault::SlowLink {
             node,
-            delay_ms: random.between(50, 800),
+            delay_ms: random.draw_between(50, 800),
             ms,
         },
-        68..78 => storm(random, ms),
+        68..78 => draw_storm(random, ms),
         78..81 => Fault::SyncFails {
             node,
-            after: u32::try_from(random.below(6)).expect("a small number"),
+            after: u32::try_from(random.draw_below(6)).expect("a small number"),
         },
-        81..83 => full(random, node, ms),
+        81..83 => draw_full(random, node, ms),
         83..84 => Fault::WrongState { node },
         84..86 => Fault::SlowDisk {
             node,
-            sync_ms: random.between(20, 400),
+            sync_ms: random.draw_between(20, 400),
             ms,
         },
         86..88 => Fault::ShortRead { node },
-        88..90 => harm(random, node),
+        88..90 => draw_harm(random, node),
         90..92 => Fault::Replace { node },
         92..94 => Fault::ReplaceApart {
             node,
-            mask: random.between(1, (1 << nodes) - 2),
+            mask: random.draw_between(1, (1 << nodes) - 2),
             ms,
         },
         94..95 => Fault::Transfer { to: node },
         95..96 => Fault::Lie { node, ms },
         96..97 => Fault::Views {
             node,
-            harm: HARMS[random.place(HARMS.len())],
-            down_ms: random.between(50, 1_000),
+            harm: HARMS[random.draw_index(HARMS.len())],
+            down_ms: random.draw_between(50, 1_000),
         },
         97..98 => Fault::Reorder { ms },
         _ => Fault::Forge { node, ms },
     }
 }
 
-fn harm(random: &mut Random, node: usize) -> Fault {
-    let down_ms = random.between(50, 1_000);
+fn draw_harm(random: &mut Random, node: usize) -> Fault {
+    let down_ms = random.draw_between(50, 1_000);
     match random.chance(500) {
         true => Fault::FlipBit { node, down_ms },
         false => Fault::Misdirect { node, down_ms },
     }
 }
 
-fn full(random: &mut Random, node: usize, ms: u64) -> Fault {
+fn draw_full(random: &mut Random, node: usize, ms: u64) -> Fault {
     match random.chance(300) {
         true => Fault::AllFull { ms },
         false => Fault::Full { node, ms },
     }
 }
 
-fn crash(random: &mut Random, node: usize) -> Fault {
-    let boundary = BOUNDARIES[random.place(BOUNDARIES.len())];
+fn draw_crash(random: &mut Random, node: usize) -> Fault {
+    let boundary = BOUNDARIES[random.draw_index(BOUNDARIES.len())];
     Fault::Crash {
         node,
         boundary,
-        down_ms: random.between(20, 4_000),
+        down_ms: random.draw_between(20, 4_000),
     }
 }
 
-fn kill(random: &mut Random, node: usize) -> Fault {
-    let boundary = BOUNDARIES[random.place(BOUNDARIES.len())];
+fn draw_kill(random: &mut Random, node: usize) -> Fault {
+    let boundary = BOUNDARIES[random.draw_index(BOUNDARIES.len())];
     Fault::Kill {
         node,
         boundary,
-        down_ms: random.between(20, 1_000),
+        down_ms: random.draw_between(20, 1_000),
     }
 }
 
-fn jump(random: &mut Random) -> i64 {
-    let size = i64::try_from(random.between(10, 20_000)).expect("a small number");
+fn draw_jump(random: &mut Random) -> i64 {
+    let size = i64::try_from(random.draw_between(10, 20_000)).expect("a small number");
     if random.chance(500) { size } else { -size }
 }
 
-fn storm(random: &mut Random, ms: u64) -> Fault {
+fn draw_storm(random: &mut Random, ms: u64) -> Fault {
     Fault::Storm {
-        lost: random.below(400),
-        doubled: random.below(300),
-        damaged: random.below(100),
-        spread_ms: random.between(1, 600),
+        lost: random.draw_below(400),
+        doubled: random.draw_below(300),
+        damaged: random.draw_below(100),
+        spread_ms: random.draw_between(1, 600),
         ms,
     }
 }

@@ -5,7 +5,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
 use souk_consensus::manifest::Manifest;
 
-/// A raft id that operators never assign.
+/// A raft id that operators will never assign.
 pub const STRANGER: u64 = 1_000;
 
 /// An invented state that a liar serves part by part.
@@ -17,7 +17,7 @@ pub struct ForgedState {
 }
 
 /// Returns a membership change in raft's own form.
-pub fn change(steps: &[(ConfChangeType, u64)]) -> ConfChangeV2 {
+pub fn membership_change(steps: &[(ConfChangeType, u64)]) -> ConfChangeV2 {
     let single = |(kind, id): &(ConfChangeType, u64)| {
         let mut single = ConfChangeSingle {
             node_id: *id,

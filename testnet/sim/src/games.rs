@@ -1,7 +1,7 @@
 //! Finds the maximum loss of a party by trying everything that the other party can do.
 //!
 //! A game plays one lease on the real exchange, in steps of ten seconds. One party acts as a souk
-//! node; at each step, the other may make any move that the rules allow, or none. The search
+//! node; at each step, the other can make any move that the rules allow, or none. The search
 //! follows all sequences of moves to the end, and those that reach the same state only once, so the
 //! printed loss is the worst at this step size. The moves come from all of the market's commands
 //! and all fields of a receipt: see `moves` and `lies`.
@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use souk_market::{Command, DeviceMicros, LeaseState, Millis, ReceiptBody};
 
-use lies::lies;
-use moves::{Kind, Player, Scene, instances};
+use lies::make_lies;
+use moves::{Kind, Player, Scene, command_instances};
 use position::{LENGTH, PRICE, Position, Side};
 
 /// The length of a step.
@@ -78,7 +78,7 @@ impl Game {
         (Game::Holding, &[0]),
     ];
 
-    fn attack(self) -> &'static str {
+    fn attack_text(self) -> &'static str {
         match self {
             Self::FalseNotes => "no work and false notes, the buyer is there",
             Self::FalseNotesToNobody => "no work and false notes, the buyer is gone",
@@ -113,12 +113,12 @@ struct Worst {
 }
 
 impl Worst {
-    fn of(loss: Loss) -> Worst {
+    fn from_loss(loss: Loss) -> Worst {
         let excess = loss.lost + loss.kept;
         Worst { loss, excess }
     }
 
-    fn or(self, other: Worst) -> Worst {
+    fn max_with(self, other: Worst) -> Worst {
         Worst {
             loss: self.loss.max(other.loss),
             excess: self.excess.max(other.excess),
@@ -127,24 +127,24 @@ impl Worst {
 }
 
 /// Plays all attacks.
-pub fn play() -> Vec<Finding> {
+pub fn play_games() -> Vec<Finding> {
     let mut findings = Vec::new();
     for (game, plans) in Game::ALL {
         let plans = plans.iter().map(|seconds| Millis(seconds * 1_000));
-        findings.extend(plans.map(|planned| worst(game, planned)));
+        findings.extend(plans.map(|planned| find_worst(game, planned)));
     }
     findings.extend(false_receipts());
-    findings.push(talk());
+    findings.push(play_talk());
     findings
 }
 
-fn worst(game: Game, planned: Millis) -> Finding {
+fn find_worst(game: Game, planned: Millis) -> Finding {
     let mut known = HashMap::new();
-    let worst = search(game, planned, Position::new(), &mut known);
-    finding(game.attack().to_owned(), planned, worst, known.len())
+    let worst = search_worst(game, planned, Position::new(), &mut known);
+    new_finding(game.attack_text().to_owned(), planned, worst, known.len())
 }
 
-fn finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Finding {
+fn new_finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Finding {
     let Worst { loss, excess } = worst;
     let seconds = |micro: i64| micro as f64 / PRICE.0 as f64;
     Finding {
@@ -160,7 +160,7 @@ fn finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Findin
 }
 
 /// Returns the honest party's maximum loss from this position.
-fn search(
+fn search_worst(
     game: Game,
     planned: Millis,
     mut position: Position,
@@ -168,7 +168,7 @@ fn search(
 ) -> Worst {
     act_honestly(game, planned, &mut position);
     if position.lease().is_closed() {
-        return Worst::of(loss(game, &position));
+        return Worst::from_loss(honest_loss(game, &position));
     }
     let key = position.key();
     if let Some(found) = known.get(&key) {
@@ -178,13 +178,13 @@ fn search(
     for command in moves_of(game, planned, &position) {
         let mut next = position.clone();
         if let Some(command) = command
-            && !next.command(game.attacker(), command)
+            && !next.send_command(game.attacker(), command)
         {
             continue;
         }
-        next.pass(STEP, planned_work(game, planned));
-        let found = search(game, planned, next, known);
-        most = Some(most.map_or(found, |most| most.or(found)));
+        next.pass_time(STEP, planned_work(game, planned));
+        let found = search_worst(game, planned, next, known);
+        most = Some(most.map_or(found, |most| most.max_with(found)));
     }
     let most = most.expect("to do nothing is always possible");
     known.insert(key, most);
@@ -194,7 +194,7 @@ fn search(
 /// Returns the attacker's moves, always including none.
 fn moves_of(game: Game, planned: Millis, position: &Position) -> Vec<Option<Command>> {
     let is_long = planned >= Millis(60_000);
-    if is_long && !position.age().0.is_multiple_of(LONG_STEP.0) {
+    if is_long && !position.lease_age().0.is_multiple_of(LONG_STEP.0) {
         return vec![None];
     }
     let lease = position.lease();
@@ -202,14 +202,14 @@ fn moves_of(game: Game, planned: Millis, position: &Position) -> Vec<Option<Comm
     let span = DeviceMicros(lease.agreed.0 + NOTE_SPAN.0 * 1_000);
     let scene = Scene {
         lease,
-        usages: [possible.min(span), payable(planned)],
+        usages: [possible.min(span), payable_usage(planned)],
     };
     let player = match game.attacker() {
         Side::Buyer => Player::Buyer,
         Side::Provider => Player::Provider,
     };
     let kinds = Kind::ALL.iter().filter(|kind| kind.player() == player);
-    let commands = kinds.flat_map(|kind| instances(*kind, &scene));
+    let commands = kinds.flat_map(|kind| command_instances(*kind, &scene));
     std::iter::once(None).chain(commands.map(Some)).collect()
 }
 
@@ -223,15 +223,15 @@ fn planned_work(game: Game, planned: Millis) -> Millis {
 /// Makes the honest party's move.
 fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
-    let is_first = position.age() == Millis(0);
+    let is_first = position.lease_age() == Millis(0);
     match game {
         Game::FalseNotes | Game::FalseNotesToNobody if is_first => {
-            position.command(Side::Buyer, Command::StartWork { lease });
+            position.send_command(Side::Buyer, Command::StartWork { lease });
         }
         Game::FalseNotesToNobody => {}
         Game::FalseNotes => judge_note(planned, position),
         Game::UnpaidWork => note_work(planned, position),
-        Game::Holding => claim(position),
+        Game::Holding => claim_time(position),
     }
 }
 
@@ -242,15 +242,15 @@ fn judge_note(planned: Millis, position: &mut Position) {
     let (times, beyond) = PATIENCE;
     let patience = Millis(planned.0 * times + beyond.0);
     if position.lease().reserved_until.is_some() {
-        position.command(Side::Buyer, Command::StartWork { lease });
+        position.send_command(Side::Buyer, Command::StartWork { lease });
     }
-    if position.age() >= patience {
-        position.command(Side::Buyer, Command::Dispute { lease });
+    if position.lease_age() >= patience {
+        position.send_command(Side::Buyer, Command::Dispute { lease });
     }
 }
 
 /// Returns the maximum usage for which a souk buyer pays if it saw this much time.
-fn payable(seen: Millis) -> DeviceMicros {
+fn payable_usage(seen: Millis) -> DeviceMicros {
     let (share, beyond) = UNSEEN;
     DeviceMicros((seen.0 + seen.0 / share + beyond.0) * 1_000)
 }
@@ -261,17 +261,17 @@ fn note_work(planned: Millis, position: &mut Position) {
     let (id, is_running) = (lease.id, lease.is_running());
     let (has_note, accepted) = (lease.note.is_some(), lease.accepted);
     let usage = DeviceMicros(position.worked.0 * 1_000);
-    if is_running && !lease.work_started && position.age() >= FIRST_NOTE {
+    if is_running && !lease.work_started && position.lease_age() >= FIRST_NOTE {
         position.is_working = false;
     }
     let is_over = !is_running || !position.is_working || position.worked >= planned;
-    let is_due = position.now.since(position.noted) >= NOTE_PERIOD || is_over;
+    let is_due = position.now.saturating_since(position.noted) >= NOTE_PERIOD || is_over;
     if has_note || !is_due {
         return;
     }
     if usage <= accepted {
         if is_over {
-            claim(position);
+            claim_time(position);
         }
         return;
     }
@@ -286,33 +286,33 @@ fn note_work(planned: Millis, position: &mut Position) {
     }
     let usage = usage.min(most);
     let note = Command::NoteUsage { lease: id, usage };
-    if !position.command(Side::Provider, note) {
+    if !position.send_command(Side::Provider, note) {
         position.is_working = false;
-        claim(position);
+        claim_time(position);
     }
 }
 
 /// Acts for a provider that sees no work: it declares itself ready, and claims the time of an ended
 /// lease.
-fn claim(position: &mut Position) {
+fn claim_time(position: &mut Position) {
     let lease = position.lease();
     let is_due = match lease.state {
-        LeaseState::Active => lease.reserved_until.is_none() && position.age() >= READY_AFTER,
+        LeaseState::Active => lease.reserved_until.is_none() && position.lease_age() >= READY_AFTER,
         LeaseState::Due { .. } => !lease.claimed,
         _ => false,
     };
     if is_due {
         let lease = lease.id;
-        position.command(Side::Provider, Command::StateReady { lease });
+        position.send_command(Side::Provider, Command::StateReady { lease });
     }
 }
 
 /// Returns the honest party's loss. The market owes a working provider its work, and a provider
 /// with a held device its idle price for the rest of the time.
-fn loss(game: Game, position: &Position) -> Loss {
-    let (attacker, honest) = (game.attacker(), game.attacker().other());
+fn honest_loss(game: Game, position: &Position) -> Loss {
+    let (attacker, honest) = (game.attacker(), game.attacker().other_party());
     let worth = |time: Millis| i64::try_from(time.0 * PRICE.0 / 1_000).unwrap_or(i64::MAX);
-    let idle = position.held.since(position.worked);
+    let idle = position.held.saturating_since(position.worked);
     let owed = match game {
         Game::FalseNotes | Game::FalseNotesToNobody => 0,
         Game::UnpaidWork => worth(position.worked),
@@ -330,24 +330,24 @@ fn false_receipts() -> Vec<Finding> {
     let planned = Millis(60_000);
     let mut position = Position::new();
     let lease = position.lease().id;
-    position.command(Side::Buyer, Command::StartWork { lease });
+    position.send_command(Side::Buyer, Command::StartWork { lease });
     while position.worked < planned {
-        position.pass(STEP, planned);
+        position.pass_time(STEP, planned);
     }
-    let honest = position.receipt();
+    let honest = position.honest_receipt();
     let possible = DeviceMicros(LENGTH.0 * 1_000);
     let worth = i64::try_from(honest.amount.0).unwrap_or(i64::MAX);
     let mut by_loss: Vec<((Loss, bool), Vec<&'static str>)> = Vec::new();
-    for lie in lies(&honest, possible) {
+    for lie in make_lies(&honest, possible) {
         let mut told = position.clone();
         let is_taken = is_signed(&lie.body, &honest);
         match is_taken {
-            true => drop(told.settle(lie.body)),
-            false => drop(told.command(Side::Buyer, Command::Dispute { lease })),
+            true => drop(told.settle_receipt(lie.body)),
+            false => drop(told.send_command(Side::Buyer, Command::Dispute { lease })),
         }
         if !told.lease().is_closed() {
             let usage = told.lease().usage_possible(told.now);
-            told.command(Side::Provider, Command::NoteUsage { lease, usage });
+            told.send_command(Side::Provider, Command::NoteUsage { lease, usage });
         }
         let loss = Loss {
             lost: -told.gain(Side::Buyer) - worth,
@@ -366,7 +366,7 @@ fn false_receipts() -> Vec<Finding> {
             false => "what its buyer knows",
         };
         let attack = format!("a receipt is false in {what}, {} fields", fields.len());
-        let finding = finding(attack, planned, Worst::of(loss), fields.len());
+        let finding = new_finding(attack, planned, Worst::from_loss(loss), fields.len());
         Finding { fields, ..finding }
     };
     by_loss.into_iter().map(finding).collect()
@@ -388,32 +388,34 @@ fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
         ..honest.clone()
     };
     let seen = Millis(honest.usage.0 / 1_000);
-    let is_bounded = body.usage <= payable(seen) && body.charged() <= payable(seen);
-    *body == known && is_bounded && body.check().is_ok()
+    let is_bounded =
+        body.usage <= payable_usage(seen) && body.billable_usage() <= payable_usage(seen);
+    *body == known && is_bounded && body.check_body().is_ok()
 }
 
 /// Plays a buyer with new keys that refuses, stays silent, and settles a thousandth of a credit, a
 /// hundred times. Returns the effect on the provider's reputation.
-fn talk() -> Finding {
+fn play_talk() -> Finding {
     let mut position = Position::new();
     let rounds = 100;
     for round in 0..rounds {
         let lease = position.lease().id;
-        position.command(Side::Buyer, Command::StartWork { lease });
-        position.pass(Millis(1_000), Millis(0));
+        position.send_command(Side::Buyer, Command::StartWork { lease });
+        position.pass_time(Millis(1_000), Millis(0));
         let spoken = match round % 3 {
             0 => Command::Dispute { lease },
             _ => Command::EndLease { lease },
         };
-        position.command(Side::Buyer, spoken);
-        position.command(Side::Provider, Command::StateReady { lease });
+        position.send_command(Side::Buyer, spoken);
+        position.send_command(Side::Provider, Command::StateReady { lease });
         assert!(position.lease().is_closed() && position.lease_again());
     }
-    let mut slow = position.receipt();
+    let mut slow = position.honest_receipt();
     slow.usage = DeviceMicros(1_000_000);
     slow.delivered_mega_ops = 1;
-    slow.amount = ReceiptBody::due(slow.price, slow.charged()).expect("a small price");
-    assert!(position.settle(slow), "both have signed");
+    slow.amount =
+        ReceiptBody::amount_due(slow.price, slow.billable_usage()).expect("a small price");
+    assert!(position.settle_receipt(slow), "both have signed");
     let held = i64::try_from(position.held.0 * PRICE.0 / 10_000).unwrap_or(i64::MAX);
     let loss = Loss {
         lost: held + 1_000 - position.gain(Side::Provider),
@@ -421,11 +423,11 @@ fn talk() -> Finding {
         reputation: position.reputation_lost(Side::Provider),
     };
     let attack = "a reputation is talked down, a hundred leases".to_owned();
-    finding(attack, Millis(0), Worst::of(loss), rounds)
+    new_finding(attack, Millis(0), Worst::from_loss(loss), rounds)
 }
 
 /// Returns the findings as rows of the table in the market's documentation.
-pub fn table(findings: &[Finding]) -> impl Iterator<Item = [String; 5]> {
+pub fn table_rows(findings: &[Finding]) -> impl Iterator<Item = [String; 5]> {
     let row = |finding: &Finding| {
         [
             finding.attack.clone(),
@@ -450,7 +452,7 @@ mod tests {
     #[test]
     fn an_honest_party_loses_no_more_than_is_promised_and_the_rules_tell_it() {
         let page = include_str!("../../../docs/market.md");
-        let findings = play();
+        let findings = play_games();
         for finding in &findings {
             assert!(finding.lost_s <= bound(finding.planned_s), "{finding:?}");
             assert_eq!(finding.reputation_lost, 0, "{finding:?}");
@@ -460,12 +462,14 @@ mod tests {
         // that the work began.
         let of_buyers = findings.iter().filter(|finding| {
             let games = [Game::UnpaidWork, Game::Holding];
-            games.iter().any(|game| game.attack() == finding.attack)
+            games
+                .iter()
+                .any(|game| game.attack_text() == finding.attack)
         });
         for finding in of_buyers {
             assert!(finding.excess_s <= 30.0, "{finding:?}");
         }
-        let rows = table(&findings).map(|row| format!("| {} |", row.join(" | ")));
+        let rows = table_rows(&findings).map(|row| format!("| {} |", row.join(" | ")));
         let missing: Vec<String> = rows.filter(|row| !page.contains(row)).collect();
         assert!(
             missing.is_empty(),
@@ -476,8 +480,8 @@ mod tests {
 
     #[test]
     fn every_field_of_a_receipt_is_falsified() {
-        let honest = Position::new().receipt();
-        for lie in lies(&honest, DeviceMicros(1_000_000)) {
+        let honest = Position::new().honest_receipt();
+        for lie in make_lies(&honest, DeviceMicros(1_000_000)) {
             assert_ne!(lie.body, honest, "{} is false", lie.field);
         }
     }

@@ -8,7 +8,7 @@ use super::random::Random;
 pub const CAPACITY: u32 = 2;
 
 /// Returns the resources of every device.
-pub fn resources() -> Resources {
+pub fn device_resources() -> Resources {
     Resources {
         kind: KindCode(2),
         memory_bytes: 24 << 30,
@@ -30,7 +30,7 @@ pub fn push<T>(list: &mut Vec<T>, item: T) {
 pub fn key(random: &mut Random) -> SigningKey {
     let mut seed = [0; 32];
     for part in seed.chunks_mut(8) {
-        part.copy_from_slice(&random.draw().to_le_bytes());
+        part.copy_from_slice(&random.next_u64().to_le_bytes());
     }
     SigningKey::from_bytes(&seed)
 }

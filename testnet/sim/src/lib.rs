@@ -3,7 +3,7 @@
 //!
 //! Only network, disks, clocks, scheduling and people are simulated. A run first draws its schedule
 //! of faults, applies it, heals, and checks everything once more. If a schedule breaks a promise,
-//! the simulator shortens the schedule while the same promise stays broken.
+//! the simulator will shorten the schedule while the same promise stays broken.
 //!
 //! ```no_run
 //! use souk_sim::{Config, run};
@@ -115,7 +115,7 @@ impl Config {
 /// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The seed of the run: repeat it for the same run.
+    /// The seed of the run, with which you can repeat it.
     pub seed: u64,
     /// Simulated minutes with faults.
     pub minutes: u64,
@@ -151,7 +151,7 @@ pub struct Failure {
 pub fn run(config: &Config) -> Report {
     let (mut report, violation) = run_once(config);
     if let Some(violation) = violation {
-        report.failure = Some(shrinking::shorten(config, violation));
+        report.failure = Some(shrinking::shorten_schedule(config, violation));
     }
     report
 }
@@ -164,17 +164,17 @@ pub fn first_violation(config: &Config) -> Option<Violation> {
 
 /// Runs a simulation once.
 fn run_once(config: &Config) -> (Report, Option<Violation>) {
-    let faults = chosen(config);
+    let faults = select_faults(config);
     let mut world = World::new(config, faults);
     let violation = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         Some(Violation::Panicked {
             replica: 0,
-            reason: said(&*panic),
+            reason: panic_text(&*panic),
         })
     });
     let mut counts = world.counts.clone();
-    counts.applied = world.checker.applied();
-    counts.elections = world.checker.elections();
+    counts.applied = world.checker.applied_commands();
+    counts.elections = world.checker.election_count();
     counts.dealings = world.checker.dealings();
     let report = Report {
         seed: config.seed,
@@ -189,8 +189,8 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
 }
 
 /// Returns the faults to apply.
-fn chosen(config: &Config) -> Vec<TimedFault> {
-    let all = faults::schedule(config.seed, config.nodes, config.simulated_ms());
+fn select_faults(config: &Config) -> Vec<TimedFault> {
+    let all = faults::draw_schedule(config.seed, config.nodes, config.simulated_ms());
     match &config.faults {
         None => all,
         Some(numbers) => numbers
@@ -200,7 +200,7 @@ fn chosen(config: &Config) -> Vec<TimedFault> {
     }
 }
 
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
         .unwrap_or_default()

@@ -11,7 +11,7 @@ use souk_consensus::{
     StateMachine, Term, Voucher,
 };
 
-use super::forging::{ForgedState, STRANGER, change, change_members};
+use super::forging::{ForgedState, STRANGER, change_members, membership_change};
 use super::machine::SimExchange;
 use super::random::Random;
 use super::world::{Event, World};
@@ -24,8 +24,8 @@ const YEAR_MS: u64 = 31_536_000_000;
 
 impl World {
     /// Makes a validator lie to all others.
-    pub(super) fn lie(&mut self, node: usize) {
-        let market = self.machine();
+    pub(super) fn lie_to_others(&mut self, node: usize) {
+        let market = self.new_machine();
         let Some(running) = &self.nodes[node].running else {
             return;
         };
@@ -34,7 +34,7 @@ impl World {
             liar.status().id,
             forged_state(liar, &market, &mut self.random),
         );
-        let manifest = Manifest::of(&state.bytes, PART_BYTES);
+        let manifest = Manifest::for_snapshot(&state.bytes, PART_BYTES);
         let others: Vec<(usize, ReplicaId)> = {
             let others = self.nodes.iter().enumerate();
             let others = others.filter(|(number, _)| *number != node);
@@ -42,9 +42,9 @@ impl World {
         };
         let mut told = Vec::new();
         for (to, id) in &others {
-            told.push((*to, offer(liar, *id, &state, &manifest)));
+            told.push((*to, forged_offer(liar, *id, &state, &manifest)));
             let steps = forged_steps(liar, *id, &others, &mut self.random);
-            told.push((*to, append(liar, *id, &steps)));
+            told.push((*to, forged_append(liar, *id, &steps)));
         }
         self.nodes[node].forged = true;
         self.nodes[node].lie = Some(ForgedState {
@@ -52,8 +52,8 @@ impl World {
             bytes: state.bytes,
         });
         for (to, bytes) in told {
-            let time = self.now + self.random.between(1, 200);
-            self.at(time, Event::Deliver { from, to, bytes });
+            let time = self.now + self.random.draw_between(1, 200);
+            self.schedule_event(time, Event::Deliver { from, to, bytes });
         }
     }
 
@@ -67,7 +67,7 @@ impl World {
         else {
             return false;
         };
-        let range = lie.manifest.range(number);
+        let range = lie.manifest.part_range(number);
         let range = range.filter(|_| lie.manifest.digest() == snapshot);
         let asker = self.nodes.iter().position(|node| node.id == from);
         let (Some(range), Some(asker)) = (range, asker) else {
@@ -84,7 +84,7 @@ impl World {
             to: asker,
             bytes: part.encode(),
         };
-        self.at(self.now + 5, event);
+        self.schedule_event(self.now + 5, event);
         true
     }
 }
@@ -99,7 +99,7 @@ fn forged_state(
     let status = liar.status();
     let ahead_ms = if random.chance(200) { YEAR_MS } else { 0 };
     Snapshot::new(&SnapshotParts {
-        index: LogIndex(status.last.0 + random.between(1, 2_000)),
+        index: LogIndex(status.last.0 + random.draw_between(1, 2_000)),
         term: Term(status.term.0 + 1),
         members: &status.members,
         time: LogTime(status.time.0 + ahead_ms),
@@ -112,14 +112,14 @@ fn forged_state(
 }
 
 /// Returns an offer that the liar signs for itself and in the name of all others.
-fn offer(
+fn forged_offer(
     liar: &Replica<SimExchange>,
     to: ReplicaId,
     state: &Snapshot,
     manifest: &Manifest,
 ) -> Bytes {
     let statement = state.statement();
-    let signature = Bytes::from(liar.machine().sign(&statement.bytes()));
+    let signature = Bytes::from(liar.machine().sign_statement(&statement.signing_bytes()));
     let voters = state.members.get_voters().iter();
     let voters = voters.filter_map(|id| ReplicaId::new(*id));
     let vouchers = voters.map(|by| Voucher {
@@ -130,7 +130,7 @@ fn offer(
         statement,
         vouchers: vouchers.collect(),
     };
-    let mut message = message(liar, to, MessageType::MsgSnapshot);
+    let mut message = forged_message(liar, to, MessageType::MsgSnapshot);
     let offered = message.mut_snapshot();
     offered.mut_metadata().index = state.index.0;
     offered.mut_metadata().term = state.term.0;
@@ -144,7 +144,7 @@ fn offer(
 
 /// Returns the members to remove or add, and the second step if the change takes two entries.
 /// Excludes changes that operators ordered: if valid entries are sent in two versions, only the
-/// next snapshot reveals it.
+/// next snapshot can reveal it.
 fn forged_steps(
     liar: &Replica<SimExchange>,
     to: ReplicaId,
@@ -159,19 +159,22 @@ fn forged_steps(
     let leaves = |id: &ReplicaId| seats.get(&id.get()).is_none_or(|seat| seat.leaving);
     let is_member = |id: &ReplicaId| liar.status().members.get_voters().contains(&id.get());
     let all_known = others.iter().all(|(_, id)| is_member(id) && !leaves(id));
-    match random.below(4) {
-        _ if !all_known => vec![change(&[(AddNode, STRANGER)])],
-        0 => vec![change(&all(RemoveNode)), change(&[])],
-        1 => vec![change(&all(AddLearnerNode)), change(&[])],
-        2 => vec![change(&[(AddNode, STRANGER)])],
-        _ => vec![change(&[(RemoveNode, to.get())])],
+    match random.draw_below(4) {
+        _ if !all_known => vec![membership_change(&[(AddNode, STRANGER)])],
+        0 => vec![membership_change(&all(RemoveNode)), membership_change(&[])],
+        1 => vec![
+            membership_change(&all(AddLearnerNode)),
+            membership_change(&[]),
+        ],
+        2 => vec![membership_change(&[(AddNode, STRANGER)])],
+        _ => vec![membership_change(&[(RemoveNode, to.get())])],
     }
 }
 
 /// Returns an append message with entries after the liar's last, marked as committed.
-fn append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) -> Bytes {
-    let mut message = message(liar, to, MessageType::MsgAppend);
-    let last = liar.log().last();
+fn forged_append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) -> Bytes {
+    let mut message = forged_message(liar, to, MessageType::MsgAppend);
+    let last = liar.log().last_entry_index();
     message.index = last.0;
     message.log_term = liar.log().term_at(last).map_or(0, |term| term.0);
     message.commit = last.0 + changes.len() as u64;
@@ -190,7 +193,7 @@ fn append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) 
 }
 
 /// Returns a message in a term without an elected leader.
-fn message(liar: &Replica<SimExchange>, to: ReplicaId, kind: MessageType) -> Message {
+fn forged_message(liar: &Replica<SimExchange>, to: ReplicaId, kind: MessageType) -> Message {
     let mut message = Message {
         from: liar.status().id.get(),
         to: to.get(),

@@ -61,7 +61,7 @@ impl DecodingCache {
         {
             return decoding.clone();
         }
-        let decoding = Rc::new(Decoding::of(command));
+        let decoding = Rc::new(Decoding::from_command(command));
         if self.batches.len() <= place {
             self.batches.resize(place + 1, None);
         }
@@ -70,13 +70,13 @@ impl DecodingCache {
     }
 
     /// Returns the leaf of a command and its result.
-    pub fn leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
+    pub fn history_leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
         let decoding = self.get(command);
         let mut known = decoding.leaf.borrow_mut();
         match &*known {
             Some((other, leaf)) if other == result => *leaf,
             _ => {
-                let leaf = History::leaf(command, result);
+                let leaf = History::hash_leaf(command, result);
                 *known = Some((result.to_vec(), leaf));
                 leaf
             }
@@ -85,7 +85,7 @@ impl DecodingCache {
 }
 
 impl Decoding {
-    fn of(command: &[u8]) -> Self {
+    fn from_command(command: &[u8]) -> Self {
         let order = SignedOrder::decode(command).and_then(Result::ok);
         let signed = SignedBatch::decode(command);
         let authentic = match &order {
@@ -102,7 +102,7 @@ impl Decoding {
     }
 
     /// Returns the command, or an error if its account did not sign it.
-    pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, CommandFault> {
+    pub fn into_verified(self: Rc<Self>) -> Result<Rc<Self>, CommandFault> {
         match self.authentic {
             true => Ok(self),
             false => Err(CommandFault {
@@ -208,19 +208,19 @@ impl SimExchange {
     fn run(&mut self, at: Position, now: LogTime, command: &Decoding) -> Vec<u8> {
         if let Some(order) = &command.order {
             let order = LogCommand::Order(order.clone());
-            return self.machine.apply(at, now, &order);
+            return self.machine.apply_command(at, now, &order);
         }
         let Ok(batch) = &command.batch else {
             return Vec::new();
         };
         let before = self.machine.watch().0.borrow().len();
         let result = self.machine.apply_batch(at, now, batch);
-        self.check(before);
-        encoded(&result)
+        self.check_events(before);
+        encode_result(&result)
     }
 
     /// Checks the events after the first `before` ones.
-    fn check(&mut self, before: usize) {
+    fn check_events(&mut self, before: usize) {
         for event in &self.machine.watch().0.borrow()[before..] {
             match event {
                 Event::LeaseClosed { lease, .. } if !self.closed.insert(*lease) => {
@@ -239,12 +239,12 @@ impl SimExchange {
                 _ => {}
             }
         }
-        if !self.exchange().totals().balanced() {
+        if !self.exchange().totals().is_balanced() {
             self.breach.get_or_insert(MarketBreach::Unbalanced);
         }
     }
 
-    /// Checks every lease. This costs more, so the simulator calls it only now and then.
+    /// Checks every lease. This costs more, so the simulator should call it only now and then.
     pub fn check_leases(&self, capacity: u64) -> Option<MarketBreach> {
         let mut sold: BTreeMap<(AccountKey, DeviceId), u64> = BTreeMap::new();
         for lease in self.exchange().leases() {
@@ -262,12 +262,12 @@ impl AnsweringMachine for SimExchange {
     type Question = Box<Request>;
     type Reply = Box<Answer>;
 
-    fn answer(&self, question: Box<Request>) -> Box<Answer> {
-        Box::new(questions::answer(self.exchange(), *question))
+    fn answer_question(&self, question: Box<Request>) -> Box<Answer> {
+        Box::new(questions::answer_request(self.exchange(), *question))
     }
 }
 
-fn encoded(result: &BatchResult) -> Vec<u8> {
+fn encode_result(result: &BatchResult) -> Vec<u8> {
     postcard::to_extend(result, Vec::with_capacity(RESULT_BYTES))
         .expect("plain data in memory always encodes")
 }
@@ -275,23 +275,23 @@ fn encoded(result: &BatchResult) -> Vec<u8> {
 impl StateMachine for SimExchange {
     type Command = Rc<Decoding>;
 
-    fn verify(command: &[u8]) -> Result<Rc<Decoding>, CommandFault> {
-        Rc::new(Decoding::of(command)).verified()
+    fn verify_command(command: &[u8]) -> Result<Rc<Decoding>, CommandFault> {
+        Rc::new(Decoding::from_command(command)).into_verified()
     }
 
-    fn apply(&mut self, at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
+    fn apply_command(&mut self, at: Position, now: LogTime, command: &Rc<Decoding>) -> Vec<u8> {
         self.run(at, now, command)
     }
 
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8> {
         let before = self.machine.watch().0.borrow().len();
         let told = self.machine.tick(at, now);
-        self.check(before);
+        self.check_events(before);
         told
     }
 
-    fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
-        self.decoded.borrow_mut().leaf(command, result)
+    fn history_leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
+        self.decoded.borrow_mut().history_leaf(command, result)
     }
 
     fn wakes_at(&self) -> Option<LogTime> {
@@ -302,16 +302,16 @@ impl StateMachine for SimExchange {
         self.machine.judge_change(change)
     }
 
-    fn sign(&self, statement: &[u8]) -> Vec<u8> {
-        self.machine.sign(statement)
+    fn sign_statement(&self, statement: &[u8]) -> Vec<u8> {
+        self.machine.sign_statement(statement)
     }
 
     fn has_signed(&self, by: ReplicaId, statement: &[u8], signature: &[u8]) -> bool {
         self.machine.has_signed(by, statement, signature)
     }
 
-    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
-        self.machine.tally(offered)
+    fn count_vouchers(&self, offered: &OfferedState<'_>) -> Tally {
+        self.machine.count_vouchers(offered)
     }
 
     fn digest(&self) -> [u8; 32] {

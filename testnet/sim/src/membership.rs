@@ -22,11 +22,13 @@ impl World {
     /// Operators admit the existing machines and remove the lost ones. The leader takes the next
     /// step: a newcomer learns, then votes, and then the replica that it replaces leaves.
     pub(super) fn drive_members(&mut self) {
-        let Some(leader) = self.leader() else { return };
+        let Some(leader) = self.find_leader() else {
+            return;
+        };
         let Some(running) = &self.nodes[leader].running else {
             return;
         };
-        let group = Group::of(&running.replica().status());
+        let group = Group::from_status(&running.replica().status());
         let roster = running.replica().machine().roster().clone();
         for node in &mut self.nodes {
             let has_left = |old: ReplicaId| !group.voters.contains(&old.get());
@@ -41,7 +43,7 @@ impl World {
         let is_known = |id: &u64| {
             self.has_machine(*id) || group.voters.contains(id) || group.learners.contains(id)
         };
-        let wanted: BTreeSet<u64> = roster.staying().filter(is_known).collect();
+        let wanted: BTreeSet<u64> = roster.staying_ids().filter(is_known).collect();
         let begun = self.nodes.iter().filter(|node| node.running.is_some());
         let begun = begun.map(|node| node.id.get()).collect();
         let Some(step) = group.next_step(&wanted, &begun) else {
@@ -54,10 +56,10 @@ impl World {
                 changes: vec![change],
             },
         };
-        // The leader refuses the step during another change or while it is behind, and retries in a
-        // second.
-        self.nodes[leader].apply(self.now, event);
-        self.work(leader);
+        // The leader will refuse the step during another change or while it is behind, and retry in
+        // a second.
+        self.nodes[leader].apply_event(self.now, event);
+        self.run_rounds(leader);
     }
 
     fn has_machine(&self, raft_id: u64) -> bool {
@@ -74,7 +76,7 @@ impl World {
                 address: format!("validator {raft_id}"),
             });
         }
-        let gone = roster.staying().find(|id| !self.has_machine(*id))?;
+        let gone = roster.staying_ids().find(|id| !self.has_machine(*id))?;
         Some(Order::Remove { raft_id: gone })
     }
 
@@ -92,7 +94,7 @@ impl World {
             caller: operations::OPERATOR,
             commands,
         };
-        self.nodes[leader].apply(self.now, event);
-        self.work(leader);
+        self.nodes[leader].apply_event(self.now, event);
+        self.run_rounds(leader);
     }
 }

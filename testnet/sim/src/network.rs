@@ -39,7 +39,8 @@ impl Network {
         }
     }
 
-    /// Cuts or restores one direction.
+    /// Cuts or restores one direction. Faults can overlap: the link is whole again once each of its
+    /// cuts is restored.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         let count = &mut self.cut[from * self.nodes + to];
         *count = if cut {
@@ -83,19 +84,24 @@ impl Network {
     }
 
     /// Ends all faults.
-    pub fn heal(&mut self) {
+    pub fn end_all_faults(&mut self) {
         self.cut.fill(0);
         self.slow_ms.fill(0);
         self.storms.clear();
     }
 
     /// Returns the copies of a message that arrive, each with its delay in milliseconds.
-    pub fn carry(&mut self, from: usize, to: usize, bytes: Bytes) -> [Option<(u64, Bytes)>; 2] {
+    pub fn carry_message(
+        &mut self,
+        from: usize,
+        to: usize,
+        bytes: Bytes,
+    ) -> [Option<(u64, Bytes)>; 2] {
         if self.cut[from * self.nodes + to] > 0 {
             return [None, None];
         }
         let storm = self.storms.last().copied();
-        let delay = self.random.between(DELAY_MS.0, DELAY_MS.1) + self.slow_ms[from];
+        let delay = self.random.draw_between(DELAY_MS.0, DELAY_MS.1) + self.slow_ms[from];
         let Some(storm) = storm else {
             return [Some((delay, bytes)), None];
         };
@@ -104,20 +110,20 @@ impl Network {
         }
         let doubled = self.random.chance(storm.doubled);
         let mut copy = || {
-            let late = self.random.below(storm.spread_ms + 1);
-            (delay + late, self.damage(&bytes, storm.damaged))
+            let late = self.random.draw_below(storm.spread_ms + 1);
+            (delay + late, self.damage_bytes(&bytes, storm.damaged))
         };
         let first = copy();
         [Some(first), doubled.then(copy)]
     }
 
-    fn damage(&mut self, bytes: &Bytes, permille: u64) -> Bytes {
+    fn damage_bytes(&mut self, bytes: &Bytes, permille: u64) -> Bytes {
         if bytes.is_empty() || !self.random.chance(permille) {
             return bytes.clone();
         }
         let mut damaged = bytes.to_vec();
-        let place = self.random.place(damaged.len());
-        damaged[place] ^= 1 << self.random.below(8);
+        let place = self.random.draw_index(damaged.len());
+        damaged[place] ^= 1 << self.random.draw_below(8);
         Bytes::from(damaged)
     }
 }

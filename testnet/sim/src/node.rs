@@ -81,7 +81,7 @@ impl NodeParameters {
     fn new(id: ReplicaId, seed: u64) -> Self {
         let mut clock = Random::new(seed, &format!("clock {id}"));
         let is_bad = clock.chance(BAD_CLOCKS_PERMILLE);
-        let drift_ppm = clock.signed(if is_bad { BAD_DRIFT_PPM } else { DRIFT_PPM });
+        let drift_ppm = clock.draw_signed(if is_bad { BAD_DRIFT_PPM } else { DRIFT_PPM });
         // Segments are small, so that the log fills and recycles them all the time.
         let mut drawn = Self {
             drift_ppm,
@@ -92,11 +92,11 @@ impl NodeParameters {
         };
         let mut random = Random::new(seed, "limits");
         if random.chance(333) {
-            drawn.segment_bytes = random.between(16, 256) << 10;
-            drawn.snapshot_entries = random.between(60, 900);
-            drawn.chunk_bytes = random.place(32 << 10) + (1 << 10);
-            drawn.limits.commands_max = random.place(200) + 8;
-            drawn.limits.entry_commands_max = random.place(16) + 1;
+            drawn.segment_bytes = random.draw_between(16, 256) << 10;
+            drawn.snapshot_entries = random.draw_between(60, 900);
+            drawn.chunk_bytes = random.draw_index(32 << 10) + (1 << 10);
+            drawn.limits.commands_max = random.draw_index(200) + 8;
+            drawn.limits.entry_commands_max = random.draw_index(16) + 1;
         }
         drawn
     }
@@ -122,7 +122,7 @@ pub struct Node {
     pub dies_at: Option<Boundary>,
     /// Whether only the process dies then, and the machine continues.
     pub is_killed: bool,
-    /// Whether a fault harmed the disk, so that the replica may refuse to start.
+    /// Whether a fault harmed the disk, so that the replica can refuse to start.
     pub harmed: bool,
     /// The id that operators should remove, while the machine waits for admission with a new one.
     pub replaces: Option<ReplicaId>,
@@ -217,22 +217,22 @@ impl Node {
     }
 
     /// Returns the wall clock.
-    pub fn clock(&self, now: u64) -> LogTime {
+    pub fn clock_time(&self, now: u64) -> LogTime {
         let skew_ms = self.clock_skew_ms + self.drifted_ms(now);
         LogTime((EPOCH_MS + now).saturating_add_signed(skew_ms))
     }
 
     /// Returns the moment by both clocks for the core.
-    fn moment(&self, now: u64) -> Now {
+    fn moment_at(&self, now: u64) -> Now {
         Now {
-            tick: Micros::millis(now + TICK_MS),
-            log: Millis(self.clock(now).0),
+            tick: Micros::from_millis(now + TICK_MS),
+            log: Millis(self.clock_time(now).0),
         }
     }
 
     /// Gives an event to the core, if it runs.
-    pub fn apply(&mut self, now: u64, event: Event<SimExchange>) {
-        let moment = self.moment(now);
+    pub fn apply_event(&mut self, now: u64, event: Event<SimExchange>) {
+        let moment = self.moment_at(now);
         if let Some(running) = &mut self.running {
             running.core.apply(moment, event);
         }
@@ -261,20 +261,20 @@ impl Node {
     }
 
     /// Makes the wall clock jump.
-    pub fn jump(&mut self, ms: i64) {
+    pub fn jump_clock(&mut self, ms: i64) {
         self.clock_skew_ms += ms;
         self.ahead_max_ms = self.ahead_max_ms.max(self.clock_skew_ms);
     }
 
-    /// Returns the latest time that the wall clock may have shown by now.
-    pub fn latest(&self, now: u64) -> LogTime {
+    /// Returns the latest time that the wall clock can have shown by now.
+    pub fn latest_clock_time(&self, now: u64) -> LogTime {
         let ahead_ms = self.ahead_max_ms + self.drifted_ms(now).max(0);
         LogTime((EPOCH_MS + now).saturating_add_signed(ahead_ms))
     }
 
     /// Starts the replica from its disk. An empty disk starts a group of `members`, or waits for
     /// admission if there are none.
-    pub fn start(
+    pub fn start_replica(
         &mut self,
         now: u64,
         seed: u64,
@@ -292,26 +292,31 @@ impl Node {
         let recovered = match (recovered, members) {
             (Some(recovered), _) => recovered,
             (None, Some(members)) => {
-                let genesis = Replica::genesis(members, &machine);
+                let genesis = Replica::genesis_snapshot(members, &machine);
                 store.bootstrap(genesis).map_err(|_| StartFault::Disk)?
             }
-            (None, None) => store.join(),
+            (None, None) => store.empty_recovery(),
         };
         let viewed_from = recovered.snapshot.index;
         let views = Views::open(self.rows.clone())
             .map_err(|error| StartFault::Replica(error.to_string()))?;
         let verdicts = checks_of(&recovered.entries);
-        let verdicts = verdicts.iter().map(|check| verdict(check, decoded));
-        let mut replica = Replica::new(self.config(seed), recovered, verdicts.collect(), machine)
-            .map_err(|error| StartFault::Replica(error.to_string()))?;
+        let verdicts = verdicts.iter().map(|check| check_verdict(check, decoded));
+        let mut replica = Replica::new(
+            self.replica_config(seed),
+            recovered,
+            verdicts.collect(),
+            machine,
+        )
+        .map_err(|error| StartFault::Replica(error.to_string()))?;
         if let Some(received) = store.take_received() {
-            replica.resume(received);
+            replica.resume_transfer(received);
         }
         // Each machine starts its ticks at a different time.
-        let mut began = self.moment(now);
-        began.tick.0 -= 1_000 * self.random.below(TICK_MS);
+        let mut began = self.moment_at(now);
+        began.tick.0 -= 1_000 * self.random.draw_below(TICK_MS);
         self.running = Some(Running {
-            core: ValidatorCore::new(replica, Micros::millis(TICK_MS), began),
+            core: ValidatorCore::new(replica, Micros::from_millis(TICK_MS), began),
             store,
             views,
             viewed_from,
@@ -326,7 +331,7 @@ impl Node {
         Ok(())
     }
 
-    fn config(&self, seed: u64) -> ReplicaConfig {
+    fn replica_config(&self, seed: u64) -> ReplicaConfig {
         ReplicaConfig {
             checkpoint_entries: super::CHECKPOINT_ENTRIES,
             snapshot_entries: self.drawn.snapshot_entries,
@@ -360,13 +365,13 @@ impl Node {
         self.disk.set_faults(|faults| faults.killed_at_sync = None);
     }
 
-    fn dies(&self, boundary: Boundary) -> bool {
+    fn is_dying_at(&self, boundary: Boundary) -> bool {
         self.dies_at == Some(boundary)
     }
 
     /// Runs one round of the core's work.
-    pub fn round(&mut self, now: u64) -> Round {
-        let moment = self.moment(now);
+    pub fn run_round(&mut self, now: u64) -> Round {
+        let moment = self.moment_at(now);
         let (mut done, mut stage) = (CompletedRound::default(), DiskStage::Before);
         let mut is_idle = true;
         loop {
@@ -424,7 +429,7 @@ impl Node {
             }
             Action::Tell(news) => self.on_news(*news, done),
             Action::Keep(snapshot) => {
-                if !self.keep(now, snapshot) {
+                if !self.write_snapshot(now, snapshot) {
                     let CompletedRound { sent, news, .. } = std::mem::take(done);
                     return Some(Round::Died(sent, news.applied));
                 }
@@ -461,26 +466,26 @@ impl Node {
         if let Some(died) = self.dies_after(Boundary::SentFirst, done) {
             return Some(died);
         }
-        if self.dies(Boundary::Unsynced) {
+        if self.is_dying_at(Boundary::Unsynced) {
             // A leader's snapshot becomes durable with three syncs: its bytes, its name, the log.
             let after = match work.persist.snapshot {
-                Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
+                Some(_) => u32::try_from(self.random.draw_below(3)).expect("a small number"),
                 None => 0,
             };
             self.dies_at_sync(after);
         }
-        if !self.keep_parts(&work) || !self.persist(&work.persist, now) {
+        if !self.keep_parts(&work) || !self.persist_round(&work.persist, now) {
             return Some(Round::Died(std::mem::take(&mut done.sent), Vec::new()));
         }
         if let Some(died) = self.dies_after(Boundary::Persisted, done) {
             return Some(died);
         }
-        self.apply(now, Event::Persisted(work));
+        self.apply_event(now, Event::Persisted(work));
         None
     }
 
     fn on_news(&mut self, news: News, done: &mut CompletedRound) -> Option<Round> {
-        if self.dies(Boundary::Applied) {
+        if self.is_dying_at(Boundary::Applied) {
             return Some(Round::Died(std::mem::take(&mut done.sent), news.applied));
         }
         let running = self.running.as_mut()?;
@@ -499,7 +504,7 @@ impl Node {
     }
 
     /// Persists the round. Returns false if the disk failed.
-    fn persist(&mut self, persist: &Persist, now: u64) -> bool {
+    fn persist_round(&mut self, persist: &Persist, now: u64) -> bool {
         if persist.must_sync && self.sync_ms > 0 {
             self.busy_until = self.busy_until.max(now + self.sync_ms);
         }
@@ -519,9 +524,9 @@ impl Node {
     }
 
     /// Writes a snapshot. Returns false if the machine died during the write.
-    fn keep(&mut self, now: u64, snapshot: Box<Snapshot>) -> bool {
-        if self.dies(Boundary::Snapshot) {
-            let after = u32::try_from(self.random.below(4)).expect("a small number");
+    fn write_snapshot(&mut self, now: u64, snapshot: Box<Snapshot>) -> bool {
+        if self.is_dying_at(Boundary::Snapshot) {
+            let after = u32::try_from(self.random.draw_below(4)).expect("a small number");
             self.dies_at_sync(after);
         }
         let Some(running) = &mut self.running else {
@@ -530,14 +535,14 @@ impl Node {
         if running.store.save_snapshot(&snapshot).is_err() {
             return false;
         }
-        let Ok(keep_from) = running.store.release() else {
+        let Ok(keep_from) = running.store.remove_old_data() else {
             return false;
         };
         let kept = Event::Kept {
             snapshot,
             keep_from,
         };
-        self.apply(now, kept);
+        self.apply_event(now, kept);
         true
     }
 
@@ -548,11 +553,11 @@ impl Node {
 }
 
 /// Returns the verdict of a check. The cache decodes each batch only once.
-pub fn verdict(check: &Check, decoded: &RefCell<DecodingCache>) -> Verdict<Rc<Decoding>> {
+pub fn check_verdict(check: &Check, decoded: &RefCell<DecodingCache>) -> Verdict<Rc<Decoding>> {
     let commands = check.commands.iter().enumerate();
     let verified = commands.map(|(offset, command)| {
         let decoding = decoded.borrow_mut().get(command);
-        decoding.verified().map_err(|cause| ForgedCommand {
+        decoding.into_verified().map_err(|cause| ForgedCommand {
             offset,
             cause: Arc::new(cause),
         })

@@ -7,7 +7,7 @@ use souk_market::{
 };
 use souk_roles::market::roster::{Body, Order, SignedOrder};
 
-use super::goods::{key, push, resources};
+use super::goods::{device_resources, key, push};
 use super::random::Random;
 
 /// Number of operators, and of those who must agree.
@@ -73,7 +73,7 @@ pub struct Operators {
 
 impl Operators {
     /// Adds the operators to a genesis, and accounts without credits that never act.
-    pub fn found(genesis: &mut Genesis, keys: Vec<AccountKey>, strangers: &[AccountKey]) {
+    pub fn add_operators(genesis: &mut Genesis, keys: Vec<AccountKey>, strangers: &[AccountKey]) {
         genesis.operators = keys;
         genesis.operators_needed = NEEDED;
         genesis.rules.rules_notice = NOTICE;
@@ -83,12 +83,12 @@ impl Operators {
     }
 
     /// Records the accounts that the operators may affect.
-    pub fn join(&mut self, genesis: &Genesis) {
+    pub fn record_accounts(&mut self, genesis: &Genesis) {
         self.accounts = genesis.accounts.iter().map(|(key, ..)| *key).collect();
     }
 
     /// Returns the next command of an operator; `now` is the operator's clock.
-    pub fn command(&mut self, random: &mut Random, now: Millis) -> Command {
+    pub fn draw_command(&mut self, random: &mut Random, now: Millis) -> Command {
         if random.chance(500)
             && let Some(command) = self.said.pop()
         {
@@ -114,17 +114,17 @@ impl Operators {
     }
 
     fn new_command(&mut self, random: &mut Random, now: Millis) -> Command {
-        let account = self.accounts[random.place(self.accounts.len())];
-        let (to, amount) = (account, Credits(random.between(1, 5_000)));
-        match random.below(100) {
+        let account = self.accounts[random.draw_index(self.accounts.len())];
+        let (to, amount) = (account, Credits(random.draw_between(1, 5_000)));
+        match random.draw_below(100) {
             0..5 => {
                 let account = AccountKey::from(&key(random));
                 Command::Deposit { account, amount }
             }
             5..25 => Command::Deposit { account, amount },
-            25..50 => self.decide(random),
+            25..50 => self.draw_decision(random),
             50..60 => {
-                let amount = Credits(random.between(1, 50));
+                let amount = Credits(random.draw_between(1, 50));
                 Command::Collect { to, amount }
             }
             60..66 => {
@@ -137,8 +137,8 @@ impl Operators {
                 None => Command::Deposit { account, amount },
             },
             80..94 => {
-                let at = Millis(now.0 + NOTICE.0 + random.between(200, 12_000));
-                let settings = (0..random.between(1, 3)).map(|_| setting(random));
+                let at = Millis(now.0 + NOTICE.0 + random.draw_between(200, 12_000));
+                let settings = (0..random.draw_between(1, 3)).map(|_| draw_setting(random));
                 let settings = settings.collect();
                 Command::ChangeRules { settings, at }
             }
@@ -150,9 +150,9 @@ impl Operators {
     }
 
     /// Returns a decision about a request, or about one that does not exist.
-    fn decide(&mut self, random: &mut Random) -> Command {
+    fn draw_decision(&mut self, random: &mut Random) -> Command {
         let request = self.requests.pop();
-        let request = request.unwrap_or(RequestId(random.below(100)));
+        let request = request.unwrap_or(RequestId(random.draw_below(100)));
         let reason = Name::default();
         if random.chance(300) {
             self.requests.push(request);
@@ -166,20 +166,20 @@ impl Operators {
 }
 
 /// Returns a random change of a rule within limits that keep the market working.
-fn setting(random: &mut Random) -> Setting {
+fn draw_setting(random: &mut Random) -> Setting {
     let number = |rule, value| Setting::Number { rule, value };
-    match random.below(9) {
-        0 => number(Rule::FeeBasisPoints, random.below(1_000)),
-        1 => number(Rule::AskDeposit, random.between(1, 50_000)),
-        2 => number(Rule::OrdersMax, random.between(2, 60)),
-        3 => number(Rule::OpenOrdersMax, random.between(4, 100)),
-        4 => number(Rule::RequestsMax, random.between(1, 8)),
-        5 => number(Rule::ClosedLeasesKept, random.between(100, 900)),
-        6 => number(Rule::DepositCapDay, random.below(1_000_000)),
-        7 => number(Rule::WithdrawalCapDay, random.below(1_000_000)),
+    match random.draw_below(9) {
+        0 => number(Rule::FeeBasisPoints, random.draw_below(1_000)),
+        1 => number(Rule::AskDeposit, random.draw_between(1, 50_000)),
+        2 => number(Rule::OrdersMax, random.draw_between(2, 60)),
+        3 => number(Rule::OpenOrdersMax, random.draw_between(4, 100)),
+        4 => number(Rule::RequestsMax, random.draw_between(1, 8)),
+        5 => number(Rule::ClosedLeasesKept, random.draw_between(100, 900)),
+        6 => number(Rule::DepositCapDay, random.draw_below(1_000_000)),
+        7 => number(Rule::WithdrawalCapDay, random.draw_below(1_000_000)),
         _ => Setting::Class(ClassRules {
-            class: resources().class(),
-            tick: Price(random.between(1, 3)),
+            class: device_resources().class(),
+            tick: Price(random.draw_between(1, 3)),
             lot: Units(1),
             auction: random.chance(200).then_some(Millis(250)),
         }),

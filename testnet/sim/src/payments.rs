@@ -102,13 +102,13 @@ struct LeaseDebt {
 impl LeaseDebt {
     /// Returns the payment without a receipt for a lease that ended at `until` at the latest: the
     /// amount, the device time, and the buyer's loss to the market for refused work.
-    fn unsigned(
+    fn unsigned_payment(
         &self,
         reason: CloseReason,
         until: Millis,
     ) -> Option<(Credits, DeviceMicros, Credits)> {
         let until = self.ended.unwrap_or(until);
-        let held = DeviceMicros::of(self.units, until.since(self.begins));
+        let held = DeviceMicros::from_units(self.units, until.saturating_since(self.begins));
         let idle = match self.claimed {
             true => held.0.saturating_sub(self.agreed.0).div_ceil(10),
             false => 0,
@@ -118,7 +118,7 @@ impl LeaseDebt {
             CloseReason::Disputed | CloseReason::BuyerEnded => self.accepted,
             _ => owed,
         };
-        let due = |usage| Some(ReceiptBody::due(self.price, usage)?.min(self.escrow));
+        let due = |usage| Some(ReceiptBody::amount_due(self.price, usage)?.min(self.escrow));
         let (amount, lost) = (due(usage)?, due(owed.max(self.refused))?);
         Some((amount, usage, Credits(lost.0 - amount.0)))
     }
@@ -134,7 +134,7 @@ pub struct Payments {
     now: Millis,
     leases: BTreeMap<LeaseId, LeaseDebt>,
     /// Leases that their buyer began, and leases whose provider is ready, with the time when the
-    /// reserve is due. A batch may begin a lease that it buys itself.
+    /// reserve is due. A batch can begin a lease that it buys itself.
     started: BTreeSet<LeaseId>,
     reserves: BTreeMap<LeaseId, Millis>,
     /// Current and former accounts. The market never has more at once than at its beginning.
@@ -166,7 +166,7 @@ impl Payments {
 
     /// Applies a batch, or none if only time passed, and the exchange's results. Returns the wrong
     /// payments.
-    pub fn apply(
+    pub fn apply_batch(
         &mut self,
         now: Millis,
         done: &[(&Command, &Result<Acceptance, Refusal>)],
@@ -181,7 +181,7 @@ impl Payments {
             if let Command::NoteUsage { lease, usage } = command
                 && !self.started.contains(lease)
                 && self.leases.get(lease).is_none_or(|owed| {
-                    *usage > DeviceMicros::of(owed.units, self.rules.note_unstarted)
+                    *usage > DeviceMicros::from_units(owed.units, self.rules.note_unstarted)
                 })
             {
                 return Some(format!("lease {lease} is noted, and nobody began it"));
@@ -219,11 +219,11 @@ impl Payments {
             && let Some(owed) = self.leases.get_mut(lease)
         {
             owed.claimed |= *reason == CloseReason::Unused;
-            owed.ended = Some(until.since(self.rules.settle_grace));
+            owed.ended = Some(until.saturating_since(self.rules.settle_grace));
         }
     }
 
-    /// Handles a lease that begins by itself and ends at once, because the log's clock may leap
+    /// Handles a lease that begins by itself and ends at once, because the log's clock can leap
     /// over all of it.
     fn on_ended_at_once(&mut self, traded: LeaseId, events: &[Event]) {
         for event in events {
@@ -302,7 +302,7 @@ impl Payments {
             }
             (Command::Settle(receipt), _) => {
                 let body = &receipt.body;
-                settled.insert(body.lease, (body.amount, body.charged()));
+                settled.insert(body.lease, (body.amount, body.billable_usage()));
             }
             (Command::ChangeRules { settings, .. }, Acceptance::Due { change, .. }) => {
                 let fees = settings.iter().filter_map(|setting| match setting {
@@ -378,7 +378,7 @@ impl Payments {
             } => {
                 if let Some(owed) = self.leases.get_mut(lease) {
                     // The provider gets its device earlier than planned, for the same time.
-                    let earlier = owed.ends.since(*deadline);
+                    let earlier = owed.ends.saturating_since(*deadline);
                     owed.begins = Millis(owed.begins.0 - earlier.0);
                     owed.ends = *deadline;
                 }
@@ -397,10 +397,10 @@ impl Payments {
                 refunded,
                 ..
             } => {
-                self.count(*reason);
+                self.count_close(*reason);
                 let told = (*paid, *fee, *refunded);
                 let debt = self.leases.get(lease).cloned();
-                let due = self.close(*lease, *reason, settled);
+                let due = self.close_lease(*lease, *reason, settled);
                 (due != Some(told)).then(|| {
                     format!("lease {lease} by {reason:?}: {told:?}, due {due:?} of {debt:?}")
                 })
@@ -417,7 +417,8 @@ impl Payments {
         let owed = self.leases.get_mut(lease)?;
         let price = owed.price;
         let loss = u128::from(price.0.saturating_sub(trade.price.0));
-        let lost = DeviceMicros::of(trade.quantity, trade.deadline.since(trade.start));
+        let lost =
+            DeviceMicros::from_units(trade.quantity, trade.deadline.saturating_since(trade.start));
         let left = loss * u128::from(lost.0) / 1_000_000;
         let left = u64::try_from(left).unwrap_or(u64::MAX).min(owed.escrow.0);
         owed.escrow = Credits(owed.escrow.0 - left);
@@ -425,7 +426,7 @@ impl Payments {
     }
 
     /// Returns the payment, fee and refund of a closed lease, or none if it has no debt.
-    fn close(
+    fn close_lease(
         &mut self,
         lease: LeaseId,
         reason: CloseReason,
@@ -441,9 +442,9 @@ impl Payments {
             }
             CloseReason::Unused => {
                 owed.claimed = true;
-                owed.unsigned(reason, reserved?)?
+                owed.unsigned_payment(reason, reserved?)?
             }
-            _ => owed.unsigned(reason, self.now)?,
+            _ => owed.unsigned_payment(reason, self.now)?,
         };
         let cost = amount.0 + forfeit.0;
         let refunded = Credits(owed.escrow.0.checked_sub(cost)?);
@@ -454,7 +455,7 @@ impl Payments {
             return Some((paid, Credits(fee + forfeit.0), refunded));
         };
         // The provider keeps receiving its own price. The reseller gains or loses the difference.
-        let by_price = ReceiptBody::due(price, usage)?.0;
+        let by_price = ReceiptBody::amount_due(price, usage)?.0;
         let by_buyer = by_price.min(amount.0);
         let by_seller = (by_price - by_buyer).min(left.0);
         let of_provider = share(by_buyer) + share(by_seller);
@@ -463,7 +464,7 @@ impl Payments {
         Some((Credits(paid), Credits(fee), refunded))
     }
 
-    fn count(&mut self, reason: CloseReason) {
+    fn count_close(&mut self, reason: CloseReason) {
         let dealings = &mut self.dealings;
         let count = match reason {
             CloseReason::Receipt => &mut dealings.receipts_settled,
@@ -511,10 +512,13 @@ mod tests {
             lease,
             buyer,
             provider,
-            until: deadline.after(grace),
+            until: deadline.saturating_add(grace),
             reason: CloseReason::Deadline,
         };
-        assert_eq!(payments.apply(Millis(9_000), &[], &[traded, ended]), None);
+        assert_eq!(
+            payments.apply_batch(Millis(9_000), &[], &[traded, ended]),
+            None
+        );
         let ready = Command::StateReady { lease };
         let (paid, fee, refunded) = (Credits(200), Credits(0), Credits(1_800));
         let closed = Acceptance::Closed {
@@ -531,7 +535,7 @@ mod tests {
             fee,
             refunded,
         };
-        let claimed = payments.apply(Millis(9_001), &[(&ready, &Ok(closed))], &[told]);
+        let claimed = payments.apply_batch(Millis(9_001), &[(&ready, &Ok(closed))], &[told]);
         assert_eq!(claimed, None, "a tenth of the time for which it was held");
     }
 }

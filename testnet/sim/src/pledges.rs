@@ -27,7 +27,7 @@ pub struct Pledge {
 
 impl Pledge {
     /// Returns the pledge in a message, if there is one.
-    pub fn of(bytes: &Bytes) -> Option<Self> {
+    pub fn from_message(bytes: &Bytes) -> Option<Self> {
         if bytes.len() > PLEDGE_BYTES_MAX {
             return None;
         }

@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// Returns the next 64 bits.
-    pub fn draw(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,36 +26,36 @@ impl Random {
     }
 
     /// Returns a number below `bound`, which must not be zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        let wide = u128::from(self.draw()) * u128::from(bound);
+    pub fn draw_below(&mut self, bound: u64) -> u64 {
+        let wide = u128::from(self.next_u64()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("below the bound")
     }
 
     /// Returns a number from `low` to `high`, both included.
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
+    pub fn draw_between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.draw_below(high - low + 1)
     }
 
     /// Returns a number from `-most` to `most`.
-    pub fn signed(&mut self, most: i64) -> i64 {
+    pub fn draw_signed(&mut self, most: i64) -> i64 {
         let span = most.unsigned_abs() * 2 + 1;
-        i64::try_from(self.below(span)).expect("a small span") - most
+        i64::try_from(self.draw_below(span)).expect("a small span") - most
     }
 
     /// Returns an index into a list of `length`, which must not be zero.
-    pub fn place(&mut self, length: usize) -> usize {
-        usize::try_from(self.below(length as u64)).expect("below a length")
+    pub fn draw_index(&mut self, length: usize) -> usize {
+        usize::try_from(self.draw_below(length as u64)).expect("below a length")
     }
 
     /// Returns true with a chance of `permille` in a thousand.
     pub fn chance(&mut self, permille: u64) -> bool {
-        self.below(1_000) < permille
+        self.draw_below(1_000) < permille
     }
 
     /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for place in (1..list.len()).rev() {
-            let other = self.place(place + 1);
+            let other = self.draw_index(place + 1);
             list.swap(place, other);
         }
     }

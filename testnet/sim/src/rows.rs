@@ -1,5 +1,5 @@
-//! A fake of the views' store in sled: a power loss may drop writes since the last sync, and a
-//! fault may delete or corrupt the rest before the replica restarts.
+//! A fake of the views' store in sled: a power loss can drop writes since the last sync, and a
+//! fault can delete or corrupt the rest before the replica restarts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ enum Change {
     Clear,
 }
 
-fn apply(table: &mut Table, change: Change) {
+fn apply_change(table: &mut Table, change: Change) {
     match change {
         Change::Insert(rows) => table.extend(rows),
         Change::Clear => table.clear(),
@@ -71,37 +71,37 @@ impl SimRows {
     pub fn sync(&self) {
         let state = &mut *self.state.borrow_mut();
         for change in state.pending.drain(..) {
-            apply(&mut state.durable, change);
+            apply_change(&mut state.durable, change);
         }
     }
 
     /// Loses power: keeps some of the first writes since the last sync.
     pub fn crash(&self, random: &mut Random) {
         let state = &mut *self.state.borrow_mut();
-        let kept = random.place(state.pending.len() + 1);
+        let kept = random.draw_index(state.pending.len() + 1);
         for change in state.pending.drain(..).take(kept) {
-            apply(&mut state.durable, change);
+            apply_change(&mut state.durable, change);
         }
         state.rows.clone_from(&state.durable);
     }
 
     /// Harms durable rows. Returns false if no row can be harmed in this way.
-    pub fn harm(&self, harm: Harm, random: &mut Random) -> bool {
+    pub fn harm_rows(&self, harm: Harm, random: &mut Random) -> bool {
         let state = &mut *self.state.borrow_mut();
         if state.durable.len() < 2 {
             return false;
         }
         let keys: Vec<Vec<u8>> = state.durable.keys().cloned().collect();
         // The last row may be missing for good reasons, so this never removes it.
-        let place = random.place(keys.len() - 1);
+        let place = random.draw_index(keys.len() - 1);
         match harm {
             Harm::Deleted => state.durable.clear(),
             Harm::Unreadable => state.unreadable = true,
             Harm::RowLost => drop(state.durable.remove(&keys[place])),
             Harm::Flipped => {
                 let row = state.durable.get_mut(&keys[place]).expect("its key is");
-                let byte = random.place(row.len());
-                row[byte] ^= 1 << random.below(8);
+                let byte = random.draw_index(row.len());
+                row[byte] ^= 1 << random.draw_below(8);
             }
             Harm::Swapped => {
                 let (one, other) = (&keys[place], &keys[place + 1]);
@@ -123,7 +123,7 @@ impl SimRows {
     }
 
     /// Returns a copy of the rows, as a reader without an earlier life's memory sees them.
-    pub fn copy(&self) -> Self {
+    pub fn copy_rows(&self) -> Self {
         let rows = self.state.borrow().rows.clone();
         let state = RowsState {
             rows,
@@ -136,7 +136,7 @@ impl SimRows {
 }
 
 impl Rows for SimRows {
-    fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
+    fn scan_prefix(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError> {
         let state = &mut *self.state.borrow_mut();
         if std::mem::take(&mut state.unreadable) {
             return Err(RowsError {
@@ -150,7 +150,7 @@ impl Rows for SimRows {
     fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError> {
         let state = &mut *self.state.borrow_mut();
         let change = Change::Insert(rows);
-        apply(&mut state.rows, change.clone());
+        apply_change(&mut state.rows, change.clone());
         state.pending.push(change);
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! Shortens a schedule that breaks a promise: removes faults while the same promise stays broken.
 
 use super::checker::Violation;
-use super::{Config, Failure, chosen, faults, run_once};
+use super::{Config, Failure, faults, run_once, select_faults};
 
-/// Maximum runs to shorten a schedule.
+/// Maximum runs that shortening a schedule can take.
 const RUNS_MAX: u32 = 200;
 
 /// Returns the shortest schedule found that breaks the same promise.
-pub fn shorten(config: &Config, violation: Violation) -> Failure {
-    let all = faults::schedule(config.seed, config.nodes, config.simulated_ms());
+pub fn shorten_schedule(config: &Config, violation: Violation) -> Failure {
+    let all = faults::draw_schedule(config.seed, config.nodes, config.simulated_ms());
     let mut kept: Vec<usize> = config
         .faults
         .clone()
@@ -20,7 +20,7 @@ pub fn shorten(config: &Config, violation: Violation) -> Failure {
         found = violation.unwrap_or_else(|| found.clone());
         is_broken
     });
-    failure(config, found, kept, runs)
+    new_failure(config, found, kept, runs)
 }
 
 /// Removes smaller and smaller pieces while the promise stays broken. Returns the number of
@@ -59,7 +59,7 @@ fn try_without(config: &Config, faults: &[usize], kind: &str) -> Option<Violatio
         .filter(|violation| violation.kind() == kind)
 }
 
-fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32) -> Failure {
+fn new_failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32) -> Failure {
     let list: Vec<String> = faults.iter().map(ToString::to_string).collect();
     let Config {
         seed,
@@ -79,7 +79,7 @@ fn failure(config: &Config, violation: Violation, faults: Vec<usize>, runs: u32)
     if *commands_per_second != Config::COMMANDS_PER_SECOND {
         replay.push_str(&format!(" --commands {commands_per_second}"));
     }
-    let schedule = chosen(&Config {
+    let schedule = select_faults(&Config {
         faults: Some(faults.clone()),
         ..config.clone()
     });

@@ -14,8 +14,8 @@ const PROPOSE: i32 = 2;
 /// raft's message type of entries from the leader.
 const APPEND: i32 = 3;
 
-/// Reorders the commands in a forwarded proposal, as a leader may do.
-pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
+/// Reorders the commands in a forwarded proposal, as a leader can do.
+pub fn reorder_commands(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     let PeerMessage::Raft(mut message) = PeerMessage::decode(bytes.clone()).ok()? else {
         return None;
     };
@@ -32,7 +32,7 @@ pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
 
 /// Forges a leader's message to some of the others: the last signature of its entries is invalid,
 /// or one entry gives a stranger a vote. The checksum stays right.
-pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
+pub fn forge_message(bytes: Bytes, random: &mut Random) -> Bytes {
     if !random.chance(300) {
         return bytes;
     }
@@ -43,8 +43,8 @@ pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
         return bytes;
     }
     if random.chance(200) {
-        let stranger = forging::change(&[(ConfChangeType::AddNode, forging::STRANGER)]);
-        let place = random.place(message.entries.len());
+        let stranger = forging::membership_change(&[(ConfChangeType::AddNode, forging::STRANGER)]);
+        let place = random.draw_index(message.entries.len());
         forging::change_members(&mut message.mut_entries()[place], stranger);
         return PeerMessage::Raft(message).encode();
     }

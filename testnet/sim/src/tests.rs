@@ -84,14 +84,14 @@ fn what_never_happened_in_many_runs_is_named() {
     for _ in 1..SEEDS_TELLING {
         sums.add(&Counts::default());
     }
-    assert!(sums.never().is_empty(), "too few to tell");
+    assert!(sums.missing_events().is_empty(), "too few to tell");
     let counts = Counts {
         jobs_finished: 1,
         ..Counts::default()
     };
     sums.add(&counts);
-    assert!(sums.never().contains(&"jobs_resumed"));
-    assert!(!sums.never().contains(&"jobs_finished"));
+    assert!(sums.missing_events().contains(&"jobs_resumed"));
+    assert!(!sums.missing_events().contains(&"jobs_finished"));
 }
 
 fn checker() -> Checker {
@@ -194,7 +194,7 @@ fn a_client_that_is_told_what_is_not_so_is_noticed() {
     assert_eq!(lost, Some("acknowledged_lost"));
     let old = found(|checker| {
         checker.on_completed(1, LogIndex(5), LogIndex(5));
-        let wanted = checker.begin();
+        let wanted = checker.required_index();
         checker.on_completed(2, wanted, LogIndex(4));
     });
     assert_eq!(old, Some("not_linearizable"));

@@ -8,7 +8,7 @@ use souk_consensus::{ReplicaId, Term};
 use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::Violation;
-use super::node::{Node, verdict};
+use super::node::{Node, check_verdict};
 use super::pledges::Pledge;
 use super::world::{Event, World};
 
@@ -31,8 +31,8 @@ impl World {
         let life = self.nodes[node].life;
         let random = self.nodes[node].random();
         let slow = random.chance(10);
-        let ms = random.below(if slow { CHECK_SLOW_MS } else { CHECK_MS });
-        self.at(self.now + ms, Event::Verify { node, life });
+        let ms = random.draw_below(if slow { CHECK_SLOW_MS } else { CHECK_MS });
+        self.schedule_event(self.now + ms, Event::Verify { node, life });
     }
 
     /// Verifies the input that a replica has received so far.
@@ -41,7 +41,7 @@ impl World {
             return;
         }
         if self.nodes[node].busy_until > self.now {
-            return self.at(self.nodes[node].busy_until, Event::Verify { node, life });
+            return self.schedule_event(self.nodes[node].busy_until, Event::Verify { node, life });
         }
         let Some(running) = &mut self.nodes[node].running else {
             return;
@@ -51,10 +51,10 @@ impl World {
         self.nodes[node].random().shuffle(&mut checks);
         for check in checks {
             self.counts.verified += check.commands.len() as u64;
-            let verdict = verdict(&check, &self.decoded);
-            self.nodes[node].apply(self.now, CoreEvent::Verdict(verdict));
+            let verdict = check_verdict(&check, &self.decoded);
+            self.nodes[node].apply_event(self.now, CoreEvent::Verdict(verdict));
         }
-        self.work(node);
+        self.run_rounds(node);
     }
 
     /// Checks an accusation: the accused replica must have forged.
@@ -78,7 +78,7 @@ impl World {
             let replica = self.nodes[node].id.get();
             let reason = forgery.to_string();
             self.checker
-                .report(Violation::WronglyAccused { replica, reason });
+                .record_violation(Violation::WronglyAccused { replica, reason });
         }
     }
 
@@ -91,7 +91,7 @@ impl World {
             let replica = self.nodes[node].id.get();
             let reason = format!("{from} offers a state for which no majority vouches");
             self.checker
-                .report(Violation::WronglyAccused { replica, reason });
+                .record_violation(Violation::WronglyAccused { replica, reason });
         }
     }
 
@@ -107,13 +107,13 @@ impl World {
             let replica = self.nodes[node].id.get();
             let reason = format!("{from} sends others than the committed entries");
             self.checker
-                .report(Violation::WronglyAccused { replica, reason });
+                .record_violation(Violation::WronglyAccused { replica, reason });
         }
     }
 
     /// Records the pledge in a message that leaves a replica.
     pub(super) fn take_pledge(&mut self, id: ReplicaId, bytes: &Bytes) {
-        let told = Pledge::of(bytes);
+        let told = Pledge::from_message(bytes);
         let broken = told.and_then(|told| self.pledges.on_told(id, told));
         self.report_broken(id, broken);
     }
@@ -129,7 +129,10 @@ impl World {
         let Some(running) = running.as_ref().filter(|_| !harmed) else {
             return;
         };
-        let (term, last) = (running.replica().term(), running.replica().log().last());
+        let (term, last) = (
+            running.replica().term(),
+            running.replica().log().last_entry_index(),
+        );
         let broken = self.pledges.on_start(*id, term, last);
         self.report_broken(*id, broken);
     }
@@ -138,7 +141,7 @@ impl World {
         if let Some(reason) = broken {
             let replica = id.get();
             self.checker
-                .report(Violation::PledgeBroken { replica, reason });
+                .record_violation(Violation::PledgeBroken { replica, reason });
         }
     }
 }

@@ -17,31 +17,32 @@ impl World {
         }
         self.power_off(node, down_ms);
         let rows = self.nodes[node].rows.clone();
-        rows.harm(harm, self.nodes[node].random());
+        rows.harm_rows(harm, self.nodes[node].random());
     }
 
-    /// Checks that the views are readable, match the group, and hold everything that this life has
-    /// reached.
+    /// Checks the views: they must be readable, match the group, and hold everything that this life
+    /// has reached.
     pub(super) fn check_views(&mut self, node: usize) {
         let Some(running) = &self.nodes[node].running else {
             return;
         };
-        self.counts.views_rebuilt += u64::from(running.views.rebuilt() > running.views_rebuilt);
+        self.counts.views_rebuilt +=
+            u64::from(running.views.rebuild_count() > running.views_rebuilt);
         let wrong = self.wrong_views(node);
         let Some(running) = &mut self.nodes[node].running else {
             return;
         };
-        running.views_rebuilt = running.views.rebuilt();
+        running.views_rebuilt = running.views.rebuild_count();
         if let Some(reason) = wrong {
             let replica = self.nodes[node].id.get();
             self.checker
-                .report(Violation::ViewsDiffer { replica, reason });
+                .record_violation(Violation::ViewsDiffer { replica, reason });
         }
     }
 
     fn wrong_views(&self, node: usize) -> Option<String> {
         let running = self.nodes[node].running.as_ref()?;
-        let (seen, _) = match views::read(&running.views.rows().copy()) {
+        let (seen, _) = match views::read(&running.views.rows().copy_rows()) {
             Ok(read) => read,
             Err(error) => return Some(error.to_string()),
         };
@@ -52,7 +53,7 @@ impl World {
         if let Some(other) = seen.iter().find(differs) {
             return Some(format!("entry {} is another", other.index));
         }
-        let (from, to) = (running.viewed_from.0, running.replica().applied().0);
+        let (from, to) = (running.viewed_from.0, running.replica().applied_index().0);
         let first = from / CHECKPOINT_ENTRIES * CHECKPOINT_ENTRIES + CHECKPOINT_ENTRIES;
         let mut reached = (first..=to).step_by(CHECKPOINT_ENTRIES as usize);
         let lacks = |index: &u64| {

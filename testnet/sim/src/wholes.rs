@@ -17,28 +17,28 @@ pub struct Wholes {
 
 impl Wholes {
     /// Returns whether a replica's state at an entry equals the first replica's.
-    pub fn agree(&mut self, index: LogIndex, state: &Exchange) -> bool {
+    pub fn compare_state(&mut self, index: LogIndex, state: &Exchange) -> bool {
         if let Some(first) = self.states.get(&index) {
-            return same(first, state);
+            return is_same_state(first, state);
         }
         if let Some(first) = self.older.get(&index) {
-            return *first == digest(state);
+            return *first == state_digest(state);
         }
         self.states.insert(index, state.clone());
         if self.states.len() > STATES_MAX
             && let Some((index, state)) = self.states.pop_first()
         {
-            self.older.insert(index, digest(&state));
+            self.older.insert(index, state_digest(&state));
         }
         true
     }
 }
 
 /// Returns whether two states are equal. States with equal fields have equal bytes.
-pub fn same(one: &Exchange, other: &Exchange) -> bool {
+pub fn is_same_state(one: &Exchange, other: &Exchange) -> bool {
     one == other || one.snapshot() == other.snapshot()
 }
 
-fn digest(state: &Exchange) -> Digest {
+fn state_digest(state: &Exchange) -> Digest {
     Digest(*blake3::hash(&state.snapshot()).as_bytes())
 }

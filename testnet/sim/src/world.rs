@@ -42,11 +42,11 @@ const LOOK_MS: u64 = 1_000;
 const SETTLE_MS: u64 = 60_000;
 
 /// Simulated milliseconds until the last job is over and the last lease closes: the most that a job
-/// may take, which [`World::check_patience`] bounds, and the longest lease with its grace and a
+/// can take, which [`World::check_patience`] bounds, and the longest lease with its grace and a
 /// note's time.
 const CLOSE_MS: u64 = 1_000_000;
 
-/// Milliseconds that a clock may jump unnoticed: a little more than twice the tolerance.
+/// Milliseconds that a clock can jump unnoticed: a little more than twice the tolerance.
 const UNNOTICED_MS: u64 = 5_000;
 
 /// A scheduled event.
@@ -147,7 +147,7 @@ impl World {
         // Validators come first, because the market's id depends on them and people sign for it.
         operators::found_validators(&mut genesis, config.nodes);
         let actors = Actors::new(seed, config.nodes, &mut genesis);
-        people.join(&genesis);
+        people.join_market(&genesis);
         let decoded = Rc::new(RefCell::new(DecodingCache::default()));
         let nodes = config.nodes;
         let mut world = Self {
@@ -174,26 +174,26 @@ impl World {
             genesis,
             decoded,
         };
-        world.begin();
+        world.begin_run();
         world
     }
 
-    fn begin(&mut self) {
+    fn begin_run(&mut self) {
         for node in 0..self.nodes.len() {
-            self.start(node);
+            self.start_node(node);
         }
         for number in 0..self.faults.len() {
-            self.at(self.faults[number].at_ms, Event::Fault { number });
+            self.schedule_event(self.faults[number].at_ms, Event::Fault { number });
         }
-        self.at(500, Event::Write);
-        self.at(500, Event::Read);
+        self.schedule_event(500, Event::Write);
+        self.schedule_event(500, Event::Read);
         for actor in 0..self.actors.len() {
-            self.at(500, Event::Actor(actor, ActorEvent::Act));
+            self.schedule_event(500, Event::Actor(actor, ActorEvent::Act));
         }
-        self.at(LOOK_MS, Event::Look);
+        self.schedule_event(LOOK_MS, Event::Look);
     }
 
-    pub(super) fn at(&mut self, time: u64, event: Event) {
+    pub(super) fn schedule_event(&mut self, time: u64, event: Event) {
         self.sequence += 1;
         self.queue.push(QueuedEvent {
             time: time.max(self.now),
@@ -206,7 +206,7 @@ impl World {
     pub fn run(&mut self) -> Option<Violation> {
         let until = self.config.simulated_ms();
         self.run_until(until, |_| false);
-        self.heal();
+        self.end_all_faults();
         self.run_until(until + SETTLE_MS, |world| {
             world.now % 500 < REST_MS && world.is_at_rest() && !world.has_proposals()
         });
@@ -221,7 +221,7 @@ impl World {
         }
         if self.checker.violation().is_none() {
             self.check_jobs_over();
-            ending::check(self);
+            ending::check_ending(self);
         }
         self.counts.simulated_ms = self.now;
         self.checker.violation().cloned()
@@ -242,7 +242,8 @@ impl World {
             self.on_event(event);
             if let Some(breach) = self.jobs.breach.take() {
                 let (actor, reason) = (breach.actor, breach.reason);
-                self.checker.report(Violation::Job { actor, reason });
+                self.checker
+                    .record_violation(Violation::Job { actor, reason });
             }
             if look && done(self) {
                 return;
@@ -254,7 +255,7 @@ impl World {
         match event {
             Event::Wake { node, life } => self.on_wake(node, life),
             Event::Deliver { from, to, bytes } => self.on_deliver(from, to, bytes),
-            Event::Start { node } => self.start(node),
+            Event::Start { node } => self.start_node(node),
             Event::Fault { number } => self.begin_fault(number),
             Event::EndFault { number } => self.end_fault(number),
             Event::Write => self.on_write(),
@@ -266,7 +267,7 @@ impl World {
         }
     }
 
-    pub(super) fn machine(&self) -> SimExchange {
+    pub(super) fn new_machine(&self) -> SimExchange {
         SimExchange::new(&self.genesis, self.decoded.clone())
     }
 
@@ -275,20 +276,20 @@ impl World {
     }
 
     /// Starts a machine, if it is off.
-    fn start(&mut self, node: usize) {
+    fn start_node(&mut self, node: usize) {
         if self.nodes[node].running.is_some() {
             return;
         }
         if self.nodes[node].disk.has_lost_unseen() {
-            return self.replace(node);
+            return self.replace_machine(node);
         }
         let members: Vec<ReplicaId> = (0..self.nodes.len()).map(id).collect();
         let founder = members.contains(&self.nodes[node].id);
         let key = operators::validator_key(self.nodes[node].id.get());
-        let machine = self.machine().signing_with(key);
+        let machine = self.new_machine().signing_with(key);
         let seed = self.config.seed;
         let founders = founder.then_some(&members[..]);
-        match self.nodes[node].start(self.now, seed, founders, machine, &self.decoded) {
+        match self.nodes[node].start_replica(self.now, seed, founders, machine, &self.decoded) {
             Ok(()) => {
                 self.counts.starts += 1;
                 self.wake_later(node);
@@ -308,7 +309,7 @@ impl World {
             | StartFault::Store(souk_consensus::store::StoreOpenError::Read(_))
             | StartFault::Disk => {
                 self.nodes[node].disk.crash();
-                return self.at(self.now + 500, Event::Start { node });
+                return self.schedule_event(self.now + 500, Event::Start { node });
             }
             StartFault::Store(error) => error.to_string(),
             StartFault::Replica(error) => error,
@@ -321,11 +322,11 @@ impl World {
     fn on_refusal(&mut self, node: usize, reason: String) {
         if self.nodes[node].harmed {
             self.counts.refused += 1;
-            self.replace(node);
+            self.replace_machine(node);
         } else {
             let replica = self.nodes[node].id.get();
             self.checker
-                .report(Violation::RefusesItself { replica, reason });
+                .record_violation(Violation::RefusesItself { replica, reason });
         }
     }
 
@@ -344,14 +345,14 @@ impl World {
         if machine.busy_until > self.now {
             let time = machine.busy_until;
             running.wakes_at = Some(time);
-            return self.at(time, Event::Wake { node, life });
+            return self.schedule_event(time, Event::Wake { node, life });
         }
         running.wakes_at = None;
         if machine.wakes_at().is_some_and(|at| at > self.now) {
             return self.wake_later(node);
         }
-        machine.apply(self.now, CoreEvent::Woke);
-        self.work(node);
+        machine.apply_event(self.now, CoreEvent::Woke);
+        self.run_rounds(node);
     }
 
     /// Schedules the next wake of a validator's core.
@@ -364,44 +365,44 @@ impl World {
         let at = at.max(self.now);
         if running.wakes_at.is_none_or(|before| before > at) {
             running.wakes_at = Some(at);
-            self.at(at, Event::Wake { node, life });
+            self.schedule_event(at, Event::Wake { node, life });
         }
     }
 
     fn on_deliver(&mut self, from: ReplicaId, to: usize, bytes: Bytes) {
         if self.nodes[to].busy_until > self.now {
             let time = self.nodes[to].busy_until;
-            return self.at(time, Event::Deliver { from, to, bytes });
+            return self.schedule_event(time, Event::Deliver { from, to, bytes });
         }
         if self.answer_falsely(from, to, &bytes) {
             return;
         }
         let bytes = if self.reorders > 0 {
-            spoiling::reorder(&bytes, &mut self.random).unwrap_or(bytes)
+            spoiling::reorder_commands(&bytes, &mut self.random).unwrap_or(bytes)
         } else {
             bytes
         };
         if self.nodes[to].running.is_some() {
             self.counts.messages += 1;
-            self.nodes[to].apply(self.now, CoreEvent::Peer { from, bytes });
+            self.nodes[to].apply_event(self.now, CoreEvent::Peer { from, bytes });
             if let Some(running) = &mut self.nodes[to].running
                 && running.replica().leader() == Some(from)
             {
                 running.heard_leader_at = self.now;
             }
-            self.work(to);
+            self.run_rounds(to);
         }
     }
 
     /// Does the work of a validator's core, round by round.
-    pub(super) fn work(&mut self, node: usize) {
+    pub(super) fn run_rounds(&mut self, node: usize) {
         loop {
             let from = self.nodes[node].id;
-            match self.nodes[node].round(self.now) {
+            match self.nodes[node].run_round(self.now) {
                 Round::Idle => break,
                 Round::Done(mut done) => {
                     let sent = std::mem::take(&mut done.sent);
-                    self.send(node, from, sent);
+                    self.send_envelopes(node, from, sent);
                     self.on_round(node, *done);
                 }
                 Round::Died(sent, applied) => {
@@ -409,8 +410,8 @@ impl World {
                     for applied in &applied {
                         self.checker.on_applied(applied, latest);
                     }
-                    self.send(node, from, sent);
-                    self.die(node, 1_000);
+                    self.send_envelopes(node, from, sent);
+                    self.end_process(node, 1_000);
                     return;
                 }
                 Round::Refused(reason) => {
@@ -420,11 +421,11 @@ impl World {
                 Round::Diverged(LogIndex(index)) => {
                     if self.nodes[node].is_wrong() {
                         self.counts.stopped_alone += 1;
-                        return self.replace(node);
+                        return self.replace_machine(node);
                     }
                     let replica = from.get();
                     self.checker
-                        .report(Violation::StatesDiffer { index, replica });
+                        .record_violation(Violation::StatesDiffer { index, replica });
                     return;
                 }
             }
@@ -439,20 +440,20 @@ impl World {
     pub(super) fn power_off(&mut self, node: usize, down_ms: u64) {
         self.nodes[node].crash();
         self.counts.crashes += 1;
-        self.at(self.now + down_ms, Event::Start { node });
+        self.schedule_event(self.now + down_ms, Event::Start { node });
     }
 
     /// Ends the process in the drawn way: a kill or a power loss.
-    pub(super) fn die(&mut self, node: usize, down_ms: u64) {
+    pub(super) fn end_process(&mut self, node: usize, down_ms: u64) {
         if !self.nodes[node].is_killed {
             return self.power_off(node, down_ms);
         }
         self.nodes[node].kill();
         self.counts.kills += 1;
-        self.at(self.now + down_ms, Event::Start { node });
+        self.schedule_event(self.now + down_ms, Event::Start { node });
     }
 
-    fn send(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
+    fn send_envelopes(&mut self, node: usize, from: ReplicaId, envelopes: Vec<Envelope>) {
         let slow = self.nodes[node].sync_ms;
         for envelope in envelopes {
             self.take_pledge(from, &envelope.bytes);
@@ -460,11 +461,16 @@ impl World {
                 continue;
             };
             let bytes = match self.nodes[node].forges {
-                true => spoiling::forge(envelope.bytes, &mut self.random),
+                true => spoiling::forge_message(envelope.bytes, &mut self.random),
                 false => envelope.bytes,
             };
-            for (delay, bytes) in self.network.carry(node, to, bytes).into_iter().flatten() {
-                self.at(self.now + delay + slow, Event::Deliver { from, to, bytes });
+            for (delay, bytes) in self
+                .network
+                .carry_message(node, to, bytes)
+                .into_iter()
+                .flatten()
+            {
+                self.schedule_event(self.now + delay + slow, Event::Deliver { from, to, bytes });
             }
         }
     }
@@ -477,7 +483,7 @@ impl World {
         if replica.is_leader() {
             self.checker.on_leader(replica.term(), *id);
         }
-        let index = replica.applied();
+        let index = replica.applied_index();
         if index > LogIndex(1) && index != running.looked_at {
             running.looked_at = index;
             self.checker.on_history(*id, index, replica.history());
@@ -503,14 +509,14 @@ impl World {
         self.check_patience();
         self.check_reputations();
         self.drive_members();
-        self.at(self.now + LOOK_MS, Event::Look);
+        self.schedule_event(self.now + LOOK_MS, Event::Look);
     }
 
     /// Ends all faults.
-    fn heal(&mut self) {
+    fn end_all_faults(&mut self) {
         self.healed = true;
         self.heal_disks();
-        self.network.heal();
+        self.network.end_all_faults();
         self.reorders = 0;
         for node in 0..self.nodes.len() {
             self.replace_liar(node);
@@ -524,7 +530,7 @@ impl World {
             machine.dies_at = None;
             machine.is_killed = false;
             if machine.running.is_none() {
-                self.at(now + 100, Event::Start { node });
+                self.schedule_event(now + 100, Event::Start { node });
             }
         }
     }
@@ -532,7 +538,11 @@ impl World {
     /// Returns the latest time that the log may show: the latest time of a majority's clocks so
     /// far, plus an unnoticed jump.
     pub(super) fn latest_time(&self) -> LogTime {
-        let mut clocks: Vec<LogTime> = self.nodes.iter().map(|it| it.latest(self.now)).collect();
+        let mut clocks: Vec<LogTime> = self
+            .nodes
+            .iter()
+            .map(|it| it.latest_clock_time(self.now))
+            .collect();
         clocks.sort_unstable();
         let minority = (clocks.len() - 1) / 2;
         LogTime(clocks[minority].0 + UNNOTICED_MS)
@@ -563,7 +573,7 @@ impl World {
             && voters == self.nodes.len()
             && first.members.get_voters_outgoing().is_empty()
             && self.nodes.iter().all(|node| node.replaces.is_none())
-            && self.operations.waiting() == 0
+            && self.operations.waiting_count() == 0
             && statuses
                 .iter()
                 .all(|status| status.applied == first.applied && status.member)

@@ -11,12 +11,12 @@ use souk_consensus::codec::TruncationError;
 use souk_node::network::wire::{self, WireError};
 use souk_node::network::{self, Network, OpenError};
 
-use super::machine::{client_key, driver_key, signed};
-use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
+use super::machine::{client_key, driver_key, sign_command};
+use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, key, replica_contact};
 use super::{Bench, Measurement, Signing};
 use crate::ports::Ports;
 
-/// How long a group may take to elect a leader.
+/// A group must elect a leader within this time.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Answers in this time are not counted.
@@ -71,22 +71,25 @@ impl Drop for Group {
     }
 }
 
-/// Runs the benchmark.
+/// Runs the benchmark. The replicas' logs will stay in its folder.
 ///
 /// # Errors
 /// If the replicas do not start, or fail.
 pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     let group = Group::start(bench).await?;
-    let leader = group.leader().await?;
-    let stream = group.network.open(key(leader).peer_id(), PUT).await?;
+    let leader = group.await_leader().await?;
+    let stream = group
+        .network
+        .open_stream(key(leader).peer_id(), PUT)
+        .await?;
     let clients = Clients::new(bench);
-    let cpu = group.cpu();
+    let cpu = group.cpu_times();
     // The clients share the connection's thread. On another thread, they would also measure how
     // long the two threads take to wake each other.
     let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
     let answered = running.await.map_err(std::io::Error::other)??;
     let operations = answered.operations + answered.warm_up_operations;
-    let spent = group.cpu();
+    let spent = group.cpu_times();
     let per_operation = |part: fn(&Cpu) -> f64| {
         let each = spent.iter().zip(&cpu);
         let each = each.map(|(after, before)| part(after) - part(before));
@@ -97,13 +100,13 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     Ok(Measurement {
         cpu_us_per_operation: per_operation(|cpu| cpu.all_seconds),
         verifier_us_per_operation: per_operation(|cpu| cpu.verifier_seconds),
-        ..measured(bench, answered)
+        ..to_measurement(bench, answered)
     })
 }
 
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
-        let ports = Ports::take(bench.nodes as usize)?;
+        let ports = Ports::reserve_free(bench.nodes as usize)?;
         let network = Network::start(&driver_key(), network::NetworkConfig::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
@@ -112,16 +115,16 @@ impl Group {
             bench: bench.clone(),
         };
         for id in 1..=bench.nodes {
-            let child = group.spawn(id)?;
+            let child = group.spawn_replica(id)?;
             group.nodes.push(Some(child));
-            let port = group.ports.numbers()[place(id)];
+            let port = group.ports.numbers()[replica_index(id)];
             // The network has just started, so it has not stopped.
-            let _ = group.network.learn(&contact(id, port)).await;
+            let _ = group.network.add_contact(&replica_contact(id, port)).await;
         }
         Ok(group)
     }
 
-    pub(super) fn spawn(&self, id: u64) -> std::io::Result<Child> {
+    pub(super) fn spawn_replica(&self, id: u64) -> std::io::Result<Child> {
         let (program, before) = &self.bench.program;
         let ports: Vec<String> = self
             .ports
@@ -152,25 +155,25 @@ impl Group {
     }
 
     /// Kills a replica with SIGKILL.
-    pub(super) fn kill(&mut self, id: u64) -> std::io::Result<()> {
-        match self.nodes[place(id)].take() {
+    pub(super) fn kill_replica(&mut self, id: u64) -> std::io::Result<()> {
+        match self.nodes[replica_index(id)].take() {
             Some(mut child) => child.kill().and_then(|()| child.wait()).map(drop),
             None => Ok(()),
         }
     }
 
     /// Restarts a killed replica.
-    pub(super) fn revive(&mut self, id: u64) -> std::io::Result<()> {
-        self.nodes[place(id)] = Some(self.spawn(id)?);
+    pub(super) fn restart_replica(&mut self, id: u64) -> std::io::Result<()> {
+        self.nodes[replica_index(id)] = Some(self.spawn_replica(id)?);
         Ok(())
     }
 
     /// Waits until the replicas agree on a leader.
-    pub(super) async fn leader(&self) -> Result<u64, BenchError> {
+    pub(super) async fn await_leader(&self) -> Result<u64, BenchError> {
         let until = Instant::now() + START_PATIENCE;
         while Instant::now() < until {
             for id in 1..=self.bench.nodes {
-                if let Ok(standing) = self.standing(id).await
+                if let Ok(standing) = self.fetch_status(id).await
                     && standing.leader == id
                 {
                     return Ok(id);
@@ -181,19 +184,19 @@ impl Group {
         Err(BenchError::NoLeader(self.bench.folder.clone()))
     }
 
-    pub(super) async fn standing(&self, id: u64) -> Result<Standing, BenchError> {
-        let mut stream = self.network.open(key(id).peer_id(), STATUS).await?;
+    pub(super) async fn fetch_status(&self, id: u64) -> Result<Standing, BenchError> {
+        let mut stream = self.network.open_stream(key(id).peer_id(), STATUS).await?;
         Ok(wire::receive(&mut stream).await?)
     }
 
     /// Returns the processor time of each replica so far.
-    fn cpu(&self) -> Vec<Cpu> {
+    fn cpu_times(&self) -> Vec<Cpu> {
         let nodes = self.nodes.iter();
         nodes
             .map(|child| {
                 child
                     .as_ref()
-                    .map(|child| Cpu::of(child.id()))
+                    .map(|child| Cpu::for_process(child.id()))
                     .unwrap_or_default()
             })
             .collect()
@@ -255,23 +258,24 @@ impl Clients {
     pub(super) fn new(bench: &Bench) -> Self {
         Self {
             bench: bench.clone(),
-            payloads: payloads(bench),
+            payloads: make_payloads(bench),
             started: Vec::new(),
             latencies: Vec::new(),
         }
     }
 
-    /// Sends requests until `until`.
+    /// Sends requests until `until`. Every request must be applied: the first refused one ends the
+    /// measurement with an error.
     pub(super) async fn run(mut self, stream: Stream, until: Until) -> Result<Answers, BenchError> {
         let (mut from, mut to) = stream.split();
         let begun = Instant::now();
         self.started = vec![begun; usize::try_from(self.bench.clients).unwrap_or(usize::MAX)];
         let first: Vec<Put> = (0..self.bench.clients)
-            .map(|client| self.put(client))
+            .map(|client| self.next_put(client))
             .collect();
         wire::send_bytes(&mut to, &Put::encode(&first)).await?;
         let (mut operations, mut warm_up_operations) = (0, 0);
-        let mut sent = self.bench.clients * self.bench.signed.commands();
+        let mut sent = self.bench.clients * self.bench.signed.commands_per_request();
         while !until.is_over(begun.elapsed(), operations) {
             let done = receive_done(&mut from).await?;
             let now = Instant::now();
@@ -282,15 +286,15 @@ impl Clients {
                     return Err(BenchError::Refused(number));
                 }
                 if counts {
-                    operations += self.bench.signed.commands();
+                    operations += self.bench.signed.commands_per_request();
                     let place = usize::try_from(number).unwrap_or(usize::MAX);
                     self.latencies.push(now.duration_since(self.started[place]));
                 } else {
-                    warm_up_operations += self.bench.signed.commands();
+                    warm_up_operations += self.bench.signed.commands_per_request();
                 }
                 if until.wants_more(sent) {
-                    sent += self.bench.signed.commands();
-                    next.push(self.put(number));
+                    sent += self.bench.signed.commands_per_request();
+                    next.push(self.next_put(number));
                 }
             }
             wire::send_bytes(&mut to, &Put::encode(&next)).await?;
@@ -303,7 +307,7 @@ impl Clients {
         })
     }
 
-    fn put(&mut self, client: u64) -> Put {
+    fn next_put(&mut self, client: u64) -> Put {
         let place = usize::try_from(client).unwrap_or(usize::MAX);
         self.started[place] = Instant::now();
         let payload = self.payloads[place % self.payloads.len()].clone();
@@ -315,7 +319,7 @@ impl Clients {
 }
 
 /// Returns a replica's index in lists.
-fn place(id: u64) -> usize {
+fn replica_index(id: u64) -> usize {
     usize::try_from(id - 1).unwrap_or(usize::MAX)
 }
 
@@ -328,8 +332,8 @@ pub(super) async fn receive_done(
 }
 
 /// Makes payloads of the configured size and signing.
-fn payloads(bench: &Bench) -> Vec<Bytes> {
-    let size = bench.size_bytes * usize::try_from(bench.signed.commands()).unwrap_or(1);
+fn make_payloads(bench: &Bench) -> Vec<Bytes> {
+    let size = bench.size_bytes * usize::try_from(bench.signed.commands_per_request()).unwrap_or(1);
     (0..PAYLOADS)
         .map(|number| {
             let filler = u8::try_from(number % 251).unwrap_or(0);
@@ -340,12 +344,12 @@ fn payloads(bench: &Bench) -> Vec<Bytes> {
             if bench.signed == Signing::None {
                 return Bytes::from(commands);
             }
-            Bytes::from(signed(&client_key(number as u64), &commands))
+            Bytes::from(sign_command(&client_key(number as u64), &commands))
         })
         .collect()
 }
 
-fn measured(bench: &Bench, answered: Answers) -> Measurement {
+fn to_measurement(bench: &Bench, answered: Answers) -> Measurement {
     let Answers {
         operations,
         seconds,
@@ -385,8 +389,9 @@ struct Cpu {
 }
 
 impl Cpu {
-    /// Reads the time of each thread, which Linux counts in nanoseconds.
-    fn of(process: u32) -> Self {
+    /// Reads the time of each thread, which Linux counts in nanoseconds. On other systems, it will
+    /// be zero.
+    fn for_process(process: u32) -> Self {
         let mut cpu = Self::default();
         let threads = std::fs::read_dir(format!("/proc/{process}/task"));
         for thread in threads.into_iter().flatten().flatten() {

@@ -11,7 +11,7 @@ use super::Bench;
 use super::driver::{BenchError, Group, receive_done};
 use super::protocol::{PUT, Put, key};
 
-/// How long one attempt may take before the client asks another replica.
+/// An attempt must succeed within this time, otherwise the client asks another replica.
 const ATTEMPT: Duration = Duration::from_millis(400);
 
 /// Commands answered between two kills.
@@ -36,7 +36,8 @@ pub struct Failover {
     pub lost: u64,
 }
 
-/// Kills `kills` leaders and restarts them.
+/// Kills `kills` leaders and restarts them. There must be at least one kill and three replicas,
+/// because fewer cannot elect a leader while one is away.
 ///
 /// # Errors
 /// If the replicas do not start, or never answer again.
@@ -45,24 +46,24 @@ pub async fn run_failover(bench: &Bench, kills: u64) -> Result<Failover, BenchEr
     let mut client = Client {
         size: bench.size_bytes.max(8),
         number: 0,
-        asks: group.leader().await?,
+        asks: group.await_leader().await?,
     };
     let mut milliseconds = Vec::new();
     for _ in 0..kills {
         for _ in 0..CALM_COMMANDS {
-            client.command(&group).await;
+            client.send_command(&group).await;
         }
-        let leader = group.leader().await?;
-        group.kill(leader)?;
+        let leader = group.await_leader().await?;
+        group.kill_replica(leader)?;
         let killed = Instant::now();
         client.asks = leader % bench.nodes + 1;
-        client.command(&group).await;
+        client.send_command(&group).await;
         milliseconds.push(u64::try_from(killed.elapsed().as_millis()).unwrap_or(u64::MAX));
-        group.revive(leader)?;
+        group.restart_replica(leader)?;
     }
-    client.command(&group).await;
-    let leader = group.leader().await?;
-    let (last, gaps) = group.standing(leader).await?.numbers;
+    client.send_command(&group).await;
+    let leader = group.await_leader().await?;
+    let (last, gaps) = group.fetch_status(leader).await?.numbers;
     milliseconds.sort_unstable();
     let at = |percent: usize| milliseconds[(milliseconds.len() - 1) * percent / 100];
     Ok(Failover {
@@ -84,10 +85,10 @@ struct Client {
 }
 
 impl Client {
-    async fn command(&mut self, group: &Group) {
+    async fn send_command(&mut self, group: &Group) {
         self.number += 1;
         loop {
-            let attempt = tokio::time::timeout(ATTEMPT, self.attempt(group)).await;
+            let attempt = tokio::time::timeout(ATTEMPT, self.try_put(group)).await;
             if matches!(attempt, Ok(Ok(true))) {
                 return;
             }
@@ -95,8 +96,11 @@ impl Client {
         }
     }
 
-    async fn attempt(&self, group: &Group) -> Result<bool, BenchError> {
-        let mut stream = group.network.open(key(self.asks).peer_id(), PUT).await?;
+    async fn try_put(&self, group: &Group) -> Result<bool, BenchError> {
+        let mut stream = group
+            .network
+            .open_stream(key(self.asks).peer_id(), PUT)
+            .await?;
         let mut command = vec![0; self.size];
         command[..8].copy_from_slice(&self.number.to_le_bytes());
         let puts = vec![Put {

@@ -28,15 +28,15 @@ pub fn client_key(client: u64) -> NodeKey {
 }
 
 /// Signs a command: returns the signature, the client's key, and the command.
-pub fn signed(key: &NodeKey, command: &[u8]) -> Vec<u8> {
-    let mut signed = key.signing().sign(command).to_bytes().to_vec();
-    signed.extend_from_slice(&key.public());
+pub fn sign_command(key: &NodeKey, command: &[u8]) -> Vec<u8> {
+    let mut signed = key.signing_key().sign(command).to_bytes().to_vec();
+    signed.extend_from_slice(&key.public_key());
     signed.extend_from_slice(command);
     signed
 }
 
 /// Returns the claim in a command of [`signed`], or none if the command is too short.
-fn claim(command: &[u8]) -> Option<Claim<'_>> {
+fn parse_claim(command: &[u8]) -> Option<Claim<'_>> {
     let (signature, rest) = command.split_first_chunk::<SIGNATURE_BYTES>()?;
     let (signer, message) = rest.split_first_chunk::<KEY_BYTES>()?;
     Some(Claim {
@@ -47,7 +47,7 @@ fn claim(command: &[u8]) -> Option<Claim<'_>> {
 }
 
 /// Returns the number at the beginning of a command, unless its signature is forged.
-fn number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
+fn parse_number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
     let number = command.first_chunk::<8>();
     let number = Number(number.map(|number| u64::from_le_bytes(*number)));
     holds.then_some(number).ok_or_else(|| CommandFault {
@@ -59,9 +59,10 @@ fn number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountingMachine<const SIGNED: bool> {
     count: u64,
-    /// Depends on the order of the commands.
+    /// Depends on the order of the commands, which must be the same on every replica.
     mixed: u64,
-    /// The highest number so far, if a single client numbers its commands from one.
+    /// The highest number so far. A single client must number its commands from one for the gaps to
+    /// mean anything.
     last: u64,
     /// Skipped numbers: each is an acknowledged command that was lost.
     gaps: u64,
@@ -74,7 +75,7 @@ impl<const SIGNED: bool> CountingMachine<SIGNED> {
     }
 
     /// Returns the highest number, and how many numbers were skipped.
-    pub fn numbers(&self) -> (u64, u64) {
+    pub fn last_and_gaps(&self) -> (u64, u64) {
         (self.last, self.gaps)
     }
 }
@@ -84,8 +85,8 @@ impl<const SIGNED: bool> AnsweringMachine for CountingMachine<SIGNED> {
     /// Commands applied, the highest number, and how many numbers were skipped.
     type Reply = (u64, (u64, u64));
 
-    fn answer(&self, (): ()) -> Self::Reply {
-        (self.count(), self.numbers())
+    fn answer_question(&self, (): ()) -> Self::Reply {
+        (self.count(), self.last_and_gaps())
     }
 }
 
@@ -102,26 +103,26 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 impl<const SIGNED: bool> StateMachine for CountingMachine<SIGNED> {
     type Command = Number;
 
-    fn verify(command: &[u8]) -> Result<Number, CommandFault> {
-        let holds = !SIGNED || claim(command).is_some_and(|claim| claim.holds());
-        number(command, holds)
+    fn verify_command(command: &[u8]) -> Result<Number, CommandFault> {
+        let holds = !SIGNED || parse_claim(command).is_some_and(|claim| claim.is_valid());
+        parse_number(command, holds)
     }
 
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<Number, CommandFault>> {
         if !SIGNED {
-            return commands.iter().map(|it| number(it, true)).collect();
+            return commands.iter().map(|it| parse_number(it, true)).collect();
         }
-        let claims: Vec<_> = commands.iter().map(|it| claim(it)).collect();
+        let claims: Vec<_> = commands.iter().map(|it| parse_claim(it)).collect();
         let readable: Vec<Claim<'_>> = claims.iter().flatten().copied().collect();
         let mut holds = Claim::each_holds(&readable).into_iter();
         let mut judged = |claim: &Option<_>| claim.is_some() && holds.next().unwrap_or(false);
         let judged: Vec<bool> = claims.iter().map(&mut judged).collect();
         let each = commands.iter().zip(judged);
-        each.map(|(command, holds)| number(command, holds))
+        each.map(|(command, holds)| parse_number(command, holds))
             .collect()
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, command: &Number) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, command: &Number) -> Vec<u8> {
         self.count += 1;
         if let Some(number) = command.0 {
             self.mixed = (self.mixed ^ number).wrapping_mul(MIX).rotate_left(29);

@@ -7,7 +7,7 @@ use souk_consensus::codec::{Reader, TruncationError, Writer};
 use souk_node::folder::contact::Contact;
 use souk_node::folder::key::NodeKey;
 
-/// Protocol of commands and their answers, many in a frame.
+/// Protocol of commands and their answers; a frame can hold many of either.
 pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");
 
 /// Protocol of one question and one answer.
@@ -18,7 +18,7 @@ pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
 pub struct Put {
     /// The client's number for the request.
     pub number: u64,
-    /// The commands. If signed, the first 64 bytes are one signature over the rest.
+    /// The commands. If they are signed, the signature and the client's key must precede them.
     pub payload: Bytes,
 }
 
@@ -37,18 +37,18 @@ impl Put {
         let size: usize = puts.iter().map(|put| put.payload.len() + 12).sum();
         let mut writer = Writer::with_capacity(size);
         for put in puts {
-            writer.u64(put.number);
-            writer.block(&put.payload);
+            writer.write_u64(put.number);
+            writer.write_block(&put.payload);
         }
-        writer.finish()
+        writer.into_bytes()
     }
 
     /// Decodes the requests of a frame; their payloads share its memory.
     pub fn decode(frame: Bytes) -> Result<Vec<Put>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut puts = Vec::new();
-        while reader.left() > 0 {
-            let (number, payload) = (reader.u64()?, reader.block()?);
+        while reader.remaining_len() > 0 {
+            let (number, payload) = (reader.read_u64()?, reader.read_block()?);
             puts.push(Put { number, payload });
         }
         Ok(puts)
@@ -60,18 +60,18 @@ impl RequestEnd {
     pub fn encode(dones: &[RequestEnd]) -> Vec<u8> {
         let mut writer = Writer::with_capacity(dones.len() * 9);
         for done in dones {
-            writer.u64(done.number);
-            writer.u8(u8::from(done.applied));
+            writer.write_u64(done.number);
+            writer.write_u8(u8::from(done.applied));
         }
-        writer.finish()
+        writer.into_bytes()
     }
 
     /// Decodes the answers of a frame.
     pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut dones = Vec::new();
-        while reader.left() > 0 {
-            let (number, applied) = (reader.u64()?, reader.u8()? != 0);
+        while reader.remaining_len() > 0 {
+            let (number, applied) = (reader.read_u64()?, reader.read_u8()? != 0);
             dones.push(RequestEnd { number, applied });
         }
         Ok(dones)
@@ -91,17 +91,18 @@ pub struct Standing {
     pub numbers: (u64, u64),
 }
 
-/// Derives a replica's key from its id, because the benchmark needs no secrecy.
+/// Derives a replica's key from its id, because the benchmark needs no secrecy. Anyone can derive
+/// such a key, so it must never own credits.
 pub fn key(id: u64) -> NodeKey {
     NodeKey::from_secret(*blake3::hash(format!("souk bench {id}").as_bytes()).as_bytes())
 }
 
 /// Returns a replica's address.
-pub fn contact(id: u64, port: u16) -> Contact {
+pub fn replica_contact(id: u64, port: u16) -> Contact {
     let address = format!("/ip4/127.0.0.1/tcp/{port}");
     let address = address.parse().expect("a well-formed address");
     Contact {
-        account: key(id).public(),
+        account: key(id).public_key(),
         addresses: vec![address],
     }
 }

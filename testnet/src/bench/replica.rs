@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Signing;
 use super::machine::{CountingMachine, Number};
-use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
+use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, key, replica_contact};
 
 /// Maximum queued messages for other replicas.
 const OUTBOUND_MAX: usize = 4_096;
@@ -38,13 +38,13 @@ const TAKEN_TOGETHER: usize = 48;
 /// Arguments of a replica.
 #[derive(Clone, Debug)]
 pub struct NodeArguments {
-    /// The replica's id, from 1.
+    /// The replica's id, from 1. There must be a port for it.
     pub id: u64,
-    /// Loopback ports of all replicas, ordered by id.
+    /// Loopback ports of all replicas, ordered by id. The list must be the same for every replica.
     pub ports: Vec<u16>,
     /// The replica's folder.
     pub folder: PathBuf,
-    /// How commands are signed.
+    /// How commands are signed. It must be the same for every replica.
     pub signed: Signing,
 }
 
@@ -69,14 +69,14 @@ pub enum NodeError {
 ///
 /// # Errors
 /// If the replica does not start, or fails.
-pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
+pub async fn serve_replica(arguments: NodeArguments) -> Result<(), NodeError> {
     match arguments.signed {
-        Signing::None => replicate::<false>(arguments).await,
-        Signing::Each | Signing::Batch64 => replicate::<true>(arguments).await,
+        Signing::None => run_replica::<false>(arguments).await,
+        Signing::Each | Signing::Batch64 => run_replica::<true>(arguments).await,
     }
 }
 
-async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), NodeError> {
+async fn run_replica<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), NodeError> {
     let NodeArguments {
         id, ports, folder, ..
     } = arguments;
@@ -89,7 +89,7 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         .zip(&ports)
         .find(|(member, _)| member.get() == id);
     let (me, port) = mine.ok_or(missing)?;
-    let listen = contact(id, *port).addresses.first().cloned();
+    let listen = replica_contact(id, *port).addresses.first().cloned();
     let network = Network::start(
         &key(id),
         network::NetworkConfig {
@@ -105,7 +105,9 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         .filter(|(member, _)| *member != me)
     {
         // The network has just started, so it has not stopped.
-        let _ = network.learn(&contact(member.get(), *port)).await;
+        let _ = network
+            .add_contact(&replica_contact(member.get(), *port))
+            .await;
         peers.insert(key(member.get()).peer_id(), *member);
     }
     let (outbound, messages) = mpsc::channel(OUTBOUND_MAX);
@@ -118,27 +120,27 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
     let sender = validator.clone();
     tokio::spawn(raft_link::send(network.clone(), sender, messages, peers));
     let asked = validator.clone();
-    network.serve(STATUS, DRIVERS_MAX, move |_, stream| {
-        status(asked.clone(), stream)
+    network.serve_protocol(STATUS, DRIVERS_MAX, move |_, stream| {
+        serve_status(asked.clone(), stream)
     });
-    network.serve(PUT, DRIVERS_MAX, move |_, stream| {
+    network.serve_protocol(PUT, DRIVERS_MAX, move |_, stream| {
         let validator = validator.clone();
         async move {
             // If the driver has gone, nothing is left to do.
-            let _ended = put(validator, stream).await;
+            let _ended = serve_puts(validator, stream).await;
         }
     });
-    Ok(ended.wait().await?)
+    Ok(ended.wait_for_end().await?)
 }
 
-async fn status<const SIGNED: bool>(
+async fn serve_status<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     mut stream: Stream,
 ) {
     let Ok(status) = validator.status().await else {
         return;
     };
-    let counted = validator.query(Consistency::Stale, ()).await;
+    let counted = validator.query_machine(Consistency::Stale, ()).await;
     let counted = counted.map(|(counted, _)| counted);
     let leader = status.leader.map_or(0, ReplicaId::get);
     let (commands, numbers) = counted.unwrap_or_default();
@@ -153,7 +155,7 @@ async fn status<const SIGNED: bool>(
 }
 
 /// Accepts requests as they arrive, and answers in the same order.
-async fn put<const SIGNED: bool>(
+async fn serve_puts<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     stream: Stream,
 ) -> Result<(), WireError> {
@@ -192,7 +194,7 @@ async fn take_in<const SIGNED: bool>(
         .into_iter()
         .map(|put| (put.number, put.payload))
         .unzip();
-    let results = match verified(&validator, commands).await {
+    let results = match verify_commands(&validator, commands).await {
         Some(commands) => validator.propose_all(commands).await.unwrap_or_default(),
         None => Vec::new(),
     };
@@ -207,7 +209,7 @@ async fn take_in<const SIGNED: bool>(
 }
 
 /// Returns the commands if all of them may enter the log.
-async fn verified<const SIGNED: bool>(
+async fn verify_commands<const SIGNED: bool>(
     validator: &Validator<CountingMachine<SIGNED>>,
     commands: Vec<Bytes>,
 ) -> Option<Vec<Proposal<Number>>> {

@@ -13,10 +13,10 @@ use super::Bench;
 use super::driver::{BenchError, Clients, Group, Until, receive_done};
 use super::protocol::{PUT, Put, key};
 
-/// How long the other replicas may take to apply the leader's commands.
+/// Each replica must apply the leader's commands within this time.
 const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long one attempt at a command may take.
+/// An attempt at a command must succeed within this time, otherwise another follows.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The pause between attempts, and between status checks.
@@ -50,8 +50,11 @@ pub struct RestartTimes {
 /// If the replicas do not start, or do not catch up.
 pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, BenchError> {
     let mut group = Group::start(bench).await?;
-    let leader = group.leader().await?;
-    let stream = group.network.open(key(leader).peer_id(), PUT).await?;
+    let leader = group.await_leader().await?;
+    let stream = group
+        .network
+        .open_stream(key(leader).peer_id(), PUT)
+        .await?;
     let until = Until::Operations(commands);
     let filling = tokio::spawn(Clients::new(bench).run(stream, until));
     let filled = filling.await.map_err(std::io::Error::other)??;
@@ -59,21 +62,21 @@ pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, B
     await_applied(&group, acknowledged).await?;
 
     let follower = leader % bench.nodes + 1;
-    group.kill(follower)?;
+    group.kill_replica(follower)?;
     let folder_bytes = bytes_in(&bench.folder.join(follower.to_string()))?;
     let started = Instant::now();
-    group.revive(follower)?;
+    group.restart_replica(follower)?;
     serve_one(&group, follower).await;
     let one_seconds = started.elapsed().as_secs_f64();
     acknowledged += 1;
     let mut lost = lost_by(&group, follower, acknowledged).await?;
 
     for id in 1..=bench.nodes {
-        group.kill(id)?;
+        group.kill_replica(id)?;
     }
     let started = Instant::now();
     for id in 1..=bench.nodes {
-        group.revive(id)?;
+        group.restart_replica(id)?;
     }
     for id in 1..=bench.nodes {
         serve_one(&group, id).await;
@@ -96,7 +99,7 @@ pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, B
 async fn await_applied(group: &Group, commands: u64) -> Result<(), BenchError> {
     for id in 1..=group.nodes.len() as u64 {
         let until = Instant::now() + CATCH_UP_PATIENCE;
-        while group.standing(id).await?.commands < commands {
+        while group.fetch_status(id).await?.commands < commands {
             if Instant::now() > until {
                 return Err(BenchError::Lags(id));
             }
@@ -107,14 +110,15 @@ async fn await_applied(group: &Group, commands: u64) -> Result<(), BenchError> {
 }
 
 async fn lost_by(group: &Group, id: u64, acknowledged: u64) -> Result<u64, BenchError> {
-    let standing = group.standing(id).await?;
+    let standing = group.fetch_status(id).await?;
     Ok(acknowledged.saturating_sub(standing.commands))
 }
 
-/// Sends one command to a validator until it applies and answers the command.
+/// Sends one command to a validator until it applies and answers the command. This will not return
+/// if the validator never serves.
 async fn serve_one(group: &Group, id: u64) {
     loop {
-        let attempt = tokio::time::timeout(ATTEMPT, attempt(group, id)).await;
+        let attempt = tokio::time::timeout(ATTEMPT, try_put(group, id)).await;
         if matches!(attempt, Ok(Ok(true))) {
             return;
         }
@@ -122,8 +126,8 @@ async fn serve_one(group: &Group, id: u64) {
     }
 }
 
-async fn attempt(group: &Group, id: u64) -> Result<bool, BenchError> {
-    let mut stream = group.network.open(key(id).peer_id(), PUT).await?;
+async fn try_put(group: &Group, id: u64) -> Result<bool, BenchError> {
+    let mut stream = group.network.open_stream(key(id).peer_id(), PUT).await?;
     let put = Put {
         number: 0,
         payload: Bytes::from_static(b"served"),

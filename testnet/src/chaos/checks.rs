@@ -1,4 +1,4 @@
-//! Invariants of a market that hold whatever happens to its nodes.
+//! Invariants of a market that must hold whatever happens to its nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,11 +12,12 @@ use tokio::time::Instant;
 use super::load::Jobs;
 use super::schedule::PlannedFault;
 
-/// How long a market may take after a fault to satisfy every invariant: an election, a restart, a
-/// lease that was not renewed.
+/// A market must satisfy every invariant within this time after a fault: it covers an election, a
+/// restart, and a lease that was not renewed.
 const HEALING: Duration = Duration::from_secs(30);
 
-/// How long leases may stay open after the last job: the longest, its grace, and a note's time.
+/// All leases must be closed within this time after the last job: the longest, its grace, and a
+/// note's time.
 const CLOSING: Duration = Duration::from_secs(90);
 
 /// Interval of the checks in that time.
@@ -34,7 +35,7 @@ pub(crate) struct Checks {
 
 impl Checks {
     pub(crate) async fn begin(buyer: &Buyer) -> Checks {
-        let totals = buyer.broker().totals().await.ok();
+        let totals = buyer.broker().fetch_totals().await.ok();
         let deposits = totals.map(|totals| totals.deposits);
         Checks {
             deposits,
@@ -44,10 +45,10 @@ impl Checks {
     }
 
     /// Waits after a fault until every invariant holds, and records those that still fail.
-    pub(crate) async fn look(&mut self, buyer: &Buyer, planned: &PlannedFault) {
+    pub(crate) async fn await_invariants(&mut self, buyer: &Buyer, planned: &PlannedFault) {
         self.count += 1;
         let begin = Instant::now();
-        while let Some(wrong) = self.wrong(buyer).await {
+        while let Some(wrong) = self.find_violation(buyer).await {
             if begin.elapsed() > HEALING {
                 self.violations.push(format!("after {planned:?}: {wrong}"));
                 return;
@@ -73,18 +74,18 @@ impl Checks {
         }
     }
 
-    async fn wrong(&self, buyer: &Buyer) -> Option<String> {
-        match look(buyer).await {
+    async fn find_violation(&self, buyer: &Buyer) -> Option<String> {
+        match fetch_state(buyer).await {
             Err(error) => Some(format!("the market does not answer: {error}")),
             Ok((totals, leases)) => self.wrong_totals(&totals).or_else(|| wrong_leases(&leases)),
         }
     }
 
     async fn wrong_at_end(&self, buyer: &Buyer) -> Option<String> {
-        if let Some(wrong) = self.wrong(buyer).await {
+        if let Some(wrong) = self.find_violation(buyer).await {
             return Some(wrong);
         }
-        match look(buyer).await {
+        match fetch_state(buyer).await {
             Err(error) => return Some(format!("the market does not answer: {error}")),
             Ok((totals, leases)) => {
                 let open = leases.iter().filter(|lease| !lease.is_closed()).count();
@@ -93,7 +94,7 @@ impl Checks {
                 }
             }
         }
-        let statuses = buyer.broker().statuses().await;
+        let statuses = buyer.broker().fetch_statuses().await;
         let states: Vec<_> = statuses.iter().map(|s| s.as_ref().ok()).collect();
         let state = |place: usize| states[place].map(|status| (status.applied, &status.digest));
         let same =
@@ -105,12 +106,15 @@ impl Checks {
         let same = self
             .deposits
             .is_none_or(|deposits| deposits == totals.deposits);
-        (!totals.balanced() || !same).then(|| format!("credits were made or lost: {totals:?}"))
+        (!totals.is_balanced() || !same).then(|| format!("credits were made or lost: {totals:?}"))
     }
 }
 
-async fn look(buyer: &Buyer) -> Result<(Totals, Vec<Lease>), BrokerError> {
-    Ok((buyer.broker().totals().await?, buyer.leases().await?))
+async fn fetch_state(buyer: &Buyer) -> Result<(Totals, Vec<Lease>), BrokerError> {
+    Ok((
+        buyer.broker().fetch_totals().await?,
+        buyer.fetch_leases().await?,
+    ))
 }
 
 /// Finds a device that is sold twice, or a lease that keeps its escrow beyond its time.

@@ -29,21 +29,21 @@ impl Clocks {
     }
 
     /// Returns the command that starts a program under a node's clock.
-    pub(super) fn command(&self, node: &str) -> Vec<String> {
-        let variable = format!("{CLOCK_VARIABLE}={}", self.file(node).display());
+    pub(super) fn clock_command(&self, node: &str) -> Vec<String> {
+        let variable = format!("{CLOCK_VARIABLE}={}", self.clock_file(node).display());
         vec!["env".to_owned(), variable]
     }
 
     /// Sets how far a node's clock is ahead; a negative value sets it behind.
-    pub(super) fn set(&self, node: &str, ahead_ms: i64) -> Result<(), ClockError> {
-        let path = self.file(node);
-        // The rename is atomic, because half a number would be a different one.
+    pub(super) fn set_ahead(&self, node: &str, ahead_ms: i64) -> Result<(), ClockError> {
+        let path = self.clock_file(node);
+        // The change must be atomic, because half a number would be a different one.
         let (next, text) = (path.with_extension("next"), ahead_ms.to_string());
         let set = fs::write(&next, text).and_then(|()| fs::rename(&next, &path));
         set.map_err(|cause| ClockError { path, cause })
     }
 
-    fn file(&self, node: &str) -> PathBuf {
+    fn clock_file(&self, node: &str) -> PathBuf {
         self.folder.join(format!("{node}.clock"))
     }
 }

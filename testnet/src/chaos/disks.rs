@@ -44,14 +44,15 @@ pub enum DisksError {
 }
 
 impl Disks {
-    /// Mounts a disk over each node's folder in `folder`, and copies the folder's files to it.
-    pub(super) fn mount(folder: &Path, names: &[String]) -> Result<Disks, DisksError> {
+    /// Mounts a disk over each node's folder in `folder`, and copies the folder's files to it. The
+    /// nodes must not run yet.
+    pub(super) fn mount_disks(folder: &Path, names: &[String]) -> Result<Disks, DisksError> {
         let mut disks = Disks {
             folders: Vec::new(),
         };
         for name in names {
             let home = folder.join(name);
-            let before = read(&home).map_err(|cause| file(&home, cause))?;
+            let before = read(&home).map_err(|cause| file_error(&home, cause))?;
             let size = format!("size={DISK_MIB}m");
             let ran = Command::new("mount")
                 .args(["-t", "tmpfs", "-o", &size, "souk-chaos"])
@@ -70,15 +71,15 @@ impl Disks {
                 let path = home.join(name);
                 let written = std::fs::write(&path, bytes)
                     .and_then(|()| std::fs::set_permissions(&path, mode));
-                written.map_err(|cause| file(&home, cause))?;
+                written.map_err(|cause| file_error(&home, cause))?;
             }
         }
         Ok(disks)
     }
 
     /// Fills a node's disk to the last byte.
-    pub(super) fn fill(&self, node: &str) -> Result<(), DisksError> {
-        let home = self.home(node);
+    pub(super) fn fill_disk(&self, node: &str) -> Result<(), DisksError> {
+        let home = self.node_folder(node);
         let fill = || {
             let mut ballast = File::create(home.join(BALLAST))?;
             let step = vec![0x5a; STEP_BYTES];
@@ -93,16 +94,16 @@ impl Disks {
             tracing::debug!(node, filled, "a disk is full");
             Ok(())
         };
-        fill().map_err(|cause| file(home, cause))
+        fill().map_err(|cause| file_error(home, cause))
     }
 
-    /// Frees that space.
-    pub(super) fn empty(&self, node: &str) -> Result<(), DisksError> {
-        let home = self.home(node);
-        std::fs::remove_file(home.join(BALLAST)).map_err(|cause| file(home, cause))
+    /// Frees that space. [`Self::fill_disk`] must have filled the disk before.
+    pub(super) fn free_disk(&self, node: &str) -> Result<(), DisksError> {
+        let home = self.node_folder(node);
+        std::fs::remove_file(home.join(BALLAST)).map_err(|cause| file_error(home, cause))
     }
 
-    fn home(&self, node: &str) -> &Path {
+    fn node_folder(&self, node: &str) -> &Path {
         let home = self.folders.iter().find(|folder| folder.ends_with(node));
         home.expect("every node has a disk")
     }
@@ -122,7 +123,7 @@ impl Drop for Disks {
 
 type FileCopy = (std::ffi::OsString, Vec<u8>, std::fs::Permissions);
 
-/// Reads the files of a folder that was just laid out and has no subfolders.
+/// Reads the files of a folder that was just laid out; it must have no subfolders.
 fn read(home: &Path) -> io::Result<Vec<FileCopy>> {
     let entries = std::fs::read_dir(home)?;
     let read = |entry: io::Result<std::fs::DirEntry>| {
@@ -133,7 +134,7 @@ fn read(home: &Path) -> io::Result<Vec<FileCopy>> {
     entries.map(read).collect()
 }
 
-fn file(folder: &Path, cause: io::Error) -> DisksError {
+fn file_error(folder: &Path, cause: io::Error) -> DisksError {
     DisksError::File {
         folder: folder.to_owned(),
         cause,

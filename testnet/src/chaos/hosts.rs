@@ -31,9 +31,10 @@ pub enum HostsError {
 }
 
 impl Hosts {
-    /// Makes a bridge and `count` namespaces on it.
+    /// Makes a bridge and `count` namespaces on it, of which there can be at most 253. The process
+    /// must run as root.
     pub(super) fn create(count: usize) -> Result<Hosts, HostsError> {
-        // Interface names have at most 15 letters.
+        // Interface names can have at most 15 letters.
         let id = std::process::id();
         let net = u8::try_from(id % 200).expect("below 200") + 20;
         let hosts = Hosts {
@@ -42,9 +43,9 @@ impl Hosts {
             count,
         };
         let bridge = format!("{}b", hosts.prefix);
-        ip(&["link", "add", &bridge, "type", "bridge"])?;
-        ip(&["addr", "add", &format!("10.213.{net}.1/24"), "dev", &bridge])?;
-        ip(&["link", "set", &bridge, "up"])?;
+        run_ip(&["link", "add", &bridge, "type", "bridge"])?;
+        run_ip(&["addr", "add", &format!("10.213.{net}.1/24"), "dev", &bridge])?;
+        run_ip(&["link", "set", &bridge, "up"])?;
         for place in 0..count {
             hosts.add(place, &bridge)?;
         }
@@ -52,44 +53,46 @@ impl Hosts {
     }
 
     fn add(&self, place: usize, bridge: &str) -> Result<(), HostsError> {
-        let (namespace, link) = (self.namespace(place), self.outer(place));
-        let address = format!("{}/24", self.address(place));
-        ip(&["netns", "add", &namespace])?;
-        ip(&[
+        let (namespace, link) = (self.namespace(place), self.outer_link(place));
+        let address = format!("{}/24", self.host_address(place));
+        run_ip(&["netns", "add", &namespace])?;
+        run_ip(&[
             "link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &namespace,
         ])?;
-        ip(&["link", "set", &link, "master", bridge, "up"])?;
-        ip(&["-n", &namespace, "addr", "add", &address, "dev", "eth0"])?;
-        ip(&["-n", &namespace, "link", "set", "eth0", "up"])?;
-        ip(&["-n", &namespace, "link", "set", "lo", "up"])
+        run_ip(&["link", "set", &link, "master", bridge, "up"])?;
+        run_ip(&["-n", &namespace, "addr", "add", &address, "dev", "eth0"])?;
+        run_ip(&["-n", &namespace, "link", "set", "eth0", "up"])?;
+        run_ip(&["-n", &namespace, "link", "set", "lo", "up"])
     }
 
     /// Returns the addresses, one for each host.
     pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
-        (0..self.count).map(|place| self.address(place)).collect()
+        (0..self.count)
+            .map(|place| self.host_address(place))
+            .collect()
     }
 
     /// Returns the command that starts a program on a host.
-    pub(super) fn command(&self, place: usize) -> Vec<String> {
+    pub(super) fn host_command(&self, place: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace(place)]
             .map(str::to_owned)
             .to_vec()
     }
 
     /// Sets a host's link `up` or `down`.
-    pub(super) fn link(&self, place: usize, state: &str) -> Result<(), HostsError> {
-        ip(&["link", "set", &self.outer(place), state])
+    pub(super) fn set_link(&self, place: usize, state: &str) -> Result<(), HostsError> {
+        run_ip(&["link", "set", &self.outer_link(place), state])
     }
 
     /// Drops everything that a host sends but not what it receives, or stops that.
-    pub(super) fn mute(&self, place: usize, mute: bool) -> Result<(), HostsError> {
+    pub(super) fn set_mute(&self, place: usize, mute: bool) -> Result<(), HostsError> {
         let verb = if mute { "add" } else { "del" };
         let namespace = self.namespace(place);
         let rule = ["-n", &namespace, "rule", verb, "pref", "100", "blackhole"];
-        ip(&rule)
+        run_ip(&rule)
     }
 
-    fn address(&self, place: usize) -> Ipv4Addr {
+    fn host_address(&self, place: usize) -> Ipv4Addr {
         let last = u8::try_from(place + 2).expect("a net has room for 254 hosts");
         Ipv4Addr::new(10, 213, self.net, last)
     }
@@ -98,7 +101,7 @@ impl Hosts {
         format!("{}n{place}", self.prefix)
     }
 
-    fn outer(&self, place: usize) -> String {
+    fn outer_link(&self, place: usize) -> String {
         format!("{}v{place}", self.prefix)
     }
 }
@@ -108,13 +111,13 @@ impl Drop for Hosts {
         let namespaces = (0..self.count).map(|place| self.namespace(place));
         for namespace in namespaces {
             // A namespace that was never made cannot be removed.
-            let _ = ip(&["netns", "del", &namespace]);
+            let _ = run_ip(&["netns", "del", &namespace]);
         }
-        let _ = ip(&["link", "del", &format!("{}b", self.prefix)]);
+        let _ = run_ip(&["link", "del", &format!("{}b", self.prefix)]);
     }
 }
 
-fn ip(arguments: &[&str]) -> Result<(), HostsError> {
+fn run_ip(arguments: &[&str]) -> Result<(), HostsError> {
     let ran = Command::new("ip")
         .args(arguments)
         .output()

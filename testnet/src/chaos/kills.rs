@@ -16,10 +16,11 @@ use crate::signal::{self, Signal};
 use crate::supervisor::{self, GATEWAY, GATEWAY_HOME, SupervisorError};
 use crate::{layout, process};
 
-/// How long a node may be away: its supervisor's longest pause, and the time of a start.
+/// A killed node must serve again within this time: its supervisor's longest pause, and the time of
+/// a start.
 const AWAY_MAX: Duration = Duration::from_secs(75);
 
-/// How long the market may then take to answer: an election.
+/// The market must then answer within this time, which covers an election.
 const HEALING: Duration = Duration::from_secs(30);
 
 /// Interval of the checks in that time.
@@ -54,7 +55,7 @@ pub struct NodeKill {
 /// Results of a kill test.
 #[derive(Clone, Debug, Serialize)]
 pub struct KillsReport {
-    /// The seed of the run: repeat it to draw the same again.
+    /// The seed of the run. A run with the same configuration will draw the same again.
     pub seed: u64,
     /// How long the test ran, in seconds.
     pub seconds: u64,
@@ -94,26 +95,27 @@ pub async fn run(
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(&NodeKill),
 ) -> Result<KillsReport, KillsError> {
-    supervisor::running(folder)?;
-    let mut nodes = layout::nodes(folder);
+    supervisor::running_pid(folder)?;
+    let mut nodes = layout::node_names(folder);
     if config.gateway {
-        process::serving(&home(folder, GATEWAY)).ok_or_else(|| KillsError::Gateway {
-            folder: folder.to_owned(),
+        process::serving_process_id(&log_folder(folder, GATEWAY)).ok_or_else(|| {
+            KillsError::Gateway {
+                folder: folder.to_owned(),
+            }
         })?;
         nodes.push(GATEWAY.to_owned());
     }
     let begin = Instant::now();
     let (mut kills, mut violations) = (0, Vec::new());
     tokio::pin!(stop);
-    let drawn = (config.seed, config.length, config.per_hour);
-    for (at, node) in schedule::draw_kills(drawn, &nodes) {
+    for (at, node) in schedule::draw_kills(config.seed, config.length, config.per_hour, &nodes) {
         tokio::select! {
             () = tokio::time::sleep_until(begin + at) => {}
             () = &mut stop => break,
         }
-        let at_ms = millis(begin);
+        let at_ms = elapsed_ms(begin);
         let done = tokio::select! {
-            done = kill(folder, &node, at_ms) => done?,
+            done = kill_node(folder, &node, at_ms) => done?,
             () = &mut stop => break,
         };
         match done {
@@ -125,7 +127,7 @@ pub async fn run(
             }
         }
         kills += 1;
-        violations.extend(wrong(broker, &node).await);
+        violations.extend(find_violation(broker, &node).await);
     }
     Ok(KillsReport {
         seed: config.seed,
@@ -136,32 +138,36 @@ pub async fn run(
 }
 
 /// Kills a node once it serves, and waits until it serves again. Returns none if it does not.
-async fn kill(folder: &Path, node: &str, at_ms: u64) -> Result<Option<NodeKill>, KillsError> {
-    let Some(process) = serves(folder, node, None).await? else {
+async fn kill_node(folder: &Path, node: &str, at_ms: u64) -> Result<Option<NodeKill>, KillsError> {
+    let Some(process) = await_serving(folder, node, None).await? else {
         return Ok(None);
     };
-    signal::send(process, Signal::Kill).map_err(|cause| ControlError::Signal {
+    signal::send_signal(process, Signal::Kill).map_err(|cause| ControlError::Signal {
         name: node.to_owned(),
         cause,
     })?;
     let begin = Instant::now();
-    Ok(serves(folder, node, Some(process))
+    Ok(await_serving(folder, node, Some(process))
         .await?
         .map(|_| NodeKill {
             at_ms,
             node: node.to_owned(),
             process,
-            away_ms: millis(begin),
+            away_ms: elapsed_ms(begin),
         }))
 }
 
 /// Waits until a node serves with another process than before. Returns none if it takes too long.
-async fn serves(folder: &Path, node: &str, before: Option<u32>) -> Result<Option<u32>, KillsError> {
-    let (home, begin) = (home(folder, node), Instant::now());
+async fn await_serving(
+    folder: &Path,
+    node: &str,
+    before: Option<u32>,
+) -> Result<Option<u32>, KillsError> {
+    let (home, begin) = (log_folder(folder, node), Instant::now());
     while begin.elapsed() < AWAY_MAX {
-        // If the supervisor has ended, no node comes back, and its file is out of date.
-        supervisor::running(folder)?;
-        match process::serving(&home) {
+        // If the supervisor has ended, no node will come back, and its file is out of date.
+        supervisor::running_pid(folder)?;
+        match process::serving_process_id(&home) {
             Some(process) if Some(process) != before => return Ok(Some(process)),
             _ => tokio::time::sleep(PERIOD).await,
         }
@@ -170,11 +176,11 @@ async fn serves(folder: &Path, node: &str, before: Option<u32>) -> Result<Option
 }
 
 /// Returns the first broken promise that persists.
-async fn wrong(broker: &Broker, node: &str) -> Option<String> {
+async fn find_violation(broker: &Broker, node: &str) -> Option<String> {
     let begin = Instant::now();
     loop {
-        let wrong = match broker.totals().await {
-            Ok(totals) if totals.balanced() => return None,
+        let wrong = match broker.fetch_totals().await {
+            Ok(totals) if totals.is_balanced() => return None,
             Ok(totals) => format!("credits were made or lost: {totals:?}"),
             Err(error) => format!("the market does not answer: {error}"),
         };
@@ -186,10 +192,10 @@ async fn wrong(broker: &Broker, node: &str) -> Option<String> {
 }
 
 /// Returns the folder of a node's log.
-fn home(folder: &Path, node: &str) -> PathBuf {
+fn log_folder(folder: &Path, node: &str) -> PathBuf {
     folder.join(if node == GATEWAY { GATEWAY_HOME } else { node })
 }
 
-fn millis(since: Instant) -> u64 {
+fn elapsed_ms(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

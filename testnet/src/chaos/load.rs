@@ -24,7 +24,7 @@ const FILLING: Duration = Duration::from_secs(30);
 /// The maximum cost of a job.
 const BUDGET: Credits = Credits(60_000_000);
 
-/// Maximum difference of outputs from those of the first job.
+/// Outputs must not differ from those of the first job by more than this.
 const TOLERANCE: f32 = 1e-4;
 
 /// Pause after a failed job, so that buyers do not overload a market that is away.
@@ -73,8 +73,8 @@ pub(crate) async fn begin_and_leave(buyer: &Buyer, patience: Duration) -> bool {
         budget: Some(BUDGET),
         ..Limits::default()
     };
-    let job = job(&images, limits);
-    let Ok(quote) = buyer.quote(&job).await else {
+    let job = digits_job(&images, limits);
+    let Ok(quote) = buyer.quote_job(&job).await else {
         return false;
     };
     let (silent, _) = mpsc::channel(1);
@@ -89,8 +89,9 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Runs one job for its outputs, then makes `buyers` submit jobs until the load ends.
-    pub(crate) async fn begin(
+    /// Runs one job, which must succeed because later outputs are compared with its own; then makes
+    /// `buyers` submit jobs until the load ends.
+    pub(crate) async fn begin_jobs(
         buyer: &Buyer,
         seed: u64,
         buyers: usize,
@@ -104,13 +105,19 @@ impl Load {
             ..Limits::default()
         };
         let filling = Instant::now();
-        let mut quote = buyer.quote(&job(&images, waited.clone())).await?;
+        let mut quote = buyer
+            .quote_job(&digits_job(&images, waited.clone()))
+            .await?;
         while quote.seen < providers as u64 && filling.elapsed() < FILLING {
             tokio::time::sleep(PAUSE).await;
-            quote = buyer.quote(&job(&images, waited.clone())).await?;
+            quote = buyer
+                .quote_job(&digits_job(&images, waited.clone()))
+                .await?;
         }
         let (silent, _) = mpsc::channel(1);
-        let first = buyer.run(&job(&images, waited), quote, silent).await?;
+        let first = buyer
+            .run(&digits_job(&images, waited), quote, silent)
+            .await?;
         let right = first.outputs["logits"].clone();
         let (stop, stopped) = watch::channel(false);
         let mut running = JoinSet::new();
@@ -121,13 +128,13 @@ impl Load {
                 right: right.clone(),
                 random: Random::new(seed, &format!("buyer {number}")),
             };
-            running.spawn(stream.flow(stopped.clone()));
+            running.spawn(stream.run_stream(stopped.clone()));
         }
         Ok(Load { running, stop })
     }
 
     /// Waits until the running jobs end, and returns the results of all.
-    pub(crate) async fn end(self) -> Jobs {
+    pub(crate) async fn finish_jobs(self) -> Jobs {
         // Streams that have ended need no signal.
         let _ = self.stop.send(true);
         let mut all = Jobs::default();
@@ -155,12 +162,12 @@ struct Stream {
 }
 
 impl Stream {
-    async fn flow(mut self, stopped: watch::Receiver<bool>) -> Jobs {
+    async fn run_stream(mut self, stopped: watch::Receiver<bool>) -> Jobs {
         let mut jobs = Jobs::default();
         while !*stopped.borrow() {
             let begin = Instant::now();
             jobs.submitted += 1;
-            match self.submit(&mut jobs).await {
+            match self.run_job(&mut jobs).await {
                 None => jobs.finished += 1,
                 Some(reason) if reason == "wrong" => jobs.wrong += 1,
                 Some(reason) if reason == "deceived" => jobs.deceived += 1,
@@ -175,7 +182,7 @@ impl Stream {
     }
 
     /// Runs one job and returns the reason if it failed.
-    async fn submit(&mut self, jobs: &mut Jobs) -> Option<String> {
+    async fn run_job(&mut self, jobs: &mut Jobs) -> Option<String> {
         let limits = Limits {
             providers_min: if self.random.chance(400) { 2 } else { 1 },
             copies: if self.random.chance(200) { 2 } else { 1 },
@@ -184,8 +191,8 @@ impl Stream {
             ..Limits::default()
         };
         let checked = limits.copies > 1;
-        let job = job(&self.images, limits);
-        let quote = match self.buyer.quote(&job).await {
+        let job = digits_job(&self.images, limits);
+        let quote = match self.buyer.quote_job(&job).await {
             Ok(quote) => quote,
             Err(error) => {
                 tracing::info!(%error, "a job was not planned");
@@ -203,7 +210,7 @@ impl Stream {
         let (ended, survived) = tokio::join!(self.buyer.run(&job, quote, progress), counting);
         jobs.survived += survived;
         match ended {
-            Ok(finished) if alike(&finished.outputs["logits"], &self.right) => None,
+            Ok(finished) if is_close(&finished.outputs["logits"], &self.right) => None,
             Ok(_) if checked => Some("wrong".to_owned()),
             Ok(_) => Some("deceived".to_owned()),
             Err(ended) => {
@@ -214,7 +221,7 @@ impl Stream {
     }
 }
 
-fn job(images: &Tensor, limits: Limits) -> Job {
+fn digits_job(images: &Tensor, limits: Limits) -> Job {
     Job {
         model: digits::MODEL,
         folder: None,
@@ -223,7 +230,7 @@ fn job(images: &Tensor, limits: Limits) -> Job {
     }
 }
 
-fn alike(a: &Tensor, b: &Tensor) -> bool {
+fn is_close(a: &Tensor, b: &Tensor) -> bool {
     match (a.to_vec::<f32>(), b.to_vec::<f32>()) {
         (Ok(a), Ok(b)) => {
             a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() <= TOLERANCE)

@@ -14,29 +14,36 @@ use crate::signal::Signal;
 const LAST_LINES: usize = 5;
 
 impl Market<'_> {
-    /// Applies the fault. Leaves a node that is away alone.
-    pub(super) async fn apply(&mut self, fault: &Fault) -> Result<(), ChaosError> {
+    /// Applies the fault. Leaves a node that is away alone. The caller must heal the fault before
+    /// it applies another.
+    pub(super) async fn apply_fault(&mut self, fault: &Fault) -> Result<(), ChaosError> {
         match fault {
-            Fault::Kill { node, .. } => self.kill(node).await?,
-            Fault::Stop { node, .. } => self.signal(node, Signal::Stop)?,
-            Fault::Cut { node, .. } => self.link(node, "down")?,
-            Fault::Mute { node, .. } => self.mute(node, true)?,
-            Fault::Fill { node, .. } => self.fill(node, true)?,
+            Fault::Kill { node, .. } => self.kill_node(node).await?,
+            Fault::Stop { node, .. } => self.signal_node(node, Signal::Stop)?,
+            Fault::Cut { node, .. } => self.set_link(node, "down")?,
+            Fault::Mute { node, .. } => self.set_mute(node, true)?,
+            Fault::Fill { node, .. } => self.set_disk_full(node, true)?,
             Fault::Clock { node, ahead_ms, .. } => {
-                self.kill(node).await?;
-                self.clocks.set(node, *ahead_ms)?;
-                self.start(node, fault).await?;
+                self.kill_node(node).await?;
+                self.clocks.set_ahead(node, *ahead_ms)?;
+                self.start_node(node, fault).await?;
             }
-            Fault::Jump { node, ahead_ms, .. } => self.clocks.set(node, *ahead_ms)?,
-            Fault::Lie { node, .. } => self.behave(node, Some(Behaviour::Lie), fault).await?,
-            Fault::Stall { node, .. } => self.behave(node, Some(Behaviour::Stall), fault).await?,
+            Fault::Jump { node, ahead_ms, .. } => self.clocks.set_ahead(node, *ahead_ms)?,
+            Fault::Lie { node, .. } => {
+                self.set_behaviour(node, Some(Behaviour::Lie), fault)
+                    .await?
+            }
+            Fault::Stall { node, .. } => {
+                self.set_behaviour(node, Some(Behaviour::Stall), fault)
+                    .await?
+            }
         }
         Ok(())
     }
 
     /// Undoes the fault, and restarts every node that is away.
-    pub(super) async fn heal(&mut self, fault: &Fault) -> Result<(), ChaosError> {
-        for node in self.cluster.reap() {
+    pub(super) async fn heal_fault(&mut self, fault: &Fault) -> Result<(), ChaosError> {
+        for node in self.cluster.reap_nodes() {
             if !is_explained(&node, fault) {
                 let why = self.last_lines(&node);
                 let broken = format!("{node} ended by itself after {fault:?}: {why}");
@@ -45,44 +52,44 @@ impl Market<'_> {
         }
         match fault {
             Fault::Kill { .. } => {}
-            Fault::Stop { node, .. } => self.signal(node, Signal::Continue)?,
-            Fault::Cut { node, .. } => self.link(node, "up")?,
-            Fault::Mute { node, .. } => self.mute(node, false)?,
-            Fault::Fill { node, .. } => self.fill(node, false)?,
+            Fault::Stop { node, .. } => self.signal_node(node, Signal::Continue)?,
+            Fault::Cut { node, .. } => self.set_link(node, "up")?,
+            Fault::Mute { node, .. } => self.set_mute(node, false)?,
+            Fault::Fill { node, .. } => self.set_disk_full(node, false)?,
             Fault::Clock { node, .. } => {
-                self.kill(node).await?;
-                self.clocks.set(node, 0)?;
+                self.kill_node(node).await?;
+                self.clocks.set_ahead(node, 0)?;
             }
-            Fault::Jump { node, .. } => self.clocks.set(node, 0)?,
+            Fault::Jump { node, .. } => self.clocks.set_ahead(node, 0)?,
             Fault::Lie { node, .. } | Fault::Stall { node, .. } => {
-                self.behave(node, None, fault).await?;
+                self.set_behaviour(node, None, fault).await?;
             }
         }
-        for node in self.cluster.away() {
-            self.start(&node, fault).await?;
+        for node in self.cluster.stopped_nodes() {
+            self.start_node(&node, fault).await?;
         }
         Ok(())
     }
 
     /// Restarts a provider with this behaviour.
-    async fn behave(
+    async fn set_behaviour(
         &mut self,
         node: &str,
         how: Option<Behaviour>,
         fault: &Fault,
     ) -> Result<(), ChaosError> {
         let path: PathBuf = self.folder.join(node).join(PROVIDER_FILE);
-        self.kill(node).await?;
+        self.kill_node(node).await?;
         let mut file: ProviderFile = config::read(&path)?;
         file.fault = how;
         config::write(&path, &file)?;
-        self.start(node, fault).await
+        self.start_node(node, fault).await
     }
 
-    /// Starts a node. If it does not start, the promise is broken, and the next heal tries again;
-    /// the market continues without the node.
-    async fn start(&mut self, node: &str, fault: &Fault) -> Result<(), ChaosError> {
-        match self.cluster.restart(node).await {
+    /// Starts a node. If it does not start, the promise is broken, and the next heal will try
+    /// again; the market continues without the node.
+    async fn start_node(&mut self, node: &str, fault: &Fault) -> Result<(), ChaosError> {
+        match self.cluster.restart_node(node).await {
             Ok(()) => Ok(()),
             Err(ControlError::Start(error)) => {
                 let why = self.last_lines(node);
@@ -95,16 +102,16 @@ impl Market<'_> {
         }
     }
 
-    async fn kill(&mut self, node: &str) -> Result<(), ChaosError> {
-        if self.cluster.away().iter().all(|away| away != node) {
-            self.cluster.kill(node).await?;
+    async fn kill_node(&mut self, node: &str) -> Result<(), ChaosError> {
+        if self.cluster.stopped_nodes().iter().all(|away| away != node) {
+            self.cluster.kill_node(node).await?;
         }
         Ok(())
     }
 
-    fn signal(&self, node: &str, signal: Signal) -> Result<(), ChaosError> {
-        if self.cluster.away().iter().all(|away| away != node) {
-            self.cluster.signal(node, signal)?;
+    fn signal_node(&self, node: &str, signal: Signal) -> Result<(), ChaosError> {
+        if self.cluster.stopped_nodes().iter().all(|away| away != node) {
+            self.cluster.signal_node(node, signal)?;
         }
         Ok(())
     }
@@ -115,28 +122,28 @@ impl Market<'_> {
         last_lines(&String::from_utf8_lossy(&log))
     }
 
-    fn place(&self, node: &str) -> Option<usize> {
+    fn node_index(&self, node: &str) -> Option<usize> {
         self.names.iter().position(|known| known == node)
     }
 
-    fn link(&self, node: &str, state: &str) -> Result<(), ChaosError> {
-        match (&self.hosts, self.place(node)) {
-            (Some(hosts), Some(place)) => Ok(hosts.link(place, state)?),
+    fn set_link(&self, node: &str, state: &str) -> Result<(), ChaosError> {
+        match (&self.hosts, self.node_index(node)) {
+            (Some(hosts), Some(place)) => Ok(hosts.set_link(place, state)?),
             _ => Ok(()),
         }
     }
 
-    fn mute(&self, node: &str, mute: bool) -> Result<(), ChaosError> {
-        match (&self.hosts, self.place(node)) {
-            (Some(hosts), Some(place)) => Ok(hosts.mute(place, mute)?),
+    fn set_mute(&self, node: &str, mute: bool) -> Result<(), ChaosError> {
+        match (&self.hosts, self.node_index(node)) {
+            (Some(hosts), Some(place)) => Ok(hosts.set_mute(place, mute)?),
             _ => Ok(()),
         }
     }
 
-    fn fill(&self, node: &str, full: bool) -> Result<(), ChaosError> {
+    fn set_disk_full(&self, node: &str, full: bool) -> Result<(), ChaosError> {
         match &self.disks {
-            Some(disks) if full => Ok(disks.fill(node)?),
-            Some(disks) => Ok(disks.empty(node)?),
+            Some(disks) if full => Ok(disks.fill_disk(node)?),
+            Some(disks) => Ok(disks.free_disk(node)?),
             None => Ok(()),
         }
     }
@@ -180,8 +187,8 @@ mod tests {
             log,
         };
         let mut node = Node::spawn(recipe).unwrap();
-        node.ready().await.unwrap();
-        let mut cluster = Cluster::of(BTreeMap::from([(name.clone(), node)]));
+        node.wait_ready().await.unwrap();
+        let mut cluster = Cluster::from_running(BTreeMap::from([(name.clone(), node)]));
         let mut market = Market {
             names: vec![name.clone()],
             folder: folder.path().to_owned(),
@@ -194,8 +201,8 @@ mod tests {
         let (node, seconds) = (name, 1);
         let fault = Fault::Kill { node, seconds };
         for broken in [1, 2] {
-            market.apply(&fault).await.unwrap();
-            market.heal(&fault).await.unwrap();
+            market.apply_fault(&fault).await.unwrap();
+            market.heal_fault(&fault).await.unwrap();
             assert_eq!(market.broken.len(), broken, "{:?}", market.broken);
             let last = market.broken.last().unwrap();
             assert!(
@@ -204,8 +211,8 @@ mod tests {
             );
         }
         fs::write(home.join("well"), []).unwrap();
-        market.heal(&fault).await.unwrap();
-        assert_eq!((market.broken.len(), cluster.away().len()), (2, 0));
-        cluster.stop().await;
+        market.heal_fault(&fault).await.unwrap();
+        assert_eq!((market.broken.len(), cluster.stopped_nodes().len()), (2, 0));
+        cluster.stop_all().await;
     }
 }

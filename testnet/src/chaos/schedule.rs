@@ -128,7 +128,7 @@ enum Kind {
     Fill,
 }
 
-/// Every kind; the last ones need a network and a disk for each node.
+/// Every kind. Those that need a network and a disk for each node must come last.
 const KINDS: [Kind; 9] = [
     Kind::Kill,
     Kind::Stop,
@@ -144,22 +144,24 @@ const KINDS: [Kind; 9] = [
 /// Number of kinds that need only processes.
 const KINDS_OF_PROCESSES: usize = 6;
 
-/// Draws faults that never take a majority of the validators away. Kinds are dealt like cards: each
-/// comes once before any comes again.
-pub(super) fn draw(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> {
+/// Draws faults that can never take a majority of three validators away. Kinds are dealt like
+/// cards: each comes once before any comes again.
+pub(super) fn draw_schedule(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> {
     let kinds = match config.namespaces {
         true => &KINDS[..],
         false => &KINDS[..KINDS_OF_PROCESSES],
     };
-    deal(kinds, (config.seed, config.length, config.per_hour), nodes)
+    deal_faults(kinds, config.seed, config.length, config.per_hour, nodes)
 }
 
 /// Draws which nodes die and when, for a length of time and a number of kills per hour.
 pub(super) fn draw_kills(
-    (seed, length, per_hour): (u64, Duration, u32),
+    seed: u64,
+    length: Duration,
+    per_hour: u32,
     nodes: &[String],
 ) -> Vec<(Duration, String)> {
-    let faults = deal(&[Kind::Kill], (seed, length, per_hour), nodes);
+    let faults = deal_faults(&[Kind::Kill], seed, length, per_hour, nodes);
     let kill = |planned: PlannedFault| match planned.fault {
         Fault::Kill { node, .. } => Some((Duration::from_secs(planned.at_seconds), node)),
         _ => None,
@@ -167,9 +169,11 @@ pub(super) fn draw_kills(
     faults.into_iter().filter_map(kill).collect()
 }
 
-fn deal(
+fn deal_faults(
     kinds: &[Kind],
-    (seed, length, per_hour): (u64, Duration, u32),
+    seed: u64,
+    length: Duration,
+    per_hour: u32,
     nodes: &[String],
 ) -> Vec<PlannedFault> {
     let mut random = Random::new(seed, "chaos");
@@ -179,28 +183,28 @@ fn deal(
     for begin in (0..length.as_secs().saturating_sub(interval - 1))
         .step_by(usize::try_from(interval).expect("an hour at most"))
     {
-        let seconds = random.between(1, longest);
-        let at_seconds = begin + random.below(interval - seconds);
+        let seconds = random.draw_between(1, longest);
+        let at_seconds = begin + random.draw_below(interval - seconds);
         if deck.is_empty() {
             deck.extend_from_slice(kinds);
         }
-        let kind = deck.swap_remove(random.place(deck.len()));
+        let kind = deck.swap_remove(random.draw_index(deck.len()));
         faults.push(PlannedFault {
             at_seconds,
-            fault: fault(&mut random, kind, nodes, seconds),
+            fault: draw_fault(&mut random, kind, nodes, seconds),
         });
     }
     faults
 }
 
 /// Returns a fault of this kind, on a random node that can have it.
-fn fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fault {
+fn draw_fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fault {
     // Only providers compute.
     let computes = matches!(kind, Kind::Lie | Kind::Stall);
     let may = |node: &&String| !computes || node.starts_with("provider");
     let suited: Vec<&String> = nodes.iter().filter(may).collect();
-    let node = suited[random.place(suited.len())].clone();
-    let ahead_ms = CLOCKS_MS[random.place(CLOCKS_MS.len())];
+    let node = suited[random.draw_index(suited.len())].clone();
+    let ahead_ms = CLOCKS_MS[random.draw_index(CLOCKS_MS.len())];
     match kind {
         Kind::Kill => Fault::Kill { node, seconds },
         Kind::Stop => Fault::Stop { node, seconds },
@@ -243,8 +247,8 @@ mod tests {
     #[test]
     fn the_same_seed_draws_the_same_faults_one_at_a_time() {
         let nodes = ["validator-1".to_owned(), "provider-1".to_owned()];
-        let faults = draw(&config(true), &nodes);
-        assert_eq!(faults, draw(&config(true), &nodes));
+        let faults = draw_schedule(&config(true), &nodes);
+        assert_eq!(faults, draw_schedule(&config(true), &nodes));
         assert_eq!(faults.len(), 100);
         for pair in faults.windows(2) {
             assert!(pair[0].at_seconds + pair[0].fault.seconds() <= pair[1].at_seconds);
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn every_kind_comes_before_any_comes_again() {
         let nodes = ["validator-1".to_owned(), "provider-1".to_owned()];
-        let faults = draw(&config(true), &nodes);
+        let faults = draw_schedule(&config(true), &nodes);
         for hand in faults.chunks_exact(KINDS.len()) {
             let kinds = hand.iter().map(|planned| discriminant(&planned.fault));
             assert_eq!(kinds.collect::<HashSet<_>>().len(), KINDS.len());
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn of_kills_alone_the_same_seed_draws_the_same_and_another_others() {
         let nodes = ["validator-1", "provider-1", "provider-2"].map(str::to_owned);
-        let draw = |seed| draw_kills((seed, Duration::from_secs(600), 360), &nodes);
+        let draw = |seed| draw_kills(seed, Duration::from_secs(600), 360, &nodes);
         assert_eq!(draw(7), draw(7));
         assert_ne!(draw(7), draw(8));
         assert_eq!(draw(7).len(), 60);
@@ -277,7 +281,7 @@ mod tests {
     fn links_are_cut_only_where_there_are_links() {
         let nodes = ["validator-1".to_owned(), "provider-1".to_owned()];
         let cuts = |namespaces| {
-            let faults = draw(&config(namespaces), &nodes);
+            let faults = draw_schedule(&config(namespaces), &nodes);
             faults
                 .iter()
                 .filter(|planned| matches!(planned.fault, Fault::Cut { .. }))

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::{AsyncRead, AsyncWrite};
 
-/// The bytes of all connections of a node.
+/// The bytes of all connections of a node, which can share one counter.
 #[derive(Debug, Default)]
 pub(super) struct ByteCounter {
     received: AtomicU64,

@@ -32,7 +32,7 @@ const GARBAGE_BYTES_MAX: u64 = 4_096;
 /// Maximum streams or connections that a slow peer keeps open.
 const SLOW_MAX: usize = 400;
 
-/// Rounds of one identity that may fail in a row before it takes a new one.
+/// Rounds of one identity that can fail in a row before it takes a new one.
 const FAILURES_MAX: u32 = 3;
 
 /// Pause between two identities.
@@ -159,8 +159,8 @@ impl Attack {
             },
         };
         let end = Instant::now() + length;
-        // The timeout cuts off the current act.
-        let _ = tokio::time::timeout_at(end, attacker.attack()).await;
+        // The timeout can cut off the current act.
+        let _ = tokio::time::timeout_at(end, attacker.run_attack()).await;
         attacker.done
     }
 }
@@ -192,21 +192,22 @@ impl<E: std::error::Error> From<E> for ActFailure {
 
 impl Attacker {
     /// Attacks under one identity after another.
-    async fn attack(&mut self) {
+    async fn run_attack(&mut self) {
         loop {
             // The pause makes a new identity cost time, so that the loop does not spin if a node
             // refuses it at once.
             tokio::time::sleep(IDENTITY_PAUSE).await;
             self.done.identities += 1;
-            let place = self.random.place(self.targets.len());
+            let place = self.random.draw_index(self.targets.len());
             let targets = self.targets.clone();
             let target = &targets[place];
             match self.attack {
                 Attack::Forged | Attack::Sybil => {
                     let sybil = self.attack == Attack::Sybil;
-                    gossip::flood(target, sybil, self.attack.pause(), &mut self.done).await;
+                    gossip::flood_profiles(target, sybil, self.attack.pause(), &mut self.done)
+                        .await;
                 }
-                Attack::Vanish => self.vanish().await,
+                Attack::Vanish => self.buy_and_vanish().await,
                 _ => self.as_one(target).await,
             }
         }
@@ -218,13 +219,13 @@ impl Attacker {
         let Ok(network) = Network::start(&key, network::NetworkConfig::default()).await else {
             return;
         };
-        if network.learn(&target.contact).await.is_err() {
+        if network.add_contact(&target.contact).await.is_err() {
             return;
         }
         let mut failures = 0;
         while failures < FAILURES_MAX {
             tokio::time::sleep(self.attack.pause()).await;
-            match self.act(&network, &key, target).await {
+            match self.perform_act(&network, &key, target).await {
                 Ok(()) => {
                     self.done.acts += 1;
                     failures = 0;
@@ -237,7 +238,7 @@ impl Attacker {
         }
     }
 
-    async fn act(
+    async fn perform_act(
         &mut self,
         network: &Network,
         key: &NodeKey,
@@ -245,9 +246,9 @@ impl Attacker {
     ) -> Result<(), ActFailure> {
         match self.attack {
             Attack::Malformed => {
-                let length = self.random.below(GARBAGE_BYTES_MAX) as usize;
-                let bytes: Vec<u8> = (0..length).map(|_| self.random.draw() as u8).collect();
-                let mut stream = self.open(network, target).await?;
+                let length = self.random.draw_below(GARBAGE_BYTES_MAX) as usize;
+                let bytes: Vec<u8> = (0..length).map(|_| self.random.next_u64() as u8).collect();
+                let mut stream = self.open_random_stream(network, target).await?;
                 // Half of the payloads have a frame around them.
                 if self.random.chance(500) {
                     wire::send_bytes(&mut stream, &bytes).await?;
@@ -257,60 +258,64 @@ impl Attacker {
                 Ok(stream.close().await?)
             }
             Attack::Oversize => {
-                let mut stream = self.open(network, target).await?;
+                let mut stream = self.open_random_stream(network, target).await?;
                 stream.write_all(&u32::MAX.to_be_bytes()).await?;
                 Ok(stream.flush().await?)
             }
             Attack::SlowStreams => {
-                let mut stream = self.open(network, target).await?;
+                let mut stream = self.open_random_stream(network, target).await?;
                 stream.write_all(&[0]).await?;
                 stream.flush().await?;
-                self.hold(OpenHandle::Stream(stream));
+                self.hold_open(OpenHandle::Stream(stream));
                 Ok(())
             }
             Attack::SlowConnections => {
-                let mut socket = connect(target).await?;
+                let mut socket = connect_tcp(target).await?;
                 socket.write_all(&[0x13]).await?;
-                self.hold(OpenHandle::Socket(socket));
+                self.hold_open(OpenHandle::Socket(socket));
                 Ok(())
             }
             Attack::Unread => {
-                let mut stream = open(network, target, market::PROTOCOL).await?;
+                let mut stream = open_stream(network, target, market::PROTOCOL).await?;
                 for _ in 0..16 {
                     wire::send(&mut stream, &Request::Book).await?;
                 }
-                self.hold(OpenHandle::Stream(stream));
+                self.hold_open(OpenHandle::Stream(stream));
                 Ok(())
             }
-            Attack::Storm => self.storm(network, target).await,
+            Attack::Storm => self.storm_questions(network, target).await,
             Attack::Unfinished => {
                 let (protocol, bytes) = match target.validates {
                     true => (market::PROTOCOL, market::REQUEST_BYTES_MAX),
                     false => (lease::PROTOCOL, lease::OPENING_BYTES_MAX),
                 };
-                let mut stream = open(network, target, protocol).await?;
+                let mut stream = open_stream(network, target, protocol).await?;
                 let length = u32::try_from(bytes)?;
                 stream.write_all(&length.to_be_bytes()).await?;
                 stream.write_all(&vec![0; bytes - 1]).await?;
                 stream.flush().await?;
-                self.hold(OpenHandle::Stream(stream));
+                self.hold_open(OpenHandle::Stream(stream));
                 Ok(())
             }
             Attack::Flood => {
-                let mut stream = self.open(network, target).await?;
+                let mut stream = self.open_random_stream(network, target).await?;
                 Ok(stream.write_all(&[0, 0]).await?)
             }
-            _ => self.replay(network, key, target).await,
+            _ => self.replay_order(network, key, target).await,
         }
     }
 
     /// Repeats expensive questions: the whole book, and the maximum of named items.
-    async fn storm(&mut self, network: &Network, target: &Target) -> Result<(), ActFailure> {
-        let Some(validator) = self.validator(target) else {
+    async fn storm_questions(
+        &mut self,
+        network: &Network,
+        target: &Target,
+    ) -> Result<(), ActFailure> {
+        let Some(validator) = self.pick_validator(target) else {
             return Err(ActFailure);
         };
-        network.learn(&validator.contact).await?;
-        let mut stream = open(network, &validator, market::PROTOCOL).await?;
+        network.add_contact(&validator.contact).await?;
+        let mut stream = open_stream(network, &validator, market::PROTOCOL).await?;
         let nobody = AccountKey([7; 32]);
         let named = vec![nobody; market::NAMED_MAX];
         for _ in 0..STORM_ROUNDS {
@@ -324,34 +329,34 @@ impl Attacker {
     }
 
     /// Returns the target if it is a validator, otherwise another validator.
-    fn validator(&self, target: &Target) -> Option<Target> {
+    fn pick_validator(&self, target: &Target) -> Option<Target> {
         let validator = target.validates.then_some(target);
         let validator = validator.or_else(|| self.targets.iter().find(|t| t.validates));
         validator.cloned()
     }
 
     /// Sends the same order twice: the second must change nothing.
-    async fn replay(
+    async fn replay_order(
         &mut self,
         network: &Network,
         key: &NodeKey,
         target: &Target,
     ) -> Result<(), ActFailure> {
-        let Some(validator) = self.validator(target) else {
+        let Some(validator) = self.pick_validator(target) else {
             return Err(ActFailure);
         };
-        network.learn(&validator.contact).await?;
-        let number = self.random.draw();
+        network.add_contact(&validator.contact).await?;
+        let number = self.random.next_u64();
         let name = Name::try_from(format!("r{number:x}").as_str())?;
         let batch = Batch {
             market: target.market,
-            account: AccountKey(key.public()),
+            account: AccountKey(key.public_key()),
             nonce: Nonce(unix_us()),
             expires: Millis(unix_ms() + 30_000),
             commands: vec![Command::Register { name }],
         };
-        let request = Request::Submit(batch.sign(key.signing()));
-        let mut stream = open(network, &validator, market::PROTOCOL).await?;
+        let request = Request::Submit(batch.sign(key.signing_key()));
+        let mut stream = open_stream(network, &validator, market::PROTOCOL).await?;
         for _ in 0..8 {
             wire::send(&mut stream, &request).await?;
             let _: TimedAnswer = wire::receive(&mut stream).await?;
@@ -360,9 +365,9 @@ impl Attacker {
     }
 
     /// Buys, and vanishes.
-    async fn vanish(&mut self) {
+    async fn buy_and_vanish(&mut self) {
         tokio::time::sleep(self.attack.pause()).await;
-        let patience = Duration::from_millis(self.random.below(VANISH_MS_MAX));
+        let patience = Duration::from_millis(self.random.draw_below(VANISH_MS_MAX));
         match load::begin_and_leave(&self.buyer, patience).await {
             true => self.done.acts += 1,
             false => self.done.refused += 1,
@@ -370,7 +375,7 @@ impl Attacker {
     }
 
     /// Opens a stream of a protocol that the node may support.
-    async fn open(
+    async fn open_random_stream(
         &mut self,
         network: &Network,
         target: &Target,
@@ -384,11 +389,11 @@ impl Attacker {
             true => own,
             false => &OF_ALL[..],
         };
-        let protocol = protocols[self.random.place(protocols.len())].clone();
-        open(network, target, protocol).await
+        let protocol = protocols[self.random.draw_index(protocols.len())].clone();
+        open_stream(network, target, protocol).await
     }
 
-    fn hold(&mut self, held: OpenHandle) {
+    fn hold_open(&mut self, held: OpenHandle) {
         if self.held.len() >= SLOW_MAX {
             self.held.remove(0);
         }
@@ -396,16 +401,16 @@ impl Attacker {
     }
 }
 
-async fn open(
+async fn open_stream(
     network: &Network,
     target: &Target,
     protocol: StreamProtocol,
 ) -> Result<libp2p::Stream, ActFailure> {
-    let peer = target.contact.peer().map_err(OpenError::from)?;
-    Ok(network.open(peer, protocol).await?)
+    let peer = target.contact.peer_id().map_err(OpenError::from)?;
+    Ok(network.open_stream(peer, protocol).await?)
 }
 
-async fn connect(target: &Target) -> Result<TcpStream, ActFailure> {
+async fn connect_tcp(target: &Target) -> Result<TcpStream, ActFailure> {
     use libp2p::multiaddr::Protocol;
     let address = target.contact.addresses.first().ok_or(ActFailure)?;
     let mut parts = address.iter();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// Interval of the readings.
+/// Interval of the readings; the maximum can miss a shorter peak.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// Clock ticks per second in the kernel's statistics, the same on every Linux that Rust supports.
@@ -40,7 +40,9 @@ pub(super) struct WatchedNode {
 }
 
 /// Returns the running processes.
-pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<WatchedNode> {
+pub(super) fn watch_nodes<'a>(
+    running: impl Iterator<Item = (&'a str, Option<u32>)>,
+) -> Vec<WatchedNode> {
     let node = |(name, process): (&str, Option<u32>)| {
         let name = name.to_owned();
         process.map(|process| WatchedNode { name, process })
@@ -49,12 +51,12 @@ pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -
 }
 
 /// Returns each node's usage during a future.
-pub(super) async fn during<T>(
+pub(super) async fn measure_during<T>(
     nodes: &[WatchedNode],
     work: impl Future<Output = T>,
 ) -> (T, Vec<Took>) {
     let begin = Instant::now();
-    let spent = |node: &WatchedNode| ticks(node.process).unwrap_or(0);
+    let spent = |node: &WatchedNode| processor_ticks(node.process).unwrap_or(0);
     let ticks_begin: Vec<u64> = nodes.iter().map(spent).collect();
     let mut took = vec![Took::default(); nodes.len()];
     tokio::pin!(work);
@@ -101,9 +103,9 @@ fn memory_mib(process: u32) -> Option<u64> {
 }
 
 /// Returns the processor time of a process so far.
-fn ticks(process: u32) -> Option<u64> {
+fn processor_ticks(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in brackets may have spaces; user and system time are the 12th and 13th fields after
+    // The name in brackets can have spaces; user and system time are the 12th and 13th fields after
     // it.
     let mut after = text.rsplit_once(')')?.1.split_whitespace();
     let user: u64 = after.nth(11)?.parse().ok()?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use souk_testnet::bench::{self, Bench, NodeArguments, Signing};
 
 use crate::args::{BenchNodeArgs, ConsensusArgs, Output};
-use crate::commands::testnet::binary;
+use crate::commands::testnet::program_path;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
@@ -25,9 +25,9 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         clients: args.clients,
         size_bytes: args.size,
         seconds: args.seconds,
-        signed: signed(&args.signed)?,
+        signed: parse_signing(&args.signed)?,
         folder: scratch.path().to_owned(),
-        program: (binary()?, vec!["bench".to_owned(), "node".to_owned()]),
+        program: (program_path()?, vec!["bench".to_owned(), "node".to_owned()]),
     };
     let unexpected = |error| Failure::new(Kind::Unexpected, error, "see what the nodes print");
     let facts = match (args.kills, args.restart) {
@@ -42,23 +42,23 @@ pub async fn run(output: Output, args: &ConsensusArgs) -> Outcome {
         (None, None) => serde_json::to_value(bench::run(&measured).await.map_err(unexpected)?),
     };
     let facts = facts.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
-    show::line(output, &facts, &facts.to_string());
+    show::print_result(output, &facts, &facts.to_string());
     Ok(())
 }
 
 /// Runs one replica of the benchmark until its process is killed.
-pub async fn node(folder: &Path, args: &BenchNodeArgs) -> Outcome {
+pub async fn run_replica(folder: &Path, args: &BenchNodeArgs) -> Outcome {
     let node = NodeArguments {
         id: args.id,
         ports: args.ports.clone(),
         folder: folder.to_owned(),
-        signed: signed(&args.signed)?,
+        signed: parse_signing(&args.signed)?,
     };
-    let served = bench::serve(node).await;
+    let served = bench::serve_replica(node).await;
     served.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
 }
 
-fn signed(name: &str) -> Result<Signing, Failure> {
+fn parse_signing(name: &str) -> Result<Signing, Failure> {
     Signing::of_name(name).ok_or_else(|| {
         let cause = format!("\"{name}\" is no way to sign");
         Failure::new(Kind::Input, cause, "give --signed none, each or batch64")

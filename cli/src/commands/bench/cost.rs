@@ -10,10 +10,10 @@ use souk_host::{clock, discover};
 use souk_registry::measure;
 use souk_vocabulary::processor::Processor;
 
-use super::models::{named, refused};
+use super::models::{model_failure, parse_model_spec};
 use crate::args::{CostArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// The figures of one model.
 #[derive(Serialize)]
@@ -29,9 +29,9 @@ struct CostRow<'a> {
 /// Measures the CPU, then each model's operators.
 pub fn run(output: Output, args: &CostArgs) -> Outcome {
     let (args, each) = (&args.set, args.each);
-    let description = discover::cpu();
-    let measured = measure::cpu(&description, args.threads);
-    let cpu = Cpu::new(measure::profile(&description, &measured), args.threads);
+    let description = discover::describe_cpu();
+    let measured = measure::measure_cpu(&description, args.threads);
+    let cpu = Cpu::new(measure::cpu_profile(&description, &measured), args.threads);
     let begin = Instant::now();
     let wall = || begin.elapsed();
     let (clock, name): (&dyn Fn() -> Duration, _) = match args.threads.get() {
@@ -39,14 +39,14 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
         _ => (&wall, "wall"),
     };
     for model in &args.models {
-        let (path, sizes) = named(model)?;
-        let subgraph = models::open(&path).map_err(|error| refused(&error))?;
+        let (path, sizes) = parse_model_spec(model)?;
+        let subgraph = models::open_model(&path).map_err(|error| model_failure(&error))?;
         let program = cpu.compile(&subgraph);
-        let program = program.map_err(|error| failed(model, &error))?;
-        let inputs = models::inputs(&path, program.inputs(), &sizes);
-        let inputs = inputs.map_err(|error| refused(&error))?;
-        let found = accuracy::accuracy(&cpu, &subgraph, &inputs, args.operators, clock);
-        let mut accuracy = found.map_err(|error| failed(model, &error))?;
+        let program = program.map_err(|error| bench_failure(model, &error))?;
+        let inputs = models::generate_inputs(&path, program.inputs(), &sizes);
+        let inputs = inputs.map_err(|error| model_failure(&error))?;
+        let found = accuracy::measure_accuracy(&cpu, &subgraph, &inputs, args.operators, clock);
+        let mut accuracy = found.map_err(|error| bench_failure(model, &error))?;
         if !each {
             accuracy.each.clear();
         }
@@ -57,23 +57,23 @@ pub fn run(output: Output, args: &CostArgs) -> Outcome {
             accuracy,
         };
         match output {
-            Output::Json => show::json(&row),
-            Output::Text => print(&row),
+            Output::Json => show::print_json(&row),
+            Output::Text => print_cost_row(&row),
         }
     }
     Ok(())
 }
 
-fn failed(model: &str, cause: &dyn std::fmt::Display) -> Failure {
+fn bench_failure(model: &str, cause: &dyn std::fmt::Display) -> Failure {
     let fix = "run `souk bench models` on it by itself";
     Failure::new(Kind::Input, format!("{model}: {cause}"), fix)
 }
 
-fn print(row: &CostRow<'_>) {
+fn print_cost_row(row: &CostRow<'_>) {
     let found = &row.accuracy;
     for each in &found.each {
         let micros = |seconds: f64| seconds * 1e6;
-        say(&format!(
+        print_line(&format!(
             "{:9.1} us foretold, {:9.1} us measured, {:9.1} us by the bare model, batch {}: {}",
             micros(each.foretold),
             micros(each.measured),
@@ -82,7 +82,7 @@ fn print(row: &CostRow<'_>) {
             each.what,
         ));
     }
-    say(&format!(
+    print_line(&format!(
         "{}: {} operators, {} of them different, {} keys; {} time; error, median / 90th \
          percentile:",
         row.model, found.operators, found.different, found.keys, row.clock,
@@ -98,7 +98,7 @@ fn print(row: &CostRow<'_>) {
     ];
     for (what, Errors { count, median, p90 }) in lines {
         let (median, p90) = (median * 1e2, p90 * 1e2);
-        say(&format!(
+        print_line(&format!(
             "  {what:24} {median:5.1} % / {p90:5.1} %  of {count}"
         ));
     }

@@ -11,27 +11,28 @@ use souk_vocabulary::processor::Processor;
 
 use crate::args::{Backend, MachineArgs, ModelArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Shares single operators between pairs of devices: the named pairs, or all if none is named.
-pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
+pub fn measure_splits(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
     let mut pairs = Vec::new();
-    if let Some(members) = real(args)? {
+    if let Some(members) = real_devices(args)? {
         let name = "this machine".to_owned();
         pairs.push(Pair { name, members });
     }
     if !args.real_only {
         pairs.extend(bench::emulated_pairs());
     }
-    let pairs = only(pairs, named)?;
-    // This takes minutes on a slow device, so it reports each step.
-    let rows = bench::sharing(&pairs, &mut |step| eprintln!("{step}")).map_err(failed)?;
+    let pairs = select_pairs(pairs, named)?;
+    // This can take minutes on a slow device, so it reports each step.
+    let rows =
+        bench::measure_sharing(&pairs, &mut |step| eprintln!("{step}")).map_err(bench_failure)?;
     if output == Output::Json {
-        show::json(&rows);
+        show::print_json(&rows);
         return Ok(());
     }
     for row in &rows {
-        say(&format!(
+        print_line(&format!(
             "{}, {}: alone {:.3} ms ({}), {} {:.3} ms at {:.1} %, best of {} shares {:.3} ms at \
              {:.1} %: {:.3} x the best, {:.0} % saved",
             row.pair,
@@ -51,8 +52,8 @@ pub fn split(output: Output, args: &MachineArgs, named: &[String]) -> Outcome {
     Ok(())
 }
 
-/// Returns the named pairs in the order of measurement; fails if a name is unknown.
-fn only(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
+/// Returns the named pairs in the order of measurement. Each name must be that of a known pair.
+fn select_pairs(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
     let known = |name: &String| pairs.iter().any(|pair| pair.name == *name);
     if let Some(unknown) = named.iter().find(|name| !known(name)) {
         let names: Vec<&str> = pairs.iter().map(|pair| pair.name.as_str()).collect();
@@ -67,26 +68,26 @@ fn only(mut pairs: Vec<Pair>, named: &[String]) -> Result<Vec<Pair>, Failure> {
 }
 
 /// Runs models on mixes of devices.
-pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcome {
+pub fn measure_mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcome {
     let mut mixes = Vec::new();
-    if let Some(members) = real(machine)? {
+    if let Some(members) = real_devices(machine)? {
         let name = "this machine".to_owned();
         mixes.push(Mix { name, members });
     }
     if !machine.real_only {
         mixes.extend(bench::emulated_mixes());
     }
-    let mut workloads = bench::workloads();
+    let mut workloads = bench::mix_workloads();
     if let Some(path) = &model.model {
-        workloads.push(workload(&*open_cpu(1)?, path, &model.sizes)?);
+        workloads.push(load_workload(&*open_cpu(1)?, path, &model.sizes)?);
     }
-    let rows = bench::mixes(&mixes, &workloads).map_err(failed)?;
+    let rows = bench::measure_mixes(&mixes, &workloads).map_err(bench_failure)?;
     if output == Output::Json {
-        show::json(&rows);
+        show::print_json(&rows);
         return Ok(());
     }
     for row in &rows {
-        say(&format!(
+        print_line(&format!(
             "{}, {}: alone {:.3} ms ({}), together {:.3} ms on {} devices ({:.2} x), {:.3} x what \
              the plan expected, {:.3} J",
             row.mix,
@@ -104,7 +105,12 @@ pub fn mixes(output: Output, machine: &MachineArgs, model: &ModelArgs) -> Outcom
 }
 
 /// Runs a model directly and through the scheduler.
-pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: usize) -> Outcome {
+pub async fn measure_overhead(
+    output: Output,
+    model: &ModelArgs,
+    threads: u32,
+    rounds: usize,
+) -> Outcome {
     let path = model.model.as_ref().ok_or_else(|| {
         Failure::new(
             Kind::Input,
@@ -113,15 +119,15 @@ pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: u
         )
     })?;
     let cpu = open_cpu(threads)?;
-    let workload = workload(&*cpu, path, &model.sizes)?;
-    let row = bench::overhead(&cpu, &workload, rounds.max(1)).map_err(failed)?;
-    let freed = freed(workload, threads, rounds.max(1)).await?;
+    let workload = load_workload(&*cpu, path, &model.sizes)?;
+    let row = bench::measure_overhead(&cpu, &workload, rounds.max(1)).map_err(bench_failure)?;
+    let freed = measure_release(workload, threads, rounds.max(1)).await?;
     if output == Output::Json {
         let row = serde_json::to_value(&row).expect("a row has only named fields");
-        show::json(&show::with(row, [("cell_ended_in_the_middle", freed)]));
+        show::print_json(&show::with(row, [("cell_ended_in_the_middle", freed)]));
         return Ok(());
     }
-    say(&format!(
+    print_line(&format!(
         "{}, {} runs each: bare {:.3} ms (median {:.3}), scheduled {:.3} ms (median {:.3}): \
          {:+.2} % (medians {:+.2} %, run by run {:+.2} %)",
         row.workload,
@@ -134,14 +140,14 @@ pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: u
         row.overhead[1] * 100.0,
         row.paired_overhead * 100.0,
     ));
-    say(&format!(
+    print_line(&format!(
         "  by processor time: bare {:.3} ms, scheduled {:.3} (run by run {:+.2} %)",
         row.cpu_ms[0],
         row.cpu_ms[1],
         row.paired_cpu_overhead * 100.0,
     ));
     let [half, most, longest] = row.cancelling.answered_ms;
-    say(&format!(
+    print_line(&format!(
         "  cancelled in the middle, {} runs: answered within {half:.3} ms (half), {most:.3} (99 of \
          100), {longest:.3} at most",
         row.cancelling.runs,
@@ -152,7 +158,7 @@ pub async fn overhead(output: Output, model: &ModelArgs, threads: u32, rounds: u
 
 fn print_freed(freed: &serde_json::Value) {
     let ms = |place: usize| freed["freed_ms"][place].as_f64().unwrap_or_default();
-    say(&format!(
+    print_line(&format!(
         "  a lease's process ended in the middle, {} runs: gone within {:.3} ms (half), {:.3} (99 \
          of 100), {:.3} at most",
         freed["runs"],
@@ -164,16 +170,16 @@ fn print_freed(freed: &serde_json::Value) {
 
 /// Measures how soon the process of a cancelled lease is gone.
 #[cfg(target_os = "linux")]
-async fn freed(
+async fn measure_release(
     workload: Workload,
     threads: u32,
     rounds: usize,
 ) -> Result<serde_json::Value, Failure> {
     use souk_node::sandbox::leaving;
 
-    let home = crate::folder::scratch("souk-sandboxes-")?;
+    let home = crate::folder::create_temp_folder("souk-sandboxes-")?;
     let setting = leaving::ReleaseSetup {
-        program: crate::commands::testnet::binary()?,
+        program: crate::commands::testnet::program_path()?,
         home: home.path(),
         threads,
         model: workload.model,
@@ -181,22 +187,24 @@ async fn freed(
         rounds,
     };
     let unexpected = |error| Failure::new(Kind::Unexpected, error, "see what it prints");
-    let freed = leaving::measure(setting).await.map_err(unexpected)?;
+    let freed = leaving::measure_release(setting)
+        .await
+        .map_err(unexpected)?;
     Ok(serde_json::to_value(freed).expect("it has only named fields"))
 }
 
 /// This system has no sandboxes.
 #[cfg(not(target_os = "linux"))]
-async fn freed(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
+async fn measure_release(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
     Ok(serde_json::Value::Null)
 }
 
 /// Returns the CPU and the GPU of this machine if the arguments name a GPU.
-fn real(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
+fn real_devices(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
     let Some(name) = &args.gpu else {
         return Ok(None);
     };
-    let gpu = crate::commands::device::open(Backend::Wgpu, name, 0)?;
+    let gpu = crate::commands::device::open_device(Backend::Wgpu, name, 0)?;
     let member = |label: &str, processor| GroupDevice {
         label: label.to_owned(),
         processor,
@@ -206,7 +214,7 @@ fn real(args: &MachineArgs) -> Result<Option<Vec<GroupDevice>>, Failure> {
 }
 
 fn open_cpu(threads: u32) -> Result<Arc<dyn Processor>, Failure> {
-    let opened = device::open(&DeviceChoice::Cpu { threads }, None);
+    let opened = device::open_devices(&DeviceChoice::Cpu { threads }, None);
     let unopened =
         |cause| Failure::new(Kind::State, cause, "`souk device list` shows what there is");
     let mut devices = opened.map_err(|error| unopened(error.to_string()))?;
@@ -216,7 +224,7 @@ fn open_cpu(threads: u32) -> Result<Arc<dyn Processor>, Failure> {
 }
 
 /// Reads a model from a file and creates inputs of the given sizes.
-fn workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workload, Failure> {
+fn load_workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workload, Failure> {
     let input = |cause: String, hint: &'static str| Failure::new(Kind::Input, cause, hint);
     let model = std::fs::read(path).map_err(|error| {
         let cause = format!("cannot read {}: {error}", path.display());
@@ -234,7 +242,7 @@ fn workload(cpu: &dyn Processor, path: &Path, sizes: &[usize]) -> Result<Workloa
     })
 }
 
-fn failed(error: MeasureError) -> Failure {
+fn bench_failure(error: MeasureError) -> Failure {
     Failure::new(Kind::Unexpected, error, "each line above it was measured")
 }
 
@@ -246,7 +254,7 @@ mod tests {
     fn pairs_are_measured_by_name_and_a_wrong_one_lists_them() {
         let names = |named: &[&str]| -> Result<Vec<String>, Failure> {
             let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
-            let pairs = only(bench::emulated_pairs(), &named)?;
+            let pairs = select_pairs(bench::emulated_pairs(), &named)?;
             Ok(pairs.into_iter().map(|pair| pair.name).collect())
         };
         let all = names(&[]).unwrap();

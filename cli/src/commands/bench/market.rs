@@ -9,7 +9,7 @@ use souk_market_bench::{BookEngine, Engine, ExchangeEngine, Flow, Script, Tally}
 use souk_node::market::BatchOutcome;
 
 use crate::args::{FlowName, Output};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Batches prepared at a time, so that they are as warm as a freshly decoded log entry.
 const CHUNK: usize = 512;
@@ -36,27 +36,28 @@ pub fn run(output: Output, name: FlowName, operations: usize) {
         FlowName::A => Flow::Deep,
         FlowName::B => Flow::Hot,
     };
-    let script = Script::draw(flow, operations);
-    let (mut book, mut exchange) = (bare(&script), full(&script));
+    let script = Script::draw_operations(flow, operations);
+    let (mut book, mut exchange) = (run_bare_engine(&script), run_full_engine(&script));
     for _ in 1..ROUNDS {
-        book = faster(book, bare(&script));
-        exchange = faster(exchange, full(&script));
+        book = faster_run(book, run_bare_engine(&script));
+        exchange = faster_run(exchange, run_full_engine(&script));
     }
     let facts = json!({
         "flow": format!("{flow:?}").to_lowercase(), "operations": operations, "rounds": ROUNDS,
-        "bare_book": facts(&book, operations), "full_exchange": facts(&exchange, operations),
+        "bare_book": facts_json(&book, operations),
+        "full_exchange": facts_json(&exchange, operations),
     });
     match output {
-        Output::Json => show::json(&facts),
+        Output::Json => show::print_json(&facts),
         Output::Text => {
             for engine in ["bare_book", "full_exchange"] {
-                say(&format!("{engine}: {}", facts[engine]));
+                print_line(&format!("{engine}: {}", facts[engine]));
             }
         }
     }
 }
 
-fn facts(run: &Run, operations: usize) -> Value {
+fn facts_json(run: &Run, operations: usize) -> Value {
     let at = |part: f64| {
         let place = (run.latencies.len() as f64 * part) as usize;
         run.latencies.get(place).copied()
@@ -69,11 +70,11 @@ fn facts(run: &Run, operations: usize) -> Value {
     })
 }
 
-fn faster(a: Run, b: Run) -> Run {
+fn faster_run(a: Run, b: Run) -> Run {
     if b.core < a.core { b } else { a }
 }
 
-fn bare(script: &Script) -> Run {
+fn run_bare_engine(script: &Script) -> Run {
     let mut engine = BookEngine::default();
     script
         .prefill
@@ -93,27 +94,27 @@ fn bare(script: &Script) -> Run {
     }
 }
 
-fn full(script: &Script) -> Run {
+fn run_full_engine(script: &Script) -> Run {
     let mut engine = ExchangeEngine::new(script);
     let mut applied = BatchOutcome::default();
-    for batch in engine.prepare(&script.prefill) {
-        engine.apply(&batch, &mut applied);
+    for batch in engine.prepare_batches(&script.prefill) {
+        engine.apply_batch(&batch, &mut applied);
     }
     let (mut core, mut wall) = (Duration::ZERO, Duration::ZERO);
     let mut latencies = Vec::new();
     for (number, chunk) in script.operations.chunks(CHUNK).enumerate() {
-        let batches = engine.prepare(chunk);
+        let batches = engine.prepare_batches(chunk);
         let start = Clocks::now();
         if number % LATENCY_CHUNKS == LATENCY_CHUNKS - 1 {
             for batch in &batches {
                 let start = Instant::now();
-                engine.apply(batch, &mut applied);
+                engine.apply_batch(batch, &mut applied);
                 latencies.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
             }
         } else {
             batches
                 .iter()
-                .for_each(|batch| engine.apply(batch, &mut applied));
+                .for_each(|batch| engine.apply_batch(batch, &mut applied));
             let (on, passed) = start.elapsed();
             (core, wall) = (core + on, wall + passed);
         }

@@ -6,15 +6,21 @@ use souk_scheduler_bench::{BenchError, partition_file, plan_file};
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Plans every instance of a file and writes the schedules, one for each line.
-pub fn plan(output: Output, file: &Path, planner: &str, budget_ms: u64, out: &Path) -> Outcome {
+pub fn plan_instances(
+    output: Output,
+    file: &Path,
+    planner: &str,
+    budget_ms: u64,
+    out: &Path,
+) -> Outcome {
     let report = plan_file(file, planner, budget_ms, out).map_err(from_bench)?;
     match output {
-        Output::Json => show::json(&report),
+        Output::Json => show::print_json(&report),
         Output::Text => {
-            say(&format!(
+            print_line(&format!(
                 "{}: {} instances, {:.4} x the best known, {:.4} x HEFT, {} new best, {} worse \
                  than HEFT, {} worse than one device, at most {:.1} ms",
                 report.planner,
@@ -32,13 +38,13 @@ pub fn plan(output: Output, file: &Path, planner: &str, budget_ms: u64, out: &Pa
 }
 
 /// Partitions every graph of a file and writes the placements, one for each line.
-pub fn partition(output: Output, file: &Path, out: &Path) -> Outcome {
+pub fn partition_graphs(output: Output, file: &Path, out: &Path) -> Outcome {
     let report = partition_file(file, out).map_err(from_bench)?;
     match output {
-        Output::Json => show::json(&report),
+        Output::Json => show::print_json(&report),
         Output::Text => {
             for row in &report.graphs {
-                say(&format!(
+                print_line(&format!(
                     "{}: largest load {:.3}, {:.0} ms",
                     row.id, row.load, row.took_ms
                 ));

@@ -4,15 +4,15 @@ use serde_json::json;
 use souk_testnet::readers::{self, ReadingShape, Round};
 
 use crate::args::{MarketBenchArgs, Output};
-use crate::commands::testnet::binary;
+use crate::commands::testnet::program_path;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::scratch;
-use crate::show::{self, Table, say};
+use crate::folder::create_temp_folder;
+use crate::show::{self, Table, print_line};
 
 /// Starts a market, runs readers against it, and shows the time of its commits with and without
 /// readers.
 pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
-    let scratch = scratch("souk-bench-")?;
+    let scratch = create_temp_folder("souk-bench-")?;
     let shape = ReadingShape {
         readers: args.readers,
         closed_leases: args.closed_leases,
@@ -20,7 +20,7 @@ pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
         rounds: args.rounds,
         seconds: args.seconds,
     };
-    let measured = readers::run(&binary()?, scratch.path(), shape).await;
+    let measured = readers::run(&program_path()?, scratch.path(), shape).await;
     let rounds = measured.map_err(|error| {
         Failure::new(Kind::Unexpected, error, "try fewer readers on this machine")
     })?;
@@ -38,12 +38,12 @@ pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
     );
     let core = median(|round| round.core, &with) - median(|round| round.core, &without);
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "rounds": rounds, "p50_ratio": p50, "p99_ratio": p99, "core": core,
         })),
         Output::Text => {
-            print(&rounds);
-            say(&format!(
+            print_rounds(&rounds);
+            print_line(&format!(
                 "medians: p50 {:.2} times and p99 {:.2} times what they are without; the busiest \
                  validator takes {:.0} % of a core more",
                 p50,
@@ -55,12 +55,12 @@ pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
     Ok(())
 }
 
-fn print(rounds: &[Round]) {
+fn print_rounds(rounds: &[Round]) {
     let mut table = Table::new(&[
         ">readers", ">commits", ">p50 ms", ">p99 ms", ">answers", ">core",
     ]);
     for round in rounds {
-        table.row([
+        table.add_row([
             round.readers.to_string(),
             round.commits.to_string(),
             format!("{:.2}", round.commit.p50_ms),

@@ -4,14 +4,14 @@ use souk_node::folder::config::Isolation;
 use souk_testnet::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
 
 use crate::args::{Output, SubmitBenchArgs};
-use crate::commands::testnet::binary;
+use crate::commands::testnet::program_path;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::scratch;
-use crate::show::{self, Table, say};
+use crate::folder::create_temp_folder;
+use crate::show::{self, Table, print_line};
 
 /// Starts a market, runs the jobs, and shows their times.
 pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
-    let scratch = scratch("souk-bench-")?;
+    let scratch = create_temp_folder("souk-bench-")?;
     let shape = Shape {
         validators: args.validators,
         providers: args.providers,
@@ -19,10 +19,10 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
         jobs: args.jobs,
         isolation: match args.no_isolation {
             true => Isolation::None,
-            false => Isolation::here(),
+            false => Isolation::strongest_supported(),
         },
     };
-    let measured = submissions::run(&binary()?, scratch.path(), shape).await;
+    let measured = submissions::run(&program_path()?, scratch.path(), shape).await;
     let report = measured.map_err(|error| {
         Failure::new(
             Kind::Unexpected,
@@ -31,8 +31,8 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
         )
     })?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
     }
     if report.lost.is_empty() {
         return Ok(());
@@ -46,20 +46,20 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
     ))
 }
 
-fn print(report: &SubmissionReport) {
-    say(&format!(
+fn print_report(report: &SubmissionReport) {
+    print_line(&format!(
         "{} of {} jobs in {:.1} s, {:.1} a second; {} tries failed on the way",
         report.finished, report.jobs, report.seconds, report.jobs_per_second, report.retries,
     ));
     for (reason, count) in &report.lost {
-        say(&format!("  lost {count}: {reason}"));
+        print_line(&format!("  lost {count}: {reason}"));
     }
     let mut table = Table::new(&["ms", ">p50", ">p90", ">p99", ">longest"]);
     let mut row = |name: &str, spread: &Spread| {
         let text = |ms: f64| format!("{ms:.1}");
         let figures = [spread.p50_ms, spread.p90_ms, spread.p99_ms, spread.max_ms].map(text);
         let [p50, p90, p99, max] = figures;
-        table.row([name.to_owned(), p50, p90, p99, max]);
+        table.add_row([name.to_owned(), p50, p90, p99, max]);
     };
     row("to output", &report.to_output);
     for step in STEPS {

@@ -13,9 +13,9 @@ use souk_node::content::links::Carrier;
 use souk_node::memory::ContentId;
 
 use crate::args::{BenchTensorsArgs, Output};
-use crate::commands::testnet::binary;
+use crate::commands::testnet::program_path;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// The results of all rounds.
 #[derive(Serialize)]
@@ -96,37 +96,37 @@ impl Drop for Other {
 
 /// Measures all connections in turn, for the requested number of rounds.
 pub async fn run(output: Output, args: &BenchTensorsArgs) -> Outcome {
-    let (mut other, card) = start(args)?;
-    let report = measure(args, &card, &mut other).await?;
+    let (mut other, card) = start_holder(args)?;
+    let report = measure_carriers(args, &card, &mut other).await?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
     }
     Ok(())
 }
 
 /// Runs the process that holds the content, until its input ends.
-pub async fn hold(args: &BenchTensorsArgs) -> Outcome {
-    let bytes = usize::try_from(args.size).map_err(|error| failed(&error))?;
+pub async fn hold_content(args: &BenchTensorsArgs) -> Outcome {
+    let bytes = usize::try_from(args.size).map_err(|error| bench_failure(&error))?;
     let holder = Holder::start(bytes, args.small)
         .await
-        .map_err(|error| failed(&error))?;
-    show::json(holder.card());
+        .map_err(|error| bench_failure(&error))?;
+    show::print_json(holder.card());
     let answering = tokio::task::spawn_blocking(|| {
         for _ in std::io::stdin().lines().map_while(Result::ok) {
-            say(&cpu_seconds().to_string());
+            print_line(&cpu_seconds().to_string());
         }
     });
-    answering.await.map_err(|error| failed(&error))
+    answering.await.map_err(|error| bench_failure(&error))
 }
 
-fn start(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
-    let mut command = Command::new(binary()?);
+fn start_holder(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
+    let mut command = Command::new(program_path()?);
     command
         .args(["bench", "tensor-holder", "--size", &args.size.to_string()])
         .args(["--small", &args.small.to_string()]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut child = child.map_err(|error| failed(&error))?;
+    let mut child = child.map_err(|error| bench_failure(&error))?;
     let ask = child.stdin.take();
     let answers = child.stdout.take().expect("it was asked for");
     let answers = BufReader::new(answers).lines();
@@ -135,32 +135,34 @@ fn start(args: &BenchTensorsArgs) -> Result<(Other, Card), Failure> {
         ask,
         answers,
     };
-    let card = serde_json::from_str(&other.line()?).map_err(|error| failed(&error))?;
+    let card = serde_json::from_str(&other.read_line()?).map_err(|error| bench_failure(&error))?;
     Ok((other, card))
 }
 
 impl Other {
-    fn line(&mut self) -> Result<String, Failure> {
+    fn read_line(&mut self) -> Result<String, Failure> {
         match self.answers.next() {
             Some(Ok(line)) => Ok(line),
-            _ => Err(failed(&"the process that holds the content ended")),
+            _ => Err(bench_failure(&"the process that holds the content ended")),
         }
     }
 
     fn cpu_seconds(&mut self) -> Result<f64, Failure> {
         let asked = self.ask.as_mut().map(|ask| writeln!(ask));
-        asked.transpose().map_err(|error| failed(&error))?;
-        self.line()?.parse().map_err(|error| failed(&error))
+        asked.transpose().map_err(|error| bench_failure(&error))?;
+        self.read_line()?
+            .parse()
+            .map_err(|error| bench_failure(&error))
     }
 }
 
-async fn measure(
+async fn measure_carriers(
     args: &BenchTensorsArgs,
     card: &Card,
     other: &mut Other,
 ) -> Result<Report, Failure> {
     let (bytes, id) = (args.size, card.large);
-    let fail = |error: BenchError| failed(&error);
+    let fail = |error: BenchError| bench_failure(&error);
     let stream = Taker::start(card, DirectListen::Off).await.map_err(fail)?;
     let channel = Taker::start(card, DirectListen::Nowhere)
         .await
@@ -180,14 +182,14 @@ async fn measure(
                 TCP => bench::over_tcp(card, bytes)
                     .map(|()| None)
                     .map_err(BenchError::from),
-                LIBP2P => plain.bare(card, bytes).await.map(|()| None),
-                BARE => stream.bare(bytes).await.map(|()| None),
-                STREAM => stream.content(id).await,
-                _ => channel.content(id).await,
+                LIBP2P => plain.read_bare(card, bytes).await.map(|()| None),
+                BARE => stream.read_bare(bytes).await.map(|()| None),
+                STREAM => stream.fetch_content(id).await,
+                _ => channel.fetch_content(id).await,
             };
             let seconds = begin.elapsed().as_secs_f64();
             let came_over = taken.map_err(fail)?;
-            expect(way, came_over)?;
+            check_carrier(way, came_over)?;
             rounds[way].push(Took {
                 seconds,
                 sender_cpu: other.cpu_seconds()? - before.0,
@@ -210,7 +212,7 @@ async fn measure(
 
 fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 2]) -> CarrierRow {
     let gb = bytes as f64 / 1e9;
-    let (best, best_bare) = (fastest(rounds), fastest(bare));
+    let (best, best_bare) = (fastest_round(rounds), fastest_round(bare));
     CarrierRow {
         way,
         gb_per_second: gb / best.seconds,
@@ -218,21 +220,21 @@ fn row(way: &'static str, bytes: u64, rounds: &[Took], [bare, plain]: [&[Took]; 
         sender_cpu_seconds_per_gb: best.sender_cpu / gb,
         receiver_cpu_seconds_per_gb: best.receiver_cpu / gb,
         of_bare_stream: best_bare.seconds / best.seconds,
-        paired_of_bare_stream: middle(rounds, bare, Took::speed_of),
-        paired_cpu_of_bare_stream: middle(rounds, bare, Took::cpu_of),
-        paired_of_libp2p: middle(rounds, plain, Took::speed_of),
-        paired_cpu_of_libp2p: middle(rounds, plain, Took::cpu_of),
+        paired_of_bare_stream: median_ratio(rounds, bare, Took::speed_of),
+        paired_cpu_of_bare_stream: median_ratio(rounds, bare, Took::cpu_of),
+        paired_of_libp2p: median_ratio(rounds, plain, Took::speed_of),
+        paired_cpu_of_libp2p: median_ratio(rounds, plain, Took::cpu_of),
     }
 }
 
-fn fastest(rounds: &[Took]) -> Took {
+fn fastest_round(rounds: &[Took]) -> Took {
     let fastest = rounds.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
     *fastest.expect("there is a round at least")
 }
 
 /// Returns the median ratio of all rounds but the first, which allocates memory; or that of the
 /// first round if it is the only one.
-fn middle(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64 {
+fn median_ratio(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64 {
     let skipped = usize::from(rounds.len() > 1);
     let pairs = rounds.iter().zip(bare).skip(skipped);
     let mut ratios: Vec<f64> = pairs.map(|(took, bare)| ratio(took, bare)).collect();
@@ -241,7 +243,7 @@ fn middle(rounds: &[Took], bare: &[Took], ratio: fn(&Took, &Took) -> f64) -> f64
 }
 
 impl Took {
-    fn cpu(&self) -> f64 {
+    fn total_cpu(&self) -> f64 {
         self.sender_cpu + self.receiver_cpu
     }
 
@@ -250,21 +252,21 @@ impl Took {
     }
 
     fn cpu_of(&self, other: &Took) -> f64 {
-        self.cpu() / other.cpu()
+        self.total_cpu() / other.total_cpu()
     }
 }
 
 /// Checks that the content came over the expected connection: a figure under the wrong name would
 /// be worse than none.
-fn expect(way: usize, came_over: Option<Carrier>) -> Outcome {
+fn check_carrier(way: usize, came_over: Option<Carrier>) -> Outcome {
     match (way, came_over) {
         (STREAM, Some(Carrier::Stream))
         | (DIRECT, Some(Carrier::Direct))
         | (TCP | LIBP2P | BARE, _) => Ok(()),
-        _ if way == DIRECT => Err(failed(
+        _ if way == DIRECT => Err(bench_failure(
             &"the direct channel did not come about; is the size under 4 MiB?",
         )),
-        _ => Err(failed(&"the content did not come over the stream")),
+        _ => Err(bench_failure(&"the content did not come over the stream")),
     }
 }
 
@@ -274,13 +276,16 @@ async fn measure_small(
     other: &mut Other,
 ) -> Result<Small, Failure> {
     let ids: Vec<ContentId> = (0..args.small)
-        .map(|n| ContentId::of(&bench::small(n)))
+        .map(|n| ContentId::for_content(&bench::small_content(n)))
         .collect();
     let mut best: Option<Took> = None;
     for _ in 0..args.rounds {
         let before = (other.cpu_seconds()?, cpu_seconds());
         let begin = Instant::now();
-        taker.small(&ids).await.map_err(|error| failed(&error))?;
+        taker
+            .fetch_small(&ids)
+            .await
+            .map_err(|error| bench_failure(&error))?;
         let seconds = begin.elapsed().as_secs_f64();
         let took = Took {
             seconds,
@@ -307,18 +312,18 @@ fn cpu_seconds() -> f64 {
     clock::of_process().as_secs_f64()
 }
 
-fn failed(cause: &dyn std::fmt::Display) -> Failure {
+fn bench_failure(cause: &dyn std::fmt::Display) -> Failure {
     Failure::new(Kind::Unexpected, cause, "see what the other process prints")
 }
 
-fn print(report: &Report) {
+fn print_report(report: &Report) {
     let gib = report.bytes as f64 / f64::from(1 << 30);
-    say(&format!(
+    print_line(&format!(
         "{gib:.2} GiB between two processes, best of {}:",
         report.rounds
     ));
     for row in &report.ways {
-        say(&format!(
+        print_line(&format!(
             "  {:18} {:6.3} GB/s ({:.3} at first), {:.2} x the bare stream ({:.2} from round to \
              round, {:.2} x its processor time; {:.2} and {:.2} of libp2p by itself), {:.2} + \
              {:.2} processor seconds a GB",
@@ -335,7 +340,7 @@ fn print(report: &Report) {
         ));
     }
     let small = &report.small;
-    say(&format!(
+    print_line(&format!(
         "{} contents of {} bytes: {:.0} a second, {:.1} + {:.1} us of processor time each",
         small.count,
         small.bytes_each,

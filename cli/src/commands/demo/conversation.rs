@@ -14,7 +14,7 @@ use crate::commands::texts::{
     self, Place, PromptWeights, SessionSize, StopSign, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// The questions, each with words that its answer must contain.
 const QUESTIONS: [(&str, &str); 3] = [
@@ -39,8 +39,8 @@ const PROVIDERS: usize = 2;
 const BUDGET: f64 = 30.0;
 
 /// Asks the questions over the market in a folder.
-pub async fn day(home: &Path, output: Output) -> Outcome {
-    let (model, voice) = texts::open(Path::new(bundled::NAME), None)?;
+pub async fn run_conversation(home: &Path, output: Output) -> Outcome {
+    let (model, voice) = texts::open_model(Path::new(bundled::NAME), None)?;
     let place = PlaceArgs {
         here: false,
         lease: LeaseArgs {
@@ -58,20 +58,19 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
         verify: 1,
         threads: None,
     };
-    let model = (model, voice.room);
     let stop = StopSign::new();
-    let place = Place::open((home, output), model, &place, SESSION, stop).await?;
+    let place = Place::open_place(home, output, model, voice.room, &place, SESSION, stop).await?;
     let answered = tokio::task::block_in_place(|| -> Result<Vec<WrittenText>, Failure> {
-        let mut sequence = place.sequence(&Handle::current())?;
+        let mut sequence = place.open_sequence(&Handle::current())?;
         let mut messages = Vec::new();
         let mut answers = Vec::new();
         for (question, _) in QUESTIONS {
             if output == Output::Text {
-                say(&format!("> {question}"));
+                print_line(&format!("> {question}"));
             }
-            messages.push(texts::message("user", question));
+            messages.push(texts::new_message("user", question));
             let wish = Wish {
-                prompt: &voice.conversation(&messages)?,
+                prompt: &voice.encode_conversation(&messages)?,
                 sampling: &Sampling::default(),
                 stops: &[],
                 tokens_max: ANSWER_MAX,
@@ -83,33 +82,33 @@ pub async fn day(home: &Path, output: Output) -> Outcome {
                 is_wanted: &|| true,
             };
             let answer = texts::write(&voice, &mut sequence, &wish, |piece| {
-                generate::say(output, piece.text);
+                generate::print_piece(output, piece.text);
             })?;
             if output == Output::Text {
-                say(&format!("\n  {}", answer.line()));
+                print_line(&format!("\n  {}", answer.summary_line()));
             }
-            messages.push(texts::message("assistant", &answer.text));
+            messages.push(texts::new_message("assistant", &answer.text));
             answers.push(answer);
         }
         Ok(answers)
     });
-    let (receipts, failed) = place.close().await;
+    let (receipts, failed) = place.end_leases().await;
     if let Some(failure) = failed {
         return Err(failure);
     }
     let answers = answered?;
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "answers": answers.iter().map(|it| &it.text).collect::<Vec<_>>(),
             "receipts": receipts,
         })),
         Output::Text => texts::tell_paid(&receipts),
     }
-    judge(&answers)
+    check_answers(&answers)
 }
 
-/// Fails if an answer does not contain its expected words.
-fn judge(answers: &[WrittenText]) -> Outcome {
+/// Checks the answers: each must contain its expected words.
+fn check_answers(answers: &[WrittenText]) -> Outcome {
     let wrong = QUESTIONS.iter().zip(answers);
     let wrong = wrong.filter(|((_, word), answer)| !answer.text.contains(word));
     match wrong.map(|((question, _), _)| *question).next() {

@@ -1,4 +1,4 @@
-//! Asks drivers for their devices in a separate process, which a faulty driver may crash.
+//! Asks drivers for their devices in a separate process, which a faulty driver can crash.
 
 use std::path::Path;
 use std::thread;
@@ -42,16 +42,16 @@ type OpenDevice<T> = Result<T, String>;
 /// Runs a probe in the process that was started for it.
 pub fn run(probe: &Probe) -> Outcome {
     match probe {
-        Probe::Gpus => show::json(&gpus()),
-        Probe::Cuda => show::json(&cuda()),
-        Probe::Onnxruntime => show::json(&runtime()),
-        Probe::Show { choice } => show::json(&standing(&read(choice)?)),
+        Probe::Gpus => show::print_json(&list_gpus()),
+        Probe::Cuda => show::print_json(&list_cuda_devices()),
+        Probe::Onnxruntime => show::print_json(&describe_runtime()),
+        Probe::Show { choice } => show::print_json(&read_standing(&read(choice)?)),
         Probe::Open { choice } => {
             let choice = read(choice)?;
             // The process that opens the device next reports its errors; here the driver may only
             // crash.
-            let opened = souk_node::device::identify(&choice);
-            show::json(&opened.map_err(|error| error.to_string()));
+            let opened = souk_node::device::identify_device(&choice);
+            show::print_json(&opened.map_err(|error| error.to_string()));
         }
     }
     Ok(())
@@ -63,9 +63,9 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
 }
 
 /// Describes a device and its state over [`WATCHED`].
-fn standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
+fn read_standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
     let device = souk_node::device::open_to_look(choice).map_err(|error| error.to_string())?;
-    let key = souk_node::device::identify(choice).map_err(|error| error.to_string())?;
+    let key = souk_node::device::identify_device(choice).map_err(|error| error.to_string())?;
     device.utilisation();
     let (begun, before) = (Instant::now(), device.meter_joules());
     thread::sleep(WATCHED);
@@ -85,19 +85,20 @@ fn standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
 }
 
 /// Runs a probe in a separate process with this library of ONNX Runtime, or the default one.
-pub fn ask<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> OpenDevice<T> {
+pub fn run_probe<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> OpenDevice<T> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    node::ask(&program, words, library).map_err(|error| error.to_string())
+    node::run_probe(&program, words, library).map_err(|error| error.to_string())
 }
 
-/// Fails if opening a device would crash the process; `library` names a library of ONNX Runtime.
-pub fn check(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
+/// Fails if opening a device would crash the process, so you should call it before you open one;
+/// `library` names a library of ONNX Runtime.
+pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
     if !souk_node::device::has_driver(choice) {
         return Ok(());
     }
     let choice = serde_json::to_string(choice).expect("a choice always encodes");
     let program = std::env::current_exe().map_err(node::ProbeError::Start);
-    match program.and_then(|program| node::answer(&program, &["open", &choice], library)) {
+    match program.and_then(|program| node::run_probe_raw(&program, &["open", &choice], library)) {
         Ok(_) => Ok(()),
         Err(cause) => {
             let hint = "update or remove that driver, or sell another device";
@@ -126,8 +127,8 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
 
 /// Returns the GPUs of all drivers.
 #[cfg(feature = "wgpu")]
-fn gpus() -> OpenDevice<Vec<Adapter>> {
-    let adapters = souk_gpu::adapters();
+fn list_gpus() -> OpenDevice<Vec<Adapter>> {
+    let adapters = souk_gpu::list_adapters();
     let seen = adapters.iter().map(|adapter| Adapter {
         profile: adapter.profile(),
         is_software: adapter.is_software(),
@@ -137,25 +138,25 @@ fn gpus() -> OpenDevice<Vec<Adapter>> {
 
 /// This build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
-fn gpus() -> OpenDevice<Vec<Adapter>> {
+fn list_gpus() -> OpenDevice<Vec<Adapter>> {
     Err("this build is without the feature `wgpu`".to_owned())
 }
 
 /// Describes the library of ONNX Runtime.
-fn runtime() -> OpenDevice<LibraryReport> {
+fn describe_runtime() -> OpenDevice<LibraryReport> {
     souk_node::device::reach_library().map_err(|error| error.to_string())
 }
 
 /// Returns the CUDA devices.
 #[cfg(feature = "cuda")]
-fn cuda() -> OpenDevice<Vec<Profile>> {
-    use souk_cuda::{CudaDevice, devices};
-    let devices = devices().map_err(|error| error.to_string())?;
+fn list_cuda_devices() -> OpenDevice<Vec<Profile>> {
+    use souk_cuda::{CudaDevice, list_devices};
+    let devices = list_devices().map_err(|error| error.to_string())?;
     Ok(devices.iter().map(CudaDevice::profile).collect())
 }
 
 /// This build has no backend for CUDA.
 #[cfg(not(feature = "cuda"))]
-fn cuda() -> OpenDevice<Vec<Profile>> {
+fn list_cuda_devices() -> OpenDevice<Vec<Profile>> {
     Err("this build is without the feature `cuda`".to_owned())
 }

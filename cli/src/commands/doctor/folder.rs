@@ -13,20 +13,20 @@ use super::Finding;
 use crate::paste;
 
 /// Checks a folder.
-pub fn look(dir: &Path) -> Vec<Finding> {
+pub fn check_folder(dir: &Path) -> Vec<Finding> {
     if !dir.exists() {
         let found = format!("there is no folder {}", dir.display());
         let fix = "`souk testnet up` makes one to try things, `souk market join LINE` one of a \
                    market; or give --dir";
         return vec![Finding::warning("folder", found, fix)];
     }
-    let mut findings = vec![writable(dir)];
-    findings.extend(keys(dir));
-    findings.extend(sold(dir));
+    let mut findings = vec![check_writable(dir)];
+    findings.extend(check_keys(dir));
+    findings.extend(check_provider(dir));
     findings
 }
 
-fn writable(dir: &Path) -> Finding {
+fn check_writable(dir: &Path) -> Finding {
     let place = dir.display();
     match tempfile::tempfile_in(dir) {
         Ok(_) => Finding::good("folder", format!("{place} can be written")),
@@ -42,7 +42,7 @@ fn writable(dir: &Path) -> Finding {
 }
 
 /// Checks every key of the folder and of the nodes directly below it.
-fn keys(dir: &Path) -> Vec<Finding> {
+fn check_keys(dir: &Path) -> Vec<Finding> {
     let below = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut places: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
     places.push(dir.to_owned());
@@ -73,8 +73,8 @@ fn key_fault(file: &Path) -> Option<Finding> {
 }
 
 /// Checks the folder's provider, if it has one: its offers and its sandbox.
-fn sold(dir: &Path) -> Vec<Finding> {
-    let file = match ProviderFile::find(dir) {
+fn check_provider(dir: &Path) -> Vec<Finding> {
+    let file = match ProviderFile::read_folder(dir) {
         Ok(file) => file,
         Err(ConfigError::Missing { .. }) => return kept_market(dir).into_iter().collect(),
         Err(error) => {
@@ -82,11 +82,11 @@ fn sold(dir: &Path) -> Vec<Finding> {
             return vec![Finding::problem("provider", error.to_string(), fix)];
         }
     };
-    let mut findings = vec![match provider::runs(dir) {
+    let mut findings = vec![match provider::is_running(dir) {
         true => Finding::good("provider", format!("{} runs", file.name)),
         false => {
             let found = format!("{} does not run", file.name);
-            Finding::warning("provider", found, paste::command("provider run"))
+            Finding::warning("provider", found, paste::market_command("provider run"))
         }
     }];
     let kept = IsolationFile::read(dir);
@@ -109,7 +109,7 @@ fn sold(dir: &Path) -> Vec<Finding> {
 
 /// Returns a finding if the market's file exists but cannot be read.
 fn kept_market(dir: &Path) -> Option<Finding> {
-    match MarketFile::find(dir) {
+    match MarketFile::read_nearest(dir) {
         Ok(_) | Err(ConfigError::Missing { .. }) => None,
         Err(error) => {
             let fix = "join anew in another folder: `souk --dir FOLDER market join LINE`";

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use souk_host::{discover, system};
 
-use super::super::device::present;
+use super::super::device::sellable_devices;
 use super::Finding;
 use crate::show;
 
@@ -15,25 +15,29 @@ const MEMORY_MIN: u64 = 1 << 30;
 const DISK_MIN: u64 = 256 << 20;
 const DISK_LOW: u64 = 4 << 30;
 
-/// Files and connections that a busy node keeps open.
+/// Files and connections that a busy node can keep open.
 const FILES_MIN: u64 = 4_096;
 
 /// Checks the machine, and the disk of `dir`.
-pub fn look(dir: &Path) -> Vec<Finding> {
-    let cpu = discover::cpu();
+pub fn check_machine(dir: &Path) -> Vec<Finding> {
+    let cpu = discover::describe_cpu();
     let version = env!("CARGO_PKG_VERSION");
     let found = format!("{version} on {} with {} threads", cpu.model, cpu.threads);
     let mut findings = vec![Finding::good("souk", found)];
-    findings.extend(memory());
-    findings.extend(disk(dir));
-    findings.extend(files());
-    findings.push(devices());
+    findings.extend(check_memory());
+    findings.extend(check_disk(dir));
+    findings.extend(check_open_files());
+    findings.push(check_devices());
     findings
 }
 
-fn memory() -> Option<Finding> {
+fn check_memory() -> Option<Finding> {
     let (free, all) = (system::memory_free_bytes()?, system::memory_bytes()?);
-    let found = format!("{} of {} are free", show::bytes(free), show::bytes(all));
+    let found = format!(
+        "{} of {} are free",
+        show::format_bytes(free),
+        show::format_bytes(all)
+    );
     Some(match free < MEMORY_MIN {
         false => Finding::good("memory", found),
         true => {
@@ -43,11 +47,15 @@ fn memory() -> Option<Finding> {
     })
 }
 
-fn disk(dir: &Path) -> Option<Finding> {
+fn check_disk(dir: &Path) -> Option<Finding> {
     let dir = std::path::absolute(dir).ok()?;
     let there = dir.ancestors().find(|path| path.exists())?;
-    let free = room(there)?;
-    let found = format!("{} are free at {}", show::bytes(free), there.display());
+    let free = free_disk_bytes(there)?;
+    let found = format!(
+        "{} are free at {}",
+        show::format_bytes(free),
+        there.display()
+    );
     Some(match free {
         0..DISK_MIN => {
             let fix = "make room: a node whose disk is full stops";
@@ -61,7 +69,7 @@ fn disk(dir: &Path) -> Option<Finding> {
     })
 }
 
-fn files() -> Option<Finding> {
+fn check_open_files() -> Option<Finding> {
     let now = files_max()?;
     let found = format!("a process may have {now} open");
     Some(match now < FILES_MIN {
@@ -74,7 +82,7 @@ fn files() -> Option<Finding> {
 }
 
 /// Returns the free bytes on the disk of `place`, on systems that souk can ask.
-fn room(place: &Path) -> Option<u64> {
+fn free_disk_bytes(place: &Path) -> Option<u64> {
     #[cfg(unix)]
     return rustix::fs::statvfs(place)
         .ok()
@@ -92,7 +100,7 @@ fn files_max() -> Option<u64> {
 }
 
 /// Lists the devices of this machine that can be sold.
-fn devices() -> Finding {
-    let names = present();
+fn check_devices() -> Finding {
+    let names = sellable_devices();
     Finding::good("devices", format!("{} can be sold", names.join(", ")))
 }

@@ -15,44 +15,47 @@ use super::Finding;
 use crate::folder;
 use crate::{paste, show};
 
-/// Clock error in milliseconds: the one that brings a warning, and the one that makes requests
+/// Clock error in milliseconds: the one that brings a warning, and the one that will make requests
 /// fail.
 const CLOCK_MS: u64 = 2_000;
 const CLOCK_MAX_MS: u64 = 60_000;
 
 /// Checks the market of a folder, if it has one.
-pub async fn look(dir: &Path) -> Vec<Finding> {
-    let Ok(market) = MarketFile::find(dir) else {
+pub async fn check_market(dir: &Path) -> Vec<Finding> {
+    let Ok(market) = MarketFile::read_nearest(dir) else {
         return Vec::new();
     };
     let name = market.genesis.chain.as_str().to_owned();
     let begun = Instant::now();
-    let broker = match folder::look(dir).await {
+    let broker = match folder::connect_broker(dir).await {
         Ok(broker) => broker,
         Err(failure) => {
             let found = format!("\"{name}\" does not answer: {}", failure.cause);
             let fix = match dir.join("testnet.log").exists() {
-                true => paste::command("testnet up"),
+                true => paste::market_command("testnet up"),
                 false => "look whether the network is up and the market's validators run".into(),
             };
             return vec![Finding::problem("market", found, fix)];
         }
     };
     let took = begun.elapsed().as_secs_f64();
-    let known = show::number(broker.validators().len());
-    let known = show::count(known, "validator");
+    let known = show::to_u64(broker.validators().len());
+    let known = show::format_count(known, "validator");
     let found = format!(
         "\"{name}\" answers in {}; {known} known",
-        show::seconds(took)
+        show::format_seconds(took)
     );
-    let mut findings = vec![Finding::good("market", found), clock(&broker)];
-    findings.extend(account(dir, &broker).await);
+    let mut findings = vec![Finding::good("market", found), check_clock(&broker)];
+    findings.extend(check_account(dir, &broker).await);
     findings
 }
 
-fn clock(broker: &Broker) -> Finding {
-    let off = broker.log_clock().time().0.abs_diff(unix_ms());
-    let found = format!("{} from the validators'", show::seconds(off as f64 / 1e3));
+fn check_clock(broker: &Broker) -> Finding {
+    let off = broker.log_clock().log_time().0.abs_diff(unix_ms());
+    let found = format!(
+        "{} from the validators'",
+        show::format_seconds(off as f64 / 1e3)
+    );
     let fix = "set this machine's clock by NTP";
     match off {
         0..CLOCK_MS => Finding::good("clock", found),
@@ -61,14 +64,14 @@ fn clock(broker: &Broker) -> Finding {
     }
 }
 
-async fn account(dir: &Path, broker: &Broker) -> Option<Finding> {
+async fn check_account(dir: &Path, broker: &Broker) -> Option<Finding> {
     if NodeKey::is_locked(&folder::account_folder(dir).join(KEY_FILE)) {
         let found = "its key is under a passphrase, which is not asked for here";
         return Some(Finding::good("account", found));
     }
     let Some(own) = folder::own_account(dir) else {
         let found = "the folder has none; looking takes none";
-        let fix = paste::command("account new");
+        let fix = paste::market_command("account new");
         return Some(Finding::warning("account", found, fix));
     };
     let Ok(Answer::Account(account)) = broker.ask(&Request::Account(own)).await else {
@@ -78,15 +81,15 @@ async fn account(dir: &Path, broker: &Broker) -> Option<Finding> {
     Some(match account {
         None => {
             let found = format!("{short} is not open in this market");
-            Finding::warning("account", found, paste::command("account new"))
+            Finding::warning("account", found, paste::market_command("account new"))
         }
         Some(account) if account.available.0 == 0 => {
             let found = format!("{short} has nothing to spend");
-            let fix = paste::command("account deposit AMOUNT --reference TEXT");
+            let fix = paste::market_command("account deposit AMOUNT --reference TEXT");
             Finding::warning("account", found, fix)
         }
         Some(account) => {
-            let has = show::credits(account.available.0);
+            let has = show::format_credits(account.available.0);
             Finding::good("account", format!("{short} has {has} credits to spend"))
         }
     })

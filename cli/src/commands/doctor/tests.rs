@@ -5,7 +5,7 @@ use super::{Severity, folder, machine, market};
 #[test]
 fn a_machine_that_tests_run_on_has_no_problem() {
     let dir = tempfile::tempdir().unwrap();
-    let findings = machine::look(dir.path());
+    let findings = machine::check_machine(dir.path());
     assert!(
         findings
             .iter()
@@ -21,7 +21,7 @@ fn a_machine_that_tests_run_on_has_no_problem() {
 #[test]
 fn a_folder_that_is_not_there_is_told_with_what_makes_one() {
     let dir = tempfile::tempdir().unwrap();
-    let findings = folder::look(&dir.path().join("nothing"));
+    let findings = folder::check_folder(&dir.path().join("nothing"));
     assert_eq!(findings.len(), 1);
     let fix = findings[0].fix.as_deref().unwrap();
     assert!(
@@ -43,7 +43,7 @@ fn a_key_that_others_can_read_and_one_that_is_none_are_problems() {
         let mode = fs::Permissions::from_mode(mode);
         fs::set_permissions(place.join("key"), mode).unwrap();
     }
-    let findings = folder::look(dir.path());
+    let findings = folder::check_folder(dir.path());
     let of_keys: Vec<_> = findings.iter().filter(|it| it.about == "keys").collect();
     assert_eq!(of_keys.len(), 2);
     assert!(of_keys.iter().all(|it| it.severity == Severity::Problem));
@@ -55,7 +55,7 @@ fn a_key_that_others_can_read_and_one_that_is_none_are_problems() {
 fn a_file_that_does_not_parse_is_told_by_its_place() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("provider.toml"), "format = ").unwrap();
-    let findings = folder::look(dir.path());
+    let findings = folder::check_folder(dir.path());
     let file = findings.iter().find(|it| it.about == "provider").unwrap();
     assert!(file.severity == Severity::Problem && file.found.contains("provider.toml"));
 }
@@ -63,5 +63,5 @@ fn a_file_that_does_not_parse_is_told_by_its_place() {
 #[tokio::test]
 async fn a_folder_without_a_market_has_none_to_look_at() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(market::look(dir.path()).await.is_empty());
+    assert!(market::check_market(dir.path()).await.is_empty());
 }

@@ -16,7 +16,10 @@ use souk_node::buyer::{
 use souk_node::memory::{ContentId, DType, Tensor};
 use tokio::sync::{Notify, mpsc};
 
-use super::{PROGRESS_MAX, from_ended, from_quote, left, tell, wanted, with_held, write_receipts};
+use super::{
+    PROGRESS_MAX, build_job, from_ended, from_quote, leases_left_failure, report_progress,
+    with_held, write_receipts,
+};
 use crate::args::{Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
@@ -77,7 +80,7 @@ pub struct PlanView {
 
 impl PlanView {
     /// Stores the plan with the job, together with these printed lines.
-    pub fn keep(&self, text: impl Iterator<Item = String>) {
+    pub fn store_plan(&self, text: impl Iterator<Item = String>) {
         let (plan, names) = (self.plan.clone(), self.names.clone());
         let text = text.collect();
         self.kept.keep_plan(&KeptPlan { plan, text, names });
@@ -106,11 +109,14 @@ struct About<'a> {
 }
 
 impl Files {
-    /// Reads every request once before any payment, and checks that all have the shapes of the
-    /// first.
+    /// Reads every request once before any payment. All must have the shapes of the first.
     pub fn read(args: &SubmitArgs) -> Result<Files, Failure> {
-        let stream = args.stream.as_deref().map(files::requests).transpose()?;
-        let legend = Legend::of(files::read(&args.job.model)?);
+        let stream = args
+            .stream
+            .as_deref()
+            .map(files::list_requests)
+            .transpose()?;
+        let legend = Legend::from_model(files::read(&args.job.model)?);
         let common = files::read_inputs(&args.job.input, &legend)?;
         let mut files = Files {
             legend,
@@ -120,12 +126,12 @@ impl Files {
             common,
             given: BTreeSet::new(),
         };
-        for place in 0..files.count() {
-            let inputs = files.inputs(place)?;
+        for place in 0..files.request_count() {
+            let inputs = files.request_inputs(place)?;
             if place == 0 {
                 files.first = inputs.clone();
             }
-            let (found, expected) = (shapes(&inputs), shapes(&files.first));
+            let (found, expected) = (input_shapes(&inputs), input_shapes(&files.first));
             if found != expected {
                 let requests = files.stream.as_ref();
                 let path = requests.map(|all| all[place].path().to_string());
@@ -140,25 +146,26 @@ impl Files {
         Ok(files)
     }
 
-    /// Whether each request after the first, which the quote is for, holds no index past an end.
-    pub fn check(&self, quote: &Quote) -> Outcome {
+    /// Checks each request after the first, which the quote is for: its indices must not lie past
+    /// an end.
+    pub fn check_indices(&self, quote: &Quote) -> Outcome {
         let may_index = |it: &Tensor| matches!(it.dtype(), DType::I32 | DType::I64);
         if !self.first.values().any(may_index) {
             return Ok(());
         }
-        for place in 1..self.count() {
-            let checked = quote.check_request(&self.inputs(place)?);
+        for place in 1..self.request_count() {
+            let checked = quote.check_request(&self.request_inputs(place)?);
             checked.map_err(from_quote)?;
         }
         Ok(())
     }
 
-    fn count(&self) -> usize {
+    fn request_count(&self) -> usize {
         self.stream.as_ref().map_or(1, Vec::len)
     }
 
     /// Returns the inputs of a request.
-    fn inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
+    fn request_inputs(&self, place: usize) -> Result<BTreeMap<String, Tensor>, Failure> {
         let mut inputs = match &self.stream {
             None => self.common.clone(),
             Some(requests) => requests[place].read(&self.common, &self.legend)?,
@@ -174,11 +181,11 @@ impl Files {
     }
 
     /// Returns the ids of the inputs of all requests.
-    pub fn given(&self) -> &BTreeSet<ContentId> {
+    pub fn input_ids(&self) -> &BTreeSet<ContentId> {
         &self.given
     }
 
-    /// Describes the number of requests if there may be several.
+    /// Describes the number of requests if there can be several.
     pub fn how_many(&self) -> String {
         let requests = self.stream.as_ref();
         requests.map_or_else(String::new, |all| format!(", {} requests", all.len()))
@@ -186,19 +193,23 @@ impl Files {
 
     /// Returns the answers that a journal names and whose files hold them, by the indices of their
     /// requests.
-    pub fn kept(&self, args: &SubmitArgs, journal: &Journal) -> BTreeMap<usize, AnswerFiles> {
-        let answered = journal.past().answered;
+    pub fn find_stored_answers(
+        &self,
+        args: &SubmitArgs,
+        journal: &Journal,
+    ) -> BTreeMap<usize, AnswerFiles> {
+        let answered = journal.fold_past().answered;
         let kept = |(place, asked): (usize, &ContentId)| {
             let outputs = answered.get(asked)?.outputs.iter().cloned().collect();
             let folder = args.out.join(self.name(place));
-            let (files, outputs) = files::holds(&folder, &outputs, args.format)?;
+            let (files, outputs) = files::find_matching_outputs(&folder, &outputs, args.format)?;
             Some((place, AnswerFiles { files, outputs }))
         };
         self.asked.iter().enumerate().filter_map(kept).collect()
     }
 }
 
-fn shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
+fn input_shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
     let facts = |tensor: &Tensor| format!("{} {}", tensor.dtype(), tensor.shape());
     inputs
         .iter()
@@ -214,7 +225,7 @@ impl<'a> Asking<'a> {
         files: &'a Files,
         kept: BTreeMap<usize, AnswerFiles>,
     ) -> Asking<'a> {
-        let left = (0..files.count()).filter(|place| !kept.contains_key(place));
+        let left = (0..files.request_count()).filter(|place| !kept.contains_key(place));
         Asking {
             args,
             output,
@@ -225,22 +236,22 @@ impl<'a> Asking<'a> {
     }
 
     /// Returns the job of one request, with the number of remaining requests.
-    pub fn job(&self) -> Result<Job, Failure> {
-        let mut job = wanted(self.args, self.files.first.clone())?;
+    pub fn remaining_job(&self) -> Result<Job, Failure> {
+        let mut job = build_job(self.args, self.files.first.clone())?;
         job.limits.requests = self.asked_now();
         Ok(job)
     }
 
     /// Returns the number of all requests.
-    pub fn all(&self) -> u32 {
-        u32::try_from(self.files.count()).unwrap_or(u32::MAX)
+    pub fn total_requests(&self) -> u32 {
+        u32::try_from(self.files.request_count()).unwrap_or(u32::MAX)
     }
 
     fn asked_now(&self) -> u32 {
         u32::try_from(self.left.len()).unwrap_or(u32::MAX)
     }
 
-    /// Describes the number of answered requests if there may be several.
+    /// Describes the number of answered requests if there can be several.
     pub fn how_many_are_kept(&self) -> String {
         let requests = self.files.stream.as_ref();
         requests.map_or_else(String::new, |all| {
@@ -284,21 +295,21 @@ impl<'a> Asking<'a> {
         let here = {
             let running = async { ended = Some(start(submission).await) };
             let feeding = async {
-                let fed = self.feed(give).await;
+                let fed = self.feed_requests(give).await;
                 if fed.is_err() {
                     cancel.notify_one();
                 }
                 fed
             };
-            let keeping = self.keep(answered, &mut written);
+            let keeping = self.store_answers(answered, &mut written);
             let telling = async {
                 let how = (self.output, Some(&shown.kept));
-                measured = Some(tell(buyer, told, &shown.names, how).await);
+                measured = Some(report_progress(buyer, told, &shown.names, how.0, how.1).await);
             };
             let mut all = pin!(async { tokio::join!(running, feeding, keeping, telling) });
             let mut stops = stop::Requests::new();
             let mut is_stopping = false;
-            let mut elsewhere = pin!(shown.kept.cancelled());
+            let mut elsewhere = pin!(shown.kept.wait_for_cancel());
             loop {
                 tokio::select! {
                     ((), fed, kept, ()) = &mut all => break fed.and(kept),
@@ -325,9 +336,13 @@ impl<'a> Asking<'a> {
     }
 
     /// Reads the requests one after another, as the job takes them.
-    async fn feed(&self, give: mpsc::Sender<RequestInputs>) -> Outcome {
+    async fn feed_requests(&self, give: mpsc::Sender<RequestInputs>) -> Outcome {
         for place in &self.left {
-            if give.send(self.files.inputs(*place)?.into()).await.is_err() {
+            if give
+                .send(self.files.request_inputs(*place)?.into())
+                .await
+                .is_err()
+            {
                 break;
             }
         }
@@ -335,7 +350,7 @@ impl<'a> Asking<'a> {
     }
 
     /// Writes each answer into the folder of its request; ends the job if a write fails.
-    async fn keep(
+    async fn store_answers(
         &self,
         mut answers: mpsc::Receiver<Answer>,
         written: &mut Vec<AnswerFiles>,
@@ -345,13 +360,13 @@ impl<'a> Asking<'a> {
             let name = self.files.name(place);
             let folder = self.args.out.join(name);
             let mut files = files::write_outputs(&folder, &answer.outputs, self.args.format)?;
-            let meanings = self.files.legend.meanings(&answer.outputs);
+            let meanings = self.files.legend.output_values(&answer.outputs);
             files.extend(files::write_meanings(&folder, &meanings)?);
-            let mut outputs = answer.keep();
+            let mut outputs = answer.confirm_stored();
             if self.files.stream.is_some() {
                 if self.output == Output::Text {
-                    let (number, all) = (place + 1, self.files.count());
-                    show::tell(&format!("  answer {number} of {all}: {name}"));
+                    let (number, all) = (place + 1, self.files.request_count());
+                    show::print_notice(&format!("  answer {number} of {all}: {name}"));
                 }
                 // The files hold the outputs.
                 outputs.clear();
@@ -362,15 +377,18 @@ impl<'a> Asking<'a> {
     }
 
     /// Writes receipts and shows the results.
-    pub async fn deliver(
+    pub async fn deliver_results(
         self,
         buyer: &Buyer,
-        (name, came): (&str, Came),
+        name: &str,
+        came: Came,
         shown: PlanView,
         before: Balances,
     ) -> Outcome {
-        let facts = self.facts(name, came.written.len());
-        let ended = came.ended.ok_or_else(|| left(name).with(facts.clone()))?;
+        let facts = self.failure_facts(name, came.written.len());
+        let ended = came
+            .ended
+            .ok_or_else(|| leases_left_failure(name).with(facts.clone()))?;
         let (done, failed) = match ended {
             Ok(finished) => (finished, None),
             Err(ended) => {
@@ -378,7 +396,7 @@ impl<'a> Asking<'a> {
                 let failure = from_ended(&ended, Some(name)).with(facts.clone());
                 let mut failure = with_held(failure, buyer).await;
                 if self.output == Output::Text {
-                    failure.cause = show::named(&failure.cause, &shown.names);
+                    failure.cause = show::replace_accounts(&failure.cause, &shown.names);
                 }
                 (ended.done, Some((failure, was_stopped)))
             }
@@ -395,32 +413,32 @@ impl<'a> Asking<'a> {
         if let Some(path) = &self.args.trace {
             files::write(path, done.timeline.to_trace_json().as_bytes())?;
         }
-        let after = before.after(buyer.broker(), &done).await?;
+        let after = before.read_after_job(buyer.broker(), &done).await?;
         let about = About {
             receipts: &receipts,
             balances: (before, after),
             measured: came.measured.map(|times| {
                 let paid = done.receipts.iter().map(|receipt| receipt.body.amount.0);
-                times.by_devices(&done.timeline).paid(paid.sum())
+                times.by_devices(&done.timeline).with_price(paid.sum())
             }),
             shown,
         };
-        self.show(done, came.written, about);
+        self.show_results(done, came.written, about);
         Ok(())
     }
 
     /// Returns the facts that a failure adds to its cause.
-    fn facts(&self, name: &str, written: usize) -> Vec<(&'static str, Value)> {
+    fn failure_facts(&self, name: &str, written: usize) -> Vec<(&'static str, Value)> {
         let mut facts = vec![("job", name.into())];
         if self.files.stream.is_some() {
             let answered = self.kept.len() + written;
             facts.push(("answered", answered.into()));
-            facts.push(("requests", self.files.count().into()));
+            facts.push(("requests", self.files.request_count().into()));
         }
         facts
     }
 
-    fn show(self, mut done: JobResult, written: Vec<AnswerFiles>, about: About<'_>) {
+    fn show_results(self, mut done: JobResult, written: Vec<AnswerFiles>, about: About<'_>) {
         let (before, after) = about.balances;
         let receipts = about.receipts;
         let asked = written.len();
@@ -451,17 +469,17 @@ impl<'a> Asking<'a> {
                         show::times::to_json(about.shown.planned, about.measured),
                     ),
                 ];
-                show::json(&show::with(job, rest));
+                show::print_json(&show::with(job, rest));
             }
             Output::Text => {
                 if self.files.stream.is_some() {
                     let (all, out) = (all.len(), self.args.out.display());
-                    show::say(&format!("answers\n  {all} in the folders of {out}"));
+                    show::print_line(&format!("answers\n  {all} in the folders of {out}"));
                 }
                 let names = &about.shown.names;
-                show::job::print(&done, files, receipts, (&before, &after), names);
-                let times = show::times::text(about.shown.planned, about.measured);
-                times.iter().for_each(|line| show::say(line));
+                show::job::print_job(&done, files, receipts, &before, &after, names);
+                let times = show::times::format_times(about.shown.planned, about.measured);
+                times.iter().for_each(|line| show::print_line(line));
             }
         }
     }

@@ -19,97 +19,103 @@ use souk_node::buyer::job_files::JobFiles;
 
 /// Plans a job. If no ask is at or below the bid price, plans over dearer asks at the bid price and
 /// returns the bid.
-pub async fn quoted(
+pub async fn quote_with_bid(
     buyer: &Buyer,
     job: &mut Job,
     args: &SubmitArgs,
 ) -> Result<(Quote, Option<OwnPrice>), Failure> {
     let Some(bid) = args.bid.map(Price) else {
-        return Ok((buyer.quote(job).await.map_err(from_quote)?, None));
+        return Ok((buyer.quote_job(job).await.map_err(from_quote)?, None));
     };
     let wait = std::mem::take(&mut job.limits.wait);
     let dearer = job.limits.price_max.replace(bid);
     (job.limits.providers_min, job.limits.providers_max) = (1, 1);
-    match buyer.quote(job).await {
+    match buyer.quote_job(job).await {
         Ok(quote) => return Ok((quote, None)),
         Err(QuoteError::NoneEligible { .. }) => {}
         Err(other) => return Err(from_quote(other)),
     }
     let mut any = job.clone();
     (any.limits.price_max, any.limits.wait) = (dearer, wait);
-    let quote = buyer.quote(&any).await.map_err(from_quote)?.at(bid);
+    let quote = buyer
+        .quote_job(&any)
+        .await
+        .map_err(from_quote)?
+        .with_price(bid);
     let own = OwnPrice {
         price: bid,
-        until: Millis(unix_ms().saturating_add(millis(wait))),
-        displace: Millis(args.displace.map_or(0, millis)),
+        until: Millis(unix_ms().saturating_add(to_millis(wait))),
+        displace: Millis(args.displace.map_or(0, to_millis)),
     };
     Ok((quote, Some(own)))
 }
 
 /// Places a bid and returns the lease that it buys. If the user stops it or its time runs out,
 /// takes the bid out of the book.
-pub async fn bought(
+pub async fn buy_with_bid(
     buyer: &Buyer,
-    (job, id, kept): (&Job, JobId, &JobFiles),
+    job: &Job,
+    id: JobId,
+    kept: &JobFiles,
     quote: &Quote,
     own: OwnPrice,
 ) -> Result<Lease, Failure> {
-    let rested = buyer.rest(quote, &job.limits, (id, own)).await;
+    let rested = buyer.place_bid(quote, &job.limits, (id, own)).await;
     let (order, held) = rested.map_err(from_resting)?;
     let until = show::time_of_day(own.until.0);
-    show::tell(&format!(
+    show::print_notice(&format!(
         "  bid {order} of {} a second rests until {until} UTC and holds {}; take it back:\n    {}",
-        show::credits(own.price.0),
-        show::credits(held.0),
-        paste::command(&format!("order cancel {order}")),
+        show::format_credits(own.price.0),
+        show::format_credits(held.0),
+        paste::market_command(&format!("order cancel {order}")),
     ));
     let left = Duration::from_millis(own.until.0.saturating_sub(unix_ms()));
     let lease = tokio::select! {
-        filled = buyer.filled(id) => filled.map_err(unreachable_market)?,
+        filled = buyer.wait_until_filled(id) => filled.map_err(unreachable_market)?,
         () = tokio::time::sleep(left) => {
-            return Err(withdrawn(buyer, (order, id), Kind::NoPlan).await);
+            return Err(withdraw_bid(buyer, order, id, Kind::NoPlan).await);
         }
-        () = stopped(kept) => {
-            return Err(withdrawn(buyer, (order, id), Kind::Interrupted).await);
+        () = wait_for_stop(kept) => {
+            return Err(withdraw_bid(buyer, order, id, Kind::Interrupted).await);
         }
     };
-    let price = show::credits(lease.price.0);
-    show::tell(&format!("  it bought lease {} at {price}", lease.id));
+    let price = show::format_credits(lease.price.0);
+    show::print_notice(&format!("  it bought lease {} at {price}", lease.id));
     let LeaseState::Waiting { behind, until } = lease.state else {
         return Ok(lease);
     };
-    show::tell(&format!(
+    show::print_notice(&format!(
         "  which begins when lease {behind} has had its notice, at {} UTC at the latest",
         show::time_of_day(until.0)
     ));
     tokio::select! {
-        begun = buyer.begun(id) => match begun.map_err(unreachable_market)? {
+        begun = buyer.wait_until_begun(id) => match begun.map_err(unreachable_market)? {
             lease if lease.is_running() => Ok(lease),
             over => {
                 let cause = format!("lease {} ended before it began", over.id);
                 Err(Failure::new(Kind::Job, cause, "submit it again"))
             }
         },
-        () = stopped(kept) => Err(withdrawn(buyer, (order, id), Kind::Interrupted).await),
+        () = wait_for_stop(kept) => Err(withdraw_bid(buyer, order, id, Kind::Interrupted).await),
     }
 }
 
 /// Waits until the user or another process stops the job.
-async fn stopped(kept: &JobFiles) {
+async fn wait_for_stop(kept: &JobFiles) {
     tokio::select! {
-        () = stop::asked() => {}
-        () = kept.cancelled() => {}
+        () = stop::wait_for_stop() => {}
+        () = kept.wait_for_cancel() => {}
     }
 }
 
 /// Withdraws the bid, or ends the lease that it bought; returns why the job does not run.
-async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> Failure {
+async fn withdraw_bid(buyer: &Buyer, order: OrderId, id: JobId, why: Kind) -> Failure {
     let withdrawn = match buyer.withdraw_bid(order, id).await {
         Ok(withdrawn) => withdrawn,
         Err(error) => return from_trade(error),
     };
     let returned = match withdrawn {
-        Some(returned) => format!("{} returned", show::credits(returned.0)),
+        Some(returned) => format!("{} returned", show::format_credits(returned.0)),
         None => "it had left the book, and nothing is held for it".to_owned(),
     };
     let (cause, reason) = match why {
@@ -119,7 +125,7 @@ async fn withdrawn(buyer: &Buyer, (order, id): (OrderId, JobId), why: Kind) -> F
     let cause = format!("{cause}: bid {order} is taken back, {returned}");
     let hint = format!(
         "bid more, or wait longer; on offer: {}",
-        paste::command("book")
+        paste::market_command("book")
     );
     let failure = Failure::new(why, cause, hint).with([("reason", reason.into())]);
     with_held(failure, buyer).await
@@ -135,6 +141,6 @@ fn from_resting(error: RestingError) -> Failure {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn to_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

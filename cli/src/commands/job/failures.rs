@@ -13,10 +13,13 @@ use crate::folder::unreachable_market;
 use crate::{paste, show};
 
 /// Converts a failure to read a journal.
-pub fn unreadable(error: JournalError) -> Failure {
+pub fn journal_failure(error: JournalError) -> Failure {
     let hint = match error {
         JournalError::Unknown { .. } => {
-            format!("the jobs of this folder: {}", paste::command("job list"))
+            format!(
+                "the jobs of this folder: {}",
+                paste::market_command("job list")
+            )
         }
         _ => "restore the folder from a copy, or submit the job again".to_owned(),
     };
@@ -55,38 +58,41 @@ pub fn from_quote(error: QuoteError) -> Failure {
         QuoteError::Operators { .. } => {
             let hint = format!(
                 "export the model without them, or wait for who runs them; on offer: {}",
-                paste::command("book")
+                paste::market_command("book")
             );
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
             let hint = format!(
                 "loosen what rules them out; on offer: {}",
-                paste::command("book")
+                paste::market_command("book")
             );
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::Budget { cheapest, .. } => {
             let enough = [
-                ("--budget", amount(cheapest)),
+                ("--budget", format_amount(cheapest)),
                 ("--prefer", "cheapest".to_owned()),
             ];
-            Failure::new(Kind::Budget, error, again(&enough))
+            Failure::new(Kind::Budget, error, command_with(&enough))
         }
         QuoteError::Escrow { needed, .. } => {
             let hint = format!(
                 "only what is used is paid, but a lease holds what it could use: {}",
-                again(&[("--budget", amount(needed))])
+                command_with(&[("--budget", format_amount(needed))])
             );
             Failure::new(Kind::Budget, error, hint)
         }
         QuoteError::Behind { .. } => {
-            let hint = format!("let it wait: {}", again(&[("--wait", "60".to_owned())]));
+            let hint = format!(
+                "let it wait: {}",
+                command_with(&[("--wait", "60".to_owned())])
+            );
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::TooFewProviders { free, .. } => {
             let fewer = [("--min-providers", free.to_string())];
-            let hint = format!("take those that there are: {}", again(&fewer));
+            let hint = format!("take those that there are: {}", command_with(&fewer));
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::TooFewSeconds { free, .. } => {
@@ -94,7 +100,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
                 0 => ("--verify", "1".to_owned()),
                 pairs => ("--min-providers", pairs.to_string()),
             };
-            let hint = format!("ask for less: {}", again(&[fewer]));
+            let hint = format!("ask for less: {}", command_with(&[fewer]));
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::Plan(ref plan) => {
@@ -106,7 +112,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
                 ("--min-providers", "1".to_owned()),
                 ("--max-providers", "1".to_owned()),
             ];
-            let hint = format!("cut nothing: {}", again(&whole));
+            let hint = format!("cut nothing: {}", command_with(&whole));
             Failure::new(Kind::NoPlan, error, hint)
         }
     }
@@ -117,18 +123,24 @@ fn of_plan(error: &PlanError) -> (Kind, String) {
     match error {
         PlanError::NotDivisible { possible, .. } => {
             let fewer = [("--min-providers", possible.to_string())];
-            let hint = format!("cut it into as many parts as it has: {}", again(&fewer));
+            let hint = format!(
+                "cut it into as many parts as it has: {}",
+                command_with(&fewer)
+            );
             (Kind::NoPlan, hint)
         }
         PlanError::Deadline {
             fastest_seconds, ..
         } => {
-            let deadline = amount(fastest_seconds * DEADLINE_SLACK);
+            let deadline = format_amount(fastest_seconds * DEADLINE_SLACK);
             let enough = [("--deadline", deadline), ("--prefer", "fastest".to_owned())];
-            (Kind::Deadline, again(&enough))
+            (Kind::Deadline, command_with(&enough))
         }
         _ => {
-            let hint = format!("loosen the limits; on offer: {}", paste::command("book"));
+            let hint = format!(
+                "loosen the limits; on offer: {}",
+                paste::market_command("book")
+            );
             (Kind::NoPlan, hint)
         }
     }
@@ -138,26 +150,26 @@ fn of_plan(error: &PlanError) -> (Kind, String) {
 const DEADLINE_SLACK: f64 = 2.0;
 
 /// Formats an amount for an option.
-fn amount(least: f64) -> String {
+fn format_amount(least: f64) -> String {
     // Rounded up, so that the amount suffices.
     format!("{:.6}", (least * 1e6).ceil() / 1e6)
 }
 
 /// Returns the current command with other options.
-fn again(options: &[(&str, String)]) -> String {
+fn command_with(options: &[(&str, String)]) -> String {
     let options: Vec<(&str, &str)> = options
         .iter()
         .map(|(name, it)| (*name, it.as_str()))
         .collect();
-    paste::again(&options)
+    paste::command_with(&options)
 }
 
 /// Returns the command that resumes a job, if it has a name.
-fn resume(name: Option<&str>) -> String {
+fn resume_hint(name: Option<&str>) -> String {
     match name {
         Some(name) => format!(
             "go on with it: {}",
-            paste::command(&format!("job resume {name}"))
+            paste::market_command(&format!("job resume {name}"))
         ),
         None => "run it again".to_owned(),
     }
@@ -165,9 +177,9 @@ fn resume(name: Option<&str>) -> String {
 
 /// Adds to a failure the credits that the job's leases hold, and when and how they return.
 pub async fn with_held(mut failure: Failure, buyer: &Buyer) -> Failure {
-    // If the market is unreachable, this adds nothing.
-    let leases = buyer.leases().await.unwrap_or_default();
-    failure.notes.extend(show::held::text(&leases));
+    // While the market is unreachable, this can add nothing.
+    let leases = buyer.fetch_leases().await.unwrap_or_default();
+    failure.notes.extend(show::held::describe_leases(&leases));
     failure.with([("held", show::held::to_json(&leases))])
 }
 
@@ -176,16 +188,21 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     let failure = match &ended.how {
         End::Failed(reason) => from_reason(reason, name),
         End::Done | End::Cancelled => {
-            let leases = show::count(ended.leases_ended, "lease");
+            let leases = show::format_count(ended.leases_ended, "lease");
             let cause = format!("interrupted: {leases} ended at once");
             let facts = [
                 ("reason", "interrupted".into()),
                 ("leases_ended", ended.leases_ended.into()),
             ];
-            Failure::new(Kind::Interrupted, cause, resume(name)).with(facts)
+            Failure::new(Kind::Interrupted, cause, resume_hint(name)).with(facts)
         }
     };
-    let facts = ended.spending.as_ref().map(cost).into_iter().flatten();
+    let facts = ended
+        .spending
+        .as_ref()
+        .map(spending_facts)
+        .into_iter()
+        .flatten();
     let failure = failure.with(facts);
     let before: Vec<String> = ended.before.iter().map(Reason::to_string).collect();
     if before.is_empty() {
@@ -210,17 +227,17 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
 }
 
 /// Returns the failure of a job whose leases the user left running.
-pub fn left(name: &str) -> Failure {
+pub fn leases_left_failure(name: &str) -> Failure {
     let cause = "interrupted; its leases run out by themselves: asked again before they were ended";
     let reason = [("reason", "interrupted".into())];
     let hint = format!(
         "end them: {}",
-        paste::command(&format!("job cancel {name}"))
+        paste::market_command(&format!("job cancel {name}"))
     );
     Failure::new(Kind::Interrupted, cause, hint).with(reason)
 }
 
-fn cost(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
+fn spending_facts(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
     [
         ("spent_micro_credits", spending.spent.0.into()),
         ("held_micro_credits", spending.held.0.into()),
@@ -236,7 +253,10 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
         })
         | Reason::Unreachable(_) => (
             Kind::Network,
-            format!("is the market up? {}", paste::command("validator list")),
+            format!(
+                "is the market up? {}",
+                paste::market_command("validator list")
+            ),
         ),
         Reason::NoPlan(NoPlan {
             kind: NoPlanKind::Budget,
@@ -245,20 +265,23 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
         | Reason::Escrow { .. } => (Kind::Budget, text("raise --budget, or --prefer cheapest")),
         Reason::Late(_) => (
             Kind::Deadline,
-            format!("what was computed is kept; {}", resume(name)),
+            format!("what was computed is kept; {}", resume_hint(name)),
         ),
         Reason::Unsold(Refusal::FundsShort { available, needed }) => {
-            let least = show::credits(available.0);
+            let least = show::format_credits(available.0);
             let hint = format!(
                 "a lease holds what it could use, {} credits here, and the account has {least}; a \
                  budget buys a shorter one: {}",
-                show::credits(needed.0),
-                again(&[("--budget", least.clone())])
+                show::format_credits(needed.0),
+                command_with(&[("--budget", least.clone())])
             );
             (Kind::Budget, hint)
         }
         Reason::NoPlan(_) | Reason::Unsold(_) => {
-            let hint = format!("loosen a limit; on offer: {}", paste::command("book"));
+            let hint = format!(
+                "loosen a limit; on offer: {}",
+                paste::market_command("book")
+            );
             (Kind::NoPlan, hint)
         }
         Reason::Receipt { .. } | Reason::Outvoted { .. } | Reason::Disagreement { .. } => (
@@ -282,7 +305,7 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
             Kind::Job,
             format!(
                 "its leases are ended and what they hold comes back; {}",
-                resume(name)
+                resume_hint(name)
             ),
         ),
     };

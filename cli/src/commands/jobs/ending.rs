@@ -10,7 +10,7 @@ use souk_node::buyer::journal::{JobState, Record};
 use souk_node::client::trader::Trader;
 use souk_node::market::Lease;
 
-use super::{JOBS_FOLDER, known};
+use super::{JOBS_FOLDER, find_job};
 use crate::args::Output;
 use crate::commands::account::{from_trade, own_trader};
 use crate::commands::job;
@@ -22,13 +22,13 @@ use crate::{paste, show};
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Ends a job and reports its cost, the credits that it still holds, and when they return.
-pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -> Outcome {
+pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duration) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
-    let (record, files) = known(folder, name)?;
+    let (record, files) = find_job(folder, name)?;
     let name = record.name;
     if record.state == JobState::Done {
         let cause = format!("job {name} is done: there is nothing to end");
-        let result = paste::command(&format!("job result {name}"));
+        let result = paste::market_command(&format!("job result {name}"));
         return Err(Failure::new(
             Kind::State,
             cause,
@@ -38,7 +38,7 @@ pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -
     let mut by = "this process";
     if Journal::is_busy(&jobs, &name) {
         by = "the process that ran it";
-        files.cancel().map_err(job::unreadable)?;
+        files.request_cancel().map_err(job::journal_failure)?;
         let until = Instant::now() + wait;
         while Journal::is_busy(&jobs, &name) {
             if Instant::now() > until {
@@ -49,24 +49,25 @@ pub async fn cancel(folder: &Path, output: Output, name: &str, wait: Duration) -
             tokio::time::sleep(LOOK_PERIOD).await;
         }
     }
-    let (record, _) = known(folder, &name)?;
+    let (record, _) = find_job(folder, &name)?;
     let trader = own_trader(folder).await?;
     let ended = end_leases(&trader, &record.ids).await.map_err(from_trade)?;
     if record.state == JobState::Running {
-        let journal = Journal::open(&jobs, &name).map_err(job::unreadable)?;
-        journal.cancel().map_err(job::unreadable)?;
+        let journal = Journal::open_by_name(&jobs, &name).map_err(job::journal_failure)?;
+        journal.record_cancel().map_err(job::journal_failure)?;
     }
-    let (record, _) = known(folder, &name)?;
+    let (record, _) = find_job(folder, &name)?;
     show_ended(
         output,
         &record,
-        &leases(&trader, &record).await?,
-        (by, ended),
+        &job_leases(&trader, &record).await?,
+        by,
+        ended,
     );
     Ok(())
 }
 
-async fn leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Failure> {
+async fn job_leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Failure> {
     let leases = trader
         .broker()
         .job_leases(trader.account(), &record.ids)
@@ -74,24 +75,24 @@ async fn leases(trader: &Trader, record: &Record) -> Result<Vec<Lease>, Failure>
     leases.map_err(unreachable_market)
 }
 
-fn show_ended(output: Output, record: &Record, leases: &[Lease], (by, ended): (&str, u32)) {
+fn show_ended(output: Output, record: &Record, leases: &[Lease], by: &str, ended: u32) {
     let sum = |part: fn(&Lease) -> u64| leases.iter().map(part).sum::<u64>();
     let (spent, held) = (sum(|lease| lease.cost.0), sum(|lease| lease.escrow.0));
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "job": record.name, "state": record.state, "leases_ended": ended,
             "spent_micro_credits": spent, "held_micro_credits": held,
             "held": show::held::to_json(leases),
         })),
         Output::Text => {
-            let state = show::jobs::state(&record.state);
-            show::say(&format!("job {}: {state}, ended by {by}", record.name));
-            let (spent, held) = (show::credits(spent), show::credits(held));
-            show::say(&format!("  {spent} credits spent, {held} held"));
-            let lines = show::held::text(leases);
+            let state = show::jobs::describe_state(&record.state);
+            show::print_line(&format!("job {}: {state}, ended by {by}", record.name));
+            let (spent, held) = (show::format_credits(spent), show::format_credits(held));
+            show::print_line(&format!("  {spent} credits spent, {held} held"));
+            let lines = show::held::describe_leases(leases);
             lines
                 .iter()
-                .for_each(|line| show::say(&format!("  {line}")));
+                .for_each(|line| show::print_line(&format!("  {line}")));
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 use souk_node::buyer::Journal;
 use souk_node::buyer::journal::{JobState, Record};
 
-use super::{JOBS_FOLDER, known, names};
+use super::{JOBS_FOLDER, find_job, provider_names};
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{paste, show};
@@ -18,61 +18,64 @@ use souk_node::buyer::told_event::ToldEvent;
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
 /// Shows past events, and further ones until the job ends; JSON output has a line for each.
-pub async fn watch(folder: &Path, output: Output, name: &str) -> Outcome {
+pub async fn watch_job(folder: &Path, output: Output, name: &str) -> Outcome {
     let jobs = folder.join(JOBS_FOLDER);
-    let name = known(folder, name)?.0.name;
+    let name = find_job(folder, name)?.0.name;
     let mut told = 0;
     loop {
-        // The order matters: it catches the last events even if the process ends in between.
+        // This must come before the events are read, to catch the last ones if the process ends in
+        // between.
         let is_busy = Journal::is_busy(&jobs, &name);
-        let (record, files) = known(folder, &name)?;
-        let (events, names) = (files.events(), names(&record, &files));
+        let (record, files) = find_job(folder, &name)?;
+        let (events, names) = (files.read_events(), provider_names(&record, &files));
         for (number, happened) in events.iter().enumerate().skip(told) {
-            tell((number, happened), output, &names);
+            print_event(number, happened, output, &names);
         }
         told = told.max(events.len());
         if !is_busy {
-            return ended(&record, output);
+            return report_end(&record, output);
         }
         tokio::time::sleep(LOOK_PERIOD).await;
     }
 }
 
 /// Shows past events.
-pub fn logs(folder: &Path, output: Output, name: &str) -> Outcome {
-    let (record, files) = known(folder, name)?;
-    let (events, names) = (files.events(), names(&record, &files));
+pub fn show_events(folder: &Path, output: Output, name: &str) -> Outcome {
+    let (record, files) = find_job(folder, name)?;
+    let (events, names) = (files.read_events(), provider_names(&record, &files));
     match output {
-        Output::Json => show::json(&ToldEvent::all(&events)),
-        Output::Text if events.is_empty() => show::tell("nothing is kept of what happened to it"),
+        Output::Json => show::print_json(&ToldEvent::from_events(&events)),
+        Output::Text if events.is_empty() => {
+            show::print_notice("nothing is kept of what happened to it")
+        }
         Output::Text => events
             .iter()
             .enumerate()
-            .for_each(|happened| tell(happened, output, &names)),
+            .for_each(|happened| print_event(happened.0, happened.1, output, &names)),
     }
     Ok(())
 }
 
-fn tell((number, happened): (usize, &TimedEvent), output: Output, names: &show::Names) {
+fn print_event(number: usize, happened: &TimedEvent, output: Output, names: &show::Names) {
     match output {
-        Output::Json => show::json(&ToldEvent::new(number, happened)),
+        Output::Json => show::print_json(&ToldEvent::new(number, happened)),
         Output::Text => {
-            if let Some(text) = show::progress::text(&happened.event, names) {
-                show::say(&format!("{} {text}", show::time_of_day(happened.at_ms)));
+            if let Some(text) = show::progress::describe_event(&happened.event, names) {
+                show::print_line(&format!("{} {text}", show::time_of_day(happened.at_ms)));
             }
         }
     }
 }
 
 /// Reports the end of a job that no process runs.
-fn ended(record: &Record, output: Output) -> Outcome {
+fn report_end(record: &Record, output: Output) -> Outcome {
     let name = &record.name;
-    let resume = paste::command(&format!("job resume {name}"));
+    let resume = paste::market_command(&format!("job resume {name}"));
     match &record.state {
         JobState::Done => {
             let facts = json!({ "job": name, "is": "done", "answered": record.answered });
-            let result = paste::command(&format!("job result {name}"));
-            show::line(
+            let result = paste::market_command(&format!("job result {name}"));
+            show::print_result(
                 output,
                 &facts,
                 &format!("it is done; its outputs: {result}"),
@@ -91,7 +94,7 @@ fn ended(record: &Record, output: Output) -> Outcome {
         }
         JobState::Running => {
             let cause = format!("the process that ran job {name} is gone");
-            let cancel = paste::command(&format!("job cancel {name}"));
+            let cancel = paste::market_command(&format!("job cancel {name}"));
             let hint = format!("go on with it: {resume}; or end its leases: {cancel}");
             Err(Failure::new(Kind::Job, cause, hint))
         }

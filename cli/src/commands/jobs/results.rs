@@ -8,31 +8,31 @@ use souk_node::buyer::journal::{JobState, Record};
 use souk_node::buyer::{Journal, explanation};
 use souk_node::memory::ContentId;
 
-use super::{JOBS_FOLDER, command, known, names};
+use super::{JOBS_FOLDER, decode_command, find_job, provider_names};
 use crate::args::{Format, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, paste, show};
 
 /// Explains why the parts ran where they did, which offers were refused, and what went wrong.
-pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
-    let (record, files) = known(folder, name)?;
-    let names = names(&record, &files);
+pub fn explain_job(folder: &Path, output: Output, name: &str) -> Outcome {
+    let (record, files) = find_job(folder, name)?;
+    let names = provider_names(&record, &files);
     match output {
-        Output::Json => show::json(&explanation::to_json(&record, &files)),
+        Output::Json => show::print_json(&explanation::to_json(&record, &files)),
         Output::Text => {
-            let state = show::jobs::state(&record.state);
-            show::say(&format!("job {}: {state}", record.name));
-            match files.plan() {
-                Some(plan) => plan.text.iter().for_each(|line| show::say(line)),
-                None => show::say("  its plan is not kept: an older souk submitted it"),
+            let state = show::jobs::describe_state(&record.state);
+            show::print_line(&format!("job {}: {state}", record.name));
+            match files.read_plan() {
+                Some(plan) => plan.text.iter().for_each(|line| show::print_line(line)),
+                None => show::print_line("  its plan is not kept: an older souk submitted it"),
             }
             let wrong = explanation::went_wrong(&files);
             let told = wrong.iter();
-            let told = told.filter_map(|(_, it)| show::progress::text(&it.event, &names));
-            told.for_each(|text| show::say(&format!("  {text}")));
+            let told = told.filter_map(|(_, it)| show::progress::describe_event(&it.event, &names));
+            told.for_each(|text| show::print_line(&format!("  {text}")));
             if let JobState::Failed { cause, .. } = &record.state {
-                let cause = show::named(cause, &names);
-                show::say(&format!("  it ended because {cause}"));
+                let cause = show::replace_accounts(cause, &names);
+                show::print_line(&format!("  it ended because {cause}"));
             }
         }
     }
@@ -40,22 +40,22 @@ pub fn explain(folder: &Path, output: Output, name: &str) -> Outcome {
 }
 
 /// Shows the paths of the outputs, or writes the outputs again.
-pub fn result(
+pub fn show_result(
     folder: &Path,
     output: Output,
     name: &str,
     again: Option<(&Path, Format)>,
 ) -> Outcome {
-    let (record, _) = known(folder, name)?;
-    let args = command(&record)?;
+    let (record, _) = find_job(folder, name)?;
+    let args = decode_command(&record)?;
     let jobs = folder.join(JOBS_FOLDER);
-    let answers =
-        Journal::answers(&jobs, &record.name).map_err(crate::commands::job::unreadable)?;
+    let answers = Journal::read_answers(&jobs, &record.name)
+        .map_err(crate::commands::job::journal_failure)?;
     if answers.is_empty() {
         let cause = format!("job {} has no answers", record.name);
         let hint = format!(
             "how it stands: {}",
-            paste::command(&format!("job status {name}"))
+            paste::market_command(&format!("job status {name}"))
         );
         return Err(Failure::new(Kind::State, cause, hint));
     }
@@ -64,11 +64,11 @@ pub fn result(
     for answer in &answers {
         let ids: BTreeMap<String, ContentId> = answer.iter().cloned().collect();
         let held = folders.iter().find_map(|sub| {
-            let held = files::holds(&args.out.join(sub), &ids, args.format)?;
+            let held = files::find_matching_outputs(&args.out.join(sub), &ids, args.format)?;
             Some((sub.clone(), held))
         });
         let Some((sub, (paths, outputs))) = held else {
-            return Err(gone(&record, &args.out));
+            return Err(missing_output_failure(&record, &args.out));
         };
         let paths = match again {
             Some((out, format)) => files::write_outputs(&out.join(sub), &outputs, format)?,
@@ -82,15 +82,15 @@ pub fn result(
 
 fn show_found(output: Output, record: &Record, found: &[PathBuf]) {
     match output {
-        Output::Json => show::json(&json!({ "job": record.name, "files": found })),
+        Output::Json => show::print_json(&json!({ "job": record.name, "files": found })),
         Output::Text => found
             .iter()
-            .for_each(|path| show::say(&path.display().to_string())),
+            .for_each(|path| show::print_line(&path.display().to_string())),
     }
 }
 
 /// Returns the failure for a missing output: each exists only in its file.
-fn gone(record: &Record, out: &Path) -> Failure {
+fn missing_output_failure(record: &Record, out: &Path) -> Failure {
     let name = &record.name;
     let cause = format!(
         "an output of job {name} in {} is gone or was changed",
@@ -100,16 +100,16 @@ fn gone(record: &Record, out: &Path) -> Failure {
         JobState::Done => "submit the job again".to_owned(),
         _ => format!(
             "make it again: {}",
-            paste::command(&format!("job resume {name}"))
+            paste::market_command(&format!("job resume {name}"))
         ),
     };
     Failure::new(Kind::Verification, cause, hint)
 }
 
 /// Writes the trace of the devices' work.
-pub fn trace(folder: &Path, output: Output, name: &str, out: Option<&Path>) -> Outcome {
-    let (record, kept) = known(folder, name)?;
-    let timeline = kept.whole_timeline(&names(&record, &kept));
+pub fn write_trace(folder: &Path, output: Output, name: &str, out: Option<&Path>) -> Outcome {
+    let (record, kept) = find_job(folder, name)?;
+    let timeline = kept.whole_timeline(&provider_names(&record, &kept));
     let default = PathBuf::from(format!("{}.trace.json", record.name));
     let path = out.map_or(default, Path::to_owned);
     if timeline.spans().is_empty() {
@@ -120,11 +120,11 @@ pub fn trace(folder: &Path, output: Output, name: &str, out: Option<&Path>) -> O
     files::write(&path, timeline.to_trace_json().as_bytes())?;
     let spans = timeline.spans().len();
     let facts: Value = json!({ "job": record.name, "file": path, "spans": spans });
-    let spans = show::count(show::number(spans), "span");
+    let spans = show::format_count(show::to_u64(spans), "span");
     let text = format!(
         "{spans} in {}; open it at https://ui.perfetto.dev",
         path.display()
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }

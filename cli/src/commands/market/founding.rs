@@ -13,7 +13,7 @@ use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
 use souk_node::validator::node;
 
-use super::{kept, line_of, of_another};
+use super::{line_of, of_another, read_market_file};
 use crate::args::{FoundArgs, Output};
 use crate::commands::key::from_key;
 use crate::failure::{Failure, Kind, Outcome};
@@ -24,8 +24,8 @@ use crate::{rules, show};
 const RULES_FILE: &str = "rules.toml";
 
 /// Writes a market's folder: rules, keys, the first validator, and the genesis.
-pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
-    if let Some(market) = kept(folder)? {
+pub fn create_market(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
+    if let Some(market) = read_market_file(folder)? {
         return Err(of_another(folder, &market.genesis));
     }
     if folder.join(VALIDATOR_FILE).exists() {
@@ -43,12 +43,12 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
         })?,
         None => Rules::default(),
     };
-    let listen = fixed(&listen(new)?)?;
+    let listen = assign_free_port(&listen_address(new)?)?;
     let alone = listen.to_string().starts_with("/ip4/127.");
     let key = |folder: &Path| NodeKey::load_or_create(&folder.join(KEY_FILE)).map_err(from_key);
     let home = folder.join(OPERATOR_FOLDER);
     let (operator, validator) = (key(&home)?, key(folder)?);
-    let account = AccountKey(operator.public());
+    let account = AccountKey(operator.public_key());
     let mut genesis = Genesis::new(name, account);
     genesis.operators.extend(&new.operator);
     genesis.operators_needed = new.needed;
@@ -56,12 +56,12 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
         let hint = "name each other operator once, and need no more than there are";
         Failure::new(Kind::Input, fault, hint)
     })?;
-    genesis.validators = vec![founder(&validator, &listen)?];
+    genesis.validators = vec![first_validator(&validator, &listen)?];
     genesis.rules = rules;
     let market = write(folder, genesis, listen)?;
-    tell(folder, output, &market)?;
+    print_market(folder, output, &market)?;
     if alone && new.listen.is_none() {
-        show::tell(
+        show::print_notice(
             "note: only this machine reaches 127.0.0.1; for others remove the folder and found the \
              market with --listen /ip4/ADDRESS/tcp/4001",
         );
@@ -69,8 +69,8 @@ pub fn found(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
     Ok(())
 }
 
-/// Returns the first validator with its reachable address.
-fn founder(key: &NodeKey, listen: &Multiaddr) -> Result<Founder, Failure> {
+/// Returns the first validator, whose address others must be able to reach.
+fn first_validator(key: &NodeKey, listen: &Multiaddr) -> Result<Founder, Failure> {
     let address = node::reached_at(listen, key).ok_or_else(|| {
         let cause = format!("the others can't reach {listen}");
         let hint = "give --listen an address of this machine, such as /ip4/192.0.2.7/tcp/4001";
@@ -78,7 +78,7 @@ fn founder(key: &NodeKey, listen: &Multiaddr) -> Result<Founder, Failure> {
     })?;
     Ok(Founder {
         raft_id: 1,
-        account: AccountKey(key.public()),
+        account: AccountKey(key.public_key()),
         address,
     })
 }
@@ -91,7 +91,7 @@ fn write(folder: &Path, genesis: Genesis, listen: Multiaddr) -> Result<MarketFil
     };
     config::write(&folder.join(VALIDATOR_FILE), &file).map_err(from_config)?;
     let path = folder.join(RULES_FILE);
-    std::fs::write(&path, rules::text(&genesis.rules)).map_err(|error| {
+    std::fs::write(&path, rules::format_rules(&genesis.rules)).map_err(|error| {
         let cause = format!("cannot write {}: {error}", path.display());
         Failure::new(
             Kind::State,
@@ -99,13 +99,13 @@ fn write(folder: &Path, genesis: Genesis, listen: Multiaddr) -> Result<MarketFil
             "check the folder's permissions and the space left",
         )
     })?;
-    // This file comes last: it marks a complete folder.
+    // This file must come last: it marks a complete folder.
     let market = MarketFile::new(genesis);
     market.write(folder).map_err(from_config)?;
     Ok(market)
 }
 
-fn tell(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
+fn print_market(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
     let (line, id) = (line_of(market)?, market.genesis.market_id().to_string());
     let facts = json!({
         "market": id, "name": market.genesis.chain, "line": line, "dir": folder,
@@ -121,12 +121,12 @@ fn tell(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
          validators",
         market.genesis.chain.as_str(),
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
 /// Returns the address on which the first validator listens: the given one, or this machine's own.
-fn listen(new: &FoundArgs) -> Result<Multiaddr, Failure> {
+fn listen_address(new: &FoundArgs) -> Result<Multiaddr, Failure> {
     let text = match &new.listen {
         Some(text) => text.clone(),
         None => match own_address() {
@@ -158,7 +158,7 @@ fn own_address() -> IpAddr {
 }
 
 /// Replaces port 0 by a free port.
-fn fixed(listen: &Multiaddr) -> Result<Multiaddr, Failure> {
+fn assign_free_port(listen: &Multiaddr) -> Result<Multiaddr, Failure> {
     let text = listen.to_string();
     let parts: Vec<&str> = text.split('/').collect();
     let ["", "ip4" | "ip6", ip, "tcp", "0"] = parts[..] else {

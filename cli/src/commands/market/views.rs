@@ -7,18 +7,18 @@ use souk_node::client::market_data::{self, ClassError};
 use souk_node::market::{Class, Quotes};
 
 use crate::args::{Freshness, Output};
-use crate::commands::book::{asked, no_answer};
+use crate::commands::book::{apply_freshness, no_answer};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::look;
+use crate::folder::connect_broker;
 use crate::show::{self, market};
 
 /// Length of a candle in the market's own data, in milliseconds.
 const MINUTE_MS: u64 = 60_000;
 
 /// Shows the classes.
-pub async fn classes(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let classes = broker.classes().await.map_err(no_answer)?;
+pub async fn show_classes(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let classes = broker.fetch_classes().await.map_err(no_answer)?;
     show_dated(&broker, output, &market::classes_json(&classes), || {
         market::print_classes(&classes);
     });
@@ -26,9 +26,9 @@ pub async fn classes(folder: &Path, freshness: Freshness, output: Output) -> Out
 }
 
 /// Shows the prices of measured work.
-pub async fn price(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let classes = broker.classes().await.map_err(no_answer)?;
+pub async fn show_prices(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let classes = broker.fetch_classes().await.map_err(no_answer)?;
     show_dated(&broker, output, &market::prices_json(&classes), || {
         market::print_prices(&classes);
     });
@@ -36,9 +36,14 @@ pub async fn price(folder: &Path, freshness: Freshness, output: Output) -> Outco
 }
 
 /// Shows the levels of a book.
-pub async fn depth(folder: &Path, class: &str, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let quotes = quotes(&broker, class).await?;
+pub async fn show_depth(
+    folder: &Path,
+    class: &str,
+    freshness: Freshness,
+    output: Output,
+) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let quotes = fetch_quotes(&broker, class).await?;
     show_dated(&broker, output, &market::depth_json(&quotes), || {
         market::print_depth(&quotes);
     });
@@ -46,9 +51,14 @@ pub async fn depth(folder: &Path, class: &str, freshness: Freshness, output: Out
 }
 
 /// Shows the last trades.
-pub async fn trades(folder: &Path, class: &str, freshness: Freshness, output: Output) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let quotes = quotes(&broker, class).await?;
+pub async fn show_trades(
+    folder: &Path,
+    class: &str,
+    freshness: Freshness,
+    output: Output,
+) -> Outcome {
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let quotes = fetch_quotes(&broker, class).await?;
     show_dated(&broker, output, &market::trades_json(&quotes), || {
         market::print_trades(&quotes);
     });
@@ -56,16 +66,16 @@ pub async fn trades(folder: &Path, class: &str, freshness: Freshness, output: Ou
 }
 
 /// Shows the candles.
-pub async fn candles(
+pub async fn show_candles(
     folder: &Path,
     class: &str,
     step: u32,
     freshness: Freshness,
     output: Output,
 ) -> Outcome {
-    let broker = asked(look(folder).await?, freshness);
-    let quotes = quotes(&broker, class).await?;
-    let candles = market_data::merged(&quotes.candles, u64::from(step) * MINUTE_MS);
+    let broker = apply_freshness(connect_broker(folder).await?, freshness);
+    let quotes = fetch_quotes(&broker, class).await?;
+    let candles = market_data::merge_candles(&quotes.candles, u64::from(step) * MINUTE_MS);
     let value = market::candles_json(&quotes.class, &candles);
     show_dated(&broker, output, &value, || {
         market::print_candles(&quotes.class, &candles);
@@ -74,12 +84,16 @@ pub async fn candles(
 }
 
 /// Returns the class with this name, or the only one whose name begins so.
-pub async fn class(broker: &Broker, name: &str) -> Result<Class, Failure> {
-    market_data::class(broker, name).await.map_err(no_class)
+pub async fn find_class(broker: &Broker, name: &str) -> Result<Class, Failure> {
+    market_data::find_class(broker, name)
+        .await
+        .map_err(no_class)
 }
 
-async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, Failure> {
-    market_data::quotes(broker, name).await.map_err(no_class)
+async fn fetch_quotes(broker: &Broker, name: &str) -> Result<Quotes, Failure> {
+    market_data::find_quotes(broker, name)
+        .await
+        .map_err(no_class)
 }
 
 fn no_class(error: ClassError) -> Failure {
@@ -94,13 +108,13 @@ fn no_class(error: ClassError) -> Failure {
 
 /// Prints a value, with its age if it is stale.
 fn show_dated(broker: &Broker, output: Output, value: &serde_json::Value, text: impl FnOnce()) {
-    match (output, broker.oldest()) {
-        (Output::Json, None) => show::json(value),
+    match (output, broker.oldest_age()) {
+        (Output::Json, None) => show::print_json(value),
         (Output::Json, Some(age)) => {
-            show::json(&serde_json::json!({ "stale": age, "value": value }));
+            show::print_json(&serde_json::json!({ "stale": age, "value": value }));
         }
         (Output::Text, age) => {
-            show::age(age);
+            show::print_age(age);
             text();
         }
     }

@@ -58,30 +58,30 @@ impl Shape {
         }
     }
 
-    fn object(&self, object: &str, choices: Value) -> Value {
+    fn to_object(&self, object: &str, choices: Value) -> Value {
         json!({
             "id": self.id, "object": object, "created": self.created, "model": self.model,
             "choices": choices,
         })
     }
 
-    fn whole(&self, choices: Vec<Value>, usage: &Usage) -> Value {
+    fn format_whole(&self, choices: Vec<Value>, usage: &Usage) -> Value {
         let object = match self.kind {
             AnswerKind::Chat => "chat.completion",
             AnswerKind::Text => "text_completion",
         };
-        let mut whole = self.object(object, json!(choices));
-        whole["usage"] = usage.json();
+        let mut whole = self.to_object(object, json!(choices));
+        whole["usage"] = usage.to_json();
         whole
     }
 
     /// Formats a part of a stream.
-    fn part(&self, choices: Value) -> String {
+    fn format_part(&self, choices: Value) -> String {
         let object = match self.kind {
             AnswerKind::Chat => "chat.completion.chunk",
             AnswerKind::Text => "text_completion",
         };
-        self.object(object, choices).to_string()
+        self.to_object(object, choices).to_string()
     }
 }
 
@@ -102,7 +102,7 @@ impl Usage {
         self.made += written.tokens.len();
     }
 
-    fn json(&self) -> Value {
+    fn to_json(&self) -> Value {
         json!({
             "prompt_tokens": self.prompt, "completion_tokens": self.made,
             "total_tokens": self.prompt + self.made,
@@ -112,7 +112,7 @@ impl Usage {
 }
 
 /// Returns the whole answer once all its choices are complete.
-pub async fn whole(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response, Refusal> {
+pub async fn collect_answer(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response, Refusal> {
     let (mut told, mut usage) = (Vec::with_capacity(choices.len()), Usage::default());
     for ChoiceEvents { choice, mut events } in choices {
         let written = loop {
@@ -120,13 +120,13 @@ pub async fn whole(shape: Shape, choices: Vec<ChoiceEvents>) -> Result<Response,
                 Some(Event::Piece(..) | Event::Vectors(_)) => {}
                 Some(Event::Done(written)) => break written,
                 Some(Event::Failed(refusal)) => return Err(refusal),
-                None => return Err(Refusal::stopping()),
+                None => return Err(Refusal::server_stopping()),
             }
         };
         usage.add(&choice, &written);
-        told.push(choice.whole(&written));
+        told.push(choice.format_whole(&written));
     }
-    Ok(Json(shape.whole(told, &usage)).into_response())
+    Ok(Json(shape.format_whole(told, &usage)).into_response())
 }
 
 /// The state of a streamed answer.
@@ -141,37 +141,41 @@ struct AnswerStream {
 
 impl AnswerStream {
     /// Returns the first part of each choice.
-    fn first(&mut self) -> Vec<String> {
+    fn first_parts(&mut self) -> Vec<String> {
         let shape = &self.shape;
-        let first = self.choices.iter_mut().filter_map(Choice::first);
-        first.map(|part| shape.part(json!([part]))).collect()
+        let first = self.choices.iter_mut().filter_map(Choice::first_part);
+        first.map(|part| shape.format_part(json!([part]))).collect()
     }
 
     /// Returns the parts for an event of a choice.
-    fn parts(&mut self, at: usize, event: Event) -> Vec<String> {
+    fn event_parts(&mut self, at: usize, event: Event) -> Vec<String> {
         let choice = &mut self.choices[at];
         let mut parts: Vec<String> = match event {
             Event::Piece(piece, tokens) => {
-                let parts = choice.piece(&piece, &tokens).into_iter();
-                parts.map(|part| self.shape.part(json!([part]))).collect()
+                let parts = choice.piece_parts(&piece, &tokens).into_iter();
+                parts
+                    .map(|part| self.shape.format_part(json!([part])))
+                    .collect()
             }
             Event::Vectors(_) => Vec::new(),
             // A client can do nothing with the rest.
             Event::Failed(refusal) => {
                 self.left = usize::MAX;
-                vec![refusal.object().to_string()]
+                vec![refusal.to_object().to_string()]
             }
             Event::Done(written) => {
                 self.left = self.left.saturating_sub(1);
                 self.usage.add(choice, &written);
-                let parts = choice.end(&written).into_iter();
-                parts.map(|part| self.shape.part(json!([part]))).collect()
+                let parts = choice.last_parts(&written).into_iter();
+                parts
+                    .map(|part| self.shape.format_part(json!([part])))
+                    .collect()
             }
         };
         if self.left == 0 {
             if self.has_usage {
-                let mut last = self.shape.object("", json!([]));
-                last["usage"] = self.usage.json();
+                let mut last = self.shape.to_object("", json!([]));
+                last["usage"] = self.usage.to_json();
                 last["object"] = match self.shape.kind {
                     AnswerKind::Chat => json!("chat.completion.chunk"),
                     AnswerKind::Text => json!("text_completion"),
@@ -186,7 +190,7 @@ impl AnswerStream {
 
 /// Streams the answer as its events arrive. If it fails before the first piece, returns that
 /// refusal.
-pub async fn stream(
+pub async fn stream_answer(
     shape: Shape,
     choices: Vec<ChoiceEvents>,
     has_usage: bool,
@@ -202,7 +206,7 @@ pub async fn stream(
     let (at, first) = match events.next().await {
         Some((_, Event::Failed(refusal))) => return Err(refusal),
         Some(first) => first,
-        None => return Err(Refusal::stopping()),
+        None => return Err(Refusal::server_stopping()),
     };
     let mut telling = AnswerStream {
         shape,
@@ -211,9 +215,9 @@ pub async fn stream(
         has_usage,
         left,
     };
-    let mut begin = telling.first();
-    begin.extend(telling.parts(at, first));
-    let rest = events.flat_map(move |(at, event)| stream::iter(telling.parts(at, event)));
+    let mut begin = telling.first_parts();
+    begin.extend(telling.event_parts(at, first));
+    let rest = events.flat_map(move |(at, event)| stream::iter(telling.event_parts(at, event)));
     let parts = stream::iter(begin).chain(rest);
     let parts = parts.map(|part| Ok::<_, Infallible>(sse::Event::default().data(part)));
     let kept = Sse::new(parts).keep_alive(KeepAlive::default());

@@ -7,7 +7,7 @@ use super::question::{Question, ToolUse};
 use super::refusal::Refusal;
 use crate::commands::texts::{TextForm, Voice};
 
-/// The tool calls that an answer may contain.
+/// The tool calls that an answer can contain.
 #[derive(Clone, Copy)]
 pub struct Calling<'a> {
     wanted: &'a ToolUse,
@@ -15,10 +15,11 @@ pub struct Calling<'a> {
 }
 
 impl<'a> Calling<'a> {
-    /// Checks that the model writes calls in a known form; refuses the request otherwise.
+    /// The model must write calls in a known form, or this refuses the request.
     pub fn new(voice: &Voice, wanted: &'a ToolUse) -> Result<Self, Refusal> {
-        let form = CallForm::of(voice.template()?.source_with_tools());
-        let refused = || Refusal::field("tools", "the model was taught no calls of a known form");
+        let form = CallForm::from_template(voice.chat_template()?.source_with_tools());
+        let refused =
+            || Refusal::invalid_field("tools", "the model was taught no calls of a known form");
         Ok(Self {
             wanted,
             form: form.ok_or_else(refused)?,
@@ -40,13 +41,13 @@ impl<'a> Calling<'a> {
     }
 
     /// Returns the beginning of an answer that must be a call, or an empty text.
-    pub fn opening(&self) -> Result<String, Refusal> {
+    pub fn answer_opening(&self) -> Result<String, Refusal> {
         if self.wanted.forced.is_empty() {
             return Ok(String::new());
         }
         let message = "this model is made to call one function at a time: name it";
-        let opening = self.form.opening(&self.wanted.forced);
-        opening.ok_or_else(|| Refusal::field("tool_choice", message))
+        let opening = self.form.call_opening(&self.wanted.forced);
+        opening.ok_or_else(|| Refusal::invalid_field("tool_choice", message))
     }
 }
 
@@ -62,10 +63,13 @@ pub struct WantedForm {
 
 impl WantedForm {
     /// Returns the form that a request asks for, if any.
-    pub fn of(question: &Question, calls: Option<&Calling<'_>>) -> Result<Option<Self>, Refusal> {
+    pub fn from_question(
+        question: &Question,
+        calls: Option<&Calling<'_>>,
+    ) -> Result<Option<Self>, Refusal> {
         let (form, mark, field) = match (calls, &question.form) {
             (Some(calls), _) if !calls.wanted.forced.is_empty() => {
-                let schema = calls.form.schema(&calls.wanted.forced);
+                let schema = calls.form.call_schema(&calls.wanted.forced);
                 (TextForm::Schema(schema), None, "tools")
             }
             (_, None) => return Ok(None),
@@ -76,13 +80,13 @@ impl WantedForm {
                     CallForm::Marked => (form, Some("<tool_call>")),
                     CallForm::Listed => (form, Some("[TOOL_CALLS]")),
                     CallForm::Bare => {
-                        let answer = form.schema();
+                        let answer = form.to_schema();
                         let either = calls.form.schema_or(calls.tools(), answer);
                         (TextForm::Schema(either), None)
                     }
                     CallForm::Channels => {
                         let message = "this model's answer is JSON, or calls tools: leave one out";
-                        return Err(Refusal::field("response_format", message));
+                        return Err(Refusal::invalid_field("response_format", message));
                     }
                 };
                 (form, mark, "response_format")
@@ -93,7 +97,7 @@ impl WantedForm {
 }
 
 /// Formats a call as OpenAI's API does; streams use its index among the calls.
-pub fn told((at, call): (usize, &ToolCall)) -> Value {
+pub fn format_call((at, call): (usize, &ToolCall)) -> Value {
     let arguments = Value::Object(call.arguments.clone()).to_string();
     json!({
         "index": at, "id": call.id, "type": "function",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use souk_llm::answer::{AnswerPiece, AnswerReader};
 use souk_llm::tools::CallForm;
 
-use super::calling::told;
+use super::calling::format_call;
 use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
 
 /// Finish reason of a choice that calls tools.
@@ -15,7 +15,7 @@ const CALLS: &str = "tool_calls";
 /// The reader of a choice in a conversation.
 pub struct ChatChoice {
     pub reader: AnswerReader,
-    /// Form of the calls, if the choice may make any.
+    /// Form of the calls, if the choice can make any.
     pub calls: Option<CallForm>,
     /// Largest number of calls.
     pub calls_max: usize,
@@ -45,7 +45,7 @@ struct ChoiceEnd {
 
 impl Choice {
     /// Creates a choice of a conversation.
-    pub fn chat(index: usize, siblings: usize, is_weighed: bool, chat: ChatChoice) -> Self {
+    pub fn for_chat(index: usize, siblings: usize, is_weighed: bool, chat: ChatChoice) -> Self {
         Self {
             index,
             siblings,
@@ -57,7 +57,7 @@ impl Choice {
     }
 
     /// Creates a choice that continues a text, which it repeats first if `echo` holds it.
-    pub fn text(index: usize, siblings: usize, is_weighed: bool, echo: Option<String>) -> Self {
+    pub fn for_text(index: usize, siblings: usize, is_weighed: bool, echo: Option<String>) -> Self {
         Self {
             index,
             siblings,
@@ -74,11 +74,11 @@ impl Choice {
     }
 
     /// Formats the whole choice.
-    pub fn whole(mut self, written: &WrittenText) -> Value {
+    pub fn format_whole(mut self, written: &WrittenText) -> Value {
         let tokens = [&written.prompt_weighed[..], &written.weighed[..]].concat();
-        let weights = self.weights(&tokens);
+        let weights = self.format_weights(&tokens);
         let mut piece = self.read(&written.text);
-        let end = self.finish(written);
+        let end = self.finish_reading(written);
         piece.thought.push_str(&end.piece.thought);
         piece.text.push_str(&end.piece.text);
         let mut choice = json!({
@@ -109,21 +109,21 @@ impl Choice {
     }
 
     /// Returns the first part of its stream, if it has one.
-    pub fn first(&mut self) -> Option<Value> {
+    pub fn first_part(&mut self) -> Option<Value> {
         if self.chat.is_some() {
-            return Some(self.part(json!({ "role": "assistant", "content": "" }), None));
+            return Some(self.format_part(json!({ "role": "assistant", "content": "" }), None));
         }
         let echo = self.echo.take()?;
-        Some(self.part(json!(echo), None))
+        Some(self.format_part(json!(echo), None))
     }
 
     /// Returns the parts for a piece of text.
-    pub fn piece(&mut self, piece: &str, tokens: &[WeighedToken]) -> Vec<Value> {
+    pub fn piece_parts(&mut self, piece: &str, tokens: &[WeighedToken]) -> Vec<Value> {
         let read = self.read(piece);
-        let weights = self.weights(tokens);
-        let mut parts = self.parts(&read);
+        let weights = self.format_weights(tokens);
+        let mut parts = self.content_parts(&read);
         if parts.is_empty() && !tokens.is_empty() {
-            parts.push(self.part(self.content(""), None));
+            parts.push(self.format_part(self.format_content(""), None));
         }
         if let Some(last) = parts.last_mut() {
             last["logprobs"] = weights;
@@ -132,17 +132,17 @@ impl Choice {
     }
 
     /// Returns the last parts.
-    pub fn end(&mut self, written: &WrittenText) -> Vec<Value> {
-        let end = self.finish(written);
-        let mut parts = self.parts(&end.piece);
+    pub fn last_parts(&mut self, written: &WrittenText) -> Vec<Value> {
+        let end = self.finish_reading(written);
+        let mut parts = self.content_parts(&end.piece);
         if !end.calls.is_empty() {
-            parts.push(self.part(json!({ "tool_calls": end.calls }), None));
+            parts.push(self.format_part(json!({ "tool_calls": end.calls }), None));
         }
         let nothing = match self.chat {
             Some(_) => json!({}),
             None => json!(""),
         };
-        parts.push(self.part(nothing, Some(end.reason)));
+        parts.push(self.format_part(nothing, Some(end.reason)));
         parts
     }
 
@@ -156,11 +156,11 @@ impl Choice {
         }
     }
 
-    fn finish(&mut self, written: &WrittenText) -> ChoiceEnd {
+    fn finish_reading(&mut self, written: &WrittenText) -> ChoiceEnd {
         let mut end = ChoiceEnd {
             piece: AnswerPiece::default(),
             calls: Vec::new(),
-            reason: reason(written.ending),
+            reason: finish_reason(written.ending),
         };
         if let Some(chat) = &mut self.chat {
             let seed = RandomState::new().hash_one("call");
@@ -169,7 +169,7 @@ impl Choice {
             let (piece, mut calls) = chat.reader.clone().finish(id);
             calls.truncate(chat.calls_max);
             end.piece = piece;
-            end.calls = calls.iter().enumerate().map(told).collect();
+            end.calls = calls.iter().enumerate().map(format_call).collect();
         }
         if !end.calls.is_empty() {
             end.reason = CALLS;
@@ -178,27 +178,27 @@ impl Choice {
     }
 
     /// Formats text for a part of a stream.
-    fn content(&self, text: &str) -> Value {
+    fn format_content(&self, text: &str) -> Value {
         match self.chat {
             Some(_) => json!({ "content": text }),
             None => json!(text),
         }
     }
 
-    fn parts(&self, piece: &AnswerPiece) -> Vec<Value> {
+    fn content_parts(&self, piece: &AnswerPiece) -> Vec<Value> {
         let mut parts = Vec::new();
         if !piece.thought.is_empty() {
             let thought = json!({ "reasoning_content": piece.thought });
-            parts.push(self.part(thought, None));
+            parts.push(self.format_part(thought, None));
         }
         if !piece.text.is_empty() {
-            parts.push(self.part(self.content(&piece.text), None));
+            parts.push(self.format_part(self.format_content(&piece.text), None));
         }
         parts
     }
 
     /// Formats a part of a stream.
-    fn part(&self, content: Value, reason: Option<&str>) -> Value {
+    fn format_part(&self, content: Value, reason: Option<&str>) -> Value {
         let mut part = json!({ "index": self.index, "finish_reason": reason, "logprobs": null });
         let name = if self.chat.is_some() { "delta" } else { "text" };
         part[name] = content;
@@ -206,17 +206,17 @@ impl Choice {
     }
 
     /// Formats the probabilities of tokens.
-    fn weights(&mut self, tokens: &[WeighedToken]) -> Value {
+    fn format_weights(&mut self, tokens: &[WeighedToken]) -> Value {
         if !self.is_weighed {
             return Value::Null;
         }
         if self.chat.is_some() {
-            let each: Vec<Value> = tokens.iter().map(weighed).collect();
+            let each: Vec<Value> = tokens.iter().map(format_token).collect();
             return json!({ "content": each, "refusal": null });
         }
         let begins = tokens.iter().map(|token| {
             let begin = self.told;
-            self.told += token.text().chars().count();
+            self.told += token.to_text().chars().count();
             begin
         });
         let begins: Vec<usize> = begins.collect();
@@ -228,14 +228,14 @@ impl Choice {
         });
         let likeliest: Vec<Option<Map<String, Value>>> = likeliest.collect();
         json!({
-            "tokens": tokens.iter().map(WeighedToken::text).collect::<Vec<_>>(),
+            "tokens": tokens.iter().map(WeighedToken::to_text).collect::<Vec<_>>(),
             "token_logprobs": tokens.iter().map(|token| token.logarithm).collect::<Vec<_>>(),
             "top_logprobs": likeliest, "text_offset": begins,
         })
     }
 }
 
-fn reason(ending: TextEnding) -> &'static str {
+fn finish_reason(ending: TextEnding) -> &'static str {
     match ending {
         TextEnding::Stop | TextEnding::Token | TextEnding::Grammar => "stop",
         TextEnding::Length | TextEnding::Room | TextEnding::Unwanted => "length",
@@ -243,7 +243,7 @@ fn reason(ending: TextEnding) -> &'static str {
 }
 
 /// Formats a token of a conversation with its probability and the most likely tokens.
-fn weighed(token: &WeighedToken) -> Value {
+fn format_token(token: &WeighedToken) -> Value {
     let one = |bytes: &[u8], logarithm: Option<f64>| {
         let text = String::from_utf8_lossy(bytes);
         json!({ "token": text, "logprob": logarithm, "bytes": bytes })

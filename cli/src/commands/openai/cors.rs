@@ -13,24 +13,24 @@ use axum::response::{IntoResponse, Response};
 const FETCH_SITE: &str = "sec-fetch-site";
 /// The name that stands for all origins.
 const ALL: &str = "*";
-/// Seconds for which a browser may remember the permission.
+/// Seconds for which a browser can remember the permission.
 const AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// Returns the request's origin if the user named it.
-pub fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn allowed_origin(origins: &[String], headers: &HeaderMap) -> Option<HeaderValue> {
     let asks = headers.get(ORIGIN)?;
     let is_named = |origin: &String| origin == ALL || origin.as_bytes() == asks.as_bytes();
     origins.iter().any(is_named).then(|| asks.clone())
 }
 
 /// Removes the headers about the request's origin, once they are checked.
-pub fn forget(headers: &mut HeaderMap) {
+pub fn remove_origin(headers: &mut HeaderMap) {
     headers.remove(ORIGIN);
     headers.remove(FETCH_SITE);
 }
 
-/// Returns the permission that a browser asks for. The request itself still needs the key.
-pub fn preflight(origin: &HeaderValue, headers: &HeaderMap) -> Response {
+/// Returns the permission that a browser asks for. The request itself must still carry the key.
+pub fn preflight_response(origin: &HeaderValue, headers: &HeaderMap) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let told = response.headers_mut();
     told.insert(
@@ -63,19 +63,19 @@ mod tests {
     #[test]
     fn pages_of_named_origins_may_ask_and_no_others() {
         let named = ["http://localhost:3000".to_owned()];
-        assert!(allowed(&named, &of("http://localhost:3000")).is_some());
+        assert!(allowed_origin(&named, &of("http://localhost:3000")).is_some());
         for other in ["http://localhost:3001", "https://localhost:3000", "null"] {
-            assert!(allowed(&named, &of(other)).is_none(), "{other}");
+            assert!(allowed_origin(&named, &of(other)).is_none(), "{other}");
         }
-        assert!(allowed(&[], &of("http://localhost:3000")).is_none());
-        assert!(allowed(&[ALL.to_owned()], &of("https://any.example")).is_some());
-        assert!(allowed(&named, &HeaderMap::new()).is_none());
+        assert!(allowed_origin(&[], &of("http://localhost:3000")).is_none());
+        assert!(allowed_origin(&[ALL.to_owned()], &of("https://any.example")).is_some());
+        assert!(allowed_origin(&named, &HeaderMap::new()).is_none());
     }
 
     #[test]
     fn leave_names_the_origin_and_what_it_may_send() {
         let origin = HeaderValue::from_static("http://localhost:3000");
-        let response = preflight(&origin, &HeaderMap::new());
+        let response = preflight_response(&origin, &HeaderMap::new());
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
         assert_eq!(response.headers()[ACCESS_CONTROL_ALLOW_ORIGIN], origin);
         let sent = &response.headers()[ACCESS_CONTROL_ALLOW_HEADERS];

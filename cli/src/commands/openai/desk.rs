@@ -56,7 +56,7 @@ pub enum DeskOrder {
 
 impl DeskOrder {
     /// Returns the tokens that the model reads first.
-    fn beginning(&self) -> &[u32] {
+    fn first_tokens(&self) -> &[u32] {
         match self {
             Self::Text(order) => &order.prompt,
             Self::Vectors(order) => order.texts.first().map_or(&[], Vec::as_slice),
@@ -122,16 +122,17 @@ impl Desk {
         (desk, work)
     }
 
-    /// Reserves places for this many orders, before the server reads anything for them.
-    pub fn reserve(&self, orders: usize) -> Result<ReservedPlaces, Refusal> {
-        let full = |_| Refusal::full(QUESTIONS_MAX);
+    /// Reserves places for this many orders. The server should do so before it reads anything for
+    /// them.
+    pub fn reserve_places(&self, orders: usize) -> Result<ReservedPlaces, Refusal> {
+        let full = |_| Refusal::queue_full(QUESTIONS_MAX);
         let orders = u32::try_from(orders).unwrap_or(u32::MAX);
         let places = self.places.clone().try_acquire_many_owned(orders);
         places.map_err(full).map(ReservedPlaces)
     }
 
-    /// Accepts an order. If you drop the receiver, the worker drops the order.
-    pub fn take(
+    /// Accepts an order. If you drop the receiver, the worker will drop the order.
+    pub fn accept_order(
         &self,
         places: &mut ReservedPlaces,
         order: DeskOrder,
@@ -139,7 +140,7 @@ impl Desk {
         let place = places
             .0
             .split(1)
-            .ok_or_else(|| Refusal::full(QUESTIONS_MAX))?;
+            .ok_or_else(|| Refusal::queue_full(QUESTIONS_MAX))?;
         // One event for each token and two more fit, so that a slow reader delays no one else.
         let most = match &order {
             DeskOrder::Text(order) => order.tokens_max.min(self.room),
@@ -152,7 +153,7 @@ impl Desk {
             _place: place,
         };
         let sent = self.queue.try_send(task);
-        sent.map_err(|_| Refusal::stopping())?;
+        sent.map_err(|_| Refusal::server_stopping())?;
         Ok(told)
     }
 
@@ -179,13 +180,13 @@ impl Work {
     pub fn run(mut self, place: Place) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {
-            let failed = self.session(&handle, &place, first);
-            let (receipts, cause) = handle.block_on(place.close());
-            self.tell(&receipts);
+            let failed = self.run_session(&handle, &place, first);
+            let (receipts, cause) = handle.block_on(place.end_leases());
+            self.report_session(&receipts);
             // The market's message is closer to the cause.
             let cause = cause.map(Refusal::from);
             for (events, failure) in failed {
-                show::tell(&format!("a question failed: {}", failure.cause));
+                show::print_notice(&format!("a question failed: {}", failure.cause));
                 let refusal = cause.clone().unwrap_or_else(|| failure.into());
                 let _ = events.try_send(Event::Failed(refusal));
             }
@@ -220,13 +221,13 @@ impl Work {
     }
 
     /// Answers orders over one session until none arrives for a while; returns those that failed.
-    fn session(
+    fn run_session(
         &mut self,
         handle: &Handle,
         place: &Place,
         first: Task,
     ) -> Vec<(mpsc::Sender<Event>, Failure)> {
-        let mut free = match place.sequences(handle) {
+        let mut free = match place.open_sequences(handle) {
             Ok(sequences) => sequences,
             Err(failure) => return vec![(first.events, failure)],
         };
@@ -236,9 +237,9 @@ impl Work {
         std::thread::scope(|scope| {
             loop {
                 if let Some(task) = next.take() {
-                    let slot = nearest(&free, task.order.beginning());
+                    let slot = nearest_slot(&free, task.order.first_tokens());
                     let sequence = free.swap_remove(slot);
-                    let (desk, tell) = (self.answering(), tell.clone());
+                    let (desk, tell) = (self.new_answering(), tell.clone());
                     scope.spawn(move || desk.answer_in(sequence, task, &tell));
                 } else if free.len() == all {
                     match self.next(handle, self.keep) {
@@ -263,7 +264,7 @@ impl Work {
         failed
     }
 
-    fn answering(&self) -> Answering {
+    fn new_answering(&self) -> Answering {
         Answering {
             output: self.output,
             voice: self.voice.clone(),
@@ -273,22 +274,22 @@ impl Work {
     }
 
     /// Reports the cost of a session and stores its receipts.
-    fn tell(&self, receipts: &[Receipt]) {
+    fn report_session(&self, receipts: &[Receipt]) {
         if self.output == Output::Text && !receipts.is_empty() {
-            show::tell("the session is given up:");
+            show::print_notice("the session is given up:");
             texts::tell_paid(receipts);
         }
         let Some(out) = &self.out else { return };
         if let Err(failure) = job::write_each(out, receipts) {
-            show::tell(&format!("receipts are not written: {}", failure.cause));
+            show::print_notice(&format!("receipts are not written: {}", failure.cause));
         }
     }
 }
 
 /// Returns the free slot that already has most of a prompt.
-fn nearest(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
+fn nearest_slot(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
     let slots = 0..free.len();
-    let nearest = slots.max_by_key(|slot| free[*slot].agreement(prompt));
+    let nearest = slots.max_by_key(|slot| free[*slot].common_prefix_length(prompt));
     nearest.expect("a task is taken where a slot is free")
 }
 
@@ -317,13 +318,13 @@ impl Answering {
         task: Task,
         done: &mpsc::Sender<FreedSlot>,
     ) {
-        let answered = self.answer(&mut sequence, &task);
+        let answered = self.answer_task(&mut sequence, &task);
         let failed = answered.err().map(|failure| (task.events, failure));
         // The channel has room for all slots.
         let _ = done.try_send((sequence, failed));
     }
 
-    fn answer(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), Failure> {
+    fn answer_task(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), Failure> {
         let events = &task.events;
         let is_wanted = || !events.is_closed() && !*self.closing.borrow();
         if !is_wanted() {
@@ -331,7 +332,7 @@ impl Answering {
         }
         let answered = match &task.order {
             DeskOrder::Text(order) => self.write(sequence, (order.as_ref(), events), &is_wanted),
-            DeskOrder::Vectors(order) => self.embed(sequence, order, &is_wanted),
+            DeskOrder::Vectors(order) => self.embed_texts(sequence, order, &is_wanted),
         };
         let event = match answered {
             // An order with invalid input is no fault of the session.
@@ -343,7 +344,7 @@ impl Answering {
     }
 
     /// Embeds each text and returns the result of the order.
-    fn embed(
+    fn embed_texts(
         &self,
         sequence: &mut Sequence<'_>,
         order: &VectorOrder,
@@ -352,14 +353,14 @@ impl Answering {
         let mut vectors = Vec::with_capacity(order.texts.len());
         for text in &order.texts {
             if !is_wanted() {
-                return Ok(Event::Failed(Refusal::stopping()));
+                return Ok(Event::Failed(Refusal::server_stopping()));
             }
-            vectors.push(texts::embed(&self.voice, sequence, text)?);
+            vectors.push(texts::embed_tokens(&self.voice, sequence, text)?);
         }
         if self.output == Output::Text {
             let tokens: usize = order.texts.iter().map(Vec::len).sum();
             let texts = vectors.len();
-            show::tell(&format!("  {tokens} tokens of {texts} texts made vectors"));
+            show::print_notice(&format!("  {tokens} tokens of {texts} texts made vectors"));
         }
         Ok(Event::Vectors(vectors))
     }
@@ -389,10 +390,10 @@ impl Answering {
         });
         let written = written?;
         if self.output == Output::Text {
-            show::tell(&format!("  {}", written.line()));
+            show::print_notice(&format!("  {}", written.summary_line()));
         }
         Ok(match written.ending {
-            TextEnding::Unwanted => Event::Failed(Refusal::stopping()),
+            TextEnding::Unwanted => Event::Failed(Refusal::server_stopping()),
             _ => Event::Done(written),
         })
     }

@@ -49,16 +49,17 @@ impl EmbeddingQuestion {
     pub fn read(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
         let what = "a text, tokens, or a list of either";
-        let input = fields.take("input", what)?;
-        let input = input.ok_or_else(|| Refusal::field("input", "there is no input"))?;
-        let width = fields.take("dimensions", "a number of dimensions")?;
+        let input = fields.take_field("input", what)?;
+        let input = input.ok_or_else(|| Refusal::invalid_field("input", "there is no input"))?;
+        let width = fields.take_field("dimensions", "a number of dimensions")?;
         if width == Some(0) {
             let message = "a vector has at least one dimension";
-            return Err(Refusal::field("dimensions", message));
+            return Err(Refusal::invalid_field("dimensions", message));
         }
-        let form: Option<NumberForm> = fields.take("encoding_format", "\"float\" or \"base64\"")?;
+        let form: Option<NumberForm> =
+            fields.take_field("encoding_format", "\"float\" or \"base64\"")?;
         Ok(Self {
-            model: fields.last()?,
+            model: fields.finish_with_model()?,
             input,
             width,
             is_base64: matches!(form, Some(NumberForm::Base64)),
@@ -66,9 +67,9 @@ impl EmbeddingQuestion {
     }
 
     /// Returns the texts to embed.
-    pub fn order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
-        let field = |failure| Refusal::from(failure).at("input");
-        let read = |text: &String| voice.text(text).map_err(field);
+    pub fn to_order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
+        let field = |failure| Refusal::from(failure).with_field("input");
+        let read = |text: &String| voice.encode_text(text).map_err(field);
         let texts = match &self.input {
             EmbeddingInput::Text(text) => vec![read(text)?],
             EmbeddingInput::Texts(texts) => {
@@ -80,12 +81,15 @@ impl EmbeddingQuestion {
         };
         if texts.is_empty() || texts.len() > TEXTS_MAX {
             let message = format!("1 to {TEXTS_MAX} texts are taken at a time");
-            return Err(Refusal::field("input", message));
+            return Err(Refusal::invalid_field("input", message));
         }
         for (at, text) in texts.iter().enumerate() {
-            voice.check(text).map_err(field)?;
+            voice.check_tokens(text).map_err(field)?;
             if text.is_empty() {
-                return Err(Refusal::field("input", format!("text {at} is empty")));
+                return Err(Refusal::invalid_field(
+                    "input",
+                    format!("text {at} is empty"),
+                ));
             }
             if text.len() > voice.room {
                 return Err(Refusal::too_long("input", text.len(), voice.room));
@@ -95,7 +99,7 @@ impl EmbeddingQuestion {
     }
 
     /// Returns the answer once the vectors arrive.
-    pub async fn answer(
+    pub async fn collect_answer(
         &self,
         tokens: usize,
         mut events: tokio::sync::mpsc::Receiver<Event>,
@@ -105,12 +109,12 @@ impl EmbeddingQuestion {
                 Some(Event::Vectors(vectors)) => break vectors,
                 Some(Event::Failed(refusal)) => return Err(refusal),
                 Some(Event::Piece(..) | Event::Done(_)) => {}
-                None => return Err(Refusal::stopping()),
+                None => return Err(Refusal::server_stopping()),
             }
         };
         let mut data = Vec::with_capacity(vectors.len());
         for (index, vector) in vectors.into_iter().enumerate() {
-            let embedding = self.told(vector)?;
+            let embedding = self.format_vector(vector)?;
             data.push(json!({ "object": "embedding", "index": index, "embedding": embedding }));
         }
         let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
@@ -121,11 +125,11 @@ impl EmbeddingQuestion {
     }
 
     /// Formats a vector; if it is cut, scales it to length 1 again.
-    fn told(&self, mut vector: Vec<f32>) -> Result<Value, Refusal> {
+    fn format_vector(&self, mut vector: Vec<f32>) -> Result<Value, Refusal> {
         if let Some(width) = self.width {
             if width > vector.len() {
                 let message = format!("the model's vectors have {} dimensions", vector.len());
-                return Err(Refusal::field("dimensions", message));
+                return Err(Refusal::invalid_field("dimensions", message));
             }
             vector.truncate(width);
             souk_llm::embedding::normalise(&mut vector);
@@ -185,7 +189,7 @@ mod tests {
             (json!({ "model": "m", "input": "a", "seed": 1 }), "seed"),
         ];
         for (body, field) in refused {
-            let refusal = read(body).unwrap_err().object();
+            let refusal = read(body).unwrap_err().to_object();
             assert_eq!(refusal["error"]["param"], field);
         }
     }
@@ -199,11 +203,11 @@ mod tests {
             read(body).unwrap()
         };
         let vector = vec![0.6, 0.0, 0.8];
-        let told = question(json!({ "dimensions": 2 })).told(vector.clone());
+        let told = question(json!({ "dimensions": 2 })).format_vector(vector.clone());
         assert_eq!(told.unwrap(), json!([1.0, 0.0]));
-        let told = question(json!({ "encoding_format": "base64" })).told(vec![1.0]);
+        let told = question(json!({ "encoding_format": "base64" })).format_vector(vec![1.0]);
         assert_eq!(told.unwrap(), json!("AACAPw=="));
-        let refused = question(json!({ "dimensions": 4 })).told(vector);
+        let refused = question(json!({ "dimensions": 4 })).format_vector(vector);
         assert!(refused.is_err());
     }
 }

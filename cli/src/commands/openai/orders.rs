@@ -24,7 +24,7 @@ struct ReadPrompt {
 }
 
 /// Returns an order for each answer, with the choice that formats it.
-pub fn prepare(
+pub fn prepare_orders(
     voice: &Voice,
     question: &Question,
     calls: Option<&Calling<'_>>,
@@ -54,13 +54,7 @@ pub fn prepare(
                 marks: &[],
             };
             let index = prepared.len();
-            prepared.push(with_choice(
-                voice,
-                question,
-                calls,
-                &prompt,
-                (index, order),
-            )?);
+            prepared.push(with_choice(voice, question, calls, &prompt, index, order)?);
         }
     }
     Ok(prepared)
@@ -72,18 +66,19 @@ fn with_choice(
     question: &Question,
     calls: Option<&Calling<'_>>,
     prompt: &ReadPrompt,
-    (index, mut order): (usize, TextOrder),
+    index: usize,
+    mut order: TextOrder,
 ) -> Result<(TextOrder, Choice), Refusal> {
     let (siblings, is_weighed) = (question.choices, question.likeliest.is_some());
     let Input::Messages(_) = question.inputs[index / siblings] else {
         let echo = question.is_echoed.then(|| prompt.text.clone());
-        return Ok((order, Choice::text(index, siblings, is_weighed, echo)));
+        return Ok((order, Choice::for_text(index, siblings, is_weighed, echo)));
     };
-    let form = AnswerForm::of(source(voice, calls)?);
+    let form = AnswerForm::from_template(source(voice, calls)?);
     let call_form = calls.map(|calls| calls.form);
-    order.marks = form.marks(call_form);
+    order.marks = form.marks_to_keep(call_form);
     let tools = calls.map(|calls| (calls.form, calls.tools()));
-    let opening = calls.map_or(Ok(String::new()), Calling::opening)?;
+    let opening = calls.map_or(Ok(String::new()), Calling::answer_opening)?;
     let before = prompt.text.strip_suffix(&opening).unwrap_or(&prompt.text);
     let mut reader = AnswerReader::new(form, before, tools);
     reader.push(&opening);
@@ -92,36 +87,37 @@ fn with_choice(
         calls: call_form,
         calls_max: calls.map_or(0, Calling::calls_max),
     };
-    Ok((order, Choice::chat(index, siblings, is_weighed, chat)))
+    Ok((order, Choice::for_chat(index, siblings, is_weighed, chat)))
 }
 
 fn source<'a>(voice: &'a Voice, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
-    let template = voice.template()?;
+    let template = voice.chat_template()?;
     Ok(match calls {
         Some(_) => template.source_with_tools(),
         None => &template.source,
     })
 }
 
-/// Returns the tokens of a prompt; fails if the model does not know one of them.
+/// Returns the tokens of a prompt. The model must know all of them.
 fn read(
     voice: &Voice,
     question: &Question,
     input: &Input,
     calls: Option<&Calling<'_>>,
 ) -> Result<ReadPrompt, Refusal> {
-    let at = |field| move |failure| Refusal::from(failure).at(field);
+    let at = |field| move |failure| Refusal::from(failure).with_field(field);
     match input {
-        Input::Messages(messages) => conversation(voice, question, messages, calls),
+        Input::Messages(messages) => read_conversation(voice, question, messages, calls),
         Input::Text(text) => Ok(ReadPrompt {
-            tokens: voice.text(text).map_err(at("prompt"))?,
+            tokens: voice.encode_text(text).map_err(at("prompt"))?,
             text: text.clone(),
             field: "prompt",
         }),
         Input::Tokens(tokens) => {
-            voice.check(tokens).map_err(at("prompt"))?;
-            let refused =
-                |error: souk_llm::tokens::TokenError| Refusal::field("prompt", error.to_string());
+            voice.check_tokens(tokens).map_err(at("prompt"))?;
+            let refused = |error: souk_llm::tokens::TokenError| {
+                Refusal::invalid_field("prompt", error.to_string())
+            };
             let mut stream = voice.tokenizer.stream();
             let pieces = tokens.iter().map(|token| stream.push(*token));
             let mut text = pieces.collect::<Result<String, _>>().map_err(refused)?;
@@ -135,7 +131,7 @@ fn read(
     }
 }
 
-fn conversation(
+fn read_conversation(
     voice: &Voice,
     question: &Question,
     messages: &[Message],
@@ -144,11 +140,11 @@ fn conversation(
     let values = &question.template_values;
     let knows_effort = source(voice, calls)?.contains(REASONING_EFFORT);
     if values.contains_key(REASONING_EFFORT) && !knows_effort {
-        return Err(Refusal::unsupported(REASONING_EFFORT));
+        return Err(Refusal::unsupported_field(REASONING_EFFORT));
     }
-    let field = |failure| Refusal::from(failure).at("messages");
+    let field = |failure| Refusal::from(failure).with_field("messages");
     let mut text = voice
-        .render(&Conversation {
+        .render_conversation(&Conversation {
             messages,
             tools: calls.map_or(&[], Calling::tools),
             documents: &question.documents,
@@ -157,7 +153,7 @@ fn conversation(
         })
         .map_err(field)?;
     if let Some(calls) = calls {
-        text.push_str(&calls.opening()?);
+        text.push_str(&calls.answer_opening()?);
     }
     Ok(ReadPrompt {
         tokens: voice.encode(&text, Marks::Own).map_err(field)?,
@@ -166,11 +162,12 @@ fn conversation(
     })
 }
 
-/// Returns the positions that a prompt leaves for an answer.
+/// Returns the positions that a prompt leaves for an answer. It must not be empty, and must leave
+/// at least one.
 fn left_after(voice: &Voice, prompt: &ReadPrompt) -> Result<usize, Refusal> {
     let length = prompt.tokens.len();
     if length == 0 {
-        return Err(Refusal::field(prompt.field, "the prompt is empty"));
+        return Err(Refusal::invalid_field(prompt.field, "the prompt is empty"));
     }
     match voice.room.saturating_sub(length) {
         0 => Err(Refusal::too_long(prompt.field, length, voice.room)),
@@ -180,8 +177,8 @@ fn left_after(voice: &Voice, prompt: &ReadPrompt) -> Result<usize, Refusal> {
 
 fn check_bias(voice: &Voice, sampling: &Sampling) -> Result<(), Refusal> {
     let tokens: Vec<u32> = sampling.bias.keys().copied().collect();
-    let field = |failure| Refusal::from(failure).at("logit_bias");
-    voice.check(&tokens).map_err(field)
+    let field = |failure| Refusal::from(failure).with_field("logit_bias");
+    voice.check_tokens(&tokens).map_err(field)
 }
 
 #[cfg(test)]

@@ -84,32 +84,33 @@ pub enum Input {
 
 impl Question {
     /// Reads the body of `POST /v1/chat/completions`.
-    pub fn chat(body: Map<String, Value>) -> Result<Self, Refusal> {
+    pub fn from_chat(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
-        let given: Option<Vec<Value>> = fields.take("messages", "a list of messages")?;
+        let given: Option<Vec<Value>> = fields.take_field("messages", "a list of messages")?;
         let given = given.unwrap_or_default();
         if given.is_empty() {
-            return Err(Refusal::field("messages", "there is no message"));
+            return Err(Refusal::invalid_field("messages", "there is no message"));
         }
         let messages = given.into_iter().enumerate();
         let messages: Result<_, _> = messages.map(|(at, it)| message_at(at, it)).collect();
-        let tokens: Option<usize> = fields.take("max_completion_tokens", "a number of tokens")?;
-        let older: Option<usize> = fields.take("max_tokens", "a number of tokens")?;
-        let (form, tools) = (fields.form()?, fields.tool_use()?);
-        let documents: Option<Vec<Value>> = fields.take("documents", "a list of objects")?;
+        let tokens: Option<usize> =
+            fields.take_field("max_completion_tokens", "a number of tokens")?;
+        let older: Option<usize> = fields.take_field("max_tokens", "a number of tokens")?;
+        let (form, tools) = (fields.take_form()?, fields.tool_use()?);
+        let documents: Option<Vec<Value>> = fields.take_field("documents", "a list of objects")?;
         let template_values = fields.template_values()?;
-        let likeliest = fields.likeliest()?;
-        fields.only("modalities", &[json!(["text"])])?;
-        fields.only("functions", &[json!([])])?;
-        fields.only("store", &[json!(false)])?;
+        let likeliest = fields.take_likeliest()?;
+        fields.refuse_unless_default("modalities", &[json!(["text"])])?;
+        fields.refuse_unless_default("functions", &[json!([])])?;
+        fields.refuse_unless_default("store", &[json!(false)])?;
         if tokens.or(older) == Some(0) {
-            return Err(Refusal::field(
+            return Err(Refusal::invalid_field(
                 "max_tokens",
                 "an answer has at least one token",
             ));
         }
         let inputs = vec![Input::Messages(messages?)];
-        let question = fields.finish(inputs, (tokens.or(older), likeliest))?;
+        let question = fields.into_question(inputs, tokens.or(older), likeliest)?;
         Ok(Self {
             form,
             tools,
@@ -120,10 +121,10 @@ impl Question {
     }
 
     /// Reads the body of `POST /v1/completions`.
-    pub fn completion(body: Map<String, Value>) -> Result<Self, Refusal> {
+    pub fn from_completion(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
         let what = "a text, tokens, or a list of either";
-        let inputs = match fields.take::<Prompt>("prompt", what)? {
+        let inputs = match fields.take_field::<Prompt>("prompt", what)? {
             None => Vec::new(),
             Some(Prompt::Text(text)) => vec![Input::Text(text)],
             Some(Prompt::Tokens(tokens)) => vec![Input::Tokens(tokens)],
@@ -131,24 +132,24 @@ impl Question {
             Some(Prompt::TokenLists(lists)) => lists.into_iter().map(Input::Tokens).collect(),
         };
         if inputs.is_empty() {
-            return Err(Refusal::field("prompt", "there is no prompt"));
+            return Err(Refusal::invalid_field("prompt", "there is no prompt"));
         }
-        let tokens = fields.take("max_tokens", "a number of tokens")?;
-        let is_echoed: Option<bool> = fields.take("echo", "true or false")?;
+        let tokens = fields.take_field("max_tokens", "a number of tokens")?;
+        let is_echoed: Option<bool> = fields.take_field("echo", "true or false")?;
         let is_echoed = is_echoed.unwrap_or_default();
         if tokens == Some(0) && !is_echoed {
             let message = "an answer has at least one token, unless the prompt is echoed";
-            return Err(Refusal::field("max_tokens", message));
+            return Err(Refusal::invalid_field("max_tokens", message));
         }
         let same = fields.0.get("n").cloned().unwrap_or(json!(1));
-        fields.only("best_of", &[json!(1), same])?;
-        fields.only("suffix", &[json!("")])?;
-        let likeliest = fields.bounded("logprobs", TEXT_LIKELIEST_MAX)?;
+        fields.refuse_unless_default("best_of", &[json!(1), same])?;
+        fields.refuse_unless_default("suffix", &[json!("")])?;
+        let likeliest = fields.take_bounded("logprobs", TEXT_LIKELIEST_MAX)?;
         let tokens = tokens.or(Some(TEXT_TOKENS_DEFAULT));
-        let question = fields.finish(inputs, (tokens, likeliest))?;
+        let question = fields.into_question(inputs, tokens, likeliest)?;
         if is_echoed && question.is_streamed && likeliest.is_some() {
             let message = "the probabilities of an echoed prompt come with a whole answer only";
-            return Err(Refusal::field("stream", message));
+            return Err(Refusal::invalid_field("stream", message));
         }
         Ok(Self {
             is_echoed,
@@ -207,7 +208,7 @@ impl Fields {
         Self(body)
     }
 
-    pub(super) fn take<T: DeserializeOwned>(
+    pub(super) fn take_field<T: DeserializeOwned>(
         &mut self,
         name: &str,
         what: &str,
@@ -215,37 +216,38 @@ impl Fields {
         let Some(value) = self.0.remove(name) else {
             return Ok(None);
         };
-        let wrong = |_| Refusal::field(name, format!("{name} should be {what}"));
+        let wrong = |_| Refusal::invalid_field(name, format!("{name} should be {what}"));
         serde_json::from_value(value).map(Some).map_err(wrong)
     }
 
-    /// Refuses a field unless its value is one of those that change nothing.
-    fn only(&mut self, name: &str, same: &[Value]) -> Result<(), Refusal> {
+    /// Removes a field. Its value must be one of those that change nothing, or this refuses the
+    /// request.
+    fn refuse_unless_default(&mut self, name: &str, same: &[Value]) -> Result<(), Refusal> {
         match self.0.remove(name) {
-            Some(value) if !same.contains(&value) => Err(Refusal::unsupported(name)),
+            Some(value) if !same.contains(&value) => Err(Refusal::unsupported_field(name)),
             _ => Ok(()),
         }
     }
 
     /// Reads for a conversation whether to report probabilities, and for how many of the most
     /// likely tokens.
-    fn likeliest(&mut self) -> Result<Option<usize>, Refusal> {
-        let wanted: Option<bool> = self.take("logprobs", "true or false")?;
-        let most = self.bounded("top_logprobs", LIKELIEST_MAX)?;
+    fn take_likeliest(&mut self) -> Result<Option<usize>, Refusal> {
+        let wanted: Option<bool> = self.take_field("logprobs", "true or false")?;
+        let most = self.take_bounded("top_logprobs", LIKELIEST_MAX)?;
         match (wanted.unwrap_or_default(), most) {
             (true, most) => Ok(Some(most.unwrap_or_default())),
             (false, None | Some(0)) => Ok(None),
             (false, Some(_)) => {
                 let message = "top_logprobs wants logprobs to be true";
-                Err(Refusal::field("top_logprobs", message))
+                Err(Refusal::invalid_field("top_logprobs", message))
             }
         }
     }
 
     /// Reads the form of the answer for a conversation.
-    fn form(&mut self) -> Result<Option<TextForm>, Refusal> {
+    fn take_form(&mut self) -> Result<Option<TextForm>, Refusal> {
         let what = "an object of type text, json_object or json_schema";
-        let given: Option<ResponseFormat> = self.take("response_format", what)?;
+        let given: Option<ResponseFormat> = self.take_field("response_format", what)?;
         Ok(match given {
             None | Some(ResponseFormat::Text) => None,
             Some(ResponseFormat::JsonObject) => Some(TextForm::Object),
@@ -258,44 +260,45 @@ impl Fields {
 
     /// Reads the values for the chat template of a conversation, including the reasoning effort.
     fn template_values(&mut self) -> Result<Map<String, Value>, Refusal> {
-        let values: Option<_> = self.take("chat_template_kwargs", "an object")?;
+        let values: Option<_> = self.take_field("chat_template_kwargs", "an object")?;
         let mut values: Map<String, Value> = values.unwrap_or_default();
-        let effort: Option<String> = self.take(REASONING_EFFORT, "low, medium or high")?;
+        let effort: Option<String> = self.take_field(REASONING_EFFORT, "low, medium or high")?;
         if let Some(effort) = effort {
             values.insert(REASONING_EFFORT.to_owned(), json!(effort));
         }
         Ok(values)
     }
 
-    fn bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
-        let given: Option<usize> = self.take(name, "a number of tokens")?;
+    fn take_bounded(&mut self, name: &str, most: usize) -> Result<Option<usize>, Refusal> {
+        let given: Option<usize> = self.take_field(name, "a number of tokens")?;
         match given {
             Some(wanted) if wanted > most => {
                 let message = format!("{name} is at most {most}");
-                Err(Refusal::field(name, message))
+                Err(Refusal::invalid_field(name, message))
             }
             given => Ok(given),
         }
     }
 
-    fn finish(
+    fn into_question(
         mut self,
         inputs: Vec<Input>,
-        (tokens_max, likeliest): (Option<usize>, Option<usize>),
+        tokens_max: Option<usize>,
+        likeliest: Option<usize>,
     ) -> Result<Question, Refusal> {
-        let is_streamed = self.take("stream", "true or false")?;
-        let options: Option<StreamOptions> = self.take("stream_options", "an object")?;
-        let sampling = self.sampling()?;
-        let stops = match self.take("stop", "a text or a list of texts")? {
+        let is_streamed = self.take_field("stream", "true or false")?;
+        let options: Option<StreamOptions> = self.take_field("stream_options", "an object")?;
+        let sampling = self.take_sampling()?;
+        let stops = match self.take_field("stop", "a text or a list of texts")? {
             None => Vec::new(),
             Some(Stops::One(stop)) => vec![stop],
             Some(Stops::Several(stops)) => stops,
         };
         if stops.len() > STOPS_MAX {
             let message = format!("at most {STOPS_MAX} strings stop a text");
-            return Err(Refusal::field("stop", message));
+            return Err(Refusal::invalid_field("stop", message));
         }
-        let choices = self.bounded("n", QUESTIONS_MAX)?.unwrap_or(1);
+        let choices = self.take_bounded("n", QUESTIONS_MAX)?.unwrap_or(1);
         if choices == 0 || choices * inputs.len() > QUESTIONS_MAX {
             let message = format!("1 to {QUESTIONS_MAX} answers are given at a time");
             let name = if inputs.len() > QUESTIONS_MAX {
@@ -303,10 +306,10 @@ impl Fields {
             } else {
                 "n"
             };
-            return Err(Refusal::field(name, message));
+            return Err(Refusal::invalid_field(name, message));
         }
         Ok(Question {
-            model: self.last()?,
+            model: self.finish_with_model()?,
             inputs,
             choices,
             is_echoed: false,
@@ -323,31 +326,31 @@ impl Fields {
         })
     }
 
-    /// Returns the model's name; refuses the request if a field that may change the answer is left.
-    pub(super) fn last(mut self) -> Result<String, Refusal> {
-        let model = self.take("model", "the name of a model")?;
-        let model = model.ok_or_else(|| Refusal::field("model", "there is no model"))?;
+    /// Returns the model's name; refuses the request if a field that can change the answer is left.
+    pub(super) fn finish_with_model(mut self) -> Result<String, Refusal> {
+        let model = self.take_field("model", "the name of a model")?;
+        let model = model.ok_or_else(|| Refusal::invalid_field("model", "there is no model"))?;
         for name in HARMLESS {
             self.0.remove(name);
         }
         match self.0.keys().next() {
-            Some(name) => Err(Refusal::unsupported(name)),
+            Some(name) => Err(Refusal::unsupported_field(name)),
             None => Ok(model),
         }
     }
 
-    fn sampling(&mut self) -> Result<Sampling, Refusal> {
+    fn take_sampling(&mut self) -> Result<Sampling, Refusal> {
         let mut number = |name, default: f64| -> Result<f64, Refusal> {
-            Ok(self.take(name, "a number")?.unwrap_or(default))
+            Ok(self.take_field(name, "a number")?.unwrap_or(default))
         };
         let (temperature, top_p) = (number("temperature", 1.0)?, number("top_p", 1.0)?);
         let (min_p, repetition) = (number("min_p", 0.0)?, number("repetition_penalty", 1.0)?);
         let frequency = number("frequency_penalty", 0.0)?;
         let presence = number("presence_penalty", 0.0)?;
-        let top_k = self.take("top_k", "a number of tokens")?;
+        let top_k = self.take_field("top_k", "a number of tokens")?;
         let bias: Option<BTreeMap<u32, f64>> =
-            self.take("logit_bias", "an object of numbers by token")?;
-        let seed: Option<i64> = self.take("seed", "a whole number")?;
+            self.take_field("logit_bias", "an object of numbers by token")?;
+        let seed: Option<i64> = self.take_field("seed", "a whole number")?;
         let sampling = Sampling {
             temperature,
             top_k: top_k.unwrap_or_default(),
@@ -361,8 +364,8 @@ impl Fields {
             seed: seed.map_or_else(|| RandomState::new().hash_one(0), i64::cast_unsigned),
         };
         let named = |name: &str| name.replace(['-', ' '], "_");
-        let checked = sampling.checked();
-        checked.map_err(|error| Refusal::field(named(error.name), error.to_string()))
+        let checked = sampling.check_ranges();
+        checked.map_err(|error| Refusal::invalid_field(named(error.name), error.to_string()))
     }
 }
 

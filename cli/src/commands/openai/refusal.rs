@@ -31,20 +31,20 @@ impl Refusal {
     }
 
     /// Sets the error code.
-    pub fn code(mut self, code: &'static str) -> Self {
+    pub fn with_code(mut self, code: &'static str) -> Self {
         self.code = Some(code);
         self
     }
 
     /// Creates the refusal of an unusable field.
-    pub fn field(name: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn invalid_field(name: impl Into<String>, message: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::BAD_REQUEST, message);
         refusal.param = Some(name.into());
         refusal
     }
 
     /// Sets the field at fault if the request is at fault and no field is set.
-    pub fn at(mut self, field: &str) -> Self {
+    pub fn with_field(mut self, field: &str) -> Self {
         if self.status == StatusCode::BAD_REQUEST && self.param.is_none() {
             self.param = Some(field.to_owned());
         }
@@ -52,21 +52,21 @@ impl Refusal {
     }
 
     /// Creates the refusal of an unsupported field that would change the answer.
-    pub fn unsupported(name: &str) -> Self {
+    pub fn unsupported_field(name: &str) -> Self {
         let message = format!("{name} is not supported here: leave it out");
-        Self::field(name, message).code("unsupported_parameter")
+        Self::invalid_field(name, message).with_code("unsupported_parameter")
     }
 
     /// Creates the refusal of a missing or wrong key.
     pub fn key(file: &str) -> Self {
         let message = format!("the API key is not the one in {file} of the market's folder");
-        Self::new(StatusCode::UNAUTHORIZED, message).code("invalid_api_key")
+        Self::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key")
     }
 
     /// Creates the refusal of a model that the server does not have.
-    pub fn model(name: &str, own: &str) -> Self {
+    pub fn unknown_model(name: &str, own: &str) -> Self {
         let message = format!("the model {name:?} is not served here; {own:?} is");
-        let mut refusal = Self::new(StatusCode::NOT_FOUND, message).code("model_not_found");
+        let mut refusal = Self::new(StatusCode::NOT_FOUND, message).with_code("model_not_found");
         refusal.param = Some("model".to_owned());
         refusal
     }
@@ -77,29 +77,29 @@ impl Refusal {
             "the text has {prompt} tokens, and a session has room for {room}, an answer's \
              among them: shorten it, or start the server with more --context"
         );
-        Self::field(field, message).code("context_length_exceeded")
+        Self::invalid_field(field, message).with_code("context_length_exceeded")
     }
 
     /// Creates the refusal of a request beyond the queue's limit.
-    pub fn full(most: usize) -> Self {
+    pub fn queue_full(most: usize) -> Self {
         let message = format!("{most} questions wait already: ask again in a moment");
-        Self::new(StatusCode::TOO_MANY_REQUESTS, message).code("rate_limit_exceeded")
+        Self::new(StatusCode::TOO_MANY_REQUESTS, message).with_code("rate_limit_exceeded")
     }
 
     /// Creates the refusal of a path that this server does not offer.
-    pub fn endpoint(offered: &str) -> Self {
+    pub fn unsupported_endpoint(offered: &str) -> Self {
         let message = format!("this server makes {offered}");
-        Self::new(StatusCode::NOT_FOUND, message).code("unsupported_endpoint")
+        Self::new(StatusCode::NOT_FOUND, message).with_code("unsupported_endpoint")
     }
 
     /// Creates the refusal of a server that is stopping.
-    pub fn stopping() -> Self {
+    pub fn server_stopping() -> Self {
         let message = "the server stops";
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).code("stopping")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("stopping")
     }
 
     /// Returns the JSON object of the error, for a body or a stream.
-    pub fn object(&self) -> Value {
+    pub fn to_object(&self) -> Value {
         let kind = match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::PAYMENT_REQUIRED => "insufficient_quota",
@@ -114,7 +114,7 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let mut response = (self.status, Json(self.object())).into_response();
+        let mut response = (self.status, Json(self.to_object())).into_response();
         let headers = response.headers_mut();
         match self.status {
             StatusCode::UNAUTHORIZED => {
@@ -145,13 +145,13 @@ impl From<Failure> for Refusal {
             Kind::Network | Kind::Job | Kind::State | Kind::Deadline | Kind::Verification => {
                 (StatusCode::SERVICE_UNAVAILABLE, "market_unavailable")
             }
-            Kind::Interrupted => return Self::stopping(),
+            Kind::Interrupted => return Self::server_stopping(),
             Kind::Unexpected => (StatusCode::INTERNAL_SERVER_ERROR, "unexpected"),
         };
         let message = match failure.hint.as_str() {
             "" => failure.cause,
             hint => format!("{}; {hint}", failure.cause),
         };
-        Self::new(status, message).code(code)
+        Self::new(status, message).with_code(code)
     }
 }

@@ -1,7 +1,7 @@
 //! `souk operator decide`: lets a program or a faucet decide requests for credits.
 //!
 //! For a deposit, the operator asks the program until it decides; repeated questions do no harm. A
-//! withdrawal is locked first, so that its account cannot take it back. Then the operator that
+//! withdrawal must be locked first, so that its account cannot take it back. Then the operator that
 //! locked it asks its program to pay, and submits the program's answer to the market. It asks again
 //! only after the program answers that it has paid nothing yet. If no one knows whether the program
 //! paid, a person must answer.
@@ -20,8 +20,8 @@ use souk_node::market::{
 use tokio::io::AsyncWriteExt;
 use tokio::process;
 
-use super::operator;
-use super::payouts::{Payout, Payouts, payment};
+use super::connect_operator;
+use super::payouts::{Payout, Payouts, payment_id};
 use crate::args::{DecideArgs, Output};
 use crate::commands::account::{from_trade, short_text};
 use crate::commands::validator::operator_key_file;
@@ -51,7 +51,7 @@ enum Decision {
         /// The reason, for the request's account.
         reason: String,
     },
-    /// The program decides later.
+    /// The program will decide later.
     Wait,
 }
 
@@ -67,9 +67,10 @@ struct HookRequest<'a> {
 /// Decides waiting and new requests until a signal stops it; with `--once`, only those that wait
 /// now.
 pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Outcome {
-    let operator = operator(folder, &args.key).await?;
+    let operator = connect_operator(folder, &args.key).await?;
     let key_file = operator_key_file(folder, args.key.operator_key.as_deref());
-    let payouts = Payouts::open(&key_file).map_err(|error| unwritten(&key_file, &error))?;
+    let payouts = Payouts::open_journal(&key_file)
+        .map_err(|error| journal_write_failure(&key_file, &error))?;
     let mut decider = Decider {
         operator,
         output,
@@ -85,14 +86,14 @@ pub(super) async fn run(folder: &Path, output: Output, args: &DecideArgs) -> Out
     loop {
         match decider.decide_all().await {
             Err(failure) if args.once => return Err(failure),
-            Err(failure) => show::tell(&format!("not yet: {}", failure.cause)),
+            Err(failure) => show::print_notice(&format!("not yet: {}", failure.cause)),
             Ok(()) => {}
         }
         if args.once {
-            return decider.end();
+            return decider.finish_deciding();
         }
         tokio::select! {
-            () = stop.next() => return decider.end(),
+            () = stop.next() => return decider.finish_deciding(),
             () = tokio::time::sleep(PERIOD) => {}
         }
     }
@@ -126,12 +127,14 @@ impl Decider<'_> {
         for request in &requests {
             let done = match (&self.args.hook, request.direction) {
                 (None, Direction::Withdrawal) => Ok(()),
-                (Some(hook), Direction::Withdrawal) => self.pay(&hook.clone(), request).await,
+                (Some(hook), Direction::Withdrawal) => {
+                    self.pay_withdrawal(&hook.clone(), request).await
+                }
                 (_, Direction::Deposit) => self.decide_deposit(request).await,
             };
             match done {
                 Err(failure) if self.args.once => return Err(failure),
-                Err(failure) => show::tell(&format!("not yet: {}", failure.cause)),
+                Err(failure) => show::print_notice(&format!("not yet: {}", failure.cause)),
                 Ok(()) => {}
             }
         }
@@ -139,7 +142,7 @@ impl Decider<'_> {
     }
 
     /// Fails if a person must look at a request.
-    fn end(self) -> Outcome {
+    fn finish_deciding(self) -> Outcome {
         if self.troubles.is_empty() {
             return Ok(());
         }
@@ -151,69 +154,69 @@ impl Decider<'_> {
     }
 
     /// Reports once why a person must look at a request.
-    fn trouble(&mut self, request: RequestId, why: &str) {
+    fn report_trouble(&mut self, request: RequestId, why: &str) {
         if self.troubles.insert(request) {
-            show::tell(&format!("request {request}: {why}\n  {}", by_hand()));
+            show::print_notice(&format!("request {request}: {why}\n  {}", by_hand()));
         }
     }
 
     async fn decide_deposit(&mut self, request: &MoneyRequest) -> Outcome {
         let decision = match (&self.args.hook, self.args.faucet) {
             (Some(hook), _) => {
-                let payment = payment(self.operator.market(), request.id);
-                asked(hook, &HookRequest { request, payment })
+                let payment = payment_id(self.operator.market(), request.id);
+                ask_hook(hook, &HookRequest { request, payment })
                     .await
                     .unwrap_or_else(|cause| {
-                        show::tell(&format!(
+                        show::print_notice(&format!(
                             "request {}: {cause}; it is asked again",
                             request.id
                         ));
                         Decision::Wait
                     })
             }
-            (None, Some(most)) => given(request, most),
+            (None, Some(most)) => decide_faucet(request, most),
             (None, None) => Decision::Wait,
         };
         match decision {
             Decision::Wait => Ok(()),
-            Decision::Confirm => self.answer(request.id, None).await,
-            Decision::Refuse { reason } => self.answer(request.id, Some(&reason)).await,
+            Decision::Confirm => self.answer_request(request.id, None).await,
+            Decision::Refuse { reason } => self.answer_request(request.id, Some(&reason)).await,
         }
     }
 
-    /// Takes a withdrawal as far as possible now.
-    async fn pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
+    /// Takes a withdrawal as far as it can go now.
+    async fn pay_withdrawal(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
         let id = request.id;
         let Some(lock) = request.lock else {
-            return self.lock(hook, request).await;
+            return self.lock_withdrawal(hook, request).await;
         };
         if lock.payer != self.operator.account() {
-            return self.follow(id, lock.payer).await;
+            return self.follow_payer(id, lock.payer).await;
         }
         match self
             .payouts
-            .of(&payment(self.operator.market(), id))
+            .find_payout(&payment_id(self.operator.market(), id))
             .cloned()
         {
             Some(Payout::Waits) => self.ask_to_pay(hook, request).await,
-            Some(Payout::Paid) => self.answer(id, None).await,
-            Some(Payout::Refused { reason }) => self.answer(id, Some(&reason)).await,
+            Some(Payout::Paid) => self.answer_request(id, None).await,
+            Some(Payout::Refused { reason }) => self.answer_request(id, Some(&reason)).await,
             Some(Payout::Asked) => {
                 let why = "the program was asked to pay it and its answer is not known: it may \
                            have been paid. It is not asked again";
-                self.trouble(id, why);
+                self.report_trouble(id, why);
                 Ok(())
             }
             None => {
                 let why = "it is locked with this key, by hand or by another process, and not by \
                            this one: it may have been paid. The program is not asked";
-                self.trouble(id, why);
+                self.report_trouble(id, why);
                 Ok(())
             }
         }
     }
 
-    async fn lock(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
+    async fn lock_withdrawal(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
         let id = request.id;
         if self.locking.contains_key(&id) {
             return Ok(());
@@ -242,44 +245,44 @@ impl Decider<'_> {
         }
     }
 
-    /// Asks the program to pay, and writes to the journal before and after.
+    /// Asks the program to pay. The journal must hold the question before the program starts.
     async fn ask_to_pay(&mut self, hook: &Path, request: &MoneyRequest) -> Outcome {
         let id = request.id;
-        let payment = payment(self.operator.market(), id);
-        self.put(&payment, Payout::Asked)?;
+        let payment = payment_id(self.operator.market(), id);
+        self.record_payout(&payment, Payout::Asked)?;
         let wanted = HookRequest {
             request,
             payment: payment.clone(),
         };
-        match asked(hook, &wanted).await {
-            Ok(Decision::Wait) => self.put(&payment, Payout::Waits),
+        match ask_hook(hook, &wanted).await {
+            Ok(Decision::Wait) => self.record_payout(&payment, Payout::Waits),
             Ok(Decision::Confirm) => {
-                self.put(&payment, Payout::Paid)?;
-                self.answer(id, None).await
+                self.record_payout(&payment, Payout::Paid)?;
+                self.answer_request(id, None).await
             }
             Ok(Decision::Refuse { reason }) => {
                 let refused = Payout::Refused {
                     reason: reason.clone(),
                 };
-                self.put(&payment, refused)?;
-                self.answer(id, Some(&reason)).await
+                self.record_payout(&payment, refused)?;
+                self.answer_request(id, Some(&reason)).await
             }
             Err(cause) => {
                 let why = format!("{cause}: it may have been paid. The program is not asked again");
-                self.trouble(id, &why);
+                self.report_trouble(id, &why);
                 Ok(())
             }
         }
     }
 
-    fn put(&mut self, payment: &str, payout: Payout) -> Outcome {
-        let put = self.payouts.put(payment, payout);
-        put.map_err(|error| unwritten(&self.key_file, &error))
+    fn record_payout(&mut self, payment: &str, payout: Payout) -> Outcome {
+        let put = self.payouts.record_payout(payment, payout);
+        put.map_err(|error| journal_write_failure(&self.key_file, &error))
     }
 
     /// Repeats the answer of the operator that pays.
-    async fn follow(&mut self, id: RequestId, payer: AccountKey) -> Outcome {
-        let found = self.operator.broker().governance().await;
+    async fn follow_payer(&mut self, id: RequestId, payer: AccountKey) -> Outcome {
+        let found = self.operator.broker().fetch_governance().await;
         let found = found.map_err(unreachable_market)?;
         let own = self.operator.account();
         let answers = found.approvals.into_iter().find(|approval| {
@@ -290,14 +293,16 @@ impl Decider<'_> {
             is_answer && approval.given.first() == Some(&payer) && !approval.given.contains(&own)
         });
         match answers.map(|approval| approval.command) {
-            Some(Command::Refuse { reason, .. }) => self.answer(id, Some(reason.as_str())).await,
-            Some(_) => self.answer(id, None).await,
+            Some(Command::Refuse { reason, .. }) => {
+                self.answer_request(id, Some(reason.as_str())).await
+            }
+            Some(_) => self.answer_request(id, None).await,
             None => Ok(()),
         }
     }
 
     /// Confirms a request, or refuses it for a reason.
-    async fn answer(&mut self, id: RequestId, refused: Option<&str>) -> Outcome {
+    async fn answer_request(&mut self, id: RequestId, refused: Option<&str>) -> Outcome {
         if self.answered.contains_key(&id) {
             return Ok(());
         }
@@ -329,7 +334,7 @@ impl Decider<'_> {
                     None => "it was to be confirmed",
                     Some(_) => "it was to be refused",
                 };
-                self.trouble(
+                self.report_trouble(
                     id,
                     &format!("{what}, and the market does not do so: {refusal}"),
                 );
@@ -339,19 +344,19 @@ impl Decider<'_> {
         }
         self.troubles.remove(&id);
         let facts = json!({ "request": id, "confirmed": refused.is_none() });
-        show::line(self.output, &facts, &text);
+        show::print_result(self.output, &facts, &text);
         Ok(())
     }
 }
 
 /// Returns a hint for the person who decides a request.
 fn by_hand() -> String {
-    let confirm = paste::command("operator confirm ID");
-    let refuse = paste::command("operator refuse ID REASON");
+    let confirm = paste::market_command("operator confirm ID");
+    let refuse = paste::market_command("operator refuse ID REASON");
     format!("look whether it was paid, then say so: {confirm}\n  or that it was not: {refuse}")
 }
 
-fn unwritten(key_file: &Path, error: &std::io::Error) -> Failure {
+fn journal_write_failure(key_file: &Path, error: &std::io::Error) -> Failure {
     let folder = key_file.parent().unwrap_or(key_file);
     let cause = format!(
         "what is paid can't be noted in {}: {error}",
@@ -365,17 +370,17 @@ fn unwritten(key_file: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// Decides for a faucet: it confirms deposits up to a limit.
-fn given(request: &MoneyRequest, most: u64) -> Decision {
+fn decide_faucet(request: &MoneyRequest, most: u64) -> Decision {
     match request.amount.0 <= most {
         true => Decision::Confirm,
         false => Decision::Refuse {
-            reason: format!("the faucet gives {} at most", show::credits(most)),
+            reason: format!("the faucet gives {} at most", show::format_credits(most)),
         },
     }
 }
 
 /// Sends the request to a program as JSON, and reads its decision.
-async fn asked(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, String> {
+async fn ask_hook(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, String> {
     let named = |cause: std::io::Error| format!("{}: {cause}", hook.display());
     let mut program = process::Command::new(hook)
         .stdin(Stdio::piped())

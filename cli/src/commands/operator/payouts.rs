@@ -1,5 +1,5 @@
-//! Journal of the payments that an operator asks its program to make, and of the answers. It
-//! lies next to the operator's key; the operator writes it before it starts the program and after
+//! Journal of the payments that an operator asks its program to make, and of the answers. It lies
+//! next to the operator's key; the operator must write it before it starts the program and after
 //! the program answers.
 //!
 //! A withdrawal must not be paid twice. So the operator asks the program again only after the
@@ -52,7 +52,7 @@ pub(super) struct Payouts {
 impl Payouts {
     /// Reads the journal in the folder of a key. It drops an incomplete last line, on which the
     /// operator cannot have acted.
-    pub(super) fn open(key_file: &Path) -> io::Result<Payouts> {
+    pub(super) fn open_journal(key_file: &Path) -> io::Result<Payouts> {
         let file = key_file.with_file_name(FILE);
         let text = match fs::read_to_string(&file) {
             Ok(text) => text,
@@ -75,12 +75,12 @@ impl Payouts {
     }
 
     /// Returns the state of a payment, if it began.
-    pub(super) fn of(&self, payment: &str) -> Option<&Payout> {
+    pub(super) fn find_payout(&self, payment: &str) -> Option<&Payout> {
         self.known.get(payment)
     }
 
     /// Writes the state of a payment, which is on disk when this returns.
-    pub(super) fn put(&mut self, payment: &str, payout: Payout) -> io::Result<()> {
+    pub(super) fn record_payout(&mut self, payment: &str, payout: Payout) -> io::Result<()> {
         let line = Line {
             payment: payment.to_owned(),
             payout: payout.clone(),
@@ -102,7 +102,7 @@ impl Payouts {
 
 /// Returns the id of a payment, unique among all markets and for ever: a program that sees the same
 /// id twice must pay once.
-pub(super) fn payment(market: MarketId, request: RequestId) -> String {
+pub(super) fn payment_id(market: MarketId, request: RequestId) -> String {
     format!("{market}-{request}")
 }
 
@@ -114,29 +114,29 @@ mod tests {
     fn journal_says_after_a_crash_what_was_put_down() {
         let folder = tempfile::tempdir().unwrap();
         let key = folder.path().join("key");
-        let mut payouts = Payouts::open(&key).unwrap();
-        assert_eq!(payouts.of("a-1"), None);
-        payouts.put("a-1", Payout::Asked).unwrap();
-        payouts.put("a-2", Payout::Asked).unwrap();
-        payouts.put("a-2", Payout::Paid).unwrap();
+        let mut payouts = Payouts::open_journal(&key).unwrap();
+        assert_eq!(payouts.find_payout("a-1"), None);
+        payouts.record_payout("a-1", Payout::Asked).unwrap();
+        payouts.record_payout("a-2", Payout::Asked).unwrap();
+        payouts.record_payout("a-2", Payout::Paid).unwrap();
         let file = folder.path().join(FILE);
         let mut text = fs::read_to_string(&file).unwrap();
         text.push_str("{\"payment\":\"a-3\",\"is\":\"as");
         fs::write(&file, text).unwrap();
-        let mut again = Payouts::open(&key).unwrap();
-        assert_eq!(again.of("a-1"), Some(&Payout::Asked));
-        assert_eq!(again.of("a-2"), Some(&Payout::Paid));
-        assert_eq!(again.of("a-3"), None);
+        let mut again = Payouts::open_journal(&key).unwrap();
+        assert_eq!(again.find_payout("a-1"), Some(&Payout::Asked));
+        assert_eq!(again.find_payout("a-2"), Some(&Payout::Paid));
+        assert_eq!(again.find_payout("a-3"), None);
         let reason = "closed".to_owned();
         again
-            .put(
+            .record_payout(
                 "a-1",
                 Payout::Refused {
                     reason: reason.clone(),
                 },
             )
             .unwrap();
-        let last = Payouts::open(&key).unwrap();
-        assert_eq!(last.of("a-1"), Some(&Payout::Refused { reason }));
+        let last = Payouts::open_journal(&key).unwrap();
+        assert_eq!(last.find_payout("a-1"), Some(&Payout::Refused { reason }));
     }
 }

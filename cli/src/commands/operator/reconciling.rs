@@ -11,7 +11,7 @@ use souk_node::protocols::statement::DECISIONS;
 
 use crate::args::{Output, credits};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{look, unreachable_market};
+use crate::folder::{connect_broker, unreachable_market};
 use crate::show;
 
 /// Largest number of decisions to compare.
@@ -33,11 +33,11 @@ struct OutsideEntry {
     reference: String,
 }
 
-/// Compares both sides; fails if a movement is on one side only.
+/// Compares both sides. Every movement must be on both, or this fails.
 pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
-    let outside = rows(file)?;
-    let broker = look(folder).await?;
-    let decided = broker.statement(DECISIONS, DECISIONS_MAX).await;
+    let outside = read_entries(file)?;
+    let broker = connect_broker(folder).await?;
+    let decided = broker.fetch_statement(DECISIONS, DECISIONS_MAX).await;
     let decided = decided.map_err(unreachable_market)?;
     let confirmed = decided.lines.iter().flat_map(|line| &line.causes);
     let confirmed = confirmed.filter_map(|event| match event {
@@ -45,7 +45,7 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
             request,
             confirmed: true,
             ..
-        } => Some(movement(request)),
+        } => Some(to_outside_entry(request)),
         _ => None,
     });
     let mut counts: BTreeMap<OutsideEntry, (usize, usize)> = BTreeMap::new();
@@ -66,13 +66,13 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     };
     let (in_market, in_file) = (alone(true), alone(false));
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "matched": matched, "only_in_market": in_market, "only_in_file": in_file,
         })),
         Output::Text => {
-            show::say(&format!("{matched} movements are on both sides"));
-            print("confirmed in the market, and not in the file", &in_market);
-            print("in the file, and not confirmed in the market", &in_file);
+            show::print_line(&format!("{matched} movements are on both sides"));
+            print_movements("confirmed in the market, and not in the file", &in_market);
+            print_movements("in the file, and not confirmed in the market", &in_file);
         }
     }
     match in_market.len() + in_file.len() {
@@ -85,21 +85,21 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     }
 }
 
-fn print(what: &str, movements: &[(&OutsideEntry, usize)]) {
+fn print_movements(what: &str, movements: &[(&OutsideEntry, usize)]) {
     for (movement, count) in movements {
         let OutsideEntry {
             direction,
             micro_credits,
             reference,
         } = movement;
-        let amount = show::credits(micro_credits.0);
-        show::say(&format!(
+        let amount = show::format_credits(micro_credits.0);
+        show::print_line(&format!(
             "{what}: {count} x {direction} of {amount} \"{reference}\""
         ));
     }
 }
 
-fn movement(request: &MoneyRequest) -> OutsideEntry {
+fn to_outside_entry(request: &MoneyRequest) -> OutsideEntry {
     OutsideEntry {
         direction: match request.direction {
             Direction::Deposit => "deposit",
@@ -110,7 +110,7 @@ fn movement(request: &MoneyRequest) -> OutsideEntry {
     }
 }
 
-fn rows(file: &Path) -> Result<Vec<OutsideEntry>, Failure> {
+fn read_entries(file: &Path) -> Result<Vec<OutsideEntry>, Failure> {
     let hint = "the first line is direction,amount,reference; then for example \
                 deposit,12.5,invoice 7";
     let wrong = |cause: String| {

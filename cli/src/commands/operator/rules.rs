@@ -8,59 +8,59 @@ use souk_node::clock::unix_ms;
 use souk_node::market::{Acceptance, ClassRules, Command, Millis, Price, Setting, Units, Upgrade};
 use souk_node::protocols::market::{Governance, Member, Standing};
 
-use super::{given, operator};
+use super::{connect_operator, submit_command};
 use crate::args::{OperatorKey, OperatorRules, Output, RulesChangeArgs};
 use crate::commands::account::out_of_turn;
 use crate::commands::market::views;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::{look, unreachable_market};
+use crate::folder::{connect_broker, unreachable_market};
 use crate::paste;
 use crate::{rules, show};
 
-/// Additional notice of a change, because it takes a moment to reach the log.
+/// Additional notice of a change, because it can take a moment to reach the log.
 const MARGIN: Millis = Millis(5_000);
 
 /// Runs a command on rules.
 pub async fn run(folder: &Path, output: Output, command: OperatorRules) -> Outcome {
     match command {
         OperatorRules::Show => show_rules(folder, output).await,
-        OperatorRules::List => list(folder, output).await,
-        OperatorRules::Change(args) => change(folder, output, &args).await,
+        OperatorRules::List => list_changes(folder, output).await,
+        OperatorRules::Change(args) => change_rules(folder, output, &args).await,
         OperatorRules::Keep { change, key } => {
-            let operator = operator(folder, &key).await?;
+            let operator = connect_operator(folder, &key).await?;
             let keep = Command::KeepRules { change };
-            if given(&operator, output, keep).await?.is_some() {
+            if submit_command(&operator, output, keep).await?.is_some() {
                 let facts = json!({ "change": change, "is": "taken back" });
                 let text = format!("change {change} is taken back: the rules stay as they are");
-                show::line(output, &facts, &text);
+                show::print_result(output, &facts, &text);
             }
             Ok(())
         }
     }
 }
 
-async fn governance(folder: &Path) -> Result<Governance, Failure> {
-    let broker = look(folder).await?;
-    broker.governance().await.map_err(unreachable_market)
+async fn fetch_governance(folder: &Path) -> Result<Governance, Failure> {
+    let broker = connect_broker(folder).await?;
+    broker.fetch_governance().await.map_err(unreachable_market)
 }
 
 async fn show_rules(folder: &Path, output: Output) -> Outcome {
-    let found = governance(folder).await?;
+    let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::json(&found),
+        Output::Json => show::print_json(&found),
         Output::Text => {
-            show::say(rules::text(&found.rules).trim_end());
-            show::say("");
+            show::print_line(rules::format_rules(&found.rules).trim_end());
+            show::print_line("");
             show::governance::print_coming(&found);
         }
     }
     Ok(())
 }
 
-async fn list(folder: &Path, output: Output) -> Outcome {
-    let found = governance(folder).await?;
+async fn list_changes(folder: &Path, output: Output) -> Outcome {
+    let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::json(&json!({
+        Output::Json => show::print_json(&json!({
             "changes": found.changes, "version": found.version, "upgrade": found.upgrade,
         })),
         Output::Text => show::governance::print_coming(&found),
@@ -69,24 +69,27 @@ async fn list(folder: &Path, output: Output) -> Outcome {
 }
 
 /// Lists commands that wait for more operators.
-pub async fn pending(folder: &Path, output: Output) -> Outcome {
-    let found = governance(folder).await?;
+pub async fn list_pending_commands(folder: &Path, output: Output) -> Outcome {
+    let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::json(&found.approvals),
+        Output::Json => show::print_json(&found.approvals),
         Output::Text => show::governance::print_pending(&found),
     }
     Ok(())
 }
 
-async fn change(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcome {
-    let broker = look(folder).await?;
-    let found = broker.governance().await.map_err(unreachable_market)?;
+async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcome {
+    let broker = connect_broker(folder).await?;
+    let found = broker
+        .fetch_governance()
+        .await
+        .map_err(unreachable_market)?;
     let mut settings = Vec::new();
     for set in &args.set {
-        settings.push(number(set)?);
+        settings.push(parse_setting(set)?);
     }
     if let Some(name) = &args.class {
-        let class = views::class(&broker, name).await?;
+        let class = views::find_class(&broker, name).await?;
         settings.push(of_class(found.rules.of_class(class), args));
     }
     if settings.is_empty() {
@@ -94,21 +97,21 @@ async fn change(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcom
         return Err(Failure::new(Kind::Input, "nothing is to change", hint));
     }
     let at = told_for(&found, args.notice);
-    let operator = operator(folder, &args.key).await?;
+    let operator = connect_operator(folder, &args.key).await?;
     let change = Command::ChangeRules { settings, at };
-    let Some(done) = given(&operator, output, change).await? else {
+    let Some(done) = submit_command(&operator, output, change).await? else {
         return Ok(());
     };
     let Acceptance::Due { change, at } = done else {
         return Err(out_of_turn(&done));
     };
-    let keep = paste::command(&format!("operator rules keep {change}"));
+    let keep = paste::market_command(&format!("operator rules keep {change}"));
     let text = format!(
         "change {change} takes effect at {} UTC; open leases and orders that rest keep what they \
          have\n  to take it back: {keep}",
         show::time_of_day(at.0)
     );
-    show::line(output, &json!({ "change": change, "at": at }), &text);
+    show::print_result(output, &json!({ "change": change, "at": at }), &text);
     Ok(())
 }
 
@@ -116,14 +119,18 @@ async fn change(folder: &Path, output: Output, args: &RulesChangeArgs) -> Outcom
 fn told_for(found: &Governance, notice: Option<Duration>) -> Millis {
     let notice = notice.map(|notice| u64::try_from(notice.as_millis()).unwrap_or(u64::MAX));
     let notice = notice.map_or(found.rules.rules_notice, Millis);
-    found.now.max(Millis(unix_ms())).after(notice).after(MARGIN)
+    found
+        .now
+        .max(Millis(unix_ms()))
+        .saturating_add(notice)
+        .saturating_add(MARGIN)
 }
 
-fn number(set: &str) -> Result<Setting, Failure> {
+fn parse_setting(set: &str) -> Result<Setting, Failure> {
     let wrong = |why: &str| {
         let hint = format!(
             "rules, and what they are now: {}",
-            paste::command("operator rules show")
+            paste::market_command("operator rules show")
         );
         Failure::new(Kind::Input, format!("--set {set}: {why}"), hint)
     };
@@ -131,7 +138,7 @@ fn number(set: &str) -> Result<Setting, Failure> {
     let (name, value) = parts.ok_or_else(|| wrong("it is not NAME=VALUE"))?;
     let value = value.parse();
     let value = value.map_err(|_| wrong("the value is no whole number from 0"))?;
-    let (rule, value) = rules::setting(name, value).map_err(|why| wrong(&why))?;
+    let (rule, value) = rules::parse_setting(name, value).map_err(|why| wrong(&why))?;
     Ok(Setting::Number { rule, value })
 }
 
@@ -149,15 +156,20 @@ fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
 }
 
 /// Announces the time from which another version of the rules applies.
-pub async fn upgrade(
+pub async fn announce_upgrade(
     folder: &Path,
     output: Output,
-    (to, notice, anyway): (u16, Option<Duration>, bool),
+    to: u16,
+    notice: Option<Duration>,
+    anyway: bool,
     key: &OperatorKey,
 ) -> Outcome {
-    let broker = look(folder).await?;
-    let found = broker.governance().await.map_err(unreachable_market)?;
-    let members = broker.members().await.map_err(unreachable_market)?;
+    let broker = connect_broker(folder).await?;
+    let found = broker
+        .fetch_governance()
+        .await
+        .map_err(unreachable_market)?;
+    let members = broker.fetch_members().await.map_err(unreachable_market)?;
     let stays = |member: &&Member| {
         !matches!(member.standing, Standing::Leaving | Standing::Removed) && member.speaks < to
     };
@@ -176,14 +188,14 @@ pub async fn upgrade(
         return Err(Failure::new(Kind::State, cause, hint));
     }
     let at = told_for(&found, notice);
-    let operator = operator(folder, key).await?;
+    let operator = connect_operator(folder, key).await?;
     let command = Command::Upgrade(Upgrade { to, at });
-    if given(&operator, output, command).await?.is_some() {
+    if submit_command(&operator, output, command).await?.is_some() {
         let text = format!(
             "version {to} of the rules applies from {} UTC on",
             show::time_of_day(at.0)
         );
-        show::line(output, &json!({ "version": to, "at": at }), &text);
+        show::print_result(output, &json!({ "version": to, "at": at }), &text);
     }
     Ok(())
 }

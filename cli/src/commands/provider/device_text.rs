@@ -30,7 +30,7 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
         }
         DeviceChoice::Emulated { profile, manner } => {
             let profile = serde_json::to_string(profile).expect("text always encodes");
-            let told = manner.entries().into_iter();
+            let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} = {value}"));
             let told = told.collect::<String>();
             format!("emulated = {{ profile = {profile}{told} }}")

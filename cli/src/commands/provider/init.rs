@@ -12,15 +12,15 @@ use souk_node::client::broker::Broker;
 use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::limits::{Hours, NoHours, ProviderLimits};
-use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose};
+use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, SpotPrice, Units};
 use souk_node::network::{Network, NetworkConfig};
 use souk_node::provider::{self, Conditions};
 use souk_vocabulary::profile::Profile;
 
-use super::super::device::chosen;
+use super::super::device::parse_device;
 use super::device_text::device_text;
-use super::measuring::{Source, keep, measured, opened, stated};
+use super::measuring::{Source, describe_offer, measure_offer, open_devices, store_measurement};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -39,13 +39,15 @@ struct MarketView {
 
 /// Creates a provider's folder, or shows its ask.
 pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outcome {
-    let market = MarketFile::find(folder).map_err(from_config)?;
+    let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let present =
         folder.join(PROVIDER_TOML).exists() || folder.join(config::PROVIDER_FILE).exists();
     if present && new.dry_run {
-        let file = ProviderFile::find(folder).map_err(from_config)?;
-        let (profile, resources) = measured(folder, &file).await?;
-        let seen = look(&market, &resources).await.unwrap_or_default();
+        let file = ProviderFile::read_folder(folder).map_err(from_config)?;
+        let (profile, resources) = measure_offer(folder, &file).await?;
+        let seen = fetch_market_view(&market, &resources)
+            .await
+            .unwrap_or_default();
         return show_ask(output, &market, file, &profile, &resources, &seen);
     }
     if present {
@@ -53,17 +55,17 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         let hint = "edit its provider.toml, or give another folder with --dir";
         return Err(Failure::new(Kind::State, cause, hint));
     }
-    let mut file = drafted(folder, new)?;
-    let known = opened(folder, &file, Source::Now).await?;
-    let (profile, resources) = stated(&file, &known.profiles);
-    let seen = look(&market, &resources).await;
-    let (price, basis) = price(new, seen.as_ref(), &resources)?;
+    let mut file = draft_file(folder, new)?;
+    let known = open_devices(folder, &file, Source::Now).await?;
+    let (profile, resources) = describe_offer(&file, &known.profiles);
+    let seen = fetch_market_view(&market, &resources).await;
+    let (price, basis) = choose_price(new, seen.as_ref(), &resources)?;
     file.price = price;
-    file.pricing = pricing(&new.pricing, &profile)?;
-    let text = written(&file, &profile, basis);
+    file.pricing = build_pricing(&new.pricing, &profile)?;
+    let text = format_file(&file, &profile, basis);
     // Reads the file back before anything relies on it.
     let path = folder.join(PROVIDER_TOML);
-    let file = ProviderFile::parse(&path, &text).map_err(from_config)?;
+    let file = ProviderFile::parse_toml(&path, &text).map_err(from_config)?;
     if new.dry_run {
         return show_ask(
             output,
@@ -74,8 +76,8 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
             &seen.unwrap_or_default(),
         );
     }
-    store(folder, &text)?;
-    keep(folder, &file, &known)?;
+    store_file(folder, &text)?;
+    store_measurement(folder, &file, &known)?;
     let said = format!(
         "wrote {}; start it with `souk --dir {} provider run`",
         path.display(),
@@ -85,29 +87,29 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         "file": path, "device": profile.name, "price": file.price, "basis": basis,
         "emulated": profile.emulated,
     });
-    show::line(output, &facts, &said);
+    show::print_result(output, &facts, &said);
     Ok(())
 }
 
 /// Returns the file without its prices, from the arguments and the user's answers.
-fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failure> {
+fn draft_file(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failure> {
     let default = folder
         .file_name()
         .map_or("provider".into(), |name| name.to_string_lossy());
     let name = match &new.name {
-        Some(name) => named(name)?,
-        None => asked(new.yes, "name", &default, named)?,
+        Some(name) => check_name(name)?,
+        None => ask_until_valid(new.yes, "name", &default, check_name)?,
     };
-    let cpu = discover::cpu();
+    let cpu = discover::describe_cpu();
     let device = match &new.device {
-        Some(device) => chosen(device)?,
+        Some(device) => parse_device(device)?,
         None => {
             let what = format!(
                 "device (cpu is {}, {} threads; names of the catalogue, which `souk device list` \
                  shows, are emulated)",
                 cpu.model, cpu.threads
             );
-            asked(new.yes, &what, "cpu", chosen)?
+            ask_until_valid(new.yes, &what, "cpu", parse_device)?
         }
     };
     let listen = new.listen.parse().map_err(|error| {
@@ -122,7 +124,7 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
         region: new.region.unwrap_or_default(),
         onnxruntime: new.onnxruntime.clone(),
         price: 0,
-        limits: limits(&new.limits, new.yes, &cpu.threads.to_string())?,
+        limits: ask_limits(&new.limits, new.yes, &cpu.threads.to_string())?,
         pricing: Pricing::default(),
         prefer: Default::default(),
         traffic: Default::default(),
@@ -137,21 +139,21 @@ fn drafted(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Failur
 }
 
 /// Checks that the market accepts a name.
-fn named(text: &str) -> Result<String, Failure> {
+fn check_name(text: &str) -> Result<String, Failure> {
     let hint = "give --name another one";
     let name = Name::try_from(text)
         .map_err(|fault| Failure::new(Kind::Input, format!("the name \"{text}\": {fault}"), hint));
     name.map(|_| text.to_owned())
 }
 
-fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, Failure> {
+fn ask_limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, Failure> {
     let cores = match args.cores {
         Some(cores) => Some(cores),
-        None => number(yes, "cores that jobs may use, or \"all\"", threads)?,
+        None => ask_number(yes, "cores that jobs may use, or \"all\"", threads)?,
     };
     let memory_mib = match args.memory {
         Some(mib) => Some(mib),
-        None => number(yes, "MiB that a job may bring, or \"all\"", "all")?,
+        None => ask_number(yes, "MiB that a job may bring, or \"all\"", "all")?,
     };
     let span = |text: &str| -> Result<Hours, Failure> {
         let parsed = text.parse();
@@ -161,7 +163,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
         false => args.hours.iter().map(|text| span(text)).collect(),
         true => {
             let what = "hours at which it is sold (UTC), like 20:00-08:00";
-            asked(yes, what, "all", |answer| match answer {
+            ask_until_valid(yes, what, "all", |answer| match answer {
                 "all" => Ok(Vec::new()),
                 hours => Ok(vec![span(hours)?]),
             })
@@ -179,7 +181,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
         wgsl: !args.no_wgsl,
         price_min: args
             .min_price
-            .map_or(Ok(0), |credits| micro(credits, "--min-price"))?,
+            .map_or(Ok(0), |credits| to_micro_credits(credits, "--min-price"))?,
         idle_percent: args.idle_percent,
         buyer_reputation_min: args.min_reputation,
         notice_seconds: None,
@@ -195,7 +197,7 @@ fn limits(args: &LimitArgs, yes: bool, threads: &str) -> Result<ProviderLimits, 
     }
 }
 
-/// Parses limits like `intel-rapl:0=65`; fails if a domain has no limit.
+/// Parses limits like `intel-rapl:0=65`. Each must have a domain and a whole number of watts.
 fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
     let limit = |text: &String| {
         let (domain, watts) = text.rsplit_once('=')?;
@@ -209,13 +211,13 @@ fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
     });
     let limits: BTreeMap<String, u32> = limits.collect::<Result<_, Failure>>()?;
     for domain in limits.keys() {
-        let found = power::find(domain).and_then(|domain| domain.limit());
+        let found = power::find_domain(domain).and_then(|domain| domain.power_limit());
         found.map_err(|error| Failure::new(Kind::Input, error, "leave --power-limit out"))?;
     }
     Ok(limits)
 }
 
-fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
+fn build_pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
     let strategy = match args.strategy {
         StrategyName::Fixed => Strategy::Fixed,
         StrategyName::Follow => Strategy::Follow {
@@ -233,8 +235,8 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
             })?;
             Strategy::CostPlus(Costs {
                 watts,
-                price_per_kwh: micro(args.kwh_price, "--kwh-price")?,
-                price_per_hour: micro(args.hour_price, "--hour-price")?,
+                price_per_kwh: to_micro_credits(args.kwh_price, "--kwh-price")?,
+                price_per_hour: to_micro_credits(args.hour_price, "--hour-price")?,
                 margin_percent: args.margin,
             })
         }
@@ -270,29 +272,29 @@ fn pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failure> {
 }
 
 /// Asks the market, and returns `None` if it does not answer in time.
-async fn look(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
+async fn fetch_market_view(market: &MarketFile, resources: &Resources) -> Option<MarketView> {
     let looked = async {
         let stranger = NodeKey::generate();
         let network = Network::start(&stranger, NetworkConfig::default())
             .await
             .ok()?;
         let broker = Broker::new(network, &market.contacts().ok()?).await.ok()?;
-        let quotes = broker.quotes(resources.class()).await.ok()?;
-        let book = broker.book().await.ok()?;
+        let quotes = broker.fetch_quotes(resources.class()).await.ok()?;
+        let book = broker.fetch_book().await.ok()?;
         Some(MarketView { quotes, book })
     };
     tokio::time::timeout(MARKET_PATIENCE, looked).await.ok()?
 }
 
-fn price(
+fn choose_price(
     new: &ProviderInitArgs,
     seen: Option<&MarketView>,
     resources: &Resources,
 ) -> Result<(u64, Option<Basis>), Failure> {
     if let Some(credits) = new.price {
-        return Ok((micro(credits, "--price")?, None));
+        return Ok((to_micro_credits(credits, "--price")?, None));
     }
-    let proposal = seen.and_then(|seen| propose(seen.quotes.as_ref(), &seen.book, resources));
+    let proposal = seen.and_then(|seen| propose_price(seen.quotes.as_ref(), &seen.book, resources));
     let Some((proposed, basis)) = proposal else {
         let none = "no price is given, and the market has none to propose";
         let missing = || {
@@ -306,29 +308,29 @@ fn price(
         };
         let read = |answer: &str| match answer == default {
             true => Err(missing()),
-            false => priced(answer),
+            false => parse_price(answer),
         };
-        return Ok((asked(new.yes, what, default, read)?, None));
+        return Ok((ask_until_valid(new.yes, what, default, read)?, None));
     };
-    let shown = show::credits(proposed.0);
-    asked(
+    let shown = show::format_credits(proposed.0);
+    ask_until_valid(
         new.yes,
         "price of a device-second, in credits",
         &shown,
         |answer| match answer == shown {
             true => Ok((proposed.0, Some(basis))),
-            false => Ok((priced(answer)?, None)),
+            false => Ok((parse_price(answer)?, None)),
         },
     )
 }
 
 /// Parses a price into micro-credits.
-fn priced(answer: &str) -> Result<u64, Failure> {
+fn parse_price(answer: &str) -> Result<u64, Failure> {
     let cause = format!("\"{answer}\" is no price");
     let credits = answer
         .parse()
         .map_err(|_| Failure::new(Kind::Input, cause, "give --price CREDITS"))?;
-    micro(credits, "the price")
+    to_micro_credits(credits, "the price")
 }
 
 fn show_ask(
@@ -342,25 +344,25 @@ fn show_ask(
     let paid = seen
         .quotes
         .as_ref()
-        .and_then(souk_node::folder::pricing::paid);
+        .and_then(souk_node::folder::pricing::mean_price);
     let leases = Units(file.limits.leases);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
-    let terms = conditions.terms(provider::minute_now(), paid);
+    let terms = conditions.terms_for_minute(provider::minute_now(), paid);
     let ask = terms
         .as_ref()
-        .map(|terms| terms.ask(resources, leases, leases));
+        .map(|terms| terms.to_ask(resources, leases, leases));
     let text = match terms {
         None => "now: no ask, it is outside the hours of its limits".to_owned(),
         Some(terms) => format!(
             "now: {} at {} credits a second{}, leases up to {} s{}",
-            show::device(&profile.model, profile.emulated),
-            show::credits(terms.price.0),
+            show::device_label(&profile.model, profile.emulated),
+            show::format_credits(terms.price.0),
             spot_text(&terms.spot),
             terms.duration_max.0 / 1_000,
             paid.map_or(String::new(), paid_text),
         ),
     };
-    show::line(
+    show::print_result(
         output,
         &json!({ "asks": ask.into_iter().collect::<Vec<_>>() }),
         &text,
@@ -369,10 +371,10 @@ fn show_ask(
 }
 
 fn paid_text(price: Price) -> String {
-    format!("; the market paid {} lately", show::credits(price.0))
+    format!("; the market paid {} lately", show::format_credits(price.0))
 }
 
-fn store(folder: &Path, text: &str) -> Outcome {
+fn store_file(folder: &Path, text: &str) -> Outcome {
     let refused = |error: &dyn std::fmt::Display| {
         Failure::new(
             Kind::State,
@@ -385,7 +387,7 @@ fn store(folder: &Path, text: &str) -> Outcome {
 }
 
 /// Returns the text of the file.
-fn written(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> String {
+fn format_file(file: &ProviderFile, profile: &Profile, basis: Option<Basis>) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
     let list = |items: Vec<String>| format!("[{}]", items.join(", "));
     let limits = &file.limits;
@@ -465,7 +467,7 @@ fn strategy_text(strategy: &Strategy) -> String {
 /// Formats the prices of spot leases by their notice.
 fn spot_text(spot: &[SpotPrice]) -> String {
     let price = |spot: &SpotPrice| {
-        let (notice, price) = (spot.notice.0 / 1_000, show::credits(spot.price.0));
+        let (notice, price) = (spot.notice.0 / 1_000, show::format_credits(spot.price.0));
         format!(", spot {price} with {notice} s notice")
     };
     spot.iter().map(price).collect()
@@ -490,14 +492,14 @@ fn power_text(profile: &Profile) -> String {
 }
 
 /// Asks for a number above 0; returns `None` for the answer "all".
-fn number<T: std::str::FromStr + Default + PartialEq>(
+fn ask_number<T: std::str::FromStr + Default + PartialEq>(
     yes: bool,
     what: &str,
     default: &str,
 ) -> Result<Option<T>, Failure> {
     // A proposal that the user did not enter is not a limit.
     let default = if yes { "all" } else { default };
-    asked(yes, what, default, |answer| match answer {
+    ask_until_valid(yes, what, default, |answer| match answer {
         "all" => Ok(None),
         text => match text.parse() {
             Ok(number) if number != T::default() => Ok(Some(number)),
@@ -509,8 +511,9 @@ fn number<T: std::str::FromStr + Default + PartialEq>(
     })
 }
 
-/// Asks until the answer is valid; uses the proposal if `yes` is set.
-fn asked<T>(
+/// Asks until the answer is valid. If `yes` is set, it asks nothing, and the proposal must be
+/// valid.
+fn ask_until_valid<T>(
     yes: bool,
     what: &str,
     default: &str,
@@ -520,39 +523,41 @@ fn asked<T>(
         return read(default);
     }
     loop {
-        match read(&answered(what, default)?) {
+        match read(&read_answer(what, default)?) {
             Ok(answer) => return Ok(answer),
-            Err(wrong) => say(&format!("  {}\n", wrong.cause))?,
+            Err(wrong) => print_prompt(&format!("  {}\n", wrong.cause))?,
         }
     }
 }
 
 /// Reads one answer; an empty line stands for the proposal.
-fn answered(what: &str, default: &str) -> Result<String, Failure> {
-    say(&format!("{what} [{default}]: "))?;
+fn read_answer(what: &str, default: &str) -> Result<String, Failure> {
+    print_prompt(&format!("{what} [{default}]: "))?;
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
     match (read, answer.trim()) {
-        (Err(error), _) => Err(unasked(&error)),
-        (Ok(0), _) => Err(unasked(&"standard input ended before all was answered")),
+        (Err(error), _) => Err(prompt_failure(&error)),
+        (Ok(0), _) => Err(prompt_failure(
+            &"standard input ended before all was answered",
+        )),
         (Ok(_), "") => Ok(default.to_owned()),
         (Ok(_), answer) => Ok(answer.to_owned()),
     }
 }
 
 /// Prints to standard error, because standard output is for the result.
-fn say(text: &str) -> Result<(), Failure> {
+fn print_prompt(text: &str) -> Result<(), Failure> {
     let mut stderr = std::io::stderr();
     write!(stderr, "{text}")
         .and_then(|()| stderr.flush())
-        .map_err(|error| unasked(&error))
+        .map_err(|error| prompt_failure(&error))
 }
 
-fn unasked(cause: &dyn std::fmt::Display) -> Failure {
+fn prompt_failure(cause: &dyn std::fmt::Display) -> Failure {
     Failure::new(Kind::Input, cause, "give --yes to take the proposals")
 }
 
-pub(super) fn micro(credits: f64, what: &str) -> Result<u64, Failure> {
+pub(super) fn to_micro_credits(credits: f64, what: &str) -> Result<u64, Failure> {
     let micro = (credits * 1e6).round();
     match (0.0..=1e18).contains(&micro) {
         true => Ok(micro as u64),

@@ -19,18 +19,18 @@ use crate::folder::from_config;
 use crate::show;
 
 /// Measures the devices of a folder's provider again, for its next start.
-pub async fn measure(folder: &Path, output: Output) -> Outcome {
-    let file = ProviderFile::find(folder).map_err(from_config)?;
+pub async fn measure_provider(folder: &Path, output: Output) -> Outcome {
+    let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     if !measurement::is_kept(&file.device) {
         let cause = "nothing is kept of this device: it is emulated, or its driver measures it at \
                      each start";
         let hint = "`souk device bench` measures it operator by operator";
         return Err(Failure::new(Kind::State, cause, hint));
     }
-    let known = opened(folder, &file, Source::Now).await?;
-    keep(folder, &file, &known)?;
-    let (profile, resources) = stated(&file, &known.profiles);
-    let class = class_name::of(&resources.class());
+    let known = open_devices(folder, &file, Source::Now).await?;
+    store_measurement(folder, &file, &known)?;
+    let (profile, resources) = describe_offer(&file, &known.profiles);
+    let class = class_name::format_class(&resources.class());
     let speed = profile.operations_per_second(DType::F32).unwrap_or(0.0);
     let facts = json!({
         "device": profile.model, "emulated": profile.emulated, "class_name": class,
@@ -40,12 +40,12 @@ pub async fn measure(folder: &Path, output: Output) -> Outcome {
     let text = format!(
         "{}: {} in f32, {} of memory, of which mixed work gets {:.0} %\n\
          class {class} at full speed; the provider goes by it from its next start",
-        show::device(&profile.model, profile.emulated),
-        show::scaled(speed, "op/s"),
-        show::scaled(profile.memory.bytes_per_second, "B/s"),
+        show::device_label(&profile.model, profile.emulated),
+        show::format_scaled(speed, "op/s"),
+        show::format_scaled(profile.memory.bytes_per_second, "B/s"),
         known.share * 100.0,
     );
-    show::line(output, &facts, &text);
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 
@@ -59,26 +59,29 @@ pub enum Source {
 }
 
 /// Returns a provider's device and the resources that it offers within its limits.
-pub async fn measured(folder: &Path, file: &ProviderFile) -> Result<(Profile, Resources), Failure> {
-    let known = opened(folder, file, Source::Folder).await?;
-    Ok(stated(file, &known.profiles))
+pub async fn measure_offer(
+    folder: &Path,
+    file: &ProviderFile,
+) -> Result<(Profile, Resources), Failure> {
+    let known = open_devices(folder, file, Source::Folder).await?;
+    Ok(describe_offer(file, &known.profiles))
 }
 
 /// Opens and measures the devices of a provider, within its limits.
-pub async fn opened(
+pub async fn open_devices(
     folder: &Path,
     file: &ProviderFile,
     source: Source,
 ) -> Result<DeviceMeasurement, Failure> {
-    let library = file.library(folder);
+    let library = file.library_path(folder);
     check_library(library.as_deref())?;
     check_driver(&file.device, library.as_deref())?;
     let (home, choice) = (folder.to_owned(), file.device.clone());
     let (cores, now) = (file.limits.cores, unix_ms() / 1_000);
     let is_kept = source == Source::Folder && measurement::is_kept(&choice);
     let opening = move || match is_kept {
-        true => DeviceMeasurement::known(&home, &choice, cores, now),
-        false => DeviceMeasurement::now(&choice, cores, now),
+        true => DeviceMeasurement::read_or_measure(&home, &choice, cores, now),
+        false => DeviceMeasurement::measure_devices(&choice, cores, now),
     };
     let opened = tokio::task::spawn_blocking(opening).await;
     let opened = opened.map_err(|panicked| Failure::new(Kind::Unexpected, panicked, ""))?;
@@ -92,16 +95,16 @@ pub async fn opened(
 }
 
 /// Stores the figures for the provider's next start.
-pub fn keep(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Outcome {
+pub fn store_measurement(folder: &Path, file: &ProviderFile, known: &DeviceMeasurement) -> Outcome {
     match measurement::is_kept(&file.device) {
-        true => known.keep(folder).map_err(from_config),
+        true => known.store_measurement(folder).map_err(from_config),
         false => Ok(()),
     }
 }
 
 /// Returns the devices as the single one that is sold, and the resources that an ask states.
-pub fn stated(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
-    let profile = souk_node::device::together(profiles);
-    let resources = souk_node::device::sold(file, &profile);
+pub fn describe_offer(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
+    let profile = souk_node::device::combine_profiles(profiles);
+    let resources = souk_node::device::provider_resources(file, &profile);
     (profile, resources)
 }

@@ -13,8 +13,8 @@ use crate::args::{ChaosArgs, Output};
 use crate::commands::testnet::from_supervisor;
 use crate::commands::trial;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::folder::look;
-use crate::show::{self, say};
+use crate::folder::connect_broker;
+use crate::show::{self, print_line};
 use crate::stop;
 
 /// Hint to the logs of the nodes.
@@ -22,8 +22,8 @@ const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 
 /// Starts a market in a temporary folder, injects the faults, and reports which promises held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
-    let length = trial::length(args.minutes)?;
-    let folder = trial::folder("souk-chaos")?;
+    let length = trial::minutes_to_duration(args.minutes)?;
+    let folder = trial::create_trial_folder("souk-chaos")?;
     let config = ChaosConfig {
         seed: args.seed,
         length,
@@ -31,36 +31,36 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         namespaces: args.netns,
         buyers: args.buyers,
     };
-    let binary = crate::commands::testnet::binary()?;
-    let report = chaos::run(&binary, folder.path(), &config, stop::asked())
+    let binary = crate::commands::testnet::program_path()?;
+    let report = chaos::run(&binary, folder.path(), &config, stop::wait_for_stop())
         .await
         .map_err(from_chaos)?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
     }
-    trial::verdict(folder, report.seed, &report.violations)
+    trial::check_violations(folder, report.seed, &report.violations)
 }
 
 /// Kills nodes of the testnet in `folder` over time, and reports each kill and which promises held.
-pub async fn kill(folder: &Path, output: Output, args: &ChaosArgs) -> Outcome {
+pub async fn kill_nodes(folder: &Path, output: Output, args: &ChaosArgs) -> Outcome {
     let config = KillsConfig {
         seed: args.seed,
-        length: trial::length(args.minutes)?,
+        length: trial::minutes_to_duration(args.minutes)?,
         per_hour: args.per_hour,
         gateway: args.gateway,
     };
-    supervisor::running(folder).map_err(from_supervisor)?;
-    let broker = look(folder).await?;
-    let report = kills::run(folder, &config, &broker, stop::asked(), |killed| {
-        show::line(output, &json!(killed), &killed_text(killed));
+    supervisor::running_pid(folder).map_err(from_supervisor)?;
+    let broker = connect_broker(folder).await?;
+    let report = kills::run(folder, &config, &broker, stop::wait_for_stop(), |killed| {
+        show::print_result(output, &json!(killed), &killed_text(killed));
     });
     let report = report.await.map_err(from_kills)?;
     let text = format!(
         "seed {}: {} kills in {} s",
         report.seed, report.kills, report.seconds
     );
-    show::line(output, &json!(report), &text);
+    show::print_result(output, &json!(report), &text);
     match report.violations.first() {
         None => Ok(()),
         Some(first) => {
@@ -91,9 +91,9 @@ fn from_kills(error: KillsError) -> Failure {
     }
 }
 
-fn print(report: &ChaosReport) {
+fn print_report(report: &ChaosReport) {
     let jobs = &report.jobs;
-    say(&format!(
+    print_line(&format!(
         "seed {}: {} faults in {} s, {} jobs submitted, {} finished, {} wrong though checked, {} \
          deceived unchecked, {} times went on without a provider, the longest took {} ms",
         report.seed,
@@ -107,13 +107,13 @@ fn print(report: &ChaosReport) {
         jobs.longest_ms,
     ));
     for (reason, count) in &jobs.ended {
-        say(&format!("  {count} ended: {reason}"));
+        print_line(&format!("  {count} ended: {reason}"));
     }
     for violation in &report.violations {
-        say(&format!("  broken: {violation}"));
+        print_line(&format!("  broken: {violation}"));
     }
     if report.violations.is_empty() {
-        say(&format!("  everything held in {} checks", report.checks));
+        print_line(&format!("  everything held in {} checks", report.checks));
     }
 }
 

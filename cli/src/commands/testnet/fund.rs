@@ -15,7 +15,7 @@ use crate::folder::from_config;
 
 /// Creates the credits as the testnet's operator.
 pub async fn run(folder: &Path, output: Output, args: &FundArgs) -> Outcome {
-    MarketFile::find(folder).map_err(from_config)?;
+    MarketFile::read_nearest(folder).map_err(from_config)?;
     let operator_key = folder.join(OPERATOR_FOLDER).join(KEY_FILE);
     if !operator_key.exists() {
         let cause = format!("{} has no operator's key", folder.display());
@@ -24,7 +24,7 @@ pub async fn run(folder: &Path, output: Output, args: &FundArgs) -> Outcome {
         return Err(Failure::new(Kind::State, cause, hint));
     }
     let credit = Operator::Credit {
-        account: account(folder, &args.account)?,
+        account: find_account(folder, &args.account)?,
         amount: args.amount,
         key: OperatorKey {
             operator_key: Some(operator_key),
@@ -34,11 +34,11 @@ pub async fn run(folder: &Path, output: Output, args: &FundArgs) -> Outcome {
 }
 
 /// Returns the account with this name or key.
-fn account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
+fn find_account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
     if let Ok(account) = called.parse() {
         return Ok(account);
     }
-    let names = names(folder);
+    let names = account_names(folder);
     if !names.iter().any(|name| name == called) {
         let cause = format!("no account of {} is called {called}", folder.display());
         let hint = format!(
@@ -51,11 +51,14 @@ fn account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
         let hint = "give the account by its 64 hexadecimal digits";
         Failure::new(Kind::State, error, hint)
     })?;
-    Ok(AccountKey(key.public()))
+    Ok(AccountKey(key.public_key()))
 }
 
 /// Returns the names of the accounts with a folder in the testnet.
-fn names(folder: &Path) -> Vec<String> {
+fn account_names(folder: &Path) -> Vec<String> {
     let others = ["buyer", OPERATOR_FOLDER].map(str::to_owned);
-    others.into_iter().chain(layout::nodes(folder)).collect()
+    others
+        .into_iter()
+        .chain(layout::node_names(folder))
+        .collect()
 }

@@ -7,17 +7,17 @@ use souk_gateway::page_of;
 use souk_testnet::ports::Ports;
 use souk_testnet::supervisor::{GATEWAY, GATEWAY_HOME, Supervisor};
 
-use super::{binary, from_supervisor};
+use super::{from_supervisor, program_path};
 use crate::args::UpArgs;
-use crate::commands::serve::{from_tokens, scope};
+use crate::commands::serve::{from_tokens, page_scope};
 use crate::failure::{Failure, Kind};
 
 /// Default port of the gateway.
 const PORT: u16 = 7_800;
 
-/// Starts the gateway of a testnet whose nodes serve; returns the URL of its page, or `None`
-/// without a gateway.
-pub async fn beside(
+/// Starts the gateway of a testnet, whose nodes must already serve; returns the URL of its page, or
+/// `None` without a gateway.
+pub async fn start_gateway(
     folder: &Path,
     supervisor: &mut Supervisor,
     args: &UpArgs,
@@ -27,7 +27,7 @@ pub async fn beside(
     }
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     // This reserves the port until the gateway listens on it.
-    let ports = Ports::take(1).map_err(|error| {
+    let ports = Ports::reserve_free(1).map_err(|error| {
         let cause = format!("cannot find a free port on loopback: {error}");
         Failure::new(Kind::Network, cause, "give --http ADDRESS, or --no-http")
     })?;
@@ -44,10 +44,10 @@ pub async fn beside(
         &address.to_string(),
         "--until-stdin-closes",
     ];
-    let binary = binary()?;
+    let binary = program_path()?;
     let added = supervisor.add(&binary, GATEWAY, &arguments, GATEWAY_HOME);
     added.await.map_err(from_supervisor)?;
-    let page = page_of(&folder, scope(args.page)).map_err(from_tokens)?;
+    let page = page_of(&folder, page_scope(args.page)).map_err(from_tokens)?;
     let lost = || {
         Failure::new(
             Kind::Unexpected,

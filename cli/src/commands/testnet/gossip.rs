@@ -6,7 +6,7 @@ use souk_testnet::gossip::{self, GossipConfig, GossipReport};
 
 use crate::args::{GossipArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Runs the network in this process, and reports its counts.
 pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
@@ -21,23 +21,23 @@ pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
         .await
         .map_err(|error| Failure::new(Kind::Input, error, "a thousand is what is measured"))?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
     }
     Ok(())
 }
 
-fn print(report: &GossipReport) {
-    say(&format!(
+fn print_report(report: &GossipReport) {
+    print_line(&format!(
         "seed {}: {} nodes, a profile of {} bytes each in {} s; {:.0} s counted",
         report.seed, report.nodes, report.profile_bytes, report.period_seconds, report.seconds,
     ));
-    say(&format!(
+    print_line(&format!(
         "  {} profiles said, each heard by {:.2} % of the nodes",
         report.said,
         report.heard * 100.0
     ));
-    say(&format!(
+    print_line(&format!(
         "  bytes a second and node: {:.0} received, {:.0} sent, {:.0} together (p99 {:.0}, most \
          {:.0})",
         report.received, report.sent, report.both, report.both_p99, report.both_max,

@@ -6,36 +6,36 @@ use super::chaos::from_chaos;
 use crate::args::{HostileArgs, Output};
 use crate::commands::trial;
 use crate::failure::Outcome;
-use crate::show::{self, say};
+use crate::show::{self, print_line};
 
 /// Starts a market in a temporary folder, attacks it, and reports which promises held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
-    let length = trial::length(args.minutes)?;
-    let folder = trial::folder("souk-hostile")?;
+    let length = trial::minutes_to_duration(args.minutes)?;
+    let folder = trial::create_trial_folder("souk-hostile")?;
     let config = HostileConfig {
         seed: args.seed,
         length,
         buyers: args.buyers,
     };
-    let binary = crate::commands::testnet::binary()?;
+    let binary = crate::commands::testnet::program_path()?;
     let report = hostile::run(&binary, folder.path(), &config)
         .await
         .map_err(from_chaos)?;
     match output {
-        Output::Json => show::json(&report),
-        Output::Text => print(&report),
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
     }
-    trial::verdict(folder, report.seed, &report.violations)
+    trial::check_violations(folder, report.seed, &report.violations)
 }
 
-fn print(report: &HostileReport) {
+fn print_report(report: &HostileReport) {
     let runs = [
         ("before", &report.before),
         ("under attack", &report.under),
         ("after", &report.after),
     ];
     for (when, run) in runs {
-        say(&format!(
+        print_line(&format!(
             "{when}: {:.1} jobs/s over {:.0} s, {} finished of {}, {} wrong, the longest {} ms",
             run.per_second,
             run.seconds,
@@ -46,7 +46,7 @@ fn print(report: &HostileReport) {
         ));
     }
     for done in &report.attacks {
-        say(&format!(
+        print_line(&format!(
             "  {:?}: {} acts, {} refused, {} identities",
             done.attack, done.acts, done.refused, done.identities
         ));
@@ -55,13 +55,13 @@ fn print(report: &HostileReport) {
         let runs = [node.before, node.under, node.after];
         let [before, under, after] =
             runs.map(|took| format!("{} MiB {:.2} cpu", took.memory_mib_max, took.processors));
-        say(&format!(
+        print_line(&format!(
             "  {}: {before} before, {under} under attack, {after} after",
             node.node
         ));
     }
-    say(&format!("  {} peers are kept out", report.kept_out));
+    print_line(&format!("  {} peers are kept out", report.kept_out));
     for violation in &report.violations {
-        say(&format!("  broken: {violation}"));
+        print_line(&format!("  broken: {violation}"));
     }
 }

@@ -32,8 +32,8 @@ struct Log {
 
 /// Prints the last lines of each log, and further ones if wanted.
 pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
-    MarketFile::find(folder).map_err(from_config)?;
-    let known = layout::nodes(folder);
+    MarketFile::read_nearest(folder).map_err(from_config)?;
+    let known = layout::node_names(folder);
     if let Some(name) = args.nodes.iter().find(|name| !known.contains(name)) {
         let cause = format!("no node of {} is called {name}", folder.display());
         let hint = format!("its nodes are {}", known.join(", "));
@@ -42,10 +42,10 @@ pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
     let chosen = known
         .into_iter()
         .filter(|name| args.nodes.is_empty() || args.nodes.contains(name));
-    let mut logs: Vec<Log> = chosen.map(|name| Log::of(folder, name)).collect();
+    let mut logs: Vec<Log> = chosen.map(|name| Log::for_node(folder, name)).collect();
     for log in &mut logs {
-        for line in log.last(args.lines) {
-            print(output, &log.name, &line);
+        for line in log.last_lines(args.lines) {
+            print_log_line(output, &log.name, &line);
         }
     }
     if !args.follow {
@@ -58,20 +58,20 @@ pub async fn run(folder: &Path, output: Output, args: &LogsArgs) -> Outcome {
             () = stops.next() => return Ok(()),
         }
         for log in &mut logs {
-            for line in log.more() {
-                print(output, &log.name, &line);
+            for line in log.read_new_lines() {
+                print_log_line(output, &log.name, &line);
             }
         }
     }
 }
 
-fn print(output: Output, name: &str, line: &str) {
+fn print_log_line(output: Output, name: &str, line: &str) {
     let facts = json!({ "node": name, "line": line });
-    show::line(output, &facts, &format!("{name:<12} {line}"));
+    show::print_result(output, &facts, &format!("{name:<12} {line}"));
 }
 
 impl Log {
-    fn of(folder: &Path, name: String) -> Log {
+    fn for_node(folder: &Path, name: String) -> Log {
         Log {
             path: folder.join(&name).join(LOG),
             name,
@@ -81,16 +81,16 @@ impl Log {
     }
 
     /// Returns the last `count` lines.
-    fn last(&mut self, count: usize) -> Vec<String> {
+    fn last_lines(&mut self, count: usize) -> Vec<String> {
         let length = self.path.metadata().map_or(0, |file| file.len());
         self.read = length.saturating_sub(READ_MAX);
-        let lines = self.more();
+        let lines = self.read_new_lines();
         lines[lines.len().saturating_sub(count)..].to_vec()
     }
 
     /// Returns the new lines. A missing file counts as empty.
-    fn more(&mut self) -> Vec<String> {
-        let Ok(bytes) = self.bytes() else {
+    fn read_new_lines(&mut self) -> Vec<String> {
+        let Ok(bytes) = self.read_bytes() else {
             return Vec::new();
         };
         self.begun += &String::from_utf8_lossy(&bytes);
@@ -100,7 +100,7 @@ impl Log {
         lines.lines().map(str::to_owned).collect()
     }
 
-    fn bytes(&mut self) -> io::Result<Vec<u8>> {
+    fn read_bytes(&mut self) -> io::Result<Vec<u8>> {
         let mut file = File::open(&self.path)?;
         // A restarted node truncates its file.
         if file.metadata()?.len() < self.read {
@@ -122,17 +122,17 @@ mod tests {
     #[test]
     fn a_log_is_printed_from_its_last_lines_on_and_each_line_whole_and_once() {
         let folder = tempfile::tempdir().unwrap();
-        let mut log = Log::of(folder.path(), "provider-1".to_owned());
-        assert!(log.last(10).is_empty(), "it has no file yet");
+        let mut log = Log::for_node(folder.path(), "provider-1".to_owned());
+        assert!(log.last_lines(10).is_empty(), "it has no file yet");
         let home = folder.path().join("provider-1");
         fs::create_dir(&home).unwrap();
         let write = |text: &str| fs::write(home.join(LOG), text).unwrap();
         write("one\ntwo\nthree\nfo");
-        assert_eq!(log.last(2), ["two", "three"]);
+        assert_eq!(log.last_lines(2), ["two", "three"]);
         write("one\ntwo\nthree\nfour\n");
-        assert_eq!(log.more(), ["four"]);
-        assert!(log.more().is_empty());
+        assert_eq!(log.read_new_lines(), ["four"]);
+        assert!(log.read_new_lines().is_empty());
         write("again\n");
-        assert_eq!(log.more(), ["again"], "begun anew");
+        assert_eq!(log.read_new_lines(), ["again"], "begun anew");
     }
 }

@@ -74,7 +74,7 @@ fn one() -> usize {
     1
 }
 
-fn words() -> String {
+fn profile_names() -> String {
     let words: Vec<&str> = NAMED.iter().map(|(word, _)| *word).collect();
     words.join(", ")
 }
@@ -84,13 +84,13 @@ fn words() -> String {
 ///
 /// # Errors
 /// Fails if the profile is not usable.
-pub fn providers(name: &str, count: Option<usize>) -> Result<Vec<ProviderChoice>, Failure> {
+pub fn profile_providers(name: &str, count: Option<usize>) -> Result<Vec<ProviderChoice>, Failure> {
     let known = NAMED.iter().find(|(word, _)| *word == name);
     let listed = match known {
         Some((_, offered)) => {
             let offered = offered.iter();
             offered
-                .map(|(device, price)| choice(device, *price))
+                .map(|(device, price)| provider_choice(device, *price))
                 .collect()
         }
         None => of_file(name)?,
@@ -106,11 +106,13 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
     let path = Path::new(name);
     if !path.exists() {
         let cause = format!("`{name}` is no profile, and no file");
-        let hint = format!("the profiles are {}", words());
+        let hint = format!("the profiles are {}", profile_names());
         return Err(Failure::new(Kind::Input, cause, hint));
     }
-    let text = fs::read_to_string(path).map_err(|error| wrong(name, &error.to_string()))?;
-    let file: ProfileFile = toml::from_str(&text).map_err(|error| wrong(name, error.message()))?;
+    let text =
+        fs::read_to_string(path).map_err(|error| profile_failure(name, &error.to_string()))?;
+    let file: ProfileFile =
+        toml::from_str(&text).map_err(|error| profile_failure(name, error.message()))?;
     let mut providers = Vec::new();
     for Entry {
         device,
@@ -118,25 +120,25 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
         count,
     } in file.provider
     {
-        if device != CPU && catalogue::find(&device).is_none() {
+        if device != CPU && catalogue::find_processor(&device).is_none() {
             let why = format!("no device is called `{device}`; `souk device list` names them all");
-            return Err(wrong(name, &why));
+            return Err(profile_failure(name, &why));
         }
         if !(1.0..=MICRO * MICRO).contains(&(price * MICRO)) {
             let why = format!("the price of `{device}` is more than 0 and at most 1000000 credits");
-            return Err(wrong(name, &why));
+            return Err(profile_failure(name, &why));
         }
         if providers.len().saturating_add(count) > PROVIDERS_MAX {
             return Err(no_count(providers.len().saturating_add(count)));
         }
-        let one = choice(&device, (price * MICRO).round() as u64);
+        let one = provider_choice(&device, (price * MICRO).round() as u64);
         providers.extend(std::iter::repeat_n(one, count));
     }
     Ok(providers)
 }
 
 /// Returns the failure for an invalid file.
-fn wrong(file: &str, why: &str) -> Failure {
+fn profile_failure(file: &str, why: &str) -> Failure {
     let hint = "docs/cli.md shows what such a file says";
     Failure::new(Kind::Input, format!("{file}: {why}"), hint)
 }
@@ -146,10 +148,10 @@ fn no_count(count: usize) -> Failure {
     Failure::new(Kind::Input, cause, "give another number with --providers")
 }
 
-fn choice(device: &str, price: u64) -> ProviderChoice {
+fn provider_choice(device: &str, price: u64) -> ProviderChoice {
     let device = match device {
         CPU => DeviceChoice::Cpu { threads: 0 },
-        name => DeviceChoice::emulated(name),
+        name => DeviceChoice::new_emulated(name),
     };
     ProviderChoice { device, price }
 }
@@ -163,17 +165,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("providers.toml");
         fs::write(&path, text).unwrap();
-        providers(&path.to_string_lossy(), None)
+        profile_providers(&path.to_string_lossy(), None)
     }
 
     #[test]
     fn each_word_names_devices_that_are_known() {
         for (word, offered) in NAMED {
             for (device, _) in *offered {
-                let is_known = catalogue::find(device).is_some();
+                let is_known = catalogue::find_processor(device).is_some();
                 assert!(*device == CPU || is_known, "{word}: {device}");
             }
-            let found = providers(word, Some(offered.len() + 1)).unwrap();
+            let found = profile_providers(word, Some(offered.len() + 1)).unwrap();
             assert_eq!(found.len(), offered.len() + 1);
             let (first, last) = (found.first(), found.last());
             assert_eq!(
@@ -208,7 +210,9 @@ mod tests {
         refused(&entry("cpu", 0.1, 0), "not 0");
         refused("provider = []", "not 0");
         refused("[[provider]]\ndevise = \"cpu\"", "devise");
-        let error = providers("huge", None).map(|them| them.len()).unwrap_err();
+        let error = profile_providers("huge", None)
+            .map(|them| them.len())
+            .unwrap_err();
         assert!(
             error.hint.contains("mixed, phones, datacenter"),
             "{error:?}"

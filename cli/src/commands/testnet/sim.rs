@@ -4,9 +4,10 @@ use souk_sim::{Config, Report, SEEDS_TELLING, Sums};
 
 use crate::args::{Output, SimArgs};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, Table, say};
+use crate::show::{self, Table, print_line};
 
-/// Simulates one seed after another, and stops at the first that breaks a promise.
+/// Simulates one seed after another, and stops at the first that breaks a promise. There must be at
+/// least three nodes, to lose one and go on.
 pub fn run(output: Output, args: &SimArgs) -> Outcome {
     if args.nodes < 3 {
         let cause = format!("{} nodes cannot lose one and go on", args.nodes);
@@ -23,15 +24,15 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
         let report = souk_sim::run(&config);
         sums.add(&report.counts);
         match output {
-            Output::Json => show::json(&report),
-            Output::Text => print(&report),
+            Output::Json => show::print_json(&report),
+            Output::Text => print_report(&report),
         }
         if let Some(failure) = report.failure {
             let cause = format!("seed {seed} breaks a promise: {:?}", failure.violation);
             return Err(Failure::new(Kind::Verification, cause, failure.replay));
         }
     }
-    let never = sums.never();
+    let never = sums.missing_events();
     if !never.is_empty() && args.faults.is_none() {
         let cause = format!("never seen in {} seeds: {}", args.seeds, never.join(", "));
         let hint = format!("{SEEDS_TELLING} seeds and more must show all that is counted");
@@ -41,25 +42,25 @@ pub fn run(output: Output, args: &SimArgs) -> Outcome {
 }
 
 /// Plays all attacks on a lease and reports their cost.
-pub fn attacks(output: Output) {
-    let findings = souk_sim::games::play();
+pub fn play_attacks(output: Output) {
+    let findings = souk_sim::games::play_games();
     if let Output::Json = output {
-        return show::json(&findings);
+        return show::print_json(&findings);
     }
     let mut table = Table::new(&["attack", ">planned s", ">lost s", ">costs s", ">reputation"]);
-    for row in souk_sim::games::table(&findings) {
-        table.row(row);
+    for row in souk_sim::games::table_rows(&findings) {
+        table.add_row(row);
     }
     table.print();
-    say(
+    print_line(
         "seconds of the device, at the price of the lease: what the honest side loses at most, and \
          what that costs the other",
     );
 }
 
-fn print(report: &Report) {
+fn print_report(report: &Report) {
     let counts = &report.counts;
-    say(&format!(
+    print_line(&format!(
         "seed {}: {:.1} simulated minutes, {} replicas, {} batches acknowledged, {} commands \
          applied, {} elections, {} crashes, history {}",
         report.seed,
@@ -69,9 +70,9 @@ fn print(report: &Report) {
         counts.applied,
         counts.elections,
         counts.crashes,
-        show::short(&report.history),
+        show::short_id(&report.history),
     ));
     for fault in report.failure.iter().flat_map(|failure| &failure.schedule) {
-        say(&format!("  {fault:?}"));
+        print_line(&format!("  {fault:?}"));
     }
 }

@@ -18,7 +18,7 @@ pub enum TextForm {
 
 impl TextForm {
     /// Returns the schema of the form.
-    pub fn schema(&self) -> Value {
+    pub fn to_schema(&self) -> Value {
         match self {
             Self::Object => json!({ "type": "object" }),
             Self::Schema(schema) => schema.clone(),
@@ -42,9 +42,13 @@ struct WordsRead {
 
 impl Voice {
     /// Returns the grammar for texts of a form, or for texts that begin with a mark.
-    pub fn grammar(&self, form: &TextForm, mark: Option<&str>) -> Result<Grammar, GrammarError> {
+    pub fn build_grammar(
+        &self,
+        form: &TextForm,
+        mark: Option<&str>,
+    ) -> Result<Grammar, GrammarError> {
         let words = &self.words.0;
-        let schema = form.schema();
+        let schema = form.to_schema();
         let key = format!("{}{schema}", mark.unwrap_or_default());
         let kept = || {
             words
@@ -62,7 +66,7 @@ impl Voice {
                 words.vocabulary.get_or_init(|| read)
             }
         };
-        let mut grammar = vocabulary.schema(&schema)?;
+        let mut grammar = vocabulary.compile_schema(&schema)?;
         if let Some(mark) = mark {
             grammar = vocabulary.or_after(grammar, mark, self.tokenizer.id(mark));
         }

@@ -24,12 +24,12 @@ use tokio::task::JoinHandle;
 use super::purse::Purse;
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
-use super::steps::{Steps, bought};
+use super::steps::{Steps, step_outcome};
 use super::stop_sign::StopSign;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::job;
 use crate::failure::{Failure, Kind};
-use crate::folder::join;
+use crate::folder::join_as_buyer;
 use crate::show;
 
 /// Largest number of sessions to buy in a row without a new token.
@@ -46,10 +46,10 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// Largest number of running steps of a sequence: the buyer also pays for steps that it never uses.
 const REACH_MAX: u32 = 16;
 
-/// Progress events that may wait.
+/// Progress events that can wait.
 const PROGRESS_MAX: usize = 256;
 
-/// Orders that may wait: each caller waits for its own.
+/// Orders that can wait: each caller waits for its own.
 const ORDERS_MAX: usize = 16;
 
 /// A handle that sends steps to a session.
@@ -125,20 +125,20 @@ struct Open {
 
 impl SessionMarket {
     /// Joins the market. The first step of a session buys it, nothing earlier.
-    pub async fn join(
+    pub async fn join_market(
         (folder, output): (&Path, Output),
         (mut job, room): (Job, usize),
         args: &PlaceArgs,
         stop: StopSign,
     ) -> Result<Self, Failure> {
-        job.limits = limits(&args.lease, &job.limits)?;
+        job.limits = lease_limits(&args.lease, &job.limits)?;
         if args.verify > 1 {
             // The budget covers the two sessions and one that decides between them.
             let budget = &mut job.limits.budget;
             *budget = budget.map(|budget| Credits(budget.0 / (u64::from(args.verify) + 1)));
         }
         Ok(Self {
-            buyer: join(folder).await?,
+            buyer: join_as_buyer(folder).await?,
             job,
             output,
             room,
@@ -153,7 +153,7 @@ impl SessionMarket {
     }
 
     /// Creates one more session; it has the job's whole budget.
-    pub fn session(&self, number: u32) -> MarketSession {
+    pub fn new_session(&self, number: u32) -> MarketSession {
         let task = MarketSessionTask {
             buyer: self.buyer.clone(),
             job: self.job.clone(),
@@ -180,7 +180,7 @@ impl SessionMarket {
 
 impl MarketSession {
     /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
-    pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
+    pub fn sequence_steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (session, handle) = (self.clone(), handle.clone());
         Steps(Box::new(move |inputs| {
             let order = StepOrder {
@@ -188,21 +188,23 @@ impl MarketSession {
                 before: Vec::new(),
                 step: Step::of_inputs(inputs),
             };
-            handle.block_on(session.step(order)).map(bought)
+            handle
+                .block_on(session.compute_step(order))
+                .map(step_outcome)
         }))
     }
 
     /// Computes a step and returns its outputs.
-    pub async fn step(&self, order: StepOrder) -> Result<StepOutputs, RunError> {
+    pub async fn compute_step(&self, order: StepOrder) -> Result<StepOutputs, RunError> {
         let (answer, told) = oneshot::channel();
         let order = SessionOrder::Step(order, answer);
-        self.0.send(order).await.map_err(|_| gone())?;
-        told.await.map_err(|_| gone())?
+        self.0.send(order).await.map_err(|_| session_gone_error())?;
+        told.await.map_err(|_| session_gone_error())?
     }
 
     /// Ends the session. Returns the receipts since the last call, and the reason if the session
-    /// failed. The next step buys another session, from any provider.
-    pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
+    /// failed. The next step will buy another session, from any provider.
+    pub async fn finish_session(&self) -> (Vec<Receipt>, Option<Failure>) {
         let (answer, told) = oneshot::channel();
         // If the task is gone, there is neither.
         let _ = self.0.send(SessionOrder::Finish(answer)).await;
@@ -219,7 +221,7 @@ fn answer_to(done: Option<(StepAnswer, StepOutputs)>) {
 }
 
 /// Returns the error of a step whose session's task has ended.
-fn gone() -> RunError {
+fn session_gone_error() -> RunError {
     failed_step("the session is gone".to_owned())
 }
 
@@ -244,18 +246,18 @@ impl MarketSessionTask {
                 SessionEvent::Order(Some(SessionOrder::Step(order, answer))) => {
                     let sequence = self.sequences.entry(order.sequence);
                     let sequence = sequence.or_insert_with(|| SessionSequence::new(self.room));
-                    sequence.remember(&order.before);
-                    answer_to(sequence.ask(order.step, answer, &mut self.reach));
+                    sequence.extend_tokens(&order.before);
+                    answer_to(sequence.request_step(order.step, answer, &mut self.reach));
                 }
                 SessionEvent::Order(Some(SessionOrder::Finish(answer))) => {
                     // A caller that gave up needs no receipts.
-                    let _ = answer.send(self.finish().await);
+                    let _ = answer.send(self.finish_session().await);
                 }
                 SessionEvent::Order(None) => return,
                 SessionEvent::Answer(Some(answer)) => self.on_answer(answer),
                 SessionEvent::Answer(None) => {
                     if let Err(failure) = self.begin_anew().await {
-                        self.fail(failure);
+                        self.report_failure(failure);
                     }
                 }
                 SessionEvent::Stop => {
@@ -265,8 +267,8 @@ impl MarketSessionTask {
                     }
                 }
             }
-            if let Err(failure) = self.give().await {
-                self.fail(failure);
+            if let Err(failure) = self.send_steps().await {
+                self.report_failure(failure);
             }
         }
     }
@@ -282,17 +284,19 @@ impl MarketSessionTask {
         tokio::select! {
             answer = answered => SessionEvent::Answer(answer),
             order = orders.recv() => SessionEvent::Order(order),
-            () = self.stop.given(), if is_waiting && !self.is_stopped => SessionEvent::Stop,
+            () = self.stop.wait_for_signal(), if is_waiting && !self.is_stopped => {
+                SessionEvent::Stop
+            }
         }
     }
 
     /// Sends the waiting steps and those ahead of them; buys a session for them if none is open.
-    async fn give(&mut self) -> Result<(), Failure> {
+    async fn send_steps(&mut self) -> Result<(), Failure> {
         if !self.sequences.values().any(SessionSequence::is_waiting) {
             return Ok(());
         }
         if self.open.is_none() {
-            self.buy(false).await?;
+            self.buy_session(false).await?;
         }
         let Some(open) = &mut self.open else {
             return Ok(());
@@ -318,7 +322,7 @@ impl MarketSessionTask {
     fn on_answer(&mut self, answer: Answer) {
         let number = answer.number as usize;
         let sequence = self.open.as_ref().and_then(|open| open.given.get(number));
-        let outputs = answer.keep();
+        let outputs = answer.confirm_stored();
         let sequence = sequence.and_then(|sequence| self.sequences.get_mut(sequence));
         let Some(sequence) = sequence else {
             return;
@@ -331,7 +335,7 @@ impl MarketSessionTask {
     }
 
     /// Reports a failure to all waiting callers, and stores it for [`MarketSession::finish`].
-    fn fail(&mut self, failure: Failure) {
+    fn report_failure(&mut self, failure: Failure) {
         let waiting = self.sequences.values_mut();
         for waiting in waiting.filter_map(SessionSequence::give_up) {
             let _ = waiting.send(Err(failed_step(failure.cause.clone())));
@@ -341,14 +345,17 @@ impl MarketSessionTask {
 
     /// Buys a session over the current book. If it replaces `another` one, waits for the devices
     /// and credits of that one.
-    async fn buy(&mut self, another: bool) -> Result<(), Failure> {
+    async fn buy_session(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
-        let (job, quote) = self.quote(another).await?;
+        let (job, quote) = self.quote_session(another).await?;
         if self.output == Output::Text {
-            for line in show::plan::text(&quote, &job.limits) {
-                show::tell(&line);
+            for line in show::plan::describe_plan(&quote, &job.limits) {
+                show::print_notice(&line);
             }
-            show::tell(&format!("  the text is seen by {}", seers(&quote)));
+            show::print_notice(&format!(
+                "  the text is seen by {}",
+                describe_providers(&quote)
+            ));
         }
         let sequences = self.job.limits.sequences.max(1);
         let reach = (WINDOW_MAX / sequences).clamp(1, REACH_MAX);
@@ -371,7 +378,7 @@ impl MarketSessionTask {
             is_bought: false,
         };
         let buyer = self.buyer.clone();
-        let running = async move { buyer.submit(&job, quote, None, submission).await };
+        let running = async move { buyer.submit_job(&job, quote, None, submission).await };
         self.open = Some(Open {
             cancel,
             give,
@@ -383,51 +390,53 @@ impl MarketSessionTask {
     }
 
     /// Returns the quote of a session, and the job with the remaining budget.
-    async fn quote(&mut self, another: bool) -> Result<(Job, Quote), Failure> {
+    async fn quote_session(&mut self, another: bool) -> Result<(Job, Quote), Failure> {
         // The lock keeps other sessions from choosing at the same time.
         let sellers = self.sellers.clone();
         let mut sellers = sellers.lock().await;
-        self.purse.look(&self.buyer).await;
+        self.purse.add_returned_credits(&self.buyer).await;
         let mut job = self.job.clone();
-        job.limits.budget = self.purse.left();
-        job.limits.excluded = sellers.excluded(self.number);
-        let mut quote = self.buyer.quote(&job).await;
+        job.limits.budget = self.purse.remaining_credits();
+        job.limits.excluded = sellers.excluded_providers(self.number);
+        let mut quote = self.buyer.quote_job(&job).await;
         let begun = Instant::now();
         while another && is_short(&quote) && self.may_come_back(begun) {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_PERIOD) => self.purse.look(&self.buyer).await,
-                () = self.stop.given() => self.is_stopped = true,
+                () = tokio::time::sleep(LOOK_PERIOD) => {
+                    self.purse.add_returned_credits(&self.buyer).await;
+                }
+                () = self.stop.wait_for_signal() => self.is_stopped = true,
             }
-            job.limits.budget = self.purse.left();
-            quote = self.buyer.quote(&job).await;
+            job.limits.budget = self.purse.remaining_credits();
+            quote = self.buyer.quote_job(&job).await;
         }
         if quote.is_err() && another {
             // Failed providers may be back, and the leases of the last session release their
             // devices.
-            sellers.find();
-            job.limits.excluded = sellers.excluded(self.number);
+            sellers.clear_lost_providers();
+            job.limits.excluded = sellers.excluded_providers(self.number);
             job.limits.wait = job.limits.wait.max(GIVEN_BACK_MAX);
             tokio::select! {
-                waited = self.buyer.quote(&job) => quote = waited,
-                () = self.stop.given() => self.is_stopped = true,
+                waited = self.buyer.quote_job(&job) => quote = waited,
+                () = self.stop.wait_for_signal() => self.is_stopped = true,
             }
             job.limits.wait = self.job.limits.wait;
         }
-        let quote = quote.map_err(|error| self.purse.explained(job::from_quote(error)))?;
-        let chosen = quote.plan.offers().into_iter();
+        let quote = quote.map_err(|error| self.purse.explain_failure(job::from_quote(error)))?;
+        let chosen = quote.plan.used_offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
-        sellers.set(self.number, chosen.collect(), seers(&quote));
+        sellers.set_session(self.number, chosen.collect(), describe_providers(&quote));
         Ok((job, quote))
     }
 
-    /// Returns whether to wait longer for credits that leases hold.
+    /// Returns whether leases can still return credits that are worth the wait.
     fn may_come_back(&self, since: Instant) -> bool {
         !self.is_stopped && self.purse.is_holding() && since.elapsed() < GIVEN_BACK_MAX
     }
 
     /// Replaces a session that is over by another one.
     async fn begin_anew(&mut self) -> Result<(), Failure> {
-        let ended = match self.close().await {
+        let ended = match self.close_session().await {
             Some(Err(ended)) => ended,
             Some(Ok(_)) | None => {
                 if self.bought >= SESSIONS_MAX {
@@ -435,8 +444,10 @@ impl MarketSessionTask {
                     let hint = "buy them for more tokens at a time";
                     return Err(Failure::new(Kind::Unexpected, cause, hint));
                 }
-                show::tell("the session has made the tokens it was bought for; buying another");
-                return self.buy(true).await;
+                show::print_notice(
+                    "the session has made the tokens it was bought for; buying another",
+                );
+                return self.buy_session(true).await;
             }
         };
         let is_bad_input = matches!(&ended.how, End::Failed(it) if it.bad_input().is_some());
@@ -450,15 +461,18 @@ impl MarketSessionTask {
             End::Failed(reason) => reason.culprit(),
             _ => None,
         };
-        self.sellers.lock().await.lose(before.chain(last));
-        show::tell(&format!(
+        self.sellers
+            .lock()
+            .await
+            .record_lost_providers(before.chain(last));
+        show::print_notice(&format!(
             "the session is over: {}; buying another",
-            ended.why()
+            ended.reason_text()
         ));
-        self.buy(true).await
+        self.buy_session(true).await
     }
 
-    async fn close(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {
+    async fn close_session(&mut self) -> Option<Result<JobResult, Box<UnfinishedJob>>> {
         for sequence in self.sequences.values_mut() {
             sequence.begin_anew();
         }
@@ -471,7 +485,7 @@ impl MarketSessionTask {
         drop(give);
         let draining = async {
             while let Some(answer) = answers.recv().await {
-                answer.keep();
+                answer.confirm_stored();
             }
         };
         let (ended, ()) = tokio::join!(ended, draining);
@@ -485,14 +499,14 @@ impl MarketSessionTask {
         Some(ended)
     }
 
-    async fn finish(&mut self) -> (Vec<Receipt>, Option<Failure>) {
-        let ended = self.close().await;
+    async fn finish_session(&mut self) -> (Vec<Receipt>, Option<Failure>) {
+        let ended = self.close_session().await;
         let ended = ended.and_then(Result::err);
         let failed = self.failed.take();
         let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
         self.sequences.clear();
         (self.bought, self.blamed) = (0, 0);
-        self.sellers.lock().await.forget(self.number);
+        self.sellers.lock().await.forget_session(self.number);
         (std::mem::take(&mut self.receipts), failed)
     }
 }
@@ -505,19 +519,19 @@ fn is_short(quote: &Result<Quote, QuoteError>) -> bool {
     )
 }
 
-fn seers(quote: &Quote) -> String {
-    let offers = quote.plan.offers().into_iter();
+fn describe_providers(quote: &Quote) -> String {
+    let offers = quote.plan.used_offers().into_iter();
     let named = offers.map(|offer| {
         let listing = &quote.listings[offer];
-        format!("{} ({})", listing.name, quote.device(offer))
+        format!("{} ({})", listing.name, quote.device_name(offer))
     });
     named.collect::<Vec<_>>().join(", ")
 }
 
-fn limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
+fn lease_limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
     let budget = args
         .budget
-        .map(|it| job::micro("--budget", it))
+        .map(|it| job::to_micro_credits("--budget", it))
         .transpose()?;
     Ok(Limits {
         budget: budget.map(Credits),

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 use super::market_session::{MarketSession, SessionMarket, StepOrder, failed_step};
 use super::session_sequence::StepOutputs;
-use super::steps::{Steps, bought};
+use super::steps::{Steps, step_outcome};
 use crate::failure::{Failure, Kind};
 use crate::show;
 
@@ -34,7 +34,7 @@ pub struct Panel(Arc<PanelRoom>);
 
 struct PanelRoom {
     market: SessionMarket,
-    /// A task holds this while it judges two answers that differ.
+    /// A task must hold this while it judges two answers that differ.
     judging: tokio::sync::Mutex<()>,
     seats: Mutex<Seats>,
 }
@@ -64,8 +64,8 @@ struct Word {
 
 impl Panel {
     /// Creates two sessions in a market. The first step buys them, nothing earlier.
-    pub fn of(market: SessionMarket) -> Self {
-        let sitting = [0, 1].map(|number| Member::of(&market, number));
+    pub fn from_market(market: SessionMarket) -> Self {
+        let sitting = [0, 1].map(|number| Member::from_market(&market, number));
         let seats = Seats {
             sitting,
             left: Vec::new(),
@@ -80,22 +80,22 @@ impl Panel {
     }
 
     /// Returns the steps of a sequence. They block, so you must call them on a thread that may.
-    pub fn steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
+    pub fn sequence_steps(&self, sequence: u32, handle: &Handle) -> Steps<'static> {
         let (panel, handle) = (self.clone(), handle.clone());
         let mut tokens = Vec::new();
         Steps(Box::new(move |inputs| {
             let step = Step::of_inputs(inputs);
             tokens.truncate(step.after);
-            let outputs = handle.block_on(panel.0.step(sequence, &tokens, &step))?;
+            let outputs = handle.block_on(panel.0.compute_step(sequence, &tokens, &step))?;
             tokens.extend(&step.tokens);
-            Ok(bought(outputs))
+            Ok(step_outcome(outputs))
         }))
     }
 
     /// Ends all sessions; returns their receipts, and the reason if they failed.
-    pub async fn finish(&self) -> (Vec<Receipt>, Option<Failure>) {
+    pub async fn finish_sessions(&self) -> (Vec<Receipt>, Option<Failure>) {
         let (sitting, left, mut failure) = {
-            let mut seats = self.0.seats();
+            let mut seats = self.0.lock_seats();
             let left = std::mem::take(&mut seats.left);
             (seats.sitting.clone(), left, seats.failure.take())
         };
@@ -106,7 +106,7 @@ impl Panel {
             receipts.extend(signed);
         }
         for member in sitting {
-            let (signed, failed) = member.session.finish().await;
+            let (signed, failed) = member.session.finish_session().await;
             receipts.extend(signed);
             failure = failure.or(failed);
         }
@@ -122,32 +122,32 @@ impl Seats {
     }
 
     /// Ends the session of a member.
-    fn leave(&mut self, member: Member) {
-        let ending = async move { member.session.finish().await };
+    fn end_member(&mut self, member: Member) {
+        let ending = async move { member.session.finish_session().await };
         self.left.push(tokio::spawn(ending));
     }
 }
 
 impl Member {
-    fn of(market: &SessionMarket, number: u32) -> Self {
-        let session = market.session(number);
+    fn from_market(market: &SessionMarket, number: u32) -> Self {
+        let session = market.new_session(number);
         Self { number, session }
     }
 
     /// Returns the session's answer to a step.
-    async fn word(&self, order: &StepOrder) -> Result<Word, RunError> {
-        let stepped = self.session.step(order.clone()).await;
-        stepped.map(|outputs| Word::of(&outputs))
+    async fn answer_step(&self, order: &StepOrder) -> Result<Word, RunError> {
+        let stepped = self.session.compute_step(order.clone()).await;
+        stepped.map(|outputs| Word::from_outputs(&outputs))
     }
 }
 
 impl PanelRoom {
-    fn seats(&self) -> std::sync::MutexGuard<'_, Seats> {
+    fn lock_seats(&self) -> std::sync::MutexGuard<'_, Seats> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Computes a step and returns the outputs on which two sessions agree.
-    async fn step(
+    async fn compute_step(
         &self,
         sequence: u32,
         before: &[u32],
@@ -159,11 +159,11 @@ impl PanelRoom {
             step: step.clone(),
         };
         loop {
-            let [first, second] = self.seats().sitting.clone();
+            let [first, second] = self.lock_seats().sitting.clone();
             let seated = [first.number, second.number];
             let both = tokio::join!(
-                first.session.step(order(step)),
-                second.session.step(order(step))
+                first.session.compute_step(order(step)),
+                second.session.compute_step(order(step))
             );
             let (first, second) = match both {
                 (Ok(first), Ok(second)) => (first, second),
@@ -171,14 +171,14 @@ impl PanelRoom {
                 (Err(_), _) | (_, Err(_)) if self.are_others(seated) => continue,
                 (Err(error), _) | (_, Err(error)) => return Err(error),
             };
-            if Word::of(&first).agrees(&Word::of(&second)) {
+            if Word::from_outputs(&first).agrees_with(&Word::from_outputs(&second)) {
                 return Ok(first);
             }
             let judging = self.judging.lock().await;
             if self.are_others(seated) {
                 continue;
             }
-            let told = order(&step.clone().told());
+            let told = order(&step.clone().with_logits());
             let judged = self.judge(&told, [first, second]).await;
             drop(judging);
             if let Some(judged) = judged.transpose() {
@@ -189,7 +189,7 @@ impl PanelRoom {
 
     /// Returns whether the active members are not those with these numbers.
     fn are_others(&self, numbers: [u32; 2]) -> bool {
-        self.seats().sitting.each_ref().map(|it| it.number) != numbers
+        self.lock_seats().sitting.each_ref().map(|it| it.number) != numbers
     }
 
     /// Returns the correct one of two different outputs, or `None` if a session has new providers
@@ -199,21 +199,22 @@ impl PanelRoom {
         told: &StepOrder,
         given: [StepOutputs; 2],
     ) -> Result<Option<StepOutputs>, RunError> {
-        let sitting = self.seats().sitting.clone();
+        let sitting = self.lock_seats().sitting.clone();
         let choices = self.market.sellers().lock().await.choices();
-        let (first, second) = tokio::join!(sitting[0].word(told), sitting[1].word(told));
+        let (first, second) =
+            tokio::join!(sitting[0].answer_step(told), sitting[1].answer_step(told));
         let [first, second] = [first?, second?];
         if self.market.sellers().lock().await.choices() != choices {
             return Ok(None);
         }
         let word = |given: &StepOutputs, now: Word| Word {
-            drawn: Word::of(given).drawn,
+            drawn: Word::from_outputs(given).drawn,
             logits: now.logits,
         };
         let words = [word(&given[0], first), word(&given[1], second)];
         let are_true = words.each_ref().map(|word| word.is_true(&told.step));
         let [first, second] = given;
-        if are_true == [true, true] && near(&words[0].logits, &words[1].logits) {
+        if are_true == [true, true] && is_close(&words[0].logits, &words[1].logits) {
             return Ok(Some(first));
         }
         let is_first = self.decide(told, &sitting, &words).await?;
@@ -232,54 +233,54 @@ impl PanelRoom {
             let sellers = self.market.sellers().lock().await;
             sitting
                 .each_ref()
-                .map(|it| sellers.names(it.number).to_owned())
+                .map(|it| sellers.session_names(it.number).to_owned())
         };
         let differ = format!(
             "{} and {} differ at position {position}",
             names[0], names[1]
         );
-        show::tell(&format!("{differ}: a third decides"));
-        let third = Member::of(&self.market, self.seats().next());
-        let Ok(decided) = third.word(told).await else {
-            return Err(self.refuse(third, format!("{differ}, and no third decides")));
+        show::print_notice(&format!("{differ}: a third decides"));
+        let third = Member::from_market(&self.market, self.lock_seats().next());
+        let Ok(decided) = third.answer_step(told).await else {
+            return Err(self.record_failure(third, format!("{differ}, and no third decides")));
         };
         let is_right =
-            |word: &Word| word.is_true(&told.step) && near(&word.logits, &decided.logits);
+            |word: &Word| word.is_true(&told.step) && is_close(&word.logits, &decided.logits);
         let wrong = match words.each_ref().map(is_right) {
             [true, true] => {
-                self.seats().leave(third);
+                self.lock_seats().end_member(third);
                 return Ok(true);
             }
             [true, false] => 1,
             [false, true] => 0,
             [false, false] => {
-                return Err(self.refuse(third, format!("{differ}, and a third from both")));
+                return Err(self.record_failure(third, format!("{differ}, and a third from both")));
             }
         };
-        show::tell(&format!(
+        show::print_notice(&format!(
             "{} is outvoted at position {position}, and leaves",
             names[wrong]
         ));
         let outvoted = sitting[wrong].number;
-        self.market.sellers().lock().await.outvote(outvoted);
-        let mut seats = self.seats();
+        self.market.sellers().lock().await.outvote_session(outvoted);
+        let mut seats = self.lock_seats();
         let outvoted = std::mem::replace(&mut seats.sitting[wrong], third);
-        seats.leave(outvoted);
+        seats.end_member(outvoted);
         Ok(wrong == 1)
     }
 
     /// Stores the reason why the text ends.
-    fn refuse(&self, third: Member, cause: String) -> RunError {
+    fn record_failure(&self, third: Member, cause: String) -> RunError {
         let hint = "run it on other providers; what was told before that, two agreed on";
-        let mut seats = self.seats();
-        seats.leave(third);
+        let mut seats = self.lock_seats();
+        seats.end_member(third);
         seats.failure = Some(Failure::new(Kind::Verification, &cause, hint));
         failed_step(cause)
     }
 }
 
 impl Word {
-    fn of(outputs: &StepOutputs) -> Self {
+    fn from_outputs(outputs: &StepOutputs) -> Self {
         let drawn = outputs.get(DRAWN).map(Tensor::to_vec::<i64>);
         let logits = outputs.get(LOGITS).map(Tensor::to_vec::<f32>);
         Self {
@@ -289,8 +290,8 @@ impl Word {
     }
 
     /// Returns whether two answers need no judgement.
-    fn agrees(&self, other: &Self) -> bool {
-        !self.drawn.is_empty() && self.drawn == other.drawn && near(&self.logits, &other.logits)
+    fn agrees_with(&self, other: &Self) -> bool {
+        !self.drawn.is_empty() && self.drawn == other.drawn && is_close(&self.logits, &other.logits)
     }
 
     /// Returns whether each drawn token is the one that its logits draw.
@@ -312,7 +313,7 @@ impl Word {
 }
 
 /// Returns whether logits are equal within the tolerance.
-fn near(a: &[f32], b: &[f32]) -> bool {
+fn is_close(a: &[f32], b: &[f32]) -> bool {
     let finite = a.iter().chain(b).filter(|it| it.is_finite());
     let most = TOLERANCE * finite.fold(0.0_f32, |most, it| most.max(it.abs()));
     let same = |(a, b): (&f32, &f32)| a == b || (a - b).abs() <= most;
@@ -332,26 +333,26 @@ mod tests {
 
     #[test]
     fn the_same_token_is_agreed_on_without_logits_and_another_is_not() {
-        assert!(word(3, &[]).agrees(&word(3, &[])));
-        assert!(!word(3, &[]).agrees(&word(4, &[])));
+        assert!(word(3, &[]).agrees_with(&word(3, &[])));
+        assert!(!word(3, &[]).agrees_with(&word(4, &[])));
         // Who says nothing agrees with nobody.
-        let silent = Word::of(&StepOutputs::new());
-        assert!(!silent.agrees(&silent));
+        let silent = Word::from_outputs(&StepOutputs::new());
+        assert!(!silent.agrees_with(&silent));
     }
 
     #[test]
     fn logits_are_the_same_up_to_rounding_in_parts_of_the_largest() {
-        assert!(near(&[10.0, 1.0], &[10.1, 0.9]));
-        assert!(!near(&[10.0, 1.0], &[10.0, 1.3]));
-        assert!(!near(&[10.0], &[10.0, 1.0]), "of another vocabulary");
-        assert!(!near(&[f32::NAN], &[f32::NAN]));
+        assert!(is_close(&[10.0, 1.0], &[10.1, 0.9]));
+        assert!(!is_close(&[10.0, 1.0], &[10.0, 1.3]));
+        assert!(!is_close(&[10.0], &[10.0, 1.0]), "of another vocabulary");
+        assert!(!is_close(&[f32::NAN], &[f32::NAN]));
         let lowest = f32::NEG_INFINITY;
-        assert!(near(&[1.0, lowest], &[1.0, lowest]));
+        assert!(is_close(&[1.0, lowest], &[1.0, lowest]));
     }
 
     #[test]
     fn a_token_that_its_logits_do_not_draw_is_a_lie() {
-        let step = Step::last(&[5, 6], 0).told();
+        let step = Step::for_last_token(&[5, 6], 0).with_logits();
         assert!(word(1, &[0.0, 2.0, 1.0]).is_true(&step));
         assert!(!word(2, &[0.0, 2.0, 1.0]).is_true(&step));
         assert!(!word(1, &[]).is_true(&step), "and one of no logits");
@@ -362,7 +363,7 @@ mod tests {
             ..Sampling::default()
         };
         let logits = [0.5, 0.4, 0.3, 0.2];
-        let step = step.drawn(&sampling);
+        let step = step.with_sampling(&sampling);
         let right = sampling.draw_at(&logits, 2).unwrap();
         assert!(word(i64::from(right), &logits).is_true(&step));
         assert!(!word(i64::from((right + 1) % 4), &logits).is_true(&step));

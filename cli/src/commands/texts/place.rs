@@ -8,7 +8,7 @@ use bytes::Bytes;
 use souk_cpu::Cpu;
 use souk_host::{discover, system};
 use souk_llm::decoder::Decoder;
-use souk_llm::embedding::embedding;
+use souk_llm::embedding::to_embedding_model;
 use souk_llm::generation::{Sequence, Step};
 use souk_llm::model::LanguageModel;
 use souk_node::buyer::job::{Job, Limits};
@@ -22,8 +22,8 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use super::market_session::{MarketSession, SessionMarket};
+use super::model_failure;
 use super::panel::Panel;
-use super::refused;
 use super::steps::Steps;
 use super::stop_sign::StopSign;
 use crate::args::{Output, PlaceArgs};
@@ -60,7 +60,8 @@ enum Backing {
     /// Leased sessions.
     Market {
         seller: Seller,
-        /// Folder of the weights, which providers fetch on demand.
+        /// Folder of the weights. It must outlive the sessions, whose providers fetch from it on
+        /// demand.
         _weights: TempDir,
     },
 }
@@ -75,19 +76,21 @@ enum Seller {
 impl Place {
     /// Opens a place for the steps of a model. The first step buys a session, nothing earlier;
     /// `stop` ends it at once.
-    pub async fn open(
-        (folder, output): (&Path, Output),
-        (model, room): (LanguageModel, usize),
+    pub async fn open_place(
+        folder: &Path,
+        output: Output,
+        model: LanguageModel,
+        room: usize,
         args: &PlaceArgs,
         size: SessionSize,
         stop: StopSign,
     ) -> Result<Self, Failure> {
         if args.here {
-            let mut decoder = model.decoder(room).map_err(refused)?;
+            let mut decoder = model.into_decoder(room).map_err(model_failure)?;
             let mut subgraph = std::mem::take(&mut decoder.subgraph);
-            subgraph.model = prepared(subgraph.model, size)?;
-            let program = Arc::from(compiled(subgraph, args.threads)?);
-            let sequences = size.sequences.min(fitting(&decoder, room));
+            subgraph.model = add_output_operators(subgraph.model, size)?;
+            let program = Arc::from(compile_subgraph(subgraph, args.threads)?);
+            let sequences = size.sequences.min(max_sequences(&decoder, room));
             let decoder = Box::new(decoder);
             return Ok(Self {
                 backing: Backing::Here { program, decoder },
@@ -96,16 +99,16 @@ impl Place {
             });
         }
         if let Some(out) = &args.lease.out {
-            crate::files::prepare(out)?;
+            crate::files::prepare_folder(out)?;
         }
-        let weights = crate::folder::scratch("souk-text-")?;
-        model.write(weights.path(), room).map_err(refused)?;
+        let weights = crate::folder::create_temp_folder("souk-text-")?;
+        model.write(weights.path(), room).map_err(model_failure)?;
         let job = job_of(weights.path(), room, size)?;
-        let market = SessionMarket::join((folder, output), (job, room), args, stop).await?;
+        let market = SessionMarket::join_market((folder, output), (job, room), args, stop).await?;
         let backing = Backing::Market {
             seller: match args.verify {
-                2.. => Seller::Panel(Panel::of(market)),
-                _ => Seller::Session(market.session(0)),
+                2.. => Seller::Panel(Panel::from_market(market)),
+                _ => Seller::Session(market.new_session(0)),
             },
             _weights: weights,
         };
@@ -118,14 +121,14 @@ impl Place {
 
     /// Returns an empty sequence of tokens. Its steps block, so you must call them on a thread that
     /// may.
-    pub fn sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
-        let mut sequences = self.sequences(handle)?;
+    pub fn open_sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
+        let mut sequences = self.open_sequences(handle)?;
         Ok(sequences.swap_remove(0))
     }
 
-    /// Returns the empty sequences of one session, each for its own thread: the session batches
-    /// their steps.
-    pub fn sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, Failure> {
+    /// Returns the empty sequences of one session. You should step each on its own thread, so that
+    /// the session can batch their steps.
+    pub fn open_sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, Failure> {
         let here = match &self.backing {
             Backing::Here { program, decoder } => {
                 let states = decoder.states.iter().map(|port| State {
@@ -140,8 +143,8 @@ impl Place {
         };
         let steps = |number| match (&self.backing, &here) {
             (Backing::Market { seller, .. }, _) => match seller {
-                Seller::Session(session) => session.steps(number, handle),
-                Seller::Panel(panel) => panel.steps(number, handle),
+                Seller::Session(session) => session.sequence_steps(number, handle),
+                Seller::Panel(panel) => panel.sequence_steps(number, handle),
             },
             (Backing::Here { .. }, here) => {
                 let here = here.clone().expect("it was opened");
@@ -157,18 +160,18 @@ impl Place {
 
     /// Ends the leases. Returns the receipts since the last call, and the reason if a session
     /// failed.
-    pub async fn close(&self) -> (Vec<Receipt>, Option<Failure>) {
+    pub async fn end_leases(&self) -> (Vec<Receipt>, Option<Failure>) {
         match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
             Backing::Market { seller, .. } => match seller {
-                Seller::Session(session) => session.finish().await,
-                Seller::Panel(panel) => panel.finish().await,
+                Seller::Session(session) => session.finish_session().await,
+                Seller::Panel(panel) => panel.finish_sessions().await,
             },
         }
     }
 
     /// Describes the place.
-    pub fn words(&self) -> &'static str {
+    pub fn describe_place(&self) -> &'static str {
         match self.backing {
             Backing::Here { .. } => "on this machine, no market",
             Backing::Market { .. } => "in the market",
@@ -179,7 +182,7 @@ impl Place {
 /// Returns the steps of a sequence on this machine.
 fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
     Steps(Box::new(move |inputs| {
-        let stepped = session.step(sequence, inputs.clone());
+        let stepped = session.step_sequence(sequence, inputs.clone());
         stepped.map_err(|error| match error {
             StepError::Run(error) => error,
             error => RunError::Engine {
@@ -192,7 +195,7 @@ fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
 
 /// Returns the number of sequences whose caches fit half of this machine's free memory, at least
 /// one.
-fn fitting(decoder: &Decoder, room: usize) -> u32 {
+fn max_sequences(decoder: &Decoder, room: usize) -> u32 {
     let [heads, width] = decoder.cache;
     let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
     let bytes = floats.saturating_mul(size_of::<f32>() as u64).max(1);
@@ -203,14 +206,14 @@ fn fitting(decoder: &Decoder, room: usize) -> u32 {
 /// Returns the job of a written decoder, with one request for each token. A prompt's token takes no
 /// longer than a generated one.
 fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure> {
-    let decoder = LanguageModel::open(folder).and_then(|model| model.decoder(room));
-    let decoder = decoder.map_err(refused)?;
-    let mut inputs = Step::last(&[0], 0).inputs();
+    let decoder = LanguageModel::open(folder).and_then(|model| model.into_decoder(room));
+    let decoder = decoder.map_err(model_failure)?;
+    let mut inputs = Step::for_last_token(&[0], 0).decoder_inputs();
     let empty = decoder.empty_cache(room);
     let states = decoder.states.iter();
     inputs.extend(states.map(|port| (port.input.clone(), empty.clone())));
     let mut job = Job {
-        model: prepared(crate::files::read(&folder.join(MODEL_FILE))?, size)?,
+        model: add_output_operators(crate::files::read(&folder.join(MODEL_FILE))?, size)?,
         folder: Some(folder.to_owned()),
         inputs,
         limits: Limits::default(),
@@ -221,17 +224,17 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
 }
 
 /// Adds to the model the operators that draw tokens or compute embeddings.
-fn prepared(model: Bytes, size: SessionSize) -> Result<Bytes, Failure> {
+fn add_output_operators(model: Bytes, size: SessionSize) -> Result<Bytes, Failure> {
     let model = match size.is_embedding {
-        true => embedding(model).map_err(|error| Failure::new(Kind::Input, error, ""))?,
+        true => to_embedding_model(model).map_err(|error| Failure::new(Kind::Input, error, ""))?,
         false => model,
     };
-    let drawing = souk_llm::decoder::drawing(model);
+    let drawing = souk_llm::decoder::to_drawing_model(model);
     drawing.map_err(|error| Failure::new(Kind::Input, error, ""))
 }
 
-fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
-    let description = discover::cpu();
+fn compile_subgraph(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
+    let description = discover::describe_cpu();
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads
         .and_then(|it| NonZeroUsize::new(it as usize))
@@ -244,7 +247,7 @@ fn compiled(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>
         bytes_per_second: f64::INFINITY,
         launch_seconds: 0.0,
     };
-    let profile = measure::profile(&description, &unmeasured);
+    let profile = measure::cpu_profile(&description, &unmeasured);
     let cpu = Cpu::new(profile, threads);
     let program = cpu.compile_owned(subgraph);
     program.map_err(|error| Failure::new(Kind::NoPlan, error, ""))

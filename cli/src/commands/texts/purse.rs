@@ -13,7 +13,7 @@ use crate::show;
 pub struct Purse {
     given: Option<Credits>,
     left: Option<Credits>,
-    /// Ended sessions whose leases may still return credits.
+    /// Ended sessions whose leases can still return credits.
     holding: Vec<(JobId, Spending)>,
 }
 
@@ -28,11 +28,11 @@ impl Purse {
     }
 
     /// Returns the remaining credits, or `None` without a limit.
-    pub fn left(&self) -> Option<Credits> {
+    pub fn remaining_credits(&self) -> Option<Credits> {
         self.left
     }
 
-    /// Returns whether leases may still return credits.
+    /// Returns whether leases can still return credits.
     pub fn is_holding(&self) -> bool {
         self.left.is_some() && !self.holding.is_empty()
     }
@@ -56,10 +56,10 @@ impl Purse {
     }
 
     /// Adds the credits that leases of ended sessions have returned since the last call.
-    pub async fn look(&mut self, buyer: &Buyer) {
+    pub async fn add_returned_credits(&mut self, buyer: &Buyer) {
         for (job, known) in &mut self.holding {
             // If the market is unreachable, a later call counts them.
-            if let Ok(now) = buyer.spending(*job).await {
+            if let Ok(now) = buyer.job_spending(*job).await {
                 let back = given_back(known, now);
                 self.left = self.left.map(|left| Credits(left.0.saturating_add(back.0)));
             }
@@ -68,11 +68,11 @@ impl Purse {
     }
 
     /// Adds to a failure over the budget how much of it is left.
-    pub fn explained(&self, mut failure: Failure) -> Failure {
+    pub fn explain_failure(&self, mut failure: Failure) -> Failure {
         if let (Kind::Budget, Some(left), Some(given)) = (failure.kind, self.left, self.given)
             && left < given
         {
-            let [left, given] = [left, given].map(|it| show::credits(it.0));
+            let [left, given] = [left, given].map(|it| show::format_credits(it.0));
             failure.cause = format!(
                 "of {given} credits {left} are left, the rest is paid, or held for leases whose \
                  providers were lost: {}",
@@ -87,7 +87,7 @@ impl Purse {
 
 /// Returns the credits that came back between `known` and `now`, and sets `known` to `now`.
 fn given_back(known: &mut Spending, now: Spending) -> Credits {
-    // The market may forget a closed lease; its cost stays paid.
+    // The market can forget a closed lease; its cost stays paid.
     let spent = now.spent.max(known.spent);
     let held = now.held.min(known.held);
     let paid = spent.0 - known.spent.0;

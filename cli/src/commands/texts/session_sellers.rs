@@ -7,7 +7,7 @@ use std::sync::Arc;
 use souk_node::market::AccountKey;
 use tokio::sync::Mutex;
 
-/// The sellers of all sessions; a session locks this while it chooses its own.
+/// The sellers of all sessions; a session must lock this while it chooses its own.
 pub type SharedSellers = Arc<Mutex<SessionSellers>>;
 
 /// The sellers of sessions, by the sessions' numbers.
@@ -23,9 +23,9 @@ pub struct SessionSellers {
 }
 
 impl SessionSellers {
-    /// Returns the providers from which a session may not buy: those of other sessions, those that
+    /// Returns the providers from which a session must not buy: those of other sessions, those that
     /// failed, and those that gave wrong results.
-    pub fn excluded(&self, number: u32) -> Vec<AccountKey> {
+    pub fn excluded_providers(&self, number: u32) -> Vec<AccountKey> {
         let others = self.by_session.iter().filter(|(of, _)| **of != number);
         let others = others.flat_map(|(_, (accounts, _))| accounts);
         let gone = self.lost.iter().chain(&self.outvoted);
@@ -33,17 +33,17 @@ impl SessionSellers {
     }
 
     /// Records providers that failed.
-    pub fn lose(&mut self, accounts: impl IntoIterator<Item = AccountKey>) {
+    pub fn record_lost_providers(&mut self, accounts: impl IntoIterator<Item = AccountKey>) {
         self.lost.extend(accounts);
     }
 
     /// Forgets which providers failed, because they may be back.
-    pub fn find(&mut self) {
+    pub fn clear_lost_providers(&mut self) {
         self.lost.clear();
     }
 
     /// Records the providers of a session, and their names.
-    pub fn set(&mut self, number: u32, accounts: Vec<AccountKey>, names: String) {
+    pub fn set_session(&mut self, number: u32, accounts: Vec<AccountKey>, names: String) {
         self.by_session.insert(number, (accounts, names));
         self.choices += 1;
     }
@@ -54,21 +54,21 @@ impl SessionSellers {
     }
 
     /// Returns the names of a session's providers.
-    pub fn names(&self, number: u32) -> &str {
+    pub fn session_names(&self, number: u32) -> &str {
         self.by_session.get(&number).map_or("", |(_, names)| names)
     }
 
     /// Excludes the providers of a session that gave wrong results.
-    pub fn outvote(&mut self, number: u32) {
+    pub fn outvote_session(&mut self, number: u32) {
         let accounts = self.by_session.get(&number);
         self.outvoted
             .extend(accounts.iter().flat_map(|(accounts, _)| accounts));
     }
 
-    /// Forgets the providers of a session that is over, so that the next one may buy from any of
+    /// Forgets the providers of a session that is over, so that the next one can buy from any of
     /// them.
-    pub fn forget(&mut self, number: u32) {
+    pub fn forget_session(&mut self, number: u32) {
         self.by_session.remove(&number);
-        self.find();
+        self.clear_lost_providers();
     }
 }

@@ -40,7 +40,7 @@ struct GivenStep {
 /// The number of steps of a sequence to run at a time.
 ///
 /// It grows until the provider is always busy: if a step takes as long as the quickest one, it
-/// waited for no other step, so one more may run. If the caller asks for a different step than the
+/// waited for no other step, so one more can run. If the caller asks for a different step than the
 /// one sent ahead, for example after drafts, it starts again at one.
 pub struct Reach {
     steps: usize,
@@ -59,7 +59,7 @@ impl Reach {
     }
 
     /// Adapts the number to the time that a step of one token took.
-    fn learn(&mut self, took: Duration) {
+    fn adapt_steps(&mut self, took: Duration) {
         self.quickest = self.quickest.min(took);
         let part = self.quickest.as_secs_f64() / took.as_secs_f64().max(f64::MIN_POSITIVE);
         let waiting = self.steps as f64 * (1.0 - part);
@@ -84,12 +84,17 @@ impl<A> SessionSequence<A> {
     }
 
     /// Adds the tokens before the next step, if another session computed them.
-    pub fn remember(&mut self, tokens: &[u32]) {
-        self.told.remember(tokens);
+    pub fn extend_tokens(&mut self, tokens: &[u32]) {
+        self.told.extend_tokens(tokens);
     }
 
     /// Asks for a step. If its outputs are already there, returns them with `waiting`.
-    pub fn ask(&mut self, step: Step, waiting: A, reach: &mut Reach) -> Option<(A, StepOutputs)> {
+    pub fn request_step(
+        &mut self,
+        step: Step,
+        waiting: A,
+        reach: &mut Reach,
+    ) -> Option<(A, StepOutputs)> {
         self.told.go_back(step.after);
         if self.early.front().is_some_and(|(early, _)| *early == step) {
             let (_, outputs) = self.early.pop_front()?;
@@ -129,7 +134,7 @@ impl<A> SessionSequence<A> {
     /// Returns the inputs of the next step to send: the one asked for, or one further ahead.
     pub fn next(&self, reach: &Reach) -> Option<BTreeMap<String, Tensor>> {
         let step = self.next_step(reach)?;
-        let mut inputs = step.inputs();
+        let mut inputs = step.decoder_inputs();
         if !step.is_known() {
             inputs.remove(TOKENS);
         }
@@ -149,7 +154,8 @@ impl<A> SessionSequence<A> {
         next.filter(|_| is_asked && steps < reach.steps)
     }
 
-    /// Records that the step of [`Self::next`] was sent.
+    /// Records that the step of [`Self::next`] was sent. You must call it once for each step that
+    /// you send.
     pub fn on_given(&mut self, reach: &Reach) {
         let step = self.next_step(reach);
         let since = Instant::now();
@@ -168,12 +174,12 @@ impl<A> SessionSequence<A> {
             since,
         } = self.given.pop_front()?;
         if step.tokens.len() == 1 {
-            reach.learn(since.elapsed());
+            reach.adapt_steps(since.elapsed());
         }
         if is_stale {
             return None;
         }
-        match (self.given.front_mut(), drawn(&outputs)) {
+        match (self.given.front_mut(), drawn_token(&outputs)) {
             (Some(next), Some(token)) => next.step.tokens = vec![token],
             // The caller learns of the fault; no step can continue from it.
             (_, None) => self.given.iter_mut().for_each(|it| it.is_stale = true),
@@ -192,7 +198,7 @@ impl<A> SessionSequence<A> {
 }
 
 /// Returns the token that a step drew.
-fn drawn(outputs: &StepOutputs) -> Option<u32> {
+fn drawn_token(outputs: &StepOutputs) -> Option<u32> {
     let drawn = outputs.get(DRAWN)?.to_vec::<i64>().ok()?;
     u32::try_from(*drawn.last()?).ok()
 }
@@ -219,7 +225,7 @@ mod tests {
         step: Step,
         waiting: u32,
     ) -> Option<(u32, StepOutputs)> {
-        sequence.ask(step, waiting, &mut reach(3))
+        sequence.request_step(step, waiting, &mut reach(3))
     }
 
     /// Gives what is to be given: where each step writes, and whether its token is told.
@@ -237,7 +243,7 @@ mod tests {
     fn steps_go_ahead_of_what_is_asked_for_as_far_as_the_reach() {
         let mut sequence = SessionSequence::new(64);
         assert!(sequence.next(&reach(3)).is_none(), "nobody asked");
-        assert!(ask(&mut sequence, Step::last(&[4, 5, 6], 0), 1).is_none());
+        assert!(ask(&mut sequence, Step::for_last_token(&[4, 5, 6], 0), 1).is_none());
         assert_eq!(give(&mut sequence, 3), [(0, true), (3, false), (4, false)]);
         let (waiting, _) = sequence.on_done(drew(7), &mut reach(3)).unwrap();
         assert_eq!(waiting, 1);
@@ -245,10 +251,10 @@ mod tests {
         // Done before it is asked for.
         assert!(sequence.on_done(drew(8), &mut reach(3)).is_none());
         assert!(give(&mut sequence, 3).is_empty(), "nobody asks any more");
-        let (waiting, outputs) = ask(&mut sequence, Step::last(&[7], 3), 2).unwrap();
-        assert_eq!((waiting, drawn(&outputs)), (2, Some(8)));
+        let (waiting, outputs) = ask(&mut sequence, Step::for_last_token(&[7], 3), 2).unwrap();
+        assert_eq!((waiting, drawn_token(&outputs)), (2, Some(8)));
         // Asked for while it is under way.
-        assert!(ask(&mut sequence, Step::last(&[8], 4), 3).is_none());
+        assert!(ask(&mut sequence, Step::for_last_token(&[8], 4), 3).is_none());
         let (waiting, _) = sequence.on_done(drew(9), &mut reach(3)).unwrap();
         assert_eq!(waiting, 3);
     }
@@ -256,29 +262,29 @@ mod tests {
     #[test]
     fn what_was_given_ahead_of_something_else_is_dropped() {
         let mut sequence = SessionSequence::new(64);
-        ask(&mut sequence, Step::last(&[4, 5], 0), 1);
+        ask(&mut sequence, Step::for_last_token(&[4, 5], 0), 1);
         give(&mut sequence, 3);
         sequence.on_done(drew(6), &mut reach(3)).unwrap();
         // Another token than was drawn, and what follows it.
         let mut before = reach(3);
-        sequence.ask(Step::last(&[9], 2), 2, &mut before);
+        sequence.request_step(Step::for_last_token(&[9], 2), 2, &mut before);
         assert_eq!(before.steps, 1, "it was given ahead in vain");
         assert_eq!(give(&mut sequence, 2), [(2, true), (3, false)]);
         for stale in [7, 8] {
             assert!(sequence.on_done(drew(stale), &mut reach(2)).is_none());
         }
         let (waiting, outputs) = sequence.on_done(drew(3), &mut reach(2)).unwrap();
-        assert_eq!((waiting, drawn(&outputs)), (2, Some(3)));
+        assert_eq!((waiting, drawn_token(&outputs)), (2, Some(3)));
     }
 
     #[test]
     fn a_step_that_drew_no_token_is_answered_and_nothing_goes_on_with_it() {
         let mut sequence = SessionSequence::new(64);
-        ask(&mut sequence, Step::last(&[4, 5], 0), 1);
+        ask(&mut sequence, Step::for_last_token(&[4, 5], 0), 1);
         give(&mut sequence, 3);
         let (waiting, _) = sequence.on_done(drew(-1), &mut reach(3)).unwrap();
         assert_eq!(waiting, 1);
-        ask(&mut sequence, Step::last(&[6], 2), 2);
+        ask(&mut sequence, Step::for_last_token(&[6], 2), 2);
         assert_eq!(give(&mut sequence, 1), [(2, true)]);
         for stale in [7, 8] {
             assert!(sequence.on_done(drew(stale), &mut reach(3)).is_none());
@@ -289,23 +295,27 @@ mod tests {
     #[test]
     fn nothing_goes_ahead_of_logits_of_drafts_or_beyond_the_room() {
         let mut sequence = SessionSequence::new(64);
-        ask(&mut sequence, Step::last(&[4], 0).told(), 1);
+        ask(
+            &mut sequence,
+            Step::for_last_token(&[4], 0).with_logits(),
+            1,
+        );
         assert_eq!(give(&mut sequence, 3), [(0, true)]);
         let mut sequence = SessionSequence::new(64);
-        ask(&mut sequence, Step::all(&[4, 5], 0), 1);
+        ask(&mut sequence, Step::for_all_tokens(&[4, 5], 0), 1);
         assert_eq!(give(&mut sequence, 3), [(0, true)]);
         let mut sequence = SessionSequence::new(3);
-        ask(&mut sequence, Step::last(&[4], 0), 1);
+        ask(&mut sequence, Step::for_last_token(&[4], 0), 1);
         assert_eq!(give(&mut sequence, 9), [(0, true), (1, false), (2, false)]);
     }
 
     #[test]
     fn a_session_that_begins_anew_is_told_all_before_anything_goes_ahead() {
         let mut sequence = SessionSequence::new(64);
-        ask(&mut sequence, Step::last(&[4, 5], 0), 1);
+        ask(&mut sequence, Step::for_last_token(&[4, 5], 0), 1);
         give(&mut sequence, 3);
         sequence.on_done(drew(6), &mut reach(3)).unwrap();
-        ask(&mut sequence, Step::last(&[6], 2), 2);
+        ask(&mut sequence, Step::for_last_token(&[6], 2), 2);
         sequence.begin_anew();
         assert_eq!(give(&mut sequence, 3), [(0, true)]);
         assert!(sequence.on_done(drew(0), &mut reach(3)).is_none());
@@ -318,7 +328,7 @@ mod tests {
     fn a_reach_grows_until_steps_wait_for_each_other() {
         let mut far = Reach::new(16);
         let mut learn = |ms| {
-            far.learn(Duration::from_millis(ms));
+            far.adapt_steps(Duration::from_millis(ms));
             far.steps
         };
         assert_eq!([learn(110), learn(110), learn(110)], [2, 3, 4]);
@@ -327,7 +337,7 @@ mod tests {
         // Half of the time of five: two and a half wait.
         assert_eq!(learn(220), 4);
         let mut near = Reach::new(1);
-        near.learn(Duration::ZERO);
+        near.adapt_steps(Duration::ZERO);
         assert_eq!(near.steps, 1);
     }
 }

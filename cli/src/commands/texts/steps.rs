@@ -11,7 +11,7 @@ use souk_vocabulary::processor::{Engine, Outcome, RunError};
 type Step<'a> = Box<dyn FnMut(&BTreeMap<String, Tensor>) -> Result<Outcome, RunError> + Send + 'a>;
 
 /// Returns the outcome of a step of a leased session, without its busy time: only the bill has it.
-pub fn bought(outputs: BTreeMap<String, Tensor>) -> Outcome {
+pub fn step_outcome(outputs: BTreeMap<String, Tensor>) -> Outcome {
     Outcome {
         outputs,
         busy: Duration::ZERO,
@@ -29,7 +29,7 @@ impl Session for Steps<'_> {
         steps.iter().map(|step| (self.0)(&step.inputs)).collect()
     }
 
-    fn export(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+    fn export_states(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
         Err(RunError::Engine {
             engine: "session",
             reason: "states stay where they are".to_owned(),

@@ -13,12 +13,12 @@ impl StopSign {
     }
 
     /// Gives the signal.
-    pub fn give(&self) {
+    pub fn raise_signal(&self) {
         self.0.send_replace(true);
     }
 
     /// Waits for the signal.
-    pub async fn given(&self) {
+    pub async fn wait_for_signal(&self) {
         // The sender is in `self`, so this cannot fail.
         let _ = self.0.subscribe().wait_for(|is_given| *is_given).await;
     }

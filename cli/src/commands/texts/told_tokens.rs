@@ -1,6 +1,7 @@
 //! The tokens of a sequence, and how many of them are in the caches of the open session.
 //!
-//! They are the source of truth: a new session gets them again in chunks before it continues.
+//! They are the source of truth: a new session must get them again in chunks before it can
+//! continue.
 
 use souk_llm::generation::{CHUNK, Step};
 
@@ -25,7 +26,7 @@ impl ToldTokens {
     }
 
     /// Replaces the tokens by those before the next step, if these are more.
-    pub fn remember(&mut self, tokens: &[u32]) {
+    pub fn extend_tokens(&mut self, tokens: &[u32]) {
         if tokens.len() > self.tokens.len() {
             self.tokens = tokens.to_vec();
         }
@@ -39,7 +40,7 @@ impl ToldTokens {
     /// Returns the next step: a chunk of the missing tokens, or else `adds`.
     pub fn next(&self, adds: &Step) -> Step {
         match self.tokens[self.held..].chunks(CHUNK).next() {
-            Some(chunk) => Step::last(chunk, self.held),
+            Some(chunk) => Step::for_last_token(chunk, self.held),
             None => adds.clone(),
         }
     }
@@ -65,9 +66,9 @@ mod tests {
     #[test]
     fn a_session_that_begins_anew_is_given_all_tokens_once_before_what_is_added() {
         let mut told = ToldTokens::default();
-        let first = Step::last(&[7; 300], 0);
+        let first = Step::for_last_token(&[7; 300], 0);
         assert!(told.on_done(&first));
-        let next = Step::last(&[8], 300).told();
+        let next = Step::for_last_token(&[8], 300).with_logits();
         assert_eq!(told.next(&next), next);
         told.begin_anew();
         for (after, count) in [(0, CHUNK), (CHUNK, 300 - CHUNK)] {
@@ -78,7 +79,7 @@ mod tests {
         assert_eq!(told.next(&next), next);
         assert!(told.on_done(&next));
         told.go_back(2);
-        let next = Step::last(&[9], 2);
+        let next = Step::for_last_token(&[9], 2);
         assert_eq!(told.next(&next), next);
     }
 }

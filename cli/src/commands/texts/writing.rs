@@ -64,7 +64,7 @@ pub enum TextEnding {
 
 impl TextEnding {
     /// Describes the reason.
-    pub fn words(self) -> &'static str {
+    pub fn describe_ending(self) -> &'static str {
         match self {
             TextEnding::Stop => "a string to stop at",
             TextEnding::Token => "a token that ends texts",
@@ -79,7 +79,7 @@ impl TextEnding {
 /// A token as text, with the logarithms of its probability and of the most likely tokens.
 #[derive(Clone, Debug)]
 pub struct WeighedToken {
-    /// The token's bytes, which may end within a character.
+    /// The token's bytes, which can end within a character.
     pub bytes: Vec<u8>,
     /// `None` for the first token of a prompt, which has no predecessor.
     pub logarithm: Option<f64>,
@@ -102,7 +102,7 @@ impl WeighedToken {
     }
 
     /// Returns the text, with replacement characters for incomplete ones.
-    pub fn text(&self) -> String {
+    pub fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 }
@@ -139,7 +139,7 @@ pub struct WrittenText {
 
 impl WrittenText {
     /// Returns the tokens a second after the first token.
-    pub fn rate(&self) -> f64 {
+    pub fn tokens_per_second(&self) -> f64 {
         let after = self.tokens.len().saturating_sub(1);
         let rest = (self.whole - self.first).as_secs_f64();
         match after > 0 && rest > 0.0 {
@@ -149,19 +149,19 @@ impl WrittenText {
     }
 
     /// Returns a percentile of the times between tokens, in milliseconds.
-    pub fn gap(&self, percent: usize) -> f64 {
+    pub fn gap_percentile(&self, percent: usize) -> f64 {
         let last = self.gaps.len().saturating_sub(1);
         let gap = self.gaps.get(last * percent / 100);
         gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3)
     }
 
     /// Describes the text's figures in a line.
-    pub fn line(&self) -> String {
+    pub fn summary_line(&self) -> String {
         let kept = match self.kept {
             0 => String::new(),
             kept => format!(" ({kept} of them kept)"),
         };
-        let ending = self.ending.words();
+        let ending = self.ending.describe_ending();
         let drafts = match self.drafted {
             (0, _) => String::new(),
             (drafted, accepted) => format!("; {accepted} of {drafted} drafted ones were right"),
@@ -172,7 +172,7 @@ impl WrittenText {
             self.prompt,
             self.tokens.len(),
             self.first.as_secs_f64(),
-            self.rate(),
+            self.tokens_per_second(),
         )
     }
 }
@@ -211,12 +211,12 @@ pub fn write(
     };
     let prompt_weighed = match wish.prompt_weights {
         PromptWeights::Unwanted => Vec::new(),
-        PromptWeights::Wanted => weigh(voice, sequence, wish)?,
+        PromptWeights::Wanted => weigh_prompt(voice, sequence, wish)?,
     };
-    let kept = sequence.agree(wish.prompt);
-    let generated = generate(sequence, &request, |token| telling.take(token));
+    let kept = sequence.truncate_to_prefix(wish.prompt);
+    let generated = generate(sequence, &request, |token| telling.push_token(token));
     let generated = generated.map_err(from_generation)?;
-    telling.finish();
+    telling.flush_text();
     if let Some(error) = telling.failed {
         return Err(Failure::new(Kind::Unexpected, error, ""));
     }
@@ -240,12 +240,12 @@ pub fn write(
         drafted: (generated.drafted, generated.accepted),
         first: telling.times.first().copied().unwrap_or(whole),
         whole,
-        gaps: gaps(&telling.times),
+        gaps: token_gaps(&telling.times),
     })
 }
 
 /// Returns the probability of each token of a prompt, given those before it.
-fn weigh(
+fn weigh_prompt(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
@@ -260,7 +260,7 @@ fn weigh(
         logarithm: None,
         likeliest: Vec::new(),
     };
-    let weighed = sequence.weigh(wish.prompt, wish.likeliest.unwrap_or_default());
+    let weighed = sequence.score_prompt(wish.prompt, wish.likeliest.unwrap_or_default());
     let weighed = weighed.map_err(from_generation)?;
     let rest = rest.iter().zip(&weighed);
     let rest = rest.map(|(id, it)| WeighedToken::new(tokenizer, *id, it).map_err(unexpected));
@@ -268,17 +268,17 @@ fn weigh(
 }
 
 /// Returns the embedding of a text's tokens.
-pub fn embed(
+pub fn embed_tokens(
     voice: &Voice,
     sequence: &mut Sequence<'_>,
     tokens: &[u32],
 ) -> Result<Vec<f32>, Failure> {
-    let vector = sequence.embed(tokens, voice.card.pooling);
+    let vector = sequence.embed_tokens(tokens, voice.card.pooling);
     vector.map_err(from_generation)
 }
 
 /// Returns the times between tokens, the shortest first.
-fn gaps(times: &[Duration]) -> Vec<Duration> {
+fn token_gaps(times: &[Duration]) -> Vec<Duration> {
     let mut gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     gaps.sort_unstable();
     gaps
@@ -305,10 +305,10 @@ struct Telling<'a, S> {
 }
 
 impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
-    fn take(&mut self, token: DrawnToken) -> ControlFlow<()> {
+    fn push_token(&mut self, token: DrawnToken) -> ControlFlow<()> {
         self.times.push(self.begun.elapsed());
         self.tokens.push(token.id);
-        let piece = match self.piece(&token) {
+        let piece = match self.decode_token(&token) {
             Ok(piece) => piece,
             Err(error) => {
                 self.failed = Some(error);
@@ -328,12 +328,12 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
             Stop::On(text) => (text, false),
             Stop::Found(text) => (text, true),
         };
-        self.tell(&sure);
+        self.emit_text(&sure);
         self.is_stopped = is_stopped;
     }
 
     /// Reports the text that was held back, once no more tokens come.
-    fn finish(&mut self) {
+    fn flush_text(&mut self) {
         if self.is_stopped {
             return;
         }
@@ -343,13 +343,13 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
             None => {}
         }
         if !self.is_stopped {
-            let rest = std::mem::take(&mut self.stops).rest();
-            self.tell(&rest);
+            let rest = std::mem::take(&mut self.stops).into_rest();
+            self.emit_text(&rest);
         }
     }
 
     /// Returns the text that a token adds.
-    fn piece(&mut self, token: &DrawnToken) -> Result<String, TokenError> {
+    fn decode_token(&mut self, token: &DrawnToken) -> Result<String, TokenError> {
         if let Some(probabilities) = &token.probabilities {
             let weighed = WeighedToken::new(self.tokenizer, token.id, probabilities)?;
             self.weighed.push(weighed);
@@ -361,7 +361,7 @@ impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
         stream.push(token.id)
     }
 
-    fn tell(&mut self, text: &str) {
+    fn emit_text(&mut self, text: &str) {
         if !text.is_empty() {
             self.text.push_str(text);
             let tokens = &self.weighed[self.weighed_told..];

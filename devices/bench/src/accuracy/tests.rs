@@ -3,7 +3,7 @@
 use souk_host::discover;
 use souk_memory::DType;
 use souk_registry::measure::{self, CpuMeasurement};
-use souk_testing::{product, product_inputs};
+use souk_testing::{matmul_subgraph, product_inputs};
 
 use super::*;
 
@@ -25,7 +25,10 @@ fn figured() -> Cpu {
         bytes_per_second: 1e9,
         launch_seconds: 1e-6,
     };
-    Cpu::new(measure::profile(&discover::cpu(), &figures), one)
+    Cpu::new(
+        measure::cpu_profile(&discover::describe_cpu(), &figures),
+        one,
+    )
 }
 
 /// A product that took as long for both hands.
@@ -37,7 +40,7 @@ fn trial(what: &str, batch: usize, seconds: f64) -> Trial {
         launches: 1,
         dtype: Some(DType::F32),
     };
-    let key = Key::of("MatMul", "", &work);
+    let key = Key::for_work("MatMul", "", &work);
     Trial {
         calibrates: seconds,
         foretold: seconds,
@@ -48,7 +51,8 @@ fn trial(what: &str, batch: usize, seconds: f64) -> Trial {
 #[test]
 fn what_always_takes_as_long_is_foretold_exactly() {
     let cpu = figured();
-    let found = accuracy(&cpu, &product(), &product_inputs(), 30, &steady()).unwrap();
+    let found =
+        measure_accuracy(&cpu, &matmul_subgraph(), &product_inputs(), 30, &steady()).unwrap();
     assert_eq!((found.operators, found.different, found.keys), (1, 1, 1));
     assert!(found.calibrated.p90 < 1e-6, "{found:?}");
     assert!(found.transfers.p90 < 1e-6, "{found:?}");
@@ -62,7 +66,7 @@ fn what_always_takes_as_long_is_foretold_exactly() {
 
 #[test]
 fn what_shares_a_key_and_not_a_speed_is_foretold_wrong() {
-    let found = judged(&[trial("a", 1, 1.0), trial("b", 1, 4.0)], &[]);
+    let found = assess_trials(&[trial("a", 1, 1.0), trial("b", 1, 4.0)], &[]);
     assert_eq!((found.keys, found.different), (1, 2));
     assert!((found.calibrated.p90 - 1.0).abs() < 1e-6, "{found:?}");
 }
@@ -72,7 +76,7 @@ fn a_batch_never_seen_is_foretold_without_what_was_measured_of_it() {
     let seen = [trial("a", 1, 1.0), trial("a four times", 4, 4.0)];
     let between = trial("a twice", 2, 9.0);
     let all = [&seen[..], std::slice::from_ref(&between)].concat();
-    let found = judged(&all, &[]);
+    let found = assess_trials(&all, &[]);
     // The mean of 1 and 4, by their logarithms, against 9.
     assert!(
         (found.unseen_batch.median - 7.0 / 9.0).abs() < 1e-3,
@@ -83,7 +87,7 @@ fn a_batch_never_seen_is_foretold_without_what_was_measured_of_it() {
         batch: 1,
         ..between
     };
-    let found = judged(&[&all[..], &[same]].concat(), &[]);
+    let found = assess_trials(&[&all[..], &[same]].concat(), &[]);
     assert!(
         (found.unseen_batch.median - 7.0 / 9.0).abs() < 1e-3,
         "{found:?}"
@@ -92,7 +96,7 @@ fn a_batch_never_seen_is_foretold_without_what_was_measured_of_it() {
 
 #[test]
 fn an_operator_never_seen_is_foretold_by_the_others_alone() {
-    let found = judged(
+    let found = assess_trials(
         &[trial("a", 1, 1.0), trial("a", 1, 1.0), trial("b", 1, 4.0)],
         &[],
     );

@@ -12,7 +12,7 @@ use std::time::Duration;
 use souk_cpu::{Cpu, Observation};
 use souk_memory::{Shape, Tensor};
 use souk_onnx::work::{Extent, Work};
-use souk_registry::sheet::alone;
+use souk_registry::sheet::node_subgraph;
 use souk_vocabulary::history::Key;
 use souk_vocabulary::processor::{Processor, Program, RunError, WorkError};
 
@@ -28,7 +28,7 @@ const RUNS_MIN: usize = 1;
 pub struct Trial {
     /// Key in the history.
     pub key: Key,
-    /// Exact description, including all sizes; trials with the same description are identical.
+    /// Exact description, including all sizes; trials with the same description must be identical.
     pub what: String,
     /// Batch, in multiples of the model's own.
     pub batch: usize,
@@ -51,15 +51,15 @@ pub struct TimedTrial<'a> {
 impl<'a> TimedTrial<'a> {
     /// Prepares an operator of a model with `batch` times its inputs; returns `None` if it moves
     /// nothing, or does not accept the larger inputs.
-    pub fn operator(
+    pub fn for_operator(
         cpu: &'a Cpu,
         node: &Observation,
         batch: usize,
     ) -> Result<Option<Self>, WorkError> {
-        let Some(inputs) = repeated(&node.inputs, batch) else {
+        let Some(inputs) = repeat_inputs(&node.inputs, batch) else {
             return Ok(None);
         };
-        let subgraph = alone(
+        let subgraph = node_subgraph(
             &node.node,
             node.opset,
             &inputs,
@@ -69,7 +69,7 @@ impl<'a> TimedTrial<'a> {
         let ready = || -> Result<(Box<dyn Program>, Work), WorkError> {
             let program = cpu.compile(&subgraph)?;
             let made = program.run(&inputs)?.outputs;
-            Ok((program, work(node, &inputs, &made)))
+            Ok((program, node_work(node, &inputs, &made)))
         };
         let (program, work) = match ready() {
             Ok(ready) => ready,
@@ -80,8 +80,8 @@ impl<'a> TimedTrial<'a> {
             return Ok(None);
         }
         let trial = Trial::new(
-            Key::of(node.node.op_type(), &node.class, &work),
-            called(node, &inputs),
+            Key::for_work(node.node.op_type(), &node.class, &work),
+            describe_operator(node, &inputs),
             batch,
             work,
             cpu.estimate(&work).time,
@@ -91,7 +91,7 @@ impl<'a> TimedTrial<'a> {
     }
 
     /// Prepares a copy of an operator's inputs and outputs to other memory of the machine.
-    pub fn transfer(cpu: &'a Cpu, operator: &Trial) -> Self {
+    pub fn for_transfer(cpu: &'a Cpu, operator: &Trial) -> Self {
         let bytes = operator.work.bytes_read + operator.work.bytes_written;
         let work = Work {
             operations: 0,
@@ -101,7 +101,7 @@ impl<'a> TimedTrial<'a> {
         };
         let (from, mut to) = (vec![1u8; bytes as usize], vec![2u8; bytes as usize]);
         let trial = Trial::new(
-            Key::of("(transfer)", "", &work),
+            Key::for_work("(transfer)", "", &work),
             format!("{bytes} bytes"),
             operator.batch,
             work,
@@ -116,7 +116,7 @@ impl<'a> TimedTrial<'a> {
     }
 
     /// Runs for a while, alternating between the two series.
-    fn round(&mut self, clock: &dyn Fn() -> Duration) -> Result<(), RunError> {
+    fn run_round(&mut self, clock: &dyn Fn() -> Duration) -> Result<(), RunError> {
         let begin = clock();
         let mut runs = 0;
         while runs < 2 * RUNS_MIN || clock().saturating_sub(begin) < TIME_EACH {
@@ -150,18 +150,18 @@ impl Trial {
 }
 
 /// Times all trials in rounds, by `clock`.
-pub fn timed(
+pub fn time_trials(
     mut all: Vec<TimedTrial<'_>>,
     clock: &dyn Fn() -> Duration,
 ) -> Result<Vec<Trial>, RunError> {
     for _ in 0..ROUNDS {
-        all.iter_mut().try_for_each(|it| it.round(clock))?;
+        all.iter_mut().try_for_each(|it| it.run_round(clock))?;
     }
     Ok(all.into_iter().map(|it| it.trial).collect())
 }
 
 /// Returns the work of a node with these inputs and outputs.
-fn work(
+fn node_work(
     node: &Observation,
     inputs: &BTreeMap<String, Tensor>,
     made: &BTreeMap<String, Tensor>,
@@ -181,23 +181,26 @@ fn work(
         .filter_map(|it| made.get(it))
         .map(extent)
         .collect();
-    let given: Vec<_> = given.iter().map(|it| it.as_ref().map(seen)).collect();
-    Work::of(
+    let given: Vec<_> = given
+        .iter()
+        .map(|it| it.as_ref().map(tensor_extent))
+        .collect();
+    Work::for_node(
         &node.node,
         &given,
-        &made.iter().map(seen).collect::<Vec<_>>(),
+        &made.iter().map(tensor_extent).collect::<Vec<_>>(),
     )
 }
 
-fn seen((dtype, dims): &(souk_memory::DType, Vec<usize>)) -> Extent<'_> {
+fn tensor_extent((dtype, dims): &(souk_memory::DType, Vec<usize>)) -> Extent<'_> {
     Extent {
         dtype: *dtype,
         dims,
     }
 }
 
-/// Describes an operator with all properties that may affect its speed.
-fn called(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
+/// Describes an operator with all properties that can affect its speed.
+fn describe_operator(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
     let given = |name: &String| {
         let tensor = inputs.get(name).or_else(|| node.weights.get(name));
         tensor.map_or_else(String::new, |it| format!("{} {}", it.dtype(), it.shape()))
@@ -211,7 +214,10 @@ fn called(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
 
 /// Repeats the inputs `times` times along the first axis, if they have the first one's rank and
 /// size there. Inputs of another size count as shared by the whole batch.
-fn repeated(inputs: &BTreeMap<String, Tensor>, times: usize) -> Option<BTreeMap<String, Tensor>> {
+fn repeat_inputs(
+    inputs: &BTreeMap<String, Tensor>,
+    times: usize,
+) -> Option<BTreeMap<String, Tensor>> {
     let first = inputs.values().find(|it| !it.dims().is_empty())?;
     let (size, rank) = (first.dims()[0], first.dims().len());
     let more = |tensor: &Tensor| -> Option<Tensor> {

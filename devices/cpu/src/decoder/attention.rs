@@ -43,7 +43,7 @@ pub(super) struct RowBlock {
 
 impl RowBlock {
     /// The blocks of some rows.
-    pub fn of(places: &[RowPlace]) -> Vec<Self> {
+    pub fn from_places(places: &[RowPlace]) -> Vec<Self> {
         let mut blocks: Vec<Self> = Vec::new();
         for (row, place) in places.iter().enumerate() {
             match blocks.last_mut() {
@@ -65,19 +65,19 @@ impl RowBlock {
     }
 
     /// Spans that its last row sees.
-    fn spans(&self) -> usize {
+    fn span_count(&self) -> usize {
         (self.seen + self.count - 1).div_ceil(SPAN)
     }
 
     /// The spans that any of its rows sees within a window.
     fn spans_within(&self, window: Option<usize>) -> Range<usize> {
-        hidden(self.seen, window) / SPAN..self.spans()
+        hidden_positions(self.seen, window) / SPAN..self.span_count()
     }
 }
 
 /// Returns the number of first positions that a window hides from a row; `seen` counts the row
 /// itself.
-fn hidden(seen: usize, window: Option<usize>) -> usize {
+fn hidden_positions(seen: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| seen.saturating_sub(window))
 }
 
@@ -97,7 +97,7 @@ impl SpanResults {
     }
 
     /// Makes room for the tasks of a step.
-    pub fn grow(&mut self, model: &DecoderModel, blocks: &[RowBlock]) {
+    pub fn reserve_tasks(&mut self, model: &DecoderModel, blocks: &[RowBlock]) {
         let (mut floats, mut done) = (0, 0);
         for step in &model.plan.steps {
             let Action::Attend { keys, heads, .. } = step.action else {
@@ -105,9 +105,10 @@ impl SpanResults {
             };
             let state = &model.plan.states[keys];
             let all = blocks.len() * state.heads;
-            if parts(blocks, state.heads) > 1 {
+            if parts_per_head(blocks, state.heads) > 1 {
                 let queries = ROWS * (heads / state.heads);
-                floats = floats.max(all * spans(blocks) * found_floats(queries, state.width));
+                floats =
+                    floats.max(all * max_span_count(blocks) * found_floats(queries, state.width));
                 done = done.max(all);
             }
         }
@@ -117,26 +118,26 @@ impl SpanResults {
         self.done = (0..done).map(|_| AtomicUsize::new(0)).collect();
     }
 
-    pub fn memory(&mut self) -> (Memory, &[AtomicUsize]) {
-        (Memory::of(&mut self.floats), &self.done)
+    pub fn shared_memory(&mut self) -> (Memory, &[AtomicUsize]) {
+        (Memory::from_floats(&mut self.floats), &self.done)
     }
 }
 
 /// Spans of the block that has most.
-fn spans(blocks: &[RowBlock]) -> usize {
-    blocks.iter().map(RowBlock::spans).max().unwrap_or(0)
+fn max_span_count(blocks: &[RowBlock]) -> usize {
+    blocks.iter().map(RowBlock::span_count).max().unwrap_or(0)
 }
 
 /// Tasks that share a head of a block.
-fn parts(blocks: &[RowBlock], heads: usize) -> usize {
+fn parts_per_head(blocks: &[RowBlock], heads: usize) -> usize {
     TASKS
         .div_ceil((blocks.len() * heads).max(1))
-        .clamp(1, spans(blocks).max(1))
+        .clamp(1, max_span_count(blocks).max(1))
 }
 
 /// Returns the number of tasks for this many heads of caches.
-pub(super) fn tasks(blocks: &[RowBlock], heads: usize) -> usize {
-    blocks.len() * heads * parts(blocks, heads)
+pub(super) fn task_count(blocks: &[RowBlock], heads: usize) -> usize {
+    blocks.len() * heads * parts_per_head(blocks, heads)
 }
 
 /// Floats that queries' sums, largest scores and totals take.
@@ -147,7 +148,7 @@ fn found_floats(queries: usize, width: usize) -> usize {
 pass! {
     /// Joins the results of the next span to those of earlier ones: sums of values, largest scores
     /// and sums of shares. A query that sees no position of the span does not change.
-    fn join(held: &mut [f32], next: &[f32], queries: usize) {
+    fn join_spans(held: &mut [f32], next: &[f32], queries: usize) {
         let width = held.len() / queries - 2;
         let (sums, behind) = held.split_at_mut(queries * width);
         let (largest, totals) = behind.split_at_mut(queries);
@@ -172,7 +173,7 @@ pass! {
 
 pass! {
     /// Divides sums of values by the sum of their shares.
-    fn divide(to: &mut [f32], sums: &[f32], total: f32) {
+    fn divide_sums(to: &mut [f32], sums: &[f32], total: f32) {
         for (to, sum) in to.iter_mut().zip(sums) {
             *to = sum / total;
         }
@@ -205,27 +206,27 @@ pub(super) struct CacheAttention<'a> {
 }
 
 impl CacheAttention<'_> {
-    /// Does a task of [`tasks`].
-    pub fn task(&self, task: usize) {
+    /// Does one of the [`task_count`] tasks, each of which must run exactly once.
+    pub fn run_task(&self, task: usize) {
         let heads = self.keys.1.heads;
-        let parts = parts(self.blocks, heads);
+        let parts = parts_per_head(self.blocks, heads);
         let (place, part) = (task / parts, task % parts);
         let (block, head) = (&self.blocks[place / heads], place % heads);
-        let queries = self.queries(block, head);
+        let queries = self.head_queries(block, head);
         let mut found = vec![0.0; found_floats(queries.len(), self.keys.1.width)];
-        let look = self.look(block, head, queries);
+        let look = self.head_inputs(block, head, queries);
         let all = block.spans_within(self.window);
         let (first, count) = (all.start, all.len());
         if parts == 1 {
             let mut next = found.clone();
             for span in all {
-                span::look(self.lane_isa, &look, span, &mut next);
-                self.take(span == first, &mut found, &next, look.queries.len());
+                span::attend_span(self.lane_isa, &look, span, &mut next);
+                self.merge_span(span == first, &mut found, &next, look.queries.len());
             }
         } else {
             for span in first + count * part / parts..first + count * (part + 1) / parts {
-                let to = self.left(place, span, found.len());
-                span::look(self.lane_isa, &look, span, to);
+                let to = self.result_slot(place, span, found.len());
+                span::attend_span(self.lane_isa, &look, span, to);
             }
             // The last task sees the results of the others, and resets the counter for the next
             // layer.
@@ -235,28 +236,28 @@ impl CacheAttention<'_> {
             }
             done.store(0, Ordering::Relaxed);
             for span in all {
-                let next = self.left(place, span, found.len());
-                self.take(span == first, &mut found, next, look.queries.len());
+                let next = self.result_slot(place, span, found.len());
+                self.merge_span(span == first, &mut found, next, look.queries.len());
             }
         }
-        self.finish(block, head, &found);
+        self.write_results(block, head, &found);
     }
 
-    fn take(&self, is_first: bool, found: &mut [f32], next: &[f32], queries: usize) {
+    fn merge_span(&self, is_first: bool, found: &mut [f32], next: &[f32], queries: usize) {
         match is_first {
             true => found.copy_from_slice(next),
-            false => join(self.isa, found, next, queries),
+            false => join_spans(self.isa, found, next, queries),
         }
     }
 
     /// Each query of a block that looks at a head, and the positions it sees.
-    fn queries(&self, block: &RowBlock, head: usize) -> Vec<(*const f32, Range<usize>)> {
+    fn head_queries(&self, block: &RowBlock, head: usize) -> Vec<(*const f32, Range<usize>)> {
         let row = |row: usize| {
             let place = (block.first + row) * self.stride + head * self.group * self.keys.1.width;
             let query = move |query: usize| {
                 let start = place + query * self.keys.1.width;
                 let seen = block.seen + row;
-                let seen = hidden(seen, self.window)..seen;
+                let seen = hidden_positions(seen, self.window)..seen;
                 (self.queries.wrapping_add(start), seen)
             };
             (0..self.group).map(query)
@@ -264,7 +265,7 @@ impl CacheAttention<'_> {
         (0..block.count).flat_map(row).collect()
     }
 
-    fn look(
+    fn head_inputs(
         &self,
         block: &RowBlock,
         head: usize,
@@ -272,7 +273,7 @@ impl CacheAttention<'_> {
     ) -> Look {
         let own = &self.caches[block.sequence];
         let start = |(state, shape): (usize, CacheShape)| {
-            let start = own[state].start().cast_const();
+            let start = own[state].as_mut_ptr().cast_const();
             start.wrapping_add(head * shape.head_floats())
         };
         Look {
@@ -288,17 +289,17 @@ impl CacheAttention<'_> {
     /// Returns the place for the results of a span.
     #[expect(unsafe_code, reason = "tasks leave what they found for one another")]
     #[expect(clippy::mut_from_ref, reason = "each task leaves spans of its own")]
-    fn left(&self, place: usize, span: usize, floats: usize) -> &mut [f32] {
+    fn result_slot(&self, place: usize, span: usize, floats: usize) -> &mut [f32] {
         let each = found_floats(ROWS * self.group, self.keys.1.width);
-        let at = (place * spans(self.blocks) + span) * each;
-        let start = self.shared.0.start().wrapping_add(at);
+        let at = (place * max_span_count(self.blocks) + span) * each;
+        let start = self.shared.0.as_mut_ptr().wrapping_add(at);
         // SAFETY: there is room for all spans of all places, of a whole block each. One task owns a
         // span until all spans of its place are done; then the last task owns them.
         unsafe { std::slice::from_raw_parts_mut(start, floats) }
     }
 
     #[expect(unsafe_code, reason = "results are shared by threads")]
-    fn finish(&self, block: &RowBlock, head: usize, found: &[f32]) {
+    fn write_results(&self, block: &RowBlock, head: usize, found: &[f32]) {
         let (queries, width) = (block.count * self.group, self.keys.1.width);
         let padded = found.len() / queries - 2;
         let totals = &found[found.len() - queries..];
@@ -309,7 +310,7 @@ impl CacheAttention<'_> {
             // head's are this task's.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.made.wrapping_add(place), width) };
-            divide(self.isa, to, sums, totals[query]);
+            divide_sums(self.isa, to, sums, totals[query]);
         }
     }
 }

@@ -48,7 +48,7 @@ impl CacheShape {
     }
 
     /// Where a position's first number is.
-    pub fn start(&self, head: usize, position: usize) -> usize {
+    pub fn position_start(&self, head: usize, position: usize) -> usize {
         let within = match self.order {
             CacheOrder::Keys => position / LANES * LANES * self.width + position % LANES,
             CacheOrder::Values => position * self.width.next_multiple_of(LANES),
@@ -64,15 +64,15 @@ impl CacheShape {
         }
     }
 
-    /// Returns a cache of `[heads, room, width]` floats. Does not write zeros, so the system
-    /// allocates the pages of an empty cache only on use.
-    pub fn packed(&self, floats: &[f32]) -> AlignedFloats {
+    /// Returns a cache of `[heads, room, width]` floats. Does not write zeros, so the system will
+    /// allocate the pages of an empty cache only on use.
+    pub fn pack_cache(&self, floats: &[f32]) -> AlignedFloats {
         let mut cache = AlignedFloats::zeros(self.heads * self.head_floats());
         for (row, from) in floats.chunks_exact(self.width.max(1)).enumerate() {
             if from.iter().all(|float| float.to_bits() == 0) {
                 continue;
             }
-            let start = self.start(row / self.room, row % self.room);
+            let start = self.position_start(row / self.room, row % self.room);
             let to = cache[start..].iter_mut().step_by(self.stride());
             to.zip(from).for_each(|(to, from)| *to = *from);
         }
@@ -80,9 +80,9 @@ impl CacheShape {
     }
 
     /// The floats of a cache, `[heads, room, width]`.
-    pub fn unpacked(&self, cache: &[f32]) -> Vec<f32> {
+    pub fn unpack_cache(&self, cache: &[f32]) -> Vec<f32> {
         let rows = (0..self.heads * self.room).flat_map(|row| {
-            let start = self.start(row / self.room, row % self.room);
+            let start = self.position_start(row / self.room, row % self.room);
             let from = cache[start..].iter().step_by(self.stride());
             from.take(self.width).copied()
         });
@@ -105,7 +105,7 @@ mod tests {
                     width,
                 };
                 let floats: Vec<f32> = (0..heads * room * width).map(|at| at as f32).collect();
-                assert_eq!(shape.unpacked(&shape.packed(&floats)), floats);
+                assert_eq!(shape.unpack_cache(&shape.pack_cache(&floats)), floats);
             }
         }
     }

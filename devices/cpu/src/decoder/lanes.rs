@@ -24,7 +24,7 @@ pub(super) enum LaneIsa {
 
 impl LaneIsa {
     /// All that this processor has, the best first.
-    pub fn all() -> Vec<Self> {
+    pub fn all_supported() -> Vec<Self> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
@@ -43,8 +43,8 @@ impl LaneIsa {
     }
 
     /// The best this processor has.
-    pub fn found() -> Self {
-        Self::all()[0]
+    pub fn best_supported() -> Self {
+        Self::all_supported()[0]
     }
 }
 
@@ -52,7 +52,7 @@ impl LaneIsa {
 ///
 /// # Safety
 /// Every method must only be called where the processor has the instructions of the type; pointers
-/// are to as many numbers as are read or written, aligned or not.
+/// must be to as many numbers as are read or written, aligned or not.
 #[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
 pub(super) unsafe trait Lanes: Copy {
     /// Sums of products of bytes.
@@ -78,22 +78,22 @@ pub(super) unsafe trait Lanes: Copy {
     /// Returns the larger of `bound` and this value; NaN stays NaN.
     unsafe fn at_least(self, bound: Self) -> Self;
     /// Itself times two to the power that the lowest bits of `power` say, of a sum with 1.5 * 2^23.
-    unsafe fn doubled(self, power: Self) -> Self;
+    unsafe fn scale_by_power(self, power: Self) -> Self;
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
     /// Returns sums with this whole number in every lane.
-    unsafe fn whole(value: i32) -> Self::Whole;
+    unsafe fn splat_integers(value: i32) -> Self::Whole;
     /// Adds products of four weights of 8 bits a lane, and four bytes that are the same for all.
-    unsafe fn eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
+    unsafe fn add_eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
     /// Sums to begin a block of 4 bits with.
     unsafe fn no_fours() -> Self::Fours;
     /// Adds products of four weights in the lower halves of bytes, and of four in the upper, at
     /// most four times.
-    unsafe fn fours(sum: Self::Fours, weights: *const u8, low: i32, high: i32) -> Self::Fours;
+    unsafe fn add_fours(sum: Self::Fours, weights: *const u8, low: i32, high: i32) -> Self::Fours;
     /// Adds a block's.
     unsafe fn plus_fours(sum: Self::Whole, fours: Self::Fours) -> Self::Whole;
     /// Sums as floats.
-    unsafe fn float(sum: Self::Whole) -> Self;
+    unsafe fn floats_from_sums(sum: Self::Whole) -> Self;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -159,7 +159,7 @@ pub(super) mod x86 {
             Self(unsafe { _mm512_max_ps(bound.0, self.0) })
         }
         #[inline(always)]
-        unsafe fn doubled(self, power: Self) -> Self {
+        unsafe fn scale_by_power(self, power: Self) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(power.0));
@@ -173,12 +173,12 @@ pub(super) mod x86 {
             unsafe { _mm512_storeu_ps(to, self.0) }
         }
         #[inline(always)]
-        unsafe fn whole(value: i32) -> __m512i {
+        unsafe fn splat_integers(value: i32) -> __m512i {
             // SAFETY: the caller upholds the contract of the trait.
             unsafe { _mm512_set1_epi32(value) }
         }
         #[inline(always)]
-        unsafe fn eights(sum: __m512i, weights: *const u8, bytes: i32) -> __m512i {
+        unsafe fn add_eights(sum: __m512i, weights: *const u8, bytes: i32) -> __m512i {
             // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let weights = _mm512_loadu_si512(weights.cast());
@@ -196,7 +196,7 @@ pub(super) mod x86 {
             unsafe { _mm512_add_epi32(sum, fours) }
         }
         #[inline(always)]
-        unsafe fn fours(sum: __m512i, weights: *const u8, low: i32, high: i32) -> __m512i {
+        unsafe fn add_fours(sum: __m512i, weights: *const u8, low: i32, high: i32) -> __m512i {
             // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(weights.cast()), _mm512_set1_epi8(15));
@@ -207,7 +207,7 @@ pub(super) mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn float(sum: __m512i) -> Self {
+        unsafe fn floats_from_sums(sum: __m512i) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_cvtepi32_ps(sum) })
         }
@@ -300,7 +300,7 @@ pub(super) mod x86 {
             Self(unsafe { both!(|AT| _mm256_max_ps(bound.0[AT], self.0[AT])) })
         }
         #[inline(always)]
-        unsafe fn doubled(self, power: Self) -> Self {
+        unsafe fn scale_by_power(self, power: Self) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe {
                 both!(|AT| {
@@ -319,12 +319,12 @@ pub(super) mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn whole(value: i32) -> [__m256i; 2] {
+        unsafe fn splat_integers(value: i32) -> [__m256i; 2] {
             // SAFETY: the caller upholds the contract of the trait.
             [unsafe { _mm256_set1_epi32(value) }; 2]
         }
         #[inline(always)]
-        unsafe fn eights(sum: [__m256i; 2], weights: *const u8, bytes: i32) -> [__m256i; 2] {
+        unsafe fn add_eights(sum: [__m256i; 2], weights: *const u8, bytes: i32) -> [__m256i; 2] {
             // SAFETY: the caller upholds the contract of the trait. No weight is -128, so each has
             // its negative, and two products of at most 127 by 127 stay within 16 bits.
             unsafe {
@@ -343,7 +343,7 @@ pub(super) mod x86 {
             [unsafe { _mm256_setzero_si256() }; 2]
         }
         #[inline(always)]
-        unsafe fn fours(
+        unsafe fn add_fours(
             sum: [__m256i; 2],
             weights: *const u8,
             low: i32,
@@ -374,7 +374,7 @@ pub(super) mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn float(sum: [__m256i; 2]) -> Self {
+        unsafe fn floats_from_sums(sum: [__m256i; 2]) -> Self {
             // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_cvtepi32_ps(sum[AT])) })
         }
@@ -438,7 +438,7 @@ unsafe impl Lanes for Array {
         Self(std::array::from_fn(|at| larger(self.0[at], bound.0[at])))
     }
     #[inline(always)]
-    unsafe fn doubled(self, power: Self) -> Self {
+    unsafe fn scale_by_power(self, power: Self) -> Self {
         let doubled = |value: f32, power: f32| {
             f32::from_bits(value.to_bits().wrapping_add(power.to_bits() << 23))
         };
@@ -450,11 +450,11 @@ unsafe impl Lanes for Array {
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
     #[inline(always)]
-    unsafe fn whole(value: i32) -> [i32; LANES] {
+    unsafe fn splat_integers(value: i32) -> [i32; LANES] {
         [value; LANES]
     }
     #[inline(always)]
-    unsafe fn eights(mut sum: [i32; LANES], weights: *const u8, bytes: i32) -> [i32; LANES] {
+    unsafe fn add_eights(mut sum: [i32; LANES], weights: *const u8, bytes: i32) -> [i32; LANES] {
         let bytes = bytes.to_le_bytes().map(u8::cast_signed);
         for (lane, sum) in sum.iter_mut().enumerate() {
             for (at, byte) in bytes.iter().enumerate() {
@@ -474,7 +474,7 @@ unsafe impl Lanes for Array {
         std::array::from_fn(|lane| sum[lane] + fours[lane])
     }
     #[inline(always)]
-    unsafe fn fours(
+    unsafe fn add_fours(
         mut sum: [i32; LANES],
         weights: *const u8,
         low: i32,
@@ -492,7 +492,7 @@ unsafe impl Lanes for Array {
         sum
     }
     #[inline(always)]
-    unsafe fn float(sum: [i32; LANES]) -> Self {
+    unsafe fn floats_from_sums(sum: [i32; LANES]) -> Self {
         Self(sum.map(|sum| sum as f32))
     }
 }

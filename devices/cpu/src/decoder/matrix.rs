@@ -73,14 +73,14 @@ impl MatrixSource {
         }
     }
 
-    fn sizes(&self) -> Option<[usize; 2]> {
+    fn source_dims(&self) -> Option<[usize; 2]> {
         let (Self::Floats(tensor) | Self::Blocks(tensor, _)) = self;
         tensor.dims().try_into().ok()
     }
 
     /// Returns the rows and the depth, if products take a matrix from this source.
-    pub fn checked(&self) -> Option<[usize; 2]> {
-        let [rows, depth] = self.sizes()?;
+    pub fn valid_dims(&self) -> Option<[usize; 2]> {
+        let [rows, depth] = self.source_dims()?;
         let fits = match self {
             Self::Floats(_) => true,
             Self::Blocks(integers, scales) => {
@@ -89,7 +89,7 @@ impl MatrixSource {
                 scales.dtype() == DType::F16
                     && depth.is_multiple_of(BLOCK)
                     && scales.dims() == [rows, depth / BLOCK]
-                    // Kernels count on each having its negative.
+                    // Each must have its negative, because kernels change signs.
                     && !(is_eights && integers.bytes().iter().any(lowest))
             }
         };
@@ -125,9 +125,9 @@ impl Kind {
 }
 
 impl Matrix {
-    /// Packs a matrix that was checked.
-    pub fn pack(given: &MatrixSource) -> Option<Self> {
-        let ([rows, depth], kind) = (given.checked()?, given.kind()?);
+    /// Packs a matrix; the caller should have checked it by [`MatrixSource::valid_dims`].
+    pub fn pack_source(given: &MatrixSource) -> Option<Self> {
+        let ([rows, depth], kind) = (given.valid_dims()?, given.kind()?);
         let each = kind.tile_bytes(depth);
         let tiles = rows.div_ceil(LANES);
         let mut bytes = AlignedFloats::zeros(tiles * each / 4);
@@ -147,7 +147,7 @@ impl Matrix {
     }
 
     /// Tiles of sixteen rows.
-    pub fn tiles(&self) -> usize {
+    pub fn tile_count(&self) -> usize {
         self.rows.div_ceil(LANES)
     }
 
@@ -158,7 +158,7 @@ impl Matrix {
     }
 
     /// A row as floats.
-    pub fn row(&self, row: usize, to: &mut [f32]) {
+    pub fn unpack_row(&self, row: usize, to: &mut [f32]) {
         let (tile, lane, depth) = (self.tile(row / LANES), row % LANES, self.depth);
         let half = |at: usize| u16::from_le_bytes([tile[at], tile[at + 1]]);
         let scales = self.kind.integer_bytes(depth);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use souk_onnx::graph::Graph;
-use souk_onnx::states::{StatePort, states};
+use souk_onnx::states::{StatePort, model_states};
 
 use super::cache::{CacheOrder, CacheShape};
 use super::matrix::MatrixSource;
@@ -25,7 +25,7 @@ pub(super) type RowsId = usize;
 #[derive(Debug)]
 pub(super) struct DecoderPlan {
     pub steps: Vec<DecoderStep>,
-    /// Steps that may be done at once.
+    /// Steps that can be done at once.
     pub stages: Vec<Range<usize>>,
     /// Where each value lies.
     pub places: Vec<Place>,
@@ -175,7 +175,7 @@ pub(super) struct State {
 
 impl State {
     /// Returns the shape of a cache with room for this many positions.
-    pub fn shape(&self, room: usize) -> CacheShape {
+    pub fn cache_shape(&self, room: usize) -> CacheShape {
         CacheShape {
             order: self.order.unwrap_or(CacheOrder::Values),
             heads: self.heads,
@@ -204,14 +204,14 @@ pub(super) struct Inputs {
 impl DecoderPlan {
     /// Plans a graph with states; `None` if this engine does not know it as a decoder.
     pub fn new(graph: &Graph) -> Option<Self> {
-        let ports = states(&graph.model)
+        let ports = model_states(&graph.model)
             .ok()
             .filter(|ports| !ports.is_empty())?;
         let mut reader = Reader::new(graph, ports)?;
         for node in graph.nodes() {
-            reader.node(node)?;
+            reader.read_node(node)?;
         }
-        let (result, outputs) = reader.result()?;
+        let (result, outputs) = reader.find_result()?;
         let Reader {
             steps,
             widths,
@@ -221,8 +221,8 @@ impl DecoderPlan {
             inputs,
             ..
         } = reader;
-        let (places, slots) = slots::assigned(&steps, &widths, result);
-        let stages = slots::stages(&steps, &places);
+        let (places, slots) = slots::assign_slots(&steps, &widths, result);
+        let stages = slots::divide_stages(&steps, &places);
         Some(Self {
             steps,
             stages,

@@ -49,7 +49,7 @@ pub(super) struct Results<'a> {
 /// This processor must have the instructions of `isa`. Rows and results must be as long as the
 /// matrix requires. No other thread may touch this tile's columns of the results.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-pub(super) unsafe fn product(
+pub(super) unsafe fn multiply_tile(
     isa: LaneIsa,
     matrix: &Matrix,
     tile: usize,
@@ -112,10 +112,10 @@ impl TileProduct<'_> {
             // SAFETY: this many rows are left; the rest is the caller's contract.
             unsafe {
                 if self.rows.count - row >= ROWS_MAX {
-                    self.some::<L, ROWS_MAX>(row);
+                    self.multiply_rows::<L, ROWS_MAX>(row);
                     row += ROWS_MAX;
                 } else {
-                    self.some::<L, 1>(row);
+                    self.multiply_rows::<L, 1>(row);
                     row += 1;
                 }
             }
@@ -123,7 +123,7 @@ impl TileProduct<'_> {
     }
 
     #[inline(always)]
-    unsafe fn some<L: Lanes, const N: usize>(&self, first: usize) {
+    unsafe fn multiply_rows<L: Lanes, const N: usize>(&self, first: usize) {
         let Rows {
             data,
             stride,
@@ -146,7 +146,7 @@ impl TileProduct<'_> {
         };
         for (row, sum) in sums.into_iter().enumerate() {
             // SAFETY: the caller's contract: this tile's columns are this call's.
-            unsafe { self.put(first + row, sum) };
+            unsafe { self.store_row(first + row, sum) };
         }
     }
 
@@ -186,17 +186,19 @@ impl TileProduct<'_> {
                 .cast::<u16>();
             let mut totals = [L::splat(0.0); N];
             for block in 0..depth / BLOCK {
-                let mut sums = [L::whole(0); N];
+                let mut sums = [L::splat_integers(0); N];
                 for (row, whole) in sums.iter_mut().enumerate() {
                     let sum = read[row].add(depth / 4 + depth / BLOCK + block);
-                    *whole = L::whole(-B::above::<L>() * sum.cast::<i32>().read_unaligned());
+                    *whole = L::splat_integers(
+                        -B::integer_offset::<L>() * sum.cast::<i32>().read_unaligned(),
+                    );
                 }
                 let bytes = read.map(|row| row.wrapping_add(block * (BLOCK / 4)).cast::<i32>());
                 B::add::<L, N>(&mut sums, weights.add(block * B::BYTES), bytes);
                 let scale = L::halves(scales.add(block * LANES));
                 for (row, total) in totals.iter_mut().enumerate() {
                     let own = L::splat(*read[row].add(depth / 4 + block));
-                    *total = L::float(sums[row]).times_plus(scale.times(own), *total);
+                    *total = L::floats_from_sums(sums[row]).times_plus(scale.times(own), *total);
                 }
             }
             totals
@@ -204,7 +206,7 @@ impl TileProduct<'_> {
     }
 
     #[inline(always)]
-    unsafe fn put<L: Lanes>(&self, row: usize, sum: L) {
+    unsafe fn store_row<L: Lanes>(&self, row: usize, sum: L) {
         let mut made = [0.0f32; LANES];
         let first = self.tile * LANES;
         let count = LANES.min(self.matrix.rows - first);
@@ -234,7 +236,7 @@ trait Loads {
     /// Bytes of a float.
     const BYTES: usize;
     /// # Safety
-    /// Sixteen are there; the processor has the instructions of `L`.
+    /// Sixteen floats must be there; the processor must have the instructions of `L`.
     unsafe fn load<L: Lanes>(from: *const u8) -> L;
 }
 
@@ -263,9 +265,9 @@ trait Blocks {
     /// Bytes of a block in a tile.
     const BYTES: usize;
     /// Returns the offset of stored integers that a product must subtract.
-    fn above<L: Lanes>() -> i32;
+    fn integer_offset<L: Lanes>() -> i32;
     /// # Safety
-    /// A block is at each place; the processor has the instructions of `L`.
+    /// A block must be at each place; the processor must have the instructions of `L`.
     unsafe fn add<L: Lanes, const N: usize>(
         sums: &mut [L::Whole; N],
         weights: *const u8,
@@ -280,7 +282,7 @@ struct Eights;
 impl Blocks for Eights {
     const BYTES: usize = BLOCK * LANES;
     #[inline(always)]
-    fn above<L: Lanes>() -> i32 {
+    fn integer_offset<L: Lanes>() -> i32 {
         L::EIGHTS_ABOVE
     }
     #[inline(always)]
@@ -294,7 +296,7 @@ impl Blocks for Eights {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let weights = weights.add(group * 4 * LANES);
-                    *sum = L::eights(*sum, weights, bytes.add(group).read_unaligned());
+                    *sum = L::add_eights(*sum, weights, bytes.add(group).read_unaligned());
                 }
             }
         }
@@ -308,7 +310,7 @@ struct Fours;
 impl Blocks for Fours {
     const BYTES: usize = BLOCK / 2 * LANES;
     #[inline(always)]
-    fn above<L: Lanes>() -> i32 {
+    fn integer_offset<L: Lanes>() -> i32 {
         FOURS_ABOVE
     }
     #[inline(always)]
@@ -325,7 +327,7 @@ impl Blocks for Fours {
                 for (fours, bytes) in fours.iter_mut().zip(bytes) {
                     let low = bytes.add(group).read_unaligned();
                     let high = bytes.add(group + 4).read_unaligned();
-                    *fours = L::fours(*fours, weights, low, high);
+                    *fours = L::add_fours(*fours, weights, low, high);
                 }
             }
             for (sum, fours) in sums.iter_mut().zip(fours) {

@@ -3,7 +3,9 @@
 use souk_host::isa::Isa;
 
 use super::matrix::BLOCK;
-use crate::tiled::exponentials::{exponential, exponentials, folded, hyperbolic_tangent, times};
+use crate::tiled::exponentials::{
+    exponential, exponentiate_row, fold_lanes, hyperbolic_tangent, multiply_row,
+};
 use crate::tiled::vectors::pass;
 
 /// Adding and then subtracting this constant rounds a float to the nearest whole number; the lowest
@@ -20,8 +22,8 @@ const LANES: usize = 16;
 
 pass! {
     /// A root mean square of one, then a factor for each number.
-    fn normalise(to: &mut [f32], from: &[f32], scale: &[f32], epsilon: f32) {
-        let square = folded(from, 0.0, |sum, value| value * value + sum, |a, b| a + b);
+    fn normalise_row(to: &mut [f32], from: &[f32], scale: &[f32], epsilon: f32) {
+        let square = fold_lanes(from, 0.0, |sum, value| value * value + sum, |a, b| a + b);
         let factor = 1.0 / (square / from.len() as f32 + epsilon).sqrt();
         for ((to, from), scale) in to.iter_mut().zip(from).zip(scale) {
             *to = from * factor * scale;
@@ -31,7 +33,7 @@ pass! {
 
 pass! {
     /// Each number of `gate` times its share that a logistic curve leaves, times the other.
-    fn gate(to: &mut [f32], gate: &[f32], up: &[f32]) {
+    fn gate_logistic(to: &mut [f32], gate: &[f32], up: &[f32]) {
         for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
             let below = exponential(-gate.abs());
             let share = if *gate < 0.0 { below } else { 1.0 };
@@ -54,7 +56,7 @@ pass! {
 
 pass! {
     /// Every number times a factor.
-    fn scale(to: &mut [f32], from: &[f32], factor: f32) {
+    fn scale_row(to: &mut [f32], from: &[f32], factor: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = from * factor;
         }
@@ -63,7 +65,7 @@ pass! {
 
 pass! {
     /// The hyperbolic tangent of every number times `inner`, times `outer`.
-    fn bend(to: &mut [f32], from: &[f32], inner: f32, outer: f32) {
+    fn scale_tanh(to: &mut [f32], from: &[f32], inner: f32, outer: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = outer * hyperbolic_tangent(from * inner);
         }
@@ -81,7 +83,7 @@ pass! {
 
 pass! {
     /// Sums consecutive rows, each times its share.
-    fn mix(to: &mut [f32], rows: &[f32], shares: &[f32]) {
+    fn mix_rows(to: &mut [f32], rows: &[f32], shares: &[f32]) {
         to.fill(0.0);
         for (row, share) in rows.chunks_exact(to.len()).zip(shares) {
             for (to, value) in to.iter_mut().zip(row) {
@@ -120,7 +122,7 @@ pass! {
 pass! {
     /// A row as bytes, of which the largest of each block is 127: the bytes, then a scale for each
     /// block, then the sum of each one's bytes.
-    fn quantise(to: &mut [f32], from: &[f32]) {
+    fn quantise_row(to: &mut [f32], from: &[f32]) {
         let (bytes, behind) = to.split_at_mut(from.len() / 4);
         let (scales, sums) = behind.split_at_mut(from.len() / BLOCK);
         let bytes: &mut [i8] = bytemuck::cast_slice_mut(bytes);
@@ -151,8 +153,8 @@ pass! {
 pub(super) fn softmax(isa: Isa, to: &mut [f32], from: &[f32]) {
     to.copy_from_slice(from);
     let mut total = 0.0;
-    exponentials(isa, to, &mut total);
-    times(isa, to, 1.0 / total);
+    exponentiate_row(isa, to, &mut total);
+    multiply_row(isa, to, 1.0 / total);
 }
 
 /// The logistic curve.
@@ -164,7 +166,7 @@ pub(super) fn logistic(value: f32) -> f32 {
 
 /// The largest shares, largest first, of equal ones the first: as many as half of `to`, and behind
 /// them where each was, in the bits of a float.
-pub(super) fn choose(to: &mut [f32], from: &[f32]) {
+pub(super) fn choose_largest(to: &mut [f32], from: &[f32]) {
     let (shares, places) = to.split_at_mut(to.len() / 2);
     for (rank, to) in shares.iter_mut().enumerate() {
         let (before, behind) = places.split_at_mut(rank);
@@ -190,7 +192,7 @@ mod tests {
     fn the_largest_are_chosen_in_order_and_of_equal_ones_the_first() {
         let chosen = |from: &[f32], count: usize| {
             let mut to = vec![0.0; 2 * count];
-            choose(&mut to, from);
+            choose_largest(&mut to, from);
             let (shares, places) = to.split_at(count);
             let places: Vec<u32> = places.iter().map(|it| it.to_bits()).collect();
             (shares.to_vec(), places)
@@ -208,7 +210,7 @@ mod tests {
     fn shares_are_those_of_their_exponentials_and_mix_rows() {
         let from: Vec<f32> = (0..37).map(|at| (at * 29 % 37) as f32 / 3.0).collect();
         let total: f64 = from.iter().map(|it| f64::from(*it).exp()).sum();
-        for isa in Isa::all() {
+        for isa in Isa::all_supported() {
             let mut to = vec![0.0; from.len()];
             softmax(isa, &mut to, &from);
             for (made, from) in to.iter().zip(&from) {
@@ -216,7 +218,7 @@ mod tests {
                 assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact);
             }
             let mut mixed = [9.0; 3];
-            mix(
+            mix_rows(
                 isa,
                 &mut mixed,
                 &[1.0, 2.0, 3.0, 10.0, 20.0, 30.0],
@@ -235,9 +237,9 @@ mod tests {
         let from: Vec<f32> = (0..64)
             .map(|at| ((at * 37 % 64) as f32 - 31.0) / 7.0)
             .collect();
-        for isa in Isa::all() {
+        for isa in Isa::all_supported() {
             let mut to = vec![0.0; 64 / 4 + 4];
-            quantise(isa, &mut to, &from);
+            quantise_row(isa, &mut to, &from);
             let bytes: &[i8] = bytemuck::cast_slice(&to[..16]);
             let sums: &[i32] = bytemuck::cast_slice(&to[18..]);
             for (block, part) in from.chunks(BLOCK).enumerate() {
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn a_row_of_zeros_is_bytes_of_zero() {
         let mut to = vec![9.0; 32 / 4 + 2];
-        quantise(Isa::found(), &mut to, &[0.0; 32]);
+        quantise_row(Isa::detect_widest(), &mut to, &[0.0; 32]);
         assert!(to.iter().all(|it| *it == 0.0));
     }
 
@@ -269,9 +271,9 @@ mod tests {
                 assert!((f64::from(*made) - exact).abs() <= 1e-6 * exact.abs().max(1e-6));
             }
         };
-        for isa in Isa::all() {
+        for isa in Isa::all_supported() {
             let mut made = [0.0; 7];
-            gate(isa, &mut made, &gates, &[2.0; 7]);
+            gate_logistic(isa, &mut made, &gates, &[2.0; 7]);
             near(&made, |gate| gate / (1.0 + (-gate).exp()));
             gate_gauss(isa, &mut made, &gates, &[2.0; 7]);
             near(&made, |gate| {
@@ -285,9 +287,9 @@ mod tests {
     #[test]
     fn what_is_bent_is_the_hyperbolic_tangent() {
         let from: Vec<f32> = (-400..400).map(|at| at as f32 / 7.0).collect();
-        for isa in Isa::all() {
+        for isa in Isa::all_supported() {
             let mut made = vec![0.0; from.len()];
-            bend(isa, &mut made, &from, 0.5, 30.0);
+            scale_tanh(isa, &mut made, &from, 0.5, 30.0);
             for (made, from) in made.iter().zip(&from) {
                 let exact = 30.0 * (0.5 * f64::from(*from)).tanh();
                 assert!((f64::from(*made) - exact).abs() <= 6e-7 * exact.abs());

@@ -10,7 +10,7 @@ use super::attention::{self, CacheAttention, RowBlock};
 use super::cache::RowPlace;
 use super::matrix::Matrix;
 use super::plan::{Action, Curve, DecoderStep, RowCount, RowsId};
-use super::products::{Results, Rows, product};
+use super::products::{Results, Rows, multiply_tile};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
 
@@ -22,7 +22,7 @@ const TASKS: usize = 32;
 
 /// Tiles of a product in a task.
 fn tiles_each(matrix: &Matrix) -> usize {
-    (matrix.tiles() / TASKS).clamp(1, TILES_MAX)
+    (matrix.tile_count() / TASKS).clamp(1, TILES_MAX)
 }
 
 /// The inputs of some sequences' steps, checked to be in range: the rows of each sequence follow
@@ -40,7 +40,7 @@ pub(super) struct StepInputs {
 }
 
 impl StepInputs {
-    pub fn count(&self, rows: RowCount) -> usize {
+    pub fn row_count(&self, rows: RowCount) -> usize {
         match rows {
             RowCount::Tokens => self.places.len(),
             RowCount::Selected => self.rows.len(),
@@ -75,7 +75,7 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     /// Tasks of each stage.
-    pub fn tasks(&self) -> Vec<usize> {
+    pub fn tasks_per_stage(&self) -> Vec<usize> {
         let plan = &self.model.plan;
         let stage = |range: &Range<usize>| {
             let steps = plan.steps[range.clone()].iter();
@@ -85,30 +85,30 @@ impl Run<'_> {
     }
 
     fn tasks_of(&self, step: &DecoderStep) -> usize {
-        let rows = self.given.count(step.rows);
+        let rows = self.given.row_count(step.rows);
         match step.action {
             Action::Product { matrix, .. } if rows > 0 => {
                 let matrix = &self.model.matrices[matrix];
-                matrix.tiles().div_ceil(tiles_each(matrix))
+                matrix.tile_count().div_ceil(tiles_each(matrix))
             }
             Action::Route { experts, .. } if rows > 0 => {
                 let matrix = &self.model.matrices[experts.matrix];
-                matrix.tiles().div_ceil(tiles_each(matrix))
+                matrix.tile_count().div_ceil(tiles_each(matrix))
             }
             Action::Attend { keys, .. } => {
-                attention::tasks(self.blocks, self.model.plan.states[keys].heads)
+                attention::task_count(self.blocks, self.model.plan.states[keys].heads)
             }
             Action::Product { .. } | Action::Route { .. } => 0,
             _ => rows,
         }
     }
 
-    /// Does a task of a stage.
-    pub fn task(&self, stage: usize, mut task: usize) {
+    /// Does a task of a stage. All tasks of earlier stages must have ended.
+    pub fn run_task(&self, stage: usize, mut task: usize) {
         for step in &self.model.plan.steps[self.model.plan.stages[stage].clone()] {
             let tasks = self.tasks_of(step);
             if task < tasks {
-                return self.step(step, task);
+                return self.run_step(step, task);
             }
             task -= tasks;
         }
@@ -119,7 +119,7 @@ impl Run<'_> {
     fn row(&self, value: RowsId, row: usize) -> &[f32] {
         let place = self.model.plan.places[value];
         let start = self.buffers[place.slot]
-            .start()
+            .as_mut_ptr()
             .wrapping_add(row * place.width);
         // SAFETY: a buffer has room for all rows. An earlier stage writes the value, and no step of
         // this stage writes its slot.
@@ -129,91 +129,101 @@ impl Run<'_> {
     /// Returns the row of a value that this task writes.
     #[expect(unsafe_code, reason = "buffers are shared by threads")]
     #[expect(clippy::mut_from_ref, reason = "each task makes rows of its own")]
-    fn made(&self, value: RowsId, row: usize) -> &mut [f32] {
+    fn row_mut(&self, value: RowsId, row: usize) -> &mut [f32] {
         let place = self.model.plan.places[value];
         let start = self.buffers[place.slot]
-            .start()
+            .as_mut_ptr()
             .wrapping_add(row * place.width);
         // SAFETY: a buffer has room for all rows. A task writes only its own row, and no other step
         // of its stage touches the slot.
         unsafe { std::slice::from_raw_parts_mut(start, place.width) }
     }
 
-    fn step(&self, step: &DecoderStep, task: usize) {
+    fn run_step(&self, step: &DecoderStep, task: usize) {
         let isa = self.model.isa;
         let read = |at: usize| self.row(step.reads[at], task);
         match (&step.action, step.makes) {
             (Action::Product { matrix, bias }, Some(to)) => {
-                self.product(step, *matrix, bias, to, task);
+                self.run_product(step, *matrix, bias, to, task);
             }
-            (Action::Keep { state }, _) => self.keep(*state, read(0), task),
-            (Action::Attend { .. }, Some(to)) => self.attend(step, to, task),
+            (Action::Keep { state }, _) => self.write_cache(*state, read(0), task),
+            (Action::Attend { .. }, Some(to)) => self.run_attention(step, to, task),
             (Action::Embed { matrix }, Some(to)) => {
-                self.model.matrices[*matrix].row(self.given.tokens[task], self.made(to, task));
+                self.model.matrices[*matrix]
+                    .unpack_row(self.given.tokens[task], self.row_mut(to, task));
             }
             (Action::Enter, Some(to)) => {
-                let to = self.made(to, task);
+                let to = self.row_mut(to, task);
                 to.copy_from_slice(&self.given.entered[task * to.len()..][..to.len()]);
             }
             (Action::Select, Some(to)) => {
                 let from = self.row(step.reads[0], self.given.rows[task]);
-                self.made(to, task).copy_from_slice(from);
+                self.row_mut(to, task).copy_from_slice(from);
             }
             (Action::Normalise { scale, epsilon }, Some(to)) => {
-                let parts = self.made(to, task).chunks_exact_mut(scale.len());
+                let parts = self.row_mut(to, task).chunks_exact_mut(scale.len());
                 for (to, from) in parts.zip(read(0).chunks_exact(scale.len())) {
-                    rows::normalise(isa, to, from, scale, *epsilon);
+                    rows::normalise_row(isa, to, from, scale, *epsilon);
                 }
             }
             (Action::Quantise { parts }, Some(to)) => {
-                self.quantise(self.made(to, task), read(0), *parts);
+                self.quantise_parts(self.row_mut(to, task), read(0), *parts);
             }
             (Action::Rotate { .. }, Some(to)) => {
-                self.rotate(step, self.made(to, task), read(0), task);
+                self.rotate_heads(step, self.row_mut(to, task), read(0), task);
             }
             (Action::Gate { curve }, Some(to)) => match curve {
-                Curve::Logistic => rows::gate(isa, self.made(to, task), read(0), read(1)),
-                Curve::Gauss => rows::gate_gauss(isa, self.made(to, task), read(0), read(1)),
+                Curve::Logistic => {
+                    rows::gate_logistic(isa, self.row_mut(to, task), read(0), read(1))
+                }
+                Curve::Gauss => rows::gate_gauss(isa, self.row_mut(to, task), read(0), read(1)),
             },
             (Action::Scale { factor }, Some(to)) => {
-                rows::scale(isa, self.made(to, task), read(0), *factor);
+                rows::scale_row(isa, self.row_mut(to, task), read(0), *factor);
             }
             (Action::Bend { inner, outer }, Some(to)) => {
-                rows::bend(isa, self.made(to, task), read(0), *inner, *outer);
+                rows::scale_tanh(isa, self.row_mut(to, task), read(0), *inner, *outer);
             }
-            (Action::Add, Some(to)) => rows::add(isa, self.made(to, task), read(0), read(1)),
-            (Action::Softmax, Some(to)) => rows::softmax(isa, self.made(to, task), read(0)),
+            (Action::Add, Some(to)) => rows::add(isa, self.row_mut(to, task), read(0), read(1)),
+            (Action::Softmax, Some(to)) => rows::softmax(isa, self.row_mut(to, task), read(0)),
             (Action::Choose { is_whole }, Some(to)) => {
-                routing::choose(self.made(to, task), read(0), *is_whole);
+                routing::choose_experts(self.row_mut(to, task), read(0), *is_whole);
             }
             (Action::Route { experts, has_parts }, Some(to)) => {
-                self.route(step, *experts, *has_parts, to, task);
+                self.run_routed_product(step, *experts, *has_parts, to, task);
             }
             (Action::Mix, Some(to)) => {
                 let (shares, _) = read(1).split_at(read(1).len() / 2);
-                rows::mix(isa, self.made(to, task), read(0), shares);
+                rows::mix_rows(isa, self.row_mut(to, task), read(0), shares);
             }
             (Action::Portion, Some(to)) => {
                 let share = rows::logistic(read(1)[0]);
-                rows::scale(isa, self.made(to, task), read(0), share);
+                rows::scale_row(isa, self.row_mut(to, task), read(0), share);
             }
             (_, None) => unreachable!("only keeping makes no value"),
         }
     }
 
     #[expect(unsafe_code, reason = "tiles write columns of rows that threads share")]
-    fn product(&self, step: &DecoderStep, matrix: usize, bias: &[f32], to: RowsId, task: usize) {
+    fn run_product(
+        &self,
+        step: &DecoderStep,
+        matrix: usize,
+        bias: &[f32],
+        to: RowsId,
+        task: usize,
+    ) {
         let plan = &self.model.plan;
         let matrix = &self.model.matrices[matrix];
         let start = |value: RowsId| {
             let place = plan.places[value];
-            (self.buffers[place.slot].start(), place.width)
+            (self.buffers[place.slot].as_mut_ptr(), place.width)
         };
         let ((data, stride), (made, width)) = (start(step.reads[0]), start(to));
         let rows = Rows {
             data,
             stride,
-            count: self.given.count(step.rows),
+            count: self.given.row_count(step.rows),
             places: None,
         };
         let add = step.reads.get(1).map(|value| start(*value).0.cast_const());
@@ -224,23 +234,23 @@ impl Run<'_> {
             places: None,
         };
         let each = tiles_each(matrix);
-        for tile in task * each..((task + 1) * each).min(matrix.tiles()) {
+        for tile in task * each..((task + 1) * each).min(matrix.tile_count()) {
             // SAFETY: the plan holds widths to those of the matrix, and the added rows are as wide
             // as the result. Buffers have room for all rows, and only this task writes these
             // columns.
-            unsafe { product(self.model.lane_isa, matrix, tile, rows, results, bias) };
+            unsafe { multiply_tile(self.model.lane_isa, matrix, tile, rows, results, bias) };
         }
     }
 
     /// Parts of a row as bytes, each with its scales behind it.
-    fn quantise(&self, to: &mut [f32], from: &[f32], parts: usize) {
+    fn quantise_parts(&self, to: &mut [f32], from: &[f32], parts: usize) {
         let from = from.chunks_exact(from.len() / parts);
         for (to, from) in to.chunks_exact_mut(to.len() / parts).zip(from) {
-            rows::quantise(self.model.isa, to, from);
+            rows::quantise_row(self.model.isa, to, from);
         }
     }
 
-    fn rotate(&self, step: &DecoderStep, to: &mut [f32], from: &[f32], task: usize) {
+    fn rotate_heads(&self, step: &DecoderStep, to: &mut [f32], from: &[f32], task: usize) {
         let Action::Rotate {
             table,
             interleaved,
@@ -266,22 +276,22 @@ impl Run<'_> {
     }
 
     #[expect(unsafe_code, reason = "caches are shared by threads")]
-    fn keep(&self, state: usize, from: &[f32], task: usize) {
-        let shape = self.model.plan.states[state].shape(self.room);
+    fn write_cache(&self, state: usize, from: &[f32], task: usize) {
+        let shape = self.model.plan.states[state].cache_shape(self.room);
         let row = self.given.places[task];
         let cache = self.caches[row.sequence][state];
         for (head, from) in from.chunks_exact(shape.width).enumerate() {
-            let start = shape.start(head, row.write);
+            let start = shape.position_start(head, row.write);
             for (number, from) in from.iter().enumerate() {
                 let place = start + number * shape.stride();
                 // SAFETY: the rows fit the room, which was checked before, and each belongs to one
                 // task. No task reads the state in this stage.
-                unsafe { *cache.start().add(place) = *from };
+                unsafe { *cache.as_mut_ptr().add(place) = *from };
             }
         }
     }
 
-    fn attend(&self, step: &DecoderStep, to: RowsId, task: usize) {
+    fn run_attention(&self, step: &DecoderStep, to: RowsId, task: usize) {
         let Action::Attend {
             keys,
             values,
@@ -294,14 +304,14 @@ impl Run<'_> {
             unreachable!("it is called for this action");
         };
         let plan = &self.model.plan;
-        let start = |value: RowsId| self.buffers[plan.places[value].slot].start();
+        let start = |value: RowsId| self.buffers[plan.places[value].slot].as_mut_ptr();
         let attention = CacheAttention {
             isa: self.model.isa,
             lane_isa: self.model.lane_isa,
             blocks: self.blocks,
             caches: self.caches,
-            keys: (keys, plan.states[keys].shape(self.room)),
-            values: (values, plan.states[values].shape(self.room)),
+            keys: (keys, plan.states[keys].cache_shape(self.room)),
+            values: (values, plan.states[values].cache_shape(self.room)),
             queries: start(step.reads[0]).cast_const(),
             made: start(to),
             stride: plan.places[to].width,
@@ -311,6 +321,6 @@ impl Run<'_> {
             window,
             shared: self.shared,
         };
-        attention.task(task);
+        attention.run_task(task);
     }
 }

@@ -43,7 +43,7 @@ struct RowsWish {
 
 impl RowsWish {
     /// Returns an output of these rows.
-    fn output(
+    fn build_output(
         &self,
         output: &DecoderOutput,
         rows: &[f32],
@@ -62,7 +62,7 @@ impl RowsWish {
                 let tokens = rows.chunks_exact(width).zip(*position..).map(drawn);
                 let tokens = tokens.collect::<Result<Vec<i64>, _>>();
                 let tokens = tokens
-                    .map_err(|it| refused(sampling::OPERATOR, &output.name, it.to_string()))?;
+                    .map_err(|it| input_error(sampling::OPERATOR, &output.name, it.to_string()))?;
                 Tensor::from_vec([1, self.rows], tokens)
             }
         };
@@ -74,7 +74,7 @@ impl RowsWish {
 }
 
 /// Returns the refusal of a step's input, in the words of the operator that would refuse it.
-fn refused(operator: &str, node: &str, reason: String) -> RunError {
+fn input_error(operator: &str, node: &str, reason: String) -> RunError {
     RunError::Operator {
         operator: operator.to_owned(),
         node: node.to_owned(),
@@ -132,22 +132,23 @@ impl<'a> DecoderSession<'a> {
         })
     }
 
-    /// Runs one step for each of some distinct sequences; returns the outputs that are not states.
-    pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
+    /// Runs one step for each of these sequences, which must all differ; returns the outputs that
+    /// are not states.
+    pub fn run_steps(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
         let mut batch = StepInputs::default();
         let mut at_work = Vec::new();
         let plan = &self.model.plan;
         let rows_of = plan.row_count(plan.result);
         let given = steps.iter().map(|step| {
-            let one = self.given(&step.inputs)?;
-            let rows = one.count(rows_of);
-            let told = integers(&step.inputs, &plan.inputs.told)?;
+            let one = self.read_inputs(&step.inputs)?;
+            let rows = one.row_count(rows_of);
+            let told = read_integers(&step.inputs, &plan.inputs.told)?;
             let wish = RowsWish {
                 rows,
-                told: within(&told, rows, "Gather", "a row")?,
-                sampling: drawing(&step.inputs, &plan.inputs.sampling)?,
+                told: resolve_indices(&told, rows, "Gather", "a row")?,
+                sampling: read_sampling(&step.inputs, &plan.inputs.sampling)?,
             };
-            let tokens = one.count(RowCount::Tokens);
+            let tokens = one.row_count(RowCount::Tokens);
             batch.add(one, at_work.len());
             at_work.push(step.sequence);
             Ok((tokens, wish))
@@ -161,7 +162,7 @@ impl<'a> DecoderSession<'a> {
             let rows = &made[from * width..][..wish.rows * width];
             from += wish.rows;
             let outputs = plan.outputs.iter().map(|output| {
-                let tensor = wish.output(output, rows, width)?;
+                let tensor = wish.build_output(output, rows, width)?;
                 Ok((output.name.clone(), tensor))
             });
             let outputs = outputs.collect::<Result<_, RunError>>()?;
@@ -172,43 +173,45 @@ impl<'a> DecoderSession<'a> {
 
     /// Runs a step of some sequences; returns the rows of the result, one after the other.
     fn run(&mut self, given: &StepInputs, at_work: &[u32]) -> &[f32] {
-        let blocks = RowBlock::of(&given.places);
-        self.grow(given);
-        self.shared.grow(self.model, &blocks);
+        let blocks = RowBlock::from_places(&given.places);
+        self.reserve_buffers(given);
+        self.shared.reserve_tasks(self.model, &blocks);
         for sequence in at_work {
             if !self.sequences.contains_key(sequence) {
-                self.sequences.insert(*sequence, self.empty());
+                self.sequences.insert(*sequence, self.empty_caches());
             }
         }
         // All sequences differ, so the loop removes each only once.
         let mut own = self.sequences.iter_mut().collect::<BTreeMap<_, _>>();
         let caches = at_work.iter().map(|sequence| {
             let caches = own.remove(sequence);
-            worker_pool::memories(caches.expect("a sequence is stepped once at a time"))
+            worker_pool::to_memories(caches.expect("a sequence is stepped once at a time"))
         });
         let run = Run {
             model: self.model,
             given,
             room: self.room,
             caches: &caches.collect::<Vec<_>>(),
-            buffers: &worker_pool::memories(&mut self.buffers),
+            buffers: &worker_pool::to_memories(&mut self.buffers),
             blocks: &blocks,
-            shared: self.shared.memory(),
+            shared: self.shared.shared_memory(),
         };
-        worker_pool::run(&self.model.threads, &run.tasks(), |stage, task| {
-            run.task(stage, task)
-        });
+        worker_pool::run(
+            &self.model.threads,
+            &run.tasks_per_stage(),
+            |stage, task| run.run_task(stage, task),
+        );
         &self.buffers[self.model.plan.places[self.model.plan.result].slot]
     }
 
     /// The caches of a sequence that was not stepped.
-    fn empty(&self) -> Vec<AlignedFloats> {
+    fn empty_caches(&self) -> Vec<AlignedFloats> {
         let states = self.model.plan.states.iter().zip(&self.first);
         let cache = |(state, first): (&plan::State, &Option<Tensor>)| {
-            let shape = state.shape(self.room);
+            let shape = state.cache_shape(self.room);
             let first = first.as_ref().and_then(|it| it.elements::<f32>().ok());
             match first {
-                Some(first) => shape.packed(&first),
+                Some(first) => shape.pack_cache(&first),
                 None => AlignedFloats::zeros(shape.heads * shape.head_floats()),
             }
         };
@@ -219,39 +222,40 @@ impl<'a> DecoderSession<'a> {
     pub fn outputs_of_states(&self, sequence: u32) -> BTreeMap<String, Tensor> {
         let states = self.model.plan.states.iter();
         let named = states.map(|state| state.port.output.clone());
-        named.zip(self.states(sequence)).collect()
+        named.zip(self.sequence_states(sequence)).collect()
     }
 
     /// The states of a sequence as inputs.
-    pub fn export(&self, sequence: u32) -> BTreeMap<String, Tensor> {
+    pub fn export_states(&self, sequence: u32) -> BTreeMap<String, Tensor> {
         let states = self.model.plan.states.iter();
         let named = states.map(|state| state.port.input.clone());
-        named.zip(self.states(sequence)).collect()
+        named.zip(self.sequence_states(sequence)).collect()
     }
 
-    fn states(&self, sequence: u32) -> Vec<Tensor> {
+    fn sequence_states(&self, sequence: u32) -> Vec<Tensor> {
         let empty;
         let caches = match self.sequences.get(&sequence) {
             Some(caches) => caches,
             None => {
-                empty = self.empty();
+                empty = self.empty_caches();
                 &empty
             }
         };
         let states = self.model.plan.states.iter().zip(caches);
         let tensor = |(state, cache): (&plan::State, &AlignedFloats)| {
             let sizes = [1, state.heads, self.room, state.width];
-            let shape = state.shape(self.room);
-            Tensor::from_vec(sizes, shape.unpacked(cache)).expect("a cache is as large as it says")
+            let shape = state.cache_shape(self.room);
+            Tensor::from_vec(sizes, shape.unpack_cache(cache))
+                .expect("a cache is as large as it says")
         };
         states.map(tensor).collect()
     }
 
     /// Buffers for as many rows as a step has.
-    fn grow(&mut self, given: &StepInputs) {
+    fn reserve_buffers(&mut self, given: &StepInputs) {
         let most = given
-            .count(RowCount::Tokens)
-            .max(given.count(RowCount::Selected));
+            .row_count(RowCount::Tokens)
+            .max(given.row_count(RowCount::Selected));
         let widths = &self.model.plan.slots;
         if self.buffers.len() < widths.len() {
             self.buffers = widths
@@ -267,12 +271,12 @@ impl<'a> DecoderSession<'a> {
     }
 
     /// The inputs of a sequence as numbers, each within its range.
-    fn given(&self, inputs: &BTreeMap<String, Tensor>) -> Result<StepInputs, RunError> {
+    fn read_inputs(&self, inputs: &BTreeMap<String, Tensor>) -> Result<StepInputs, RunError> {
         self.check_names(inputs)?;
         let (plan, names) = (&self.model.plan, &self.model.plan.inputs);
-        let tokens = integers(inputs, &names.tokens)?;
-        let tokens = within(&tokens, self.model.vocabulary(), "Gather", "a token")?;
-        let entered = entered(inputs, &names.entered)?;
+        let tokens = read_integers(inputs, &names.tokens)?;
+        let tokens = resolve_indices(&tokens, self.model.vocabulary_size(), "Gather", "a token")?;
+        let entered = read_input_rows(inputs, &names.entered)?;
         let rows_entered = names
             .entered
             .as_ref()
@@ -283,8 +287,8 @@ impl<'a> DecoderSession<'a> {
             .iter()
             .map(|table| table.cosines.len() / table.width)
             .min();
-        let positions = integers(inputs, &names.positions)?;
-        let positions = within(
+        let positions = read_integers(inputs, &names.positions)?;
+        let positions = resolve_indices(
             &positions,
             angles.unwrap_or(0),
             "RotaryEmbedding",
@@ -293,22 +297,27 @@ impl<'a> DecoderSession<'a> {
         let unlike = |name: &Option<String>, found: usize| name.is_some() && found != count;
         if unlike(&names.positions, positions.len()) || unlike(&names.tokens, tokens.len()) {
             let reason = format!("{} positions for {count} rows", positions.len());
-            return Err(refused("RotaryEmbedding", "positions", reason));
+            return Err(input_error("RotaryEmbedding", "positions", reason));
         }
-        let write = single(inputs, &names.write)?;
+        let write = read_single(inputs, &names.write)?;
         if write.checked_add(count).is_none_or(|end| end > self.room) {
             let reason = format!("{count} rows do not fit at {write} of {}", self.room);
-            return Err(refused("TensorScatter", "caches", reason));
+            return Err(input_error("TensorScatter", "caches", reason));
         }
-        let length = single(inputs, &names.length)?;
+        let length = read_single(inputs, &names.length)?;
         if length > self.room || length < count {
             let reason = format!(
                 "{length} positions of {} count, with {count} new",
                 self.room
             );
-            return Err(refused("Attention", "caches", reason));
+            return Err(input_error("Attention", "caches", reason));
         }
-        let rows = within(&integers(inputs, &names.rows)?, count, "Gather", "a row")?;
+        let rows = resolve_indices(
+            &read_integers(inputs, &names.rows)?,
+            count,
+            "Gather",
+            "a row",
+        )?;
         let place = |row: usize| RowPlace {
             sequence: 0,
             write: write + row,
@@ -347,7 +356,7 @@ impl<'a> DecoderSession<'a> {
 }
 
 /// Returns the rows that another part computed.
-fn entered(
+fn read_input_rows(
     inputs: &BTreeMap<String, Tensor>,
     name: &Option<(String, usize)>,
 ) -> Result<Vec<f32>, RunError> {
@@ -375,7 +384,7 @@ fn entered(
 }
 
 /// The numbers of an input; none where the plan has no such input.
-fn integers(
+fn read_integers(
     inputs: &BTreeMap<String, Tensor>,
     name: &Option<String>,
 ) -> Result<Vec<i64>, RunError> {
@@ -396,7 +405,7 @@ fn integers(
 
 /// Returns the parameters of sampling and the position of the first token; any values will do if
 /// the plan samples no tokens.
-fn drawing(
+fn read_sampling(
     inputs: &BTreeMap<String, Tensor>,
     name: &Option<String>,
 ) -> Result<(Sampling, u64), RunError> {
@@ -415,14 +424,17 @@ fn drawing(
         found: tensor.dtype(),
     })?;
     let read = Sampling::of_numbers(&numbers);
-    read.map_err(|error| refused(sampling::OPERATOR, name, error.to_string()))
+    read.map_err(|error| input_error(sampling::OPERATOR, name, error.to_string()))
 }
 
-fn single(inputs: &BTreeMap<String, Tensor>, name: &Option<String>) -> Result<usize, RunError> {
-    match (name, &integers(inputs, name)?[..]) {
+fn read_single(
+    inputs: &BTreeMap<String, Tensor>,
+    name: &Option<String>,
+) -> Result<usize, RunError> {
+    match (name, &read_integers(inputs, name)?[..]) {
         (None, _) => Ok(0),
         (Some(_), &[one]) if one >= 0 => Ok(one as usize),
-        (Some(name), _) => Err(refused(
+        (Some(name), _) => Err(input_error(
             "TensorScatter",
             name,
             "it is one number".to_owned(),
@@ -431,7 +443,7 @@ fn single(inputs: &BTreeMap<String, Tensor>, name: &Option<String>) -> Result<us
 }
 
 /// Numbers below a limit; negative ones count from it backwards, as `Gather` has them.
-fn within(
+fn resolve_indices(
     numbers: &[i64],
     limit: usize,
     operator: &str,
@@ -444,7 +456,7 @@ fn within(
             number
         };
         let place = usize::try_from(from).ok().filter(|place| *place < limit);
-        place.ok_or_else(|| refused(operator, what, format!("{number} is not below {limit}")))
+        place.ok_or_else(|| input_error(operator, what, format!("{number} is not below {limit}")))
     };
     numbers.iter().map(place).collect()
 }

@@ -20,7 +20,7 @@ pub(super) struct FilterDims {
 }
 
 impl FilterDims {
-    fn taps(&self) -> usize {
+    fn tap_count(&self) -> usize {
         self.height * self.width
     }
 
@@ -61,13 +61,13 @@ impl PackedFilters {
         shift: impl Fn(usize) -> f64,
         packs: WeightPacks<'_>,
     ) -> Self {
-        let each = dims.depth * dims.taps();
+        let each = dims.depth * dims.tap_count();
         let weight = |filter: usize, channel: usize, tap: usize| {
-            weights[filter * each + channel * dims.taps() + tap]
+            weights[filter * each + channel * dims.tap_count() + tap]
         };
         let (factor, shift) = (|it| factor(it) as f32, |it| shift(it) as f32);
         if dims.is_depthwise() {
-            let taps = 0..dims.taps();
+            let taps = 0..dims.tap_count();
             let row = |tap| (0..dims.filters).map(move |filter| (filter, tap));
             let places = taps.flat_map(row);
             return Self::Depthwise {
@@ -97,8 +97,8 @@ impl PackedFilters {
     }
 
     /// Returns the weights filter by filter, in the layout of the model.
-    pub fn unpacked(&self, isa: Isa, dims: FilterDims) -> Vec<f32> {
-        let (taps, each) = (dims.taps(), dims.depth * dims.taps());
+    pub fn unpack_filters(&self, isa: Isa, dims: FilterDims) -> Vec<f32> {
+        let (taps, each) = (dims.tap_count(), dims.depth * dims.tap_count());
         let mut given = vec![0.0; dims.filters * each];
         match self {
             Self::Depthwise { weights, .. } => {
@@ -107,7 +107,7 @@ impl PackedFilters {
                     given[filter * each + tap] = *weight;
                 }
             }
-            Self::Panels { matrix, .. } => matrix.each(isa, |row, filter, weight| {
+            Self::Panels { matrix, .. } => matrix.for_each_weight(isa, |row, filter, weight| {
                 let (tap, channel) = (row / dims.depth, row % dims.depth);
                 given[filter * each + channel * taps + tap] = weight;
             }),
@@ -119,8 +119,8 @@ impl PackedFilters {
 /// The panels that filters are cut into, group by group.
 fn filter_panels(isa: Isa, dims: FilterDims) -> Vec<Panel> {
     let each = dims.filters / dims.groups;
-    let of_one = panels::panels(isa, each);
-    let width = panels::width(isa, &of_one);
+    let of_one = panels::split_panels(isa, each);
+    let width = panels::panels_width(isa, &of_one);
     let group = |group: usize| {
         of_one.iter().map(move |panel| Panel {
             start: group * each + panel.start,

@@ -1,14 +1,14 @@
 //! Places of a plan's images in memory, for images of one size.
 //!
 //! Images lie channels last. A step writes the parts of a concatenation directly into their final
-//! place, so the concatenation costs nothing. Memory is reused as soon as no step reads it.
+//! place, so the concatenation costs nothing. Memory can be reused as soon as no step reads it.
 
 use std::collections::BTreeMap;
 
 use souk_reference::Scope;
 use souk_reference::call::Call;
 use souk_reference::conv::Window;
-use souk_reference::shape::count;
+use souk_reference::shape::element_count;
 
 use super::filters::FilterDims;
 use super::patterns::Pooling;
@@ -33,7 +33,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub fn pixels(&self) -> usize {
+    pub fn pixel_count(&self) -> usize {
         self.samples * self.height * self.width
     }
 }
@@ -95,7 +95,7 @@ impl Layout {
         let mut images = vec![empty; plan.values];
         if inputs
             .iter()
-            .any(|image| image.pixels() * image.channels == 0)
+            .any(|image| image.pixel_count() * image.channels == 0)
         {
             return None;
         }
@@ -105,7 +105,7 @@ impl Layout {
         let mut moves = vec![Moves::default(); plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate() {
             let dims = filters[index];
-            (images[step.output], moves[index]) = result(step, &images, dims)?;
+            (images[step.output], moves[index]) = step_result(step, &images, dims)?;
         }
         let mut layout = Self {
             pixel_max: images.iter().map(|image| image.channels).max()?,
@@ -114,7 +114,7 @@ impl Layout {
             images,
             moves,
         };
-        layout.place(plan, filters)?;
+        layout.place_values(plan, filters)?;
         Some(layout)
     }
 
@@ -130,9 +130,9 @@ impl Layout {
     }
 
     /// Gives every value a place.
-    fn place(&mut self, plan: &ImagePlan, filters: &[Option<FilterDims>]) -> Option<()> {
-        let frames = self.frames(plan, filters);
-        let homes = homes(plan, &self.images);
+    fn place_values(&mut self, plan: &ImagePlan, filters: &[Option<FilterDims>]) -> Option<()> {
+        let frames = self.plan_frames(plan, filters);
+        let homes = value_homes(plan, &self.images);
         let root = |mut value: Value| {
             let mut channel = 0;
             while let Some(&(home, offset)) = homes.get(&value) {
@@ -140,17 +140,17 @@ impl Layout {
             }
             (value, channel)
         };
-        let lives = lives(plan, |value| root(value).0);
+        let lives = value_lifetimes(plan, |value| root(value).0);
         let mut buffers: BTreeMap<Value, usize> = BTreeMap::new();
         let mut free: Vec<usize> = Vec::new();
         for now in 0..=plan.steps.len() {
             for (value, _) in lives.iter().filter(|(_, life)| life.0 == now) {
                 let image = self.images[*value];
-                let pixels = frames.get(value).map_or(image.pixels(), |frame| {
+                let pixels = frames.get(value).map_or(image.pixel_count(), |frame| {
                     image.samples * frame.height * frame.width
                 });
-                let floats = count(&[pixels, image.channels]).ok()?;
-                buffers.insert(*value, self.buffer(floats, &mut free));
+                let floats = element_count(&[pixels, image.channels]).ok()?;
+                buffers.insert(*value, self.allocate_buffer(floats, &mut free));
             }
             let ended = lives.iter().filter(|(_, life)| life.1 == now);
             free.extend(ended.filter_map(|(value, _)| buffers.get(value)));
@@ -169,7 +169,7 @@ impl Layout {
     }
 
     /// A free buffer of this many floats: the one that grows least, or a new one.
-    fn buffer(&mut self, floats: usize, free: &mut Vec<usize>) -> usize {
+    fn allocate_buffer(&mut self, floats: usize, free: &mut Vec<usize>) -> usize {
         let growth = |&buffer: &usize| {
             let held = self.buffers[buffer];
             (floats.saturating_sub(held), held)
@@ -188,7 +188,7 @@ impl Layout {
 
     /// Frames of the images given that only one window reads, where pixels are too short to read
     /// one by one; that window then finds no padding.
-    fn frames(
+    fn plan_frames(
         &mut self,
         plan: &ImagePlan,
         filters: &[Option<FilterDims>],
@@ -233,7 +233,7 @@ impl Layout {
 }
 
 /// For each value written within another: that other value, and the first channel in it.
-fn homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
+fn value_homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
     let mut homes = BTreeMap::new();
     for step in plan.steps.iter().rev() {
         if !matches!(step.action, ImageAction::Concat) {
@@ -254,7 +254,10 @@ fn homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> 
 
 /// For each value with a buffer of its own: the first and the last step that needs it. Inputs are
 /// needed from before the first step, outputs until after the last.
-fn lives(plan: &ImagePlan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (usize, usize)> {
+fn value_lifetimes(
+    plan: &ImagePlan,
+    root: impl Fn(Value) -> Value,
+) -> BTreeMap<Value, (usize, usize)> {
     let mut lives: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     let mut need = |value: Value, at: usize| {
         let life = lives.entry(root(value)).or_insert((at, at));
@@ -275,7 +278,7 @@ fn lives(plan: &ImagePlan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (us
 }
 
 /// The size of a step's result, and how its window moves.
-fn result(
+fn step_result(
     step: &Step<ImageAction>,
     images: &[Image],
     filters: Option<FilterDims>,
@@ -367,7 +370,7 @@ fn moved(sliding: &SlidingWindow, image: Image, kernel: [usize; 2]) -> Option<Mo
     let lists = [kernel, moves.strides, moves.dilations, moves.before];
     let sizes_fit = lists.iter().flatten().all(|&size| size <= MOVE_MAX);
     let none_empty = kernel.iter().chain(&moves.output).all(|&size| size > 0);
-    (agrees && sizes_fit && none_empty && image.pixels() > 0).then_some(moves)
+    (agrees && sizes_fit && none_empty && image.pixel_count() > 0).then_some(moves)
 }
 
 /// Whether every place of a window sees some of the image.

@@ -95,41 +95,41 @@ pub(super) struct ImageMatcher<'a> {
 
 impl<'a> ImageMatcher<'a> {
     pub fn new(graph: &'a Graph) -> Self {
-        let ranks = Ranks::infer(graph);
+        let ranks = Ranks::from_graph(graph);
         Self { graph, ranks }
     }
 
     /// The pattern that a node is, and those of its inputs that are images.
-    pub fn pattern<'n>(&self, node: &'n NodeProto) -> Option<(ImagePattern, Vec<&'n str>)> {
+    pub fn match_pattern<'n>(&self, node: &'n NodeProto) -> Option<(ImagePattern, Vec<&'n str>)> {
         let others = node.output.iter().skip(1);
         let is_plain = node.operator_domain().is_empty() && self.graph.opset >= OPSET_MIN;
-        if !is_plain || others.into_iter().any(|name| self.reads(name) > 0) {
+        if !is_plain || others.into_iter().any(|name| self.read_count(name) > 0) {
             return None;
         }
         if !self.is_image(node.input_name(0)?) {
-            return Some((self.shifted(node)?, vec![node.input_name(1)?]));
+            return Some((self.match_left_scale(node)?, vec![node.input_name(1)?]));
         }
         let first = node.input_name(0)?;
         let one = |pattern| Some((pattern, vec![first]));
         match node.op_type() {
-            "Conv" => one(self.convolve(node)?),
-            "BatchNormalization" => one(self.normalise(node)?),
+            "Conv" => one(self.match_convolution(node)?),
+            "BatchNormalization" => one(self.match_normalisation(node)?),
             "Relu" => one(ImagePattern::Bound(Bounds::RELU)),
-            "Clip" => one(ImagePattern::Bound(self.clip(node)?)),
-            "Dropout" if !self.trains(node) => one(ImagePattern::Same),
+            "Clip" => one(ImagePattern::Bound(self.clip_bounds(node)?)),
+            "Dropout" if !self.is_training(node) => one(ImagePattern::Same),
             "Identity" => one(ImagePattern::Same),
             "MaxPool" => one(ImagePattern::Pool(Pooling::Largest)),
-            "AveragePool" => one(ImagePattern::Pool(mean(node)?)),
+            "AveragePool" => one(ImagePattern::Pool(mean_pooling(node)?)),
             "GlobalAveragePool" => one(ImagePattern::PoolAll(Pooling::Mean)),
             "GlobalMaxPool" => one(ImagePattern::PoolAll(Pooling::Largest)),
-            "LRN" => one(neighbours(node)?),
+            "LRN" => one(match_neighbours(node)?),
             "Concat" if matches!(node.int("axis"), Some(1 | -3)) => {
                 Some((ImagePattern::Concat, self.all_images(node)?))
             }
             "Add" | "Sum" if node.input.len() > 1 && self.all_images(node).is_some() => {
                 Some((ImagePattern::Sum, self.all_images(node)?))
             }
-            "Add" | "Sub" | "Mul" | "Div" => one(self.scale(node)?),
+            "Add" | "Sub" | "Mul" | "Div" => one(self.match_scale(node)?),
             _ => None,
         }
     }
@@ -146,7 +146,7 @@ impl<'a> ImageMatcher<'a> {
         node.input.iter().map(image).collect()
     }
 
-    fn convolve(&self, node: &NodeProto) -> Option<ImagePattern> {
+    fn match_convolution(&self, node: &NodeProto) -> Option<ImagePattern> {
         let weights = node.input_name(1)?;
         let is_filter = self.ranks.rank(weights) == Some(RANK)
             && self.graph.dtypes.get(weights) == Some(&DType::F32);
@@ -158,12 +158,12 @@ impl<'a> ImageMatcher<'a> {
         })
     }
 
-    fn normalise(&self, node: &NodeProto) -> Option<ImagePattern> {
+    fn match_normalisation(&self, node: &NodeProto) -> Option<ImagePattern> {
         let trains = node.int("training_mode").unwrap_or(0) != 0;
         if trains || node.int("spatial").unwrap_or(1) == 0 {
             return None;
         }
-        let list = |index| self.constant(node, index)?.to_f64s().ok();
+        let list = |index| self.float_constant(node, index)?.to_f64s().ok();
         let (scale, bias, mean, variance) = (list(1)?, list(2)?, list(3)?, list(4)?);
         let epsilon = f64::from(node.float("epsilon").unwrap_or(1e-5));
         let pairs = scale.iter().zip(&variance);
@@ -176,7 +176,7 @@ impl<'a> ImageMatcher<'a> {
         same.then_some(ImagePattern::Scale { factor, shift })
     }
 
-    fn clip(&self, node: &NodeProto) -> Option<Bounds> {
+    fn clip_bounds(&self, node: &NodeProto) -> Option<Bounds> {
         if self.graph.opset < CLIP_INPUTS_OPSET {
             let (low, high) = (node.float("min"), node.float("max"));
             return Some(Bounds {
@@ -186,7 +186,7 @@ impl<'a> ImageMatcher<'a> {
         }
         let bound = |index, default| match node.input_name(index) {
             None => Some(default),
-            Some(_) => match self.constant(node, index)?.to_vec::<f32>().ok()?[..] {
+            Some(_) => match self.float_constant(node, index)?.to_vec::<f32>().ok()?[..] {
                 [bound] => Some(bound),
                 _ => None,
             },
@@ -196,7 +196,7 @@ impl<'a> ImageMatcher<'a> {
         Some(Bounds { low, high })
     }
 
-    fn trains(&self, node: &NodeProto) -> bool {
+    fn is_training(&self, node: &NodeProto) -> bool {
         node.input_name(2).is_some_and(|name| {
             let weight = self.graph.weights.get(name);
             weight.is_none_or(|flag| flag.bytes().iter().any(|&byte| byte != 0))
@@ -204,8 +204,8 @@ impl<'a> ImageMatcher<'a> {
     }
 
     /// Arithmetic with a constant for each channel, the constant on the right.
-    fn scale(&self, node: &NodeProto) -> Option<ImagePattern> {
-        let list = channel_list(self.constant(node, 1)?)?;
+    fn match_scale(&self, node: &NodeProto) -> Option<ImagePattern> {
+        let list = channel_list(self.float_constant(node, 1)?)?;
         let (ones, zeros) = (vec![1.0; list.len()], vec![0.0; list.len()]);
         let (factor, shift) = match node.op_type() {
             "Add" => (ones, list),
@@ -217,12 +217,12 @@ impl<'a> ImageMatcher<'a> {
     }
 
     /// The same with the constant on the left, where the order does not matter.
-    fn shifted(&self, node: &NodeProto) -> Option<ImagePattern> {
+    fn match_left_scale(&self, node: &NodeProto) -> Option<ImagePattern> {
         let commutes = matches!(node.op_type(), "Add" | "Mul") && node.input.len() == 2;
         if !commutes || !self.is_image(node.input_name(1)?) {
             return None;
         }
-        let list = channel_list(self.constant(node, 0)?)?;
+        let list = channel_list(self.float_constant(node, 0)?)?;
         let (ones, zeros) = (vec![1.0; list.len()], vec![0.0; list.len()]);
         Some(match node.op_type() {
             "Add" => ImagePattern::Scale {
@@ -236,28 +236,28 @@ impl<'a> ImageMatcher<'a> {
         })
     }
 
-    fn constant(&self, node: &NodeProto, index: usize) -> Option<&Tensor> {
+    fn float_constant(&self, node: &NodeProto, index: usize) -> Option<&Tensor> {
         let tensor = self.graph.weights.get(node.input_name(index)?)?;
         (tensor.dtype() == DType::F32).then_some(tensor)
     }
 
     /// Reshapes and transposes that deal channels out among groups, by the index of the first of
     /// the three nodes.
-    pub fn shuffles(&self) -> BTreeMap<usize, Shuffle> {
+    pub fn find_shuffles(&self) -> BTreeMap<usize, Shuffle> {
         let nodes = self.graph.nodes();
         let found = nodes.windows(3).enumerate();
         found
-            .filter_map(|(index, three)| Some((index, self.shuffle(three)?)))
+            .filter_map(|(index, three)| Some((index, self.match_shuffle(three)?)))
             .collect()
     }
 
-    fn shuffle(&self, nodes: &[NodeProto]) -> Option<Shuffle> {
+    fn match_shuffle(&self, nodes: &[NodeProto]) -> Option<Shuffle> {
         let [split, turn, join] = nodes else {
             return None;
         };
         let follows = |first: &NodeProto, next: &NodeProto| {
             let made = first.output.first()?;
-            (next.input_name(0) == Some(made) && self.reads(made) == 1).then_some(())
+            (next.input_name(0) == Some(made) && self.read_count(made) == 1).then_some(())
         };
         follows(split, turn)?;
         follows(turn, join)?;
@@ -286,7 +286,7 @@ impl<'a> ImageMatcher<'a> {
     }
 
     /// How often a value is read, by nodes and as an output.
-    fn reads(&self, name: &str) -> usize {
+    fn read_count(&self, name: &str) -> usize {
         if name.is_empty() {
             return 0;
         }
@@ -302,7 +302,7 @@ fn channel_list(tensor: &Tensor) -> Option<Vec<f64>> {
     is_list.then(|| tensor.to_f64s().ok())?
 }
 
-fn mean(node: &NodeProto) -> Option<Pooling> {
+fn mean_pooling(node: &NodeProto) -> Option<Pooling> {
     match (
         node.int("count_include_pad").unwrap_or(0),
         node.int("ceil_mode").unwrap_or(0),
@@ -314,7 +314,7 @@ fn mean(node: &NodeProto) -> Option<Pooling> {
     }
 }
 
-fn neighbours(node: &NodeProto) -> Option<ImagePattern> {
+fn match_neighbours(node: &NodeProto) -> Option<ImagePattern> {
     Some(ImagePattern::Neighbours {
         size: usize::try_from(node.int("size")?)
             .ok()

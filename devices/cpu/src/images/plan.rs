@@ -82,20 +82,20 @@ impl ImagePlan {
         let read = graph.nodes().iter().flat_map(|node| &node.input);
         let mut drafter = Drafter::new(graph, read);
         let reader = ImageMatcher::new(graph);
-        let shuffles = reader.shuffles();
+        let shuffles = reader.find_shuffles();
         let mut nodes = graph.nodes().iter().enumerate();
         while let Some((index, node)) = nodes.next() {
             if let Some(shuffle) = shuffles.get(&index) {
                 let join = &graph.nodes()[index + 2];
-                let inputs = vec![drafter.values.named(node.input_name(0)?)];
-                drafter.made(ImageAction::Shuffle(*shuffle), inputs, join);
+                let inputs = vec![drafter.values.value_by_name(node.input_name(0)?)];
+                drafter.push_step(ImageAction::Shuffle(*shuffle), inputs, join);
                 nodes.nth(1);
                 continue;
             }
-            let (pattern, images) = reader.pattern(node)?;
+            let (pattern, images) = reader.match_pattern(node)?;
             drafter.add(pattern, &images, node)?;
         }
-        drafter.finish()
+        drafter.into_plan()
     }
 
     /// The convolutions among the steps.
@@ -109,47 +109,50 @@ impl ImagePlan {
 
 impl Drafter<'_, ImageAction> {
     /// Another name for a value, which one node read to give it.
-    fn rename(&mut self, value: Value, node: &NodeProto) {
+    fn rename_output(&mut self, value: Value, node: &NodeProto) {
         let name = node.output.first().map_or("", String::as_str);
-        self.values.rename(value, name);
+        self.values.rename_value(value, name);
     }
 
     /// Adds a step that makes the output of a node.
-    fn made(&mut self, action: ImageAction, inputs: Vec<Value>, node: &NodeProto) {
+    fn push_step(&mut self, action: ImageAction, inputs: Vec<Value>, node: &NodeProto) {
         let name = node.output.first().map_or("", String::as_str);
         self.push(action, inputs, name);
     }
 
     fn add(&mut self, pattern: ImagePattern, images: &[&str], node: &NodeProto) -> Option<()> {
-        let values: Vec<Value> = images.iter().map(|name| self.values.named(name)).collect();
+        let values: Vec<Value> = images
+            .iter()
+            .map(|name| self.values.value_by_name(name))
+            .collect();
         let first = *values.first()?;
         match pattern {
-            ImagePattern::Same => self.rename(first, node),
+            ImagePattern::Same => self.rename_output(first, node),
             ImagePattern::Convolve {
                 weights,
                 bias,
                 groups,
             } => {
-                let convolution = self.convolution(weights, bias, groups, node)?;
-                self.made(ImageAction::Convolve(convolution), values, node);
+                let convolution = self.build_convolution(weights, bias, groups, node)?;
+                self.push_step(ImageAction::Convolve(convolution), values, node);
             }
-            ImagePattern::Scale { factor, shift } => self.scale(first, factor, shift, node),
+            ImagePattern::Scale { factor, shift } => self.add_scale(first, factor, shift, node),
             ImagePattern::Sum => self.sum(values, node),
             ImagePattern::Bound(bounds) => match self.bounds_before(first) {
                 Some(before) => {
                     *before = bounds;
-                    self.rename(first, node);
+                    self.rename_output(first, node);
                 }
-                None => self.made(ImageAction::Bound(bounds), values, node),
+                None => self.push_step(ImageAction::Bound(bounds), values, node),
             },
             ImagePattern::Pool(pooling) => {
-                let window = self.window(node);
-                self.made(ImageAction::Pool(pooling, window), values, node);
+                let window = self.sliding_window(node);
+                self.push_step(ImageAction::Pool(pooling, window), values, node);
             }
             ImagePattern::PoolAll(pooling) => {
-                self.made(ImageAction::PoolAll(pooling), values, node)
+                self.push_step(ImageAction::PoolAll(pooling), values, node)
             }
-            ImagePattern::Concat => self.made(ImageAction::Concat, values, node),
+            ImagePattern::Concat => self.push_step(ImageAction::Concat, values, node),
             ImagePattern::Neighbours {
                 size,
                 alpha,
@@ -162,13 +165,13 @@ impl Drafter<'_, ImageAction> {
                     beta,
                     bias,
                 };
-                self.made(action, values, node);
+                self.push_step(action, values, node);
             }
         }
         Some(())
     }
 
-    fn convolution(
+    fn build_convolution(
         &self,
         weights: String,
         bias: Option<String>,
@@ -207,14 +210,14 @@ impl Drafter<'_, ImageAction> {
             }
         };
         Some(Convolution {
-            window: self.window(node),
+            window: self.sliding_window(node),
             groups,
             weights,
             bounds: Bounds::NONE,
         })
     }
 
-    fn window(&self, node: &NodeProto) -> SlidingWindow {
+    fn sliding_window(&self, node: &NodeProto) -> SlidingWindow {
         SlidingWindow {
             node: node.clone(),
             opset: self.graph.opset,
@@ -232,13 +235,13 @@ impl Drafter<'_, ImageAction> {
         (*bounds == Bounds::NONE).then_some(bounds)
     }
 
-    fn scale(&mut self, value: Value, factor: Vec<f64>, shift: Vec<f64>, node: &NodeProto) {
+    fn add_scale(&mut self, value: Value, factor: Vec<f64>, shift: Vec<f64>, node: &NodeProto) {
         let channels = factor.len();
         if let Some(step) = self.maker_for_one(value)
             && step.inputs.len() == 1
             && drawn_in(&mut step.action, &factor, &shift)
         {
-            return self.rename(value, node);
+            return self.rename_output(value, node);
         }
         debug_assert_eq!(shift.len(), channels, "both have one for each channel");
         let narrow = |list: Vec<f64>| list.into_iter().map(|it| it as f32).collect();
@@ -247,7 +250,7 @@ impl Drafter<'_, ImageAction> {
             shift: narrow(shift),
             bounds: Bounds::NONE,
         };
-        self.made(action, vec![value], node);
+        self.push_step(action, vec![value], node);
     }
 
     /// A sum, drawn into the later of two convolutions where it can be.
@@ -262,10 +265,10 @@ impl Drafter<'_, ImageAction> {
                 && step.inputs.len() == 1
             {
                 step.inputs.push(first);
-                return self.rename(last, node);
+                return self.rename_output(last, node);
             }
         }
-        self.made(ImageAction::Sum(Bounds::NONE), values, node);
+        self.push_step(ImageAction::Sum(Bounds::NONE), values, node);
     }
 }
 

@@ -1,14 +1,14 @@
 //! Passes over the channels of one pixel, each built for every width of vectors.
 
-use crate::tiled::tile::bounded;
+use crate::tiled::tile::clamp_or_nan;
 use crate::tiled::vectors::pass;
 
 pass! {
     /// A factor and a summand for each channel, then bounds.
-    fn scale(to: &mut [f32], from: &[f32], by: (&[f32], &[f32]), low: f32, high: f32) {
+    fn scale_channels(to: &mut [f32], from: &[f32], by: (&[f32], &[f32]), low: f32, high: f32) {
         let parameters = by.0.iter().zip(by.1);
         for ((to, from), (factor, shift)) in to.iter_mut().zip(from).zip(parameters) {
-            *to = bounded(from * factor + shift, low, high);
+            *to = clamp_or_nan(from * factor + shift, low, high);
         }
     }
 }
@@ -17,7 +17,7 @@ pass! {
     /// The sum of two, then bounds.
     fn add(to: &mut [f32], left: &[f32], right: &[f32], low: f32, high: f32) {
         for ((to, left), right) in to.iter_mut().zip(left).zip(right) {
-            *to = bounded(left + right, low, high);
+            *to = clamp_or_nan(left + right, low, high);
         }
     }
 }
@@ -26,22 +26,22 @@ pass! {
     /// Adds a row to another, then bounds the result.
     fn add_to(to: &mut [f32], from: &[f32], low: f32, high: f32) {
         for (to, from) in to.iter_mut().zip(from) {
-            *to = bounded(*to + from, low, high);
+            *to = clamp_or_nan(*to + from, low, high);
         }
     }
 }
 
 pass! {
     /// Bounds alone.
-    fn bound(to: &mut [f32], from: &[f32], low: f32, high: f32) {
+    fn clamp_channels(to: &mut [f32], from: &[f32], low: f32, high: f32) {
         for (to, from) in to.iter_mut().zip(from) {
-            *to = bounded(*from, low, high);
+            *to = clamp_or_nan(*from, low, high);
         }
     }
 }
 
 pass! {
-    /// Sums in 64 bits: a plane may be large.
+    /// Sums in 64 bits: a plane can be large.
     fn sum_up(to: &mut [f64], from: &[f32]) {
         for (to, from) in to.iter_mut().zip(from) {
             *to += f64::from(*from);
@@ -51,7 +51,7 @@ pass! {
 
 pass! {
     /// Channels dealt out among `groups`: the first of each, then the second of each, and so on.
-    fn deal(to: &mut [f32], from: &[f32], groups: usize) {
+    fn shuffle_channels(to: &mut [f32], from: &[f32], groups: usize) {
         match groups {
             2 => deal_among::<2>(to, from),
             3 => deal_among::<3>(to, from),
@@ -72,7 +72,7 @@ pass! {
 pass! {
     /// Divides each value by a power of the sum of the squares around it; `squares` is scratch of
     /// as many floats, and `parameters` are the factor of the squares, the power and the bias.
-    fn neighbours(to: &mut [f32], from: &[f32], size: usize, parameters: (f32, f32, f32)) {
+    fn normalise_window(to: &mut [f32], from: &[f32], size: usize, parameters: (f32, f32, f32)) {
         let (alpha, beta, bias) = parameters;
         let (before, after) = ((size - 1) / 2, size / 2);
         let count = from.len();

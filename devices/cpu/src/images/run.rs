@@ -10,11 +10,13 @@ use super::layout::{Image, ImagePlace, Layout, Moves, source};
 use super::patterns::{Bounds, Pooling};
 use super::plan::{ImageAction, ImagePlan};
 use super::rows;
-use super::stages::{Split, Stage, range};
+use super::stages::{Split, Stage, task_pixels};
 use super::window::{Of, Window};
 use crate::tiled::panels::{PackedMatrix, Panel};
 use crate::tiled::span::Span;
-use crate::tiled::tile::{Depthwise, TILE_ROWS_MAX, Tile, depthwise, shares, tile};
+use crate::tiled::tile::{
+    Depthwise, TILE_ROWS_MAX, Tile, compute_depthwise, compute_tile, prefetch_parts,
+};
 use crate::tiled::values::Value;
 use crate::tiled::worker_pool::Memory;
 
@@ -57,45 +59,47 @@ struct TileReads {
 
 impl ImageRun<'_> {
     /// Does one task of a stage.
-    pub fn task(&self, stage: usize, task: usize) {
+    pub fn run_task(&self, stage: usize, task: usize) {
         let (stage, split) = self.stages[stage];
         match stage {
-            Stage::Bring(index) => self.bring(index, range(split, task, self.input(index))),
-            Stage::Step(index) => self.step(index, split, task),
+            Stage::Bring(index) => {
+                self.load_input(index, task_pixels(split, task, self.input_image(index)))
+            }
+            Stage::Step(index) => self.run_step(index, split, task),
             Stage::Hand(index) => {
                 let image = self.layout.images[self.plan.outputs[index].1];
-                self.hand(index, range(split, task, image));
+                self.store_output(index, task_pixels(split, task, image));
             }
         }
     }
 
-    fn input(&self, index: usize) -> Image {
+    fn input_image(&self, index: usize) -> Image {
         self.layout.images[self.plan.inputs[index].1]
     }
 
-    fn image(&self, value: Value) -> Image {
+    fn value_image(&self, value: Value) -> Image {
         self.layout.images[value]
     }
 
     /// A row of channels for each pixel.
-    fn span(&self, value: Value) -> Span {
+    fn value_span(&self, value: Value) -> Span {
         let ImagePlace {
             buffer,
             channel,
             stride,
             ..
         } = self.layout.places[value];
-        let channels = self.image(value).channels;
+        let channels = self.value_image(value).channels;
         Span::new(self.buffers[buffer], channel, stride, channels)
     }
 
-    /// Brings in pixels of an input, channels last, and into its frame if it has one. The run zeros
-    /// the rows of the frame before its first task.
+    /// Brings in pixels of an input, channels last, and into its frame if it has one. The caller
+    /// must zero the rows of the frame before the first task.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn bring(&self, index: usize, pixels: Range<usize>) {
+    fn load_input(&self, index: usize, pixels: Range<usize>) {
         let value = self.plan.inputs[index].1;
-        let (span, frame) = (self.span(value), self.layout.places[value].frame);
-        let image = self.image(value);
+        let (span, frame) = (self.value_span(value), self.layout.places[value].frame);
+        let image = self.value_image(value);
         let plane = image.height * image.width;
         let given = self.given[index];
         let mut pixel = pixels.start;
@@ -112,7 +116,7 @@ impl ImageRun<'_> {
                 for (at, &value) in given[first..first + count].iter().enumerate() {
                     // SAFETY: each pixel is one task's, and no step runs before all are brought in;
                     // the layout made room for the image within its frame.
-                    unsafe { *span.at(target + at, channel) = value };
+                    unsafe { *span.ptr_at(target + at, channel) = value };
                 }
             }
             pixel += count;
@@ -121,9 +125,9 @@ impl ImageRun<'_> {
 
     /// Pixels of an output, channels first.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn hand(&self, index: usize, pixels: Range<usize>) {
+    fn store_output(&self, index: usize, pixels: Range<usize>) {
         let value = self.plan.outputs[index].1;
-        let (span, image) = (self.span(value), self.image(value));
+        let (span, image) = (self.value_span(value), self.value_image(value));
         let plane = image.height * image.width;
         for pixel in pixels {
             // SAFETY: every step is done, so no task writes.
@@ -132,12 +136,16 @@ impl ImageRun<'_> {
             let first = sample * image.channels * plane + place;
             for (channel, from) in from.iter().enumerate() {
                 // SAFETY: the result has as many floats as the image; the pixel is this task's.
-                unsafe { *self.results[index].start().add(first + channel * plane) = *from };
+                unsafe {
+                    *self.results[index]
+                        .as_mut_ptr()
+                        .add(first + channel * plane) = *from
+                };
             }
         }
     }
 
-    fn step(&self, index: usize, split: Split, task: usize) {
+    fn run_step(&self, index: usize, split: Split, task: usize) {
         let step = &self.plan.steps[index];
         let out = self.layout.images[step.output];
         match &step.action {
@@ -152,7 +160,7 @@ impl ImageRun<'_> {
                     let panels = &matrix.panels;
                     let part = task % split.panel_parts * split.panels;
                     let end = (part + split.panels).min(panels.len());
-                    let pixels = range(split, task / split.panel_parts, out);
+                    let pixels = task_pixels(split, task / split.panel_parts, out);
                     let filters = Filters {
                         panels: &panels[part..end],
                         matrix,
@@ -162,24 +170,26 @@ impl ImageRun<'_> {
                         group_filters: *group_filters,
                         after: self.weights_after(index, task),
                     };
-                    self.convolve(index, pixels, filters, convolution.bounds);
+                    self.convolve_pixels(index, pixels, filters, convolution.bounds);
                 }
                 Some(PackedFilters::Depthwise {
                     weights,
                     scale,
                     bias,
                 }) => {
-                    let pixels = range(split, task, out);
+                    let pixels = task_pixels(split, task, out);
                     self.depthwise(index, pixels, [weights, scale, bias], convolution.bounds);
                 }
                 None => unreachable!("weights are packed before a run"),
             },
-            ImageAction::Pool(pooling, _) => self.pool(index, range(split, task, out), *pooling),
+            ImageAction::Pool(pooling, _) => {
+                self.pool_pixels(index, task_pixels(split, task, out), *pooling)
+            }
             ImageAction::PoolAll(pooling) => {
                 let end = ((task + 1) * split.pixels).min(out.samples);
                 (task * split.pixels..end).for_each(|it| self.pool_all(index, it, *pooling));
             }
-            action => self.pass(index, action, range(split, task, out)),
+            action => self.run_pass(index, action, task_pixels(split, task, out)),
         }
     }
 
@@ -199,9 +209,12 @@ impl ImageRun<'_> {
 
     /// Computes an action that reads one pixel at a time.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn pass(&self, index: usize, action: &ImageAction, pixels: Range<usize>) {
+    fn run_pass(&self, index: usize, action: &ImageAction, pixels: Range<usize>) {
         let step = &self.plan.steps[index];
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
         let isa = self.isa;
         for pixel in pixels {
             // SAFETY: only this task writes the pixel of the result. Its input is complete and lies
@@ -212,10 +225,14 @@ impl ImageRun<'_> {
                     factor,
                     shift,
                     bounds,
-                } => rows::scale(isa, made, row, (factor, shift), bounds.low, bounds.high),
-                ImageAction::Bound(bounds) => rows::bound(isa, made, row, bounds.low, bounds.high),
+                } => rows::scale_channels(isa, made, row, (factor, shift), bounds.low, bounds.high),
+                ImageAction::Bound(bounds) => {
+                    rows::clamp_channels(isa, made, row, bounds.low, bounds.high)
+                }
                 ImageAction::Sum(bounds) => self.sum(&step.inputs, pixel, made, *bounds),
-                ImageAction::Shuffle(shuffle) => rows::deal(isa, made, row, shuffle.groups),
+                ImageAction::Shuffle(shuffle) => {
+                    rows::shuffle_channels(isa, made, row, shuffle.groups)
+                }
                 ImageAction::Neighbours {
                     size,
                     alpha,
@@ -223,9 +240,9 @@ impl ImageRun<'_> {
                     bias,
                 } => {
                     let parameters = (alpha / *size as f32, *beta, *bias);
-                    rows::neighbours(isa, made, row, *size, parameters);
+                    rows::normalise_window(isa, made, row, *size, parameters);
                 }
-                _ => self.concat(&step.inputs, step.output, pixel),
+                _ => self.concat_inputs(&step.inputs, step.output, pixel),
             }
         }
     }
@@ -233,7 +250,7 @@ impl ImageRun<'_> {
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn sum(&self, inputs: &[Value], pixel: usize, made: &mut [f32], bounds: Bounds) {
         // SAFETY: inputs are done and lie elsewhere.
-        let row = |value| unsafe { self.span(value).row(pixel) };
+        let row = |value| unsafe { self.value_span(value).row(pixel) };
         let last = inputs.len() - 1;
         for (at, &value) in inputs.iter().enumerate().skip(1) {
             let kept = if at == last { bounds } else { Bounds::NONE };
@@ -253,16 +270,16 @@ impl ImageRun<'_> {
 
     /// Copies the inputs that were not written directly into the output.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn concat(&self, inputs: &[Value], output: Value, pixel: usize) {
-        let (to, mut channel) = (self.span(output), 0);
+    fn concat_inputs(&self, inputs: &[Value], output: Value, pixel: usize) {
+        let (to, mut channel) = (self.value_span(output), 0);
         for &value in inputs {
-            let from = self.span(value);
+            let from = self.value_span(value);
             let channels = from.width();
             // SAFETY: the channels lie within the result's pixel, which is this task's; an input
             // that lies there already is not copied, and another lies in another buffer.
             unsafe {
-                let place = to.at(pixel, channel);
-                let row = from.at(pixel, 0);
+                let place = to.ptr_at(pixel, channel);
+                let row = from.ptr_at(pixel, 0);
                 if place != row {
                     std::ptr::copy_nonoverlapping(row, place, channels);
                 }
@@ -274,7 +291,7 @@ impl ImageRun<'_> {
     /// Adds where the taps of a window read for each of a tile's pixels, tap by tap, and gives how
     /// many of a row's taps are one run of floats: all of them where no tap falls on padding and
     /// each reads all of a pixel, which has `depth` channels then.
-    fn reads(
+    fn add_tap_reads(
         &self,
         index: usize,
         depth: usize,
@@ -283,7 +300,7 @@ impl ImageRun<'_> {
     ) -> usize {
         let step = &self.plan.steps[index];
         let value = step.inputs[0];
-        let (span, image) = (self.span(value), self.image(value));
+        let (span, image) = (self.value_span(value), self.value_image(value));
         let moves = &self.layout.moves[index];
         let frame = self.layout.places[value].frame;
         let (height, width) = match frame {
@@ -292,7 +309,7 @@ impl ImageRun<'_> {
         };
         let mut places = [[0; 3]; TILE_ROWS_MAX];
         let count = pixels.len();
-        for (place, walked) in places.iter_mut().zip(walk(moves, pixels)) {
+        for (place, walked) in places.iter_mut().zip(pixel_positions(moves, pixels)) {
             *place = walked;
         }
         let start = |[_, y, x]: [usize; 3]| {
@@ -307,7 +324,8 @@ impl ImageRun<'_> {
             // Each row reads at the same distances from its first tap.
             let first = |row: usize| {
                 let ([sample, ..], (y, x)) = (places[row], starts[row].unwrap_or_default());
-                span.at((sample * height + y) * width + x, 0).cast_const()
+                span.ptr_at((sample * height + y) * width + x, 0)
+                    .cast_const()
             };
             let firsts: [*const f32; TILE_ROWS_MAX] = std::array::from_fn(first);
             let run = match span.stride() == depth && moves.dilations[1] == 1 {
@@ -329,7 +347,7 @@ impl ImageRun<'_> {
                     let y = source(moves, 0, y, row, height);
                     let x = source(moves, 1, x, column, width);
                     match (y, x) {
-                        (Some(y), Some(x)) => span.at((sample * height + y) * width + x, 0),
+                        (Some(y), Some(x)) => span.ptr_at((sample * height + y) * width + x, 0),
                         _ => self.zeros.as_ptr().cast_mut(),
                     }
                     .cast_const()
@@ -340,10 +358,19 @@ impl ImageRun<'_> {
     }
 
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn convolve(&self, index: usize, pixels: Range<usize>, filters: Filters<'_>, bounds: Bounds) {
+    fn convolve_pixels(
+        &self,
+        index: usize,
+        pixels: Range<usize>,
+        filters: Filters<'_>,
+        bounds: Bounds,
+    ) {
         let step = &self.plan.steps[index];
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
-        let adds = step.inputs.get(1).map(|&value| self.span(value));
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
+        let adds = step.inputs.get(1).map(|&value| self.value_span(value));
         let depth = from.width() / filters.groups;
         let [height, width] = self.layout.moves[index].kernel;
         let mut reads: Vec<*const f32> = Vec::with_capacity(height * width * pixels.len());
@@ -360,16 +387,16 @@ impl ImageRun<'_> {
                 for first in pixels.clone().step_by(rows) {
                     let pixels = first..(first + rows).min(pixels.end);
                     let start = reads.len();
-                    let run = self.reads(index, depth, pixels.clone(), &mut reads);
+                    let run = self.add_tap_reads(index, depth, pixels.clone(), &mut reads);
                     let reads = start..reads.len();
                     tiles.push(TileReads { pixels, reads, run });
                 }
                 rows_held = rows;
             }
             let group = panel.start / filters.group_filters;
-            let mut ahead = shares(next, tiles.len());
+            let mut ahead = prefetch_parts(next, tiles.len());
             for held in &tiles {
-                let place = |span: Span, pixel: usize| span.at(pixel, panel.start);
+                let place = |span: Span, pixel: usize| span.ptr_at(pixel, panel.start);
                 let mut writes = [std::ptr::null_mut(); TILE_ROWS_MAX];
                 let mut added = [std::ptr::null(); TILE_ROWS_MAX];
                 for (row, pixel) in held.pixels.clone().enumerate() {
@@ -395,7 +422,7 @@ impl ImageRun<'_> {
                 // frame) or to zeros as long as a pixel. Weights, scales and biases were packed for
                 // this panel. Only this task writes these pixels and filters. The terms to add are
                 // complete and lie elsewhere.
-                unsafe { tile(self.isa, panel.vectors, &job) };
+                unsafe { compute_tile(self.isa, panel.vectors, &job) };
             }
         }
     }
@@ -409,12 +436,12 @@ impl ImageRun<'_> {
         bounds: Bounds,
     ) {
         let step = &self.plan.steps[index];
-        let to = self.span(step.output);
-        let adds = step.inputs.get(1).map(|&value| self.span(value));
+        let to = self.value_span(step.output);
+        let adds = step.inputs.get(1).map(|&value| self.value_span(value));
         let mut reads = Vec::new();
         for pixel in pixels {
             reads.clear();
-            self.reads(index, 1, pixel..pixel + 1, &mut reads);
+            self.add_tap_reads(index, 1, pixel..pixel + 1, &mut reads);
             // SAFETY: every read has a pixel's channels behind it, as many as there are filters;
             // the pixel written is this task's alone.
             unsafe {
@@ -428,20 +455,23 @@ impl ImageRun<'_> {
                     low: bounds.low,
                     high: bounds.high,
                 };
-                depthwise(self.isa, &place);
+                compute_depthwise(self.isa, &place);
             }
         }
     }
 
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
-    fn pool(&self, index: usize, pixels: Range<usize>, pooling: Pooling) {
+    fn pool_pixels(&self, index: usize, pixels: Range<usize>, pooling: Pooling) {
         let step = &self.plan.steps[index];
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
         let moves = &self.layout.moves[index];
-        let Image { height, width, .. } = self.image(step.inputs[0]);
+        let Image { height, width, .. } = self.value_image(step.inputs[0]);
         let area = moves.kernel[0] * moves.kernel[1];
         let mut reads: Vec<*const f32> = Vec::with_capacity(area);
-        for (pixel, [sample, y, x]) in pixels.clone().zip(walk(moves, pixels)) {
+        for (pixel, [sample, y, x]) in pixels.clone().zip(pixel_positions(moves, pixels)) {
             reads.clear();
             for row in 0..moves.kernel[0] {
                 let Some(y) = source(moves, 0, y, row, height) else {
@@ -450,7 +480,7 @@ impl ImageRun<'_> {
                 let columns = 0..moves.kernel[1];
                 let columns = columns.filter_map(|column| source(moves, 1, x, column, width));
                 let first = (sample * height + y) * width;
-                reads.extend(columns.map(|x| from.at(first + x, 0).cast_const()));
+                reads.extend(columns.map(|x| from.ptr_at(first + x, 0).cast_const()));
             }
             let of = match pooling {
                 Pooling::Largest => Of::Largest,
@@ -459,31 +489,34 @@ impl ImageRun<'_> {
             };
             let window = Window {
                 reads: &reads,
-                write: to.at(pixel, 0),
+                write: to.ptr_at(pixel, 0),
                 channels: to.width(),
             };
             // SAFETY: the inputs are complete, lie elsewhere than the result, and have a pixel's
             // channels behind each read; only this task writes the pixel.
-            unsafe { window.compute(self.isa, of) };
+            unsafe { window.compute_place(self.isa, of) };
         }
     }
 
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn pool_all(&self, index: usize, sample: usize, pooling: Pooling) {
         let step = &self.plan.steps[index];
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
-        let image = self.image(step.inputs[0]);
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
+        let image = self.value_image(step.inputs[0]);
         let plane = image.height * image.width;
         if pooling == Pooling::Largest {
             let pixels = sample * plane..(sample + 1) * plane;
-            let reads: Vec<*const f32> = pixels.map(|at| from.at(at, 0).cast_const()).collect();
+            let reads: Vec<*const f32> = pixels.map(|at| from.ptr_at(at, 0).cast_const()).collect();
             let window = Window {
                 reads: &reads,
-                write: to.at(sample, 0),
+                write: to.ptr_at(sample, 0),
                 channels: to.width(),
             };
             // SAFETY: only this task writes the sample; the inputs are complete and lie elsewhere.
-            return unsafe { window.compute(self.isa, Of::Largest) };
+            return unsafe { window.compute_place(self.isa, Of::Largest) };
         }
         // SAFETY: as above.
         let made = unsafe { to.row_mut(sample) };
@@ -498,7 +531,7 @@ impl ImageRun<'_> {
 }
 
 /// Sample, row and column of each pixel of a window's result: divided once, then counted.
-fn walk(moves: &Moves, pixels: Range<usize>) -> impl Iterator<Item = [usize; 3]> {
+fn pixel_positions(moves: &Moves, pixels: Range<usize>) -> impl Iterator<Item = [usize; 3]> {
     let [height, width] = moves.output;
     let first = pixels.start;
     let mut next = [

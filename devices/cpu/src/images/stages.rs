@@ -44,7 +44,7 @@ pub(super) struct Split {
 }
 
 /// The stages of a plan and how each is divided among threads.
-pub(super) fn stages(
+pub(super) fn divide_stages(
     isa: Isa,
     plan: &ImagePlan,
     layout: &Layout,
@@ -54,7 +54,7 @@ pub(super) fn stages(
     let image = |value: Value| layout.images[value];
     let inputs = plan.inputs.iter().enumerate();
     let brought = inputs.map(|(index, (_, value))| {
-        let passed = by_pixels(image(*value).pixels(), image(*value).channels, threads);
+        let passed = by_pixels(image(*value).pixel_count(), image(*value).channels, threads);
         (Stage::Bring(index), passed)
     });
     let steps = plan.steps.iter().enumerate().map(|(index, step)| {
@@ -72,15 +72,15 @@ pub(super) fn stages(
                 by_pixels(0, out.channels, threads)
             }
             (ImageAction::Neighbours { size, .. }, _) => {
-                by_pixels(out.pixels(), out.channels * (size + 4), threads)
+                by_pixels(out.pixel_count(), out.channels * (size + 4), threads)
             }
-            _ => by_pixels(out.pixels(), out.channels * window, threads),
+            _ => by_pixels(out.pixel_count(), out.channels * window, threads),
         };
         (Stage::Step(index), split)
     });
     let outputs = plan.outputs.iter().enumerate();
     let handed = outputs.map(|(index, (_, value))| {
-        let passed = by_pixels(image(*value).pixels(), image(*value).channels, threads);
+        let passed = by_pixels(image(*value).pixel_count(), image(*value).channels, threads);
         (Stage::Hand(index), passed)
     });
     brought.chain(steps).chain(handed).collect()
@@ -107,11 +107,11 @@ fn by_pixels(pixels: usize, floats: usize, threads: usize) -> Split {
 /// Divides a convolution: by filters where the weights are larger than the image, else by pixels.
 fn by_panels(isa: Isa, from: Image, to: Image, matrix: &PackedMatrix, threads: usize) -> Split {
     let (panels, weights) = (&matrix.panels, matrix.weights.len());
-    let pixels = to.pixels();
+    let pixels = to.pixel_count();
     let products = weights.saturating_mul(pixels);
     let wanted = (products / TASK_PRODUCTS_MIN).clamp(1, threads * TASKS_A_THREAD);
     let wanted = if threads == 1 { 1 } else { wanted };
-    let read = from.pixels() * from.channels;
+    let read = from.pixel_count() * from.channels;
     let (pixel_parts, panel_parts) = if weights > read {
         let panel_parts = wanted.min(panels.len());
         (wanted.div_ceil(panel_parts), panel_parts)
@@ -131,8 +131,8 @@ fn by_panels(isa: Isa, from: Image, to: Image, matrix: &PackedMatrix, threads: u
 }
 
 /// Pixels of a task.
-pub(super) fn range(split: Split, task: usize, image: Image) -> Range<usize> {
-    let pixels = image.pixels();
+pub(super) fn task_pixels(split: Split, task: usize, image: Image) -> Range<usize> {
+    let pixels = image.pixel_count();
     let start = (task * split.pixels).min(pixels);
     start..(start + split.pixels).min(pixels)
 }

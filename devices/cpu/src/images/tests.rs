@@ -8,7 +8,8 @@ use souk_onnx::NodeProto;
 use souk_onnx::subgraph::Subgraph;
 use souk_reference as reference;
 use souk_testing::{
-    assert_near, model, named as scope, node, noise, ranked, subgraph, with_int, with_ints,
+    assert_near, model, named_tensors as scope, node, noise_tensor, subgraph, subgraph_with_dims,
+    with_int, with_ints,
 };
 use souk_vocabulary::processor::Processor;
 
@@ -20,15 +21,15 @@ const TOLERANCE: f32 = 2e-5;
 
 /// What the model gives here, with every width of vectors, and on the reference kernels.
 fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
-    let graph = super::super::passes::folded(&Graph::bind(subgraph).unwrap());
+    let graph = super::super::passes::fold_constants(&Graph::from_subgraph(subgraph).unwrap());
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let run = |isa| {
         let mut model = ImageModel::new(&graph, &threads, &Arc::default())
             .expect("every node has an operator here");
         model.isa = isa;
-        model.pack(&mut PackedWeights::default());
+        model.pack_weights(&mut PackedWeights::default());
         for (name, held) in &graph.weights {
-            if let Some(unpacked) = model.unpacked(name) {
+            if let Some(unpacked) = model.unpack_weight(name) {
                 assert_eq!(
                     unpacked, *held,
                     "{isa:?} {name}: packing only moves weights"
@@ -43,7 +44,7 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
         );
         first
     };
-    let found = Isa::all().into_iter().map(run).collect();
+    let found = Isa::all_supported().into_iter().map(run).collect();
     let mut scope = inputs.clone();
     scope.extend(graph.weights.clone());
     reference::run_nodes(graph.nodes(), &mut scope, graph.opset).unwrap();
@@ -54,7 +55,7 @@ fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
 
 fn assert_close(subgraph: &Subgraph, inputs: &Scope) {
     let (found, expected) = both(subgraph, inputs);
-    for (isa, found) in Isa::all().into_iter().zip(found) {
+    for (isa, found) in Isa::all_supported().into_iter().zip(found) {
         assert_near(&found, &expected, TOLERANCE, &format!("{isa:?}"));
     }
 }
@@ -116,17 +117,17 @@ proptest! {
         let x = [make.samples, make.groups * make.depth, make.size[0] + 2, make.size[1] + 2];
         let w = [filters, make.depth, make.kernel[0], make.kernel[1]];
         let nodes = vec![convolution(&make, &["x", "w", "b"], "c"), node("Relu", &["c"], &["y"])];
-        let (weights, bias) = (noise(&w, make.seed ^ 1), noise(&[filters], make.seed ^ 2));
-        let image = noise(&x, make.seed);
+        let (weights, bias) = (noise_tensor(&w, make.seed ^ 1), noise_tensor(&[filters], make.seed ^ 2));
+        let image = noise_tensor(&x, make.seed);
         if make.held {
             let weights = [("w", weights), ("b", bias)];
             let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-            assert_close(&ranked(model, &[("x", &x)]), &scope(&[("x", image)]));
+            assert_close(&subgraph_with_dims(model, &[("x", &x)]), &scope(&[("x", image)]));
         } else {
             let ports = [("x", DType::F32), ("w", DType::F32), ("b", DType::F32)];
             let model = model(nodes, &ports, &[("y", DType::F32)], &[]);
             let given = scope(&[("x", image), ("w", weights), ("b", bias)]);
-            assert_close(&ranked(model, &[("x", &x), ("w", &w)]), &given);
+            assert_close(&subgraph_with_dims(model, &[("x", &x), ("w", &w)]), &given);
         }
     }
 
@@ -138,9 +139,9 @@ proptest! {
         let x = [make.samples, channels, make.size[0] + 2, make.size[1] + 2];
         let w = [channels, 1, make.kernel[0], make.kernel[1]];
         let nodes = vec![convolution(&make, &["x", "w"], "y")];
-        let weights = [("w", noise(&w, make.seed))];
+        let weights = [("w", noise_tensor(&w, make.seed))];
         let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-        assert_close(&ranked(model, &[("x", &x)]), &scope(&[("x", noise(&x, 7))]));
+        assert_close(&subgraph_with_dims(model, &[("x", &x)]), &scope(&[("x", noise_tensor(&x, 7))]));
     }
 
     #[test]
@@ -161,9 +162,9 @@ proptest! {
         }
         let x = [2, channels, size[0], size[1]];
         let nodes = vec![node("Conv", &["x", "w"], &["c"]), pool];
-        let weights = [("w", noise(&[channels, channels, 1, 1], 3))];
+        let weights = [("w", noise_tensor(&[channels, channels, 1, 1], 3))];
         let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-        assert_close(&ranked(model, &[("x", &x)]), &scope(&[("x", noise(&x, 5))]));
+        assert_close(&subgraph_with_dims(model, &[("x", &x)]), &scope(&[("x", noise_tensor(&x, 5))]));
     }
 }
 
@@ -210,15 +211,15 @@ fn block() -> (Subgraph, Scope) {
     let list = |values: Vec<i64>| Tensor::from_vec([values.len()], values).unwrap();
     let positive = Tensor::from_vec([6], vec![0.5f32, 1.0, 2.0, 0.25, 0.75, 1.5]).unwrap();
     let weights = [
-        ("w0", noise(&[6, 3, 3, 3], 1)),
-        ("w1", noise(&[6, 6, 3, 3], 2)),
-        ("w2", noise(&[8, 12, 1, 1], 3)),
-        ("scale", noise(&[6], 4)),
-        ("shift", noise(&[6], 5)),
-        ("mean", noise(&[6], 6)),
+        ("w0", noise_tensor(&[6, 3, 3, 3], 1)),
+        ("w1", noise_tensor(&[6, 6, 3, 3], 2)),
+        ("w2", noise_tensor(&[8, 12, 1, 1], 3)),
+        ("scale", noise_tensor(&[6], 4)),
+        ("shift", noise_tensor(&[6], 5)),
+        ("mean", noise_tensor(&[6], 6)),
         ("variance", positive),
-        ("factor", noise(&[6, 1, 1], 8)),
-        ("summand", noise(&[1, 6, 1, 1], 9)),
+        ("factor", noise_tensor(&[6, 1, 1], 8)),
+        ("summand", noise_tensor(&[1, 6, 1, 1], 9)),
         ("wide", list(vec![2, 4, 5, 7, 6])),
         ("narrow", list(vec![2, 20, 7, 6])),
         ("low", Tensor::scalar(-0.5f32)),
@@ -228,8 +229,8 @@ fn block() -> (Subgraph, Scope) {
     let model = model(nodes, &[("x", DType::F32)], &outputs, &weights);
     let dims = [2, 3, 7, 6];
     (
-        ranked(model, &[("x", &dims)]),
-        scope(&[("x", noise(&dims, 11))]),
+        subgraph_with_dims(model, &[("x", &dims)]),
+        scope(&[("x", noise_tensor(&dims, 11))]),
     )
 }
 
@@ -242,7 +243,7 @@ fn a_block_of_everything_is_that_of_the_reference() {
 #[test]
 fn what_is_between_convolutions_is_drawn_into_them() {
     let (subgraph, _) = block();
-    let graph = super::super::passes::folded(&Graph::bind(&subgraph).unwrap());
+    let graph = super::super::passes::fold_constants(&Graph::from_subgraph(&subgraph).unwrap());
     let plan = ImagePlan::new(&graph).unwrap();
     let convolutions = plan.steps.iter();
     let convolutions = convolutions.filter(|it| matches!(it.action, ImageAction::Convolve(_)));
@@ -261,23 +262,26 @@ fn what_is_put_together_where_it_lies_is_no_task_and_dropped_nothing_parts_no_ru
         node("Conv", &["kept", "u"], &["y"]),
     ];
     let weights = [
-        ("u", noise(&[3, 4, 1, 1], 1)),
-        ("v", noise(&[2, 2, 3, 3], 2)),
-        ("w", noise(&[2, 2, 3, 3], 3)),
+        ("u", noise_tensor(&[3, 4, 1, 1], 1)),
+        ("v", noise_tensor(&[2, 2, 3, 3], 2)),
+        ("w", noise_tensor(&[2, 2, 3, 3], 3)),
     ];
     let x = [1, 2, 40, 40];
     let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-    let (subgraph, given) = (ranked(model, &[("x", &x)]), scope(&[("x", noise(&x, 4))]));
+    let (subgraph, given) = (
+        subgraph_with_dims(model, &[("x", &x)]),
+        scope(&[("x", noise_tensor(&x, 4))]),
+    );
     assert_close(&subgraph, &given);
 
-    let graph = Graph::bind(&subgraph).unwrap();
+    let graph = Graph::from_subgraph(&subgraph).unwrap();
     assert!(
-        worths(&graph).iter().all(Option::is_some),
+        node_worths(&graph).iter().all(Option::is_some),
         "one run of nodes"
     );
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let mut images = ImageModel::new(&graph, &threads, &Arc::default()).unwrap();
-    images.pack(&mut PackedWeights::default());
+    images.pack_weights(&mut PackedWeights::default());
     images.run(&given).unwrap();
     let laid = images.last.lock().unwrap().clone().unwrap();
     let concat = |it: &Step<ImageAction>| matches!(it.action, ImageAction::Concat);
@@ -298,7 +302,7 @@ fn the_largest_of_a_window_is_no_number_where_one_is() {
         Tensor::from_vec([33, 1, 1, 1], vec![1f32; 33]).unwrap(),
     )];
     let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-    let subgraph = ranked(model, &[("x", &x)]);
+    let subgraph = subgraph_with_dims(model, &[("x", &x)]);
     for at in 0..4 {
         let value = |place: usize| match place % 4 == at {
             true => f32::NAN,
@@ -329,7 +333,7 @@ fn what_is_no_number_and_what_is_infinite_pass() {
     );
     let values = vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0];
     let given = scope(&[("x", Tensor::from_vec(x, values).unwrap())]);
-    let subgraph = ranked(model, &[("x", &x)]);
+    let subgraph = subgraph_with_dims(model, &[("x", &x)]);
     for found in both(&subgraph, &given).0 {
         let found = found["y"].to_vec::<f32>().unwrap();
         assert!(found[0].is_nan());
@@ -340,18 +344,18 @@ fn what_is_no_number_and_what_is_infinite_pass() {
 #[test]
 fn sizes_that_do_not_fit_are_an_error_of_the_node() {
     let nodes = vec![node("Conv", &["x", "w"], &["y"])];
-    let weights = [("w", noise(&[2, 3, 1, 1], 1))];
+    let weights = [("w", noise_tensor(&[2, 3, 1, 1], 1))];
     let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
     let mut open = model.clone();
-    let dims = vec![souk_onnx::Dimension::symbol("n"); 4];
+    let dims = vec![souk_onnx::Dimension::new_symbol("n"); 4];
     let code = DType::F32.onnx_code();
     open.graph.as_mut().unwrap().input[0] =
-        souk_onnx::ValueInfoProto::tensor("x", code, Some(dims));
+        souk_onnx::ValueInfoProto::new_tensor("x", code, Some(dims));
     let program = cpu().compile(&subgraph(&open)).unwrap();
-    let given = scope(&[("x", noise(&[1, 5, 4, 4], 1))]);
+    let given = scope(&[("x", noise_tensor(&[1, 5, 4, 4], 1))]);
     let error = program.run(&given).unwrap_err().to_string();
     assert!(error.contains("Conv"), "{error}");
-    let right = scope(&[("x", noise(&[1, 3, 4, 4], 1))]);
+    let right = scope(&[("x", noise_tensor(&[1, 3, 4, 4], 1))]);
     assert_eq!(
         program.run(&right).unwrap().outputs["y"].dims(),
         [1, 2, 4, 4]
@@ -382,7 +386,9 @@ fn sizes_without_a_layout_run_on_weights_that_were_packed() {
     ];
     let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
     let dims = [1, 1, 1026, 1];
-    let program = cpu().compile(&ranked(model, &[("x", &dims)])).unwrap();
+    let program = cpu()
+        .compile(&subgraph_with_dims(model, &[("x", &dims)]))
+        .unwrap();
     let mut values = vec![0f32; 1026];
     (values[0], values[1025]) = (1.0, 10.0);
     let given = scope(&[("x", Tensor::from_vec(dims, values).unwrap())]);

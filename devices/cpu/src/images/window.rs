@@ -34,7 +34,7 @@ impl Window<'_> {
     /// This processor must have the instructions of `isa`. Every read and the write must reach over
     /// the channels. No other thread may touch the memory that the call writes.
     #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-    pub unsafe fn compute(&self, isa: Isa, of: Of) {
+    pub unsafe fn compute_place(&self, isa: Isa, of: Of) {
         // SAFETY: `isa` was found; the rest is the caller's contract handed on.
         unsafe {
             match isa {
@@ -78,7 +78,7 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
         let mut channel = 0;
         while channel + VECTORS * V::WIDTH <= channels {
             let load = |from: *const f32, vector: usize| V::load(from.add(vector * V::WIDTH));
-            let held: [V; VECTORS] = held(reads, channel, of, load);
+            let held: [V; VECTORS] = combine_reads(reads, channel, of, load);
             for (vector, held) in held.into_iter().enumerate() {
                 held.store(write.add(channel + vector * V::WIDTH));
             }
@@ -87,10 +87,10 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
         while channel < channels {
             let count = (channels - channel).min(V::WIDTH);
             if count == V::WIDTH {
-                let [held] = held(reads, channel, of, |from, _| V::load(from));
+                let [held] = combine_reads(reads, channel, of, |from, _| V::load(from));
                 held.store(write.add(channel));
             } else {
-                let [held] = held(reads, channel, of, |from, _| V::load_part(from, count));
+                let [held] = combine_reads(reads, channel, of, |from, _| V::load_part(from, count));
                 held.store_part(write.add(channel), count);
             }
             channel += count;
@@ -104,7 +104,7 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
 /// As for [`Vector`]; every read must have these vectors behind it from `channel` on.
 #[inline(always)]
 #[expect(unsafe_code, reason = "vector instructions and pointers")]
-unsafe fn held<V: Vector, const COUNT: usize>(
+unsafe fn combine_reads<V: Vector, const COUNT: usize>(
     reads: &[*const f32],
     channel: usize,
     of: Of,
@@ -121,7 +121,7 @@ unsafe fn held<V: Vector, const COUNT: usize>(
             Of::Largest => {
                 for read in others {
                     for (at, held) in held.iter_mut().enumerate() {
-                        *held = held.larger(load(read.add(channel), at));
+                        *held = held.max_or_nan(load(read.add(channel), at));
                     }
                 }
             }

@@ -13,7 +13,7 @@ use souk_reference::Scope;
 use souk_vocabulary::processor::RunError;
 
 use super::{Fast, Segment, Segments};
-use crate::rten_engine::caught;
+use crate::rten_engine::catch_panic;
 
 impl Segments {
     /// Notes which values are freed after each segment, and within it after each node.
@@ -30,10 +30,10 @@ impl Segments {
             let kept = all.filter(|name| !freed.contains(name));
             let steps = segment.nodes.chunks(1).map(StepValues::of_nodes);
             let given = values.reads.iter().copied();
-            owned(Liveness::new(given, steps, kept).freed_after_steps())
+            to_owned_names(Liveness::new(given, steps, kept).freed_after_steps())
         };
         let freed_within: Vec<_> = self.segments.iter().zip(&freed).map(within).collect();
-        self.freed = owned(freed);
+        self.freed = to_owned_names(freed);
         for (segment, freed) in self.segments.iter_mut().zip(freed_within) {
             segment.freed = freed;
         }
@@ -53,7 +53,7 @@ impl Segments {
         !self.outputs.iter().any(|name| freed.contains(&name[..]))
     }
 
-    /// Runs once; `inputs` were checked against the ports.
+    /// Runs once; `inputs` must have been checked against the ports.
     pub fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,
@@ -87,7 +87,7 @@ impl Segments {
 }
 
 /// Names for as long as a program lives.
-fn owned(names: Vec<Vec<&str>>) -> Vec<Vec<String>> {
+fn to_owned_names(names: Vec<Vec<&str>>) -> Vec<Vec<String>> {
     let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
     names.into_iter().map(owned).collect()
 }
@@ -103,12 +103,12 @@ impl Segment {
     ) -> Result<(), RunError> {
         match &self.fast {
             Fast::Images(images) => {
-                if own(scope, "images", |scope| images.run(scope))? {
+                if run_own_kernels(scope, "images", |scope| images.run(scope))? {
                     return Ok(());
                 }
             }
             Fast::Sequences(sequences) => {
-                if own(scope, "sequences", |scope| sequences.run(scope))? {
+                if run_own_kernels(scope, "sequences", |scope| sequences.run(scope))? {
                     return Ok(());
                 }
             }
@@ -121,7 +121,7 @@ impl Segment {
                 Ok(_) | Err(_) => {}
             },
             Fast::Trees(trees) => {
-                if own(scope, "trees", |scope| trees.run(scope, weights))? {
+                if run_own_kernels(scope, "trees", |scope| trees.run(scope, weights))? {
                     return Ok(());
                 }
             }
@@ -142,7 +142,7 @@ impl Segment {
     ) -> Result<(), RunError> {
         let mut read = Scope::new();
         for name in self.nodes.iter().flat_map(values_read) {
-            let held = self.weight(name, weights);
+            let held = self.find_weight(name, weights);
             if let Some(tensor) = held.or_else(|| scope.get(name).cloned()) {
                 read.insert(name.to_owned(), tensor);
             }
@@ -151,30 +151,30 @@ impl Segment {
             scope.remove(name);
         }
         let run = || reference::run_freeing(&self.nodes, &self.freed, &mut read, opset);
-        caught(run).unwrap_or_else(|reason| {
+        catch_panic(run).unwrap_or_else(|reason| {
             Err(RunError::Crashed {
                 engine: "reference",
                 reason,
             })
         })?;
-        let made = self.made();
+        let made = self.output_names();
         let made = made.filter_map(|name| read.remove_entry(name));
         scope.extend(made);
         Ok(())
     }
 
     /// A weight of the model, wherever it is.
-    fn weight(&self, name: &str, weights: &Scope) -> Option<Tensor> {
+    fn find_weight(&self, name: &str, weights: &Scope) -> Option<Tensor> {
         let held = weights.get(name).cloned();
         match &self.fast {
-            Fast::Images(images) => held.or_else(|| images.unpacked(name)),
-            Fast::Sequences(sequences) => held.or_else(|| sequences.unpacked(name)),
+            Fast::Images(images) => held.or_else(|| images.unpack_weight(name)),
+            Fast::Sequences(sequences) => held.or_else(|| sequences.unpack_weight(name)),
             _ => held,
         }
     }
 
     /// Returns the names of the values that its nodes make.
-    fn made(&self) -> impl Iterator<Item = &str> {
+    fn output_names(&self) -> impl Iterator<Item = &str> {
         let named = self.nodes.iter().flat_map(|node| &node.output);
         named.map(String::as_str).filter(|name| !name.is_empty())
     }
@@ -186,13 +186,13 @@ fn is_final(error: &RunError) -> bool {
 }
 
 /// Runs kernels of our own; whether they took these sizes.
-fn own(
+fn run_own_kernels(
     scope: &mut Scope,
     engine: &'static str,
     run: impl FnOnce(&Scope) -> Option<Scope>,
 ) -> Result<bool, RunError> {
     let crashed = |reason| RunError::Crashed { engine, reason };
-    let outputs = caught(|| run(scope)).map_err(crashed)?;
+    let outputs = catch_panic(|| run(scope)).map_err(crashed)?;
     let took = outputs.is_some();
     scope.extend(outputs.into_iter().flatten());
     Ok(took)

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use souk_memory::{DType, Tensor};
 use souk_onnx::{GraphProto, ValueInfoProto};
-use souk_testing::{assert_near, model, node, noise, ranked, with_graph};
+use souk_testing::{assert_near, model, node, noise_tensor, subgraph_with_dims, with_graph};
 
 use super::*;
 
@@ -34,8 +34,8 @@ fn draft() -> impl Strategy<Value = Draft> {
 }
 
 fn value(name: &str, dtype: DType, dims: &[usize]) -> ValueInfoProto {
-    let dims = dims.iter().map(|&size| Dimension::fixed(size as i64));
-    ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims.collect()))
+    let dims = dims.iter().map(|&size| Dimension::new_fixed(size as i64));
+    ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims.collect()))
 }
 
 fn body(
@@ -136,14 +136,14 @@ proptest! {
         let wanted: Vec<(&str, DType)> =
             wanted.iter().map(|name| (name.as_str(), DType::F32)).collect();
         let weights = [
-            ("w0", noise(&[8, 8], 1)),
-            ("w1", noise(&[8, 8], 2)),
+            ("w0", noise_tensor(&[8, 8], 1)),
+            ("w1", noise_tensor(&[8, 8], 2)),
             ("yes", Tensor::from_bools([], &[true]).unwrap()),
             ("rounds", Tensor::scalar(3i64)),
         ];
         let proto = model(nodes.collect(), &[("v0", DType::F32)], &wanted, &weights);
-        let graph = Graph::bind(&ranked(proto, &[("v0", &DIMS)])).unwrap();
-        let inputs = Scope::from([("v0".to_owned(), noise(&DIMS, 3))]);
+        let graph = Graph::from_subgraph(&subgraph_with_dims(proto, &[("v0", &DIMS)])).unwrap();
+        let inputs = Scope::from([("v0".to_owned(), noise_tensor(&DIMS, 3))]);
         let expected = expected(&graph, &inputs);
         let threads = Arc::new(ThreadPool::with_num_threads(1));
         let segments = Segments::compile(graph, &threads, Keep::Outputs).unwrap();

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use souk_host::isa::Isa;
-use souk_reference::shape::count;
+use souk_reference::shape::element_count;
 
 use super::plan::{PackedProduct, SequenceAction, SequencePlan};
 use super::scratch::ScratchLayout;
@@ -64,12 +64,12 @@ pub(super) struct Job {
 }
 
 /// Features of each row.
-pub(super) fn features(dims: &[usize]) -> usize {
+pub(super) fn feature_count(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1)
 }
 
 /// Rows of a value.
-pub(super) fn rows(dims: &[usize]) -> usize {
+pub(super) fn row_count(dims: &[usize]) -> usize {
     dims.iter().rev().skip(1).product()
 }
 
@@ -87,27 +87,27 @@ impl SequenceExecutionPlan {
             dims[*value].clone_from(sizes);
         }
         for (step, packed) in plan.steps.iter().zip(packed) {
-            dims[step.output] = result(step, &dims, packed.as_deref())?;
+            dims[step.output] = step_result(step, &dims, packed.as_deref())?;
         }
         // Refuse sizes that no device could hold, and empty values.
-        let whole = |dims: &Vec<usize>| count(dims).is_ok_and(|it| it > 0);
+        let whole = |dims: &Vec<usize>| element_count(dims).is_ok_and(|it| it > 0);
         if !dims.iter().all(whole) {
             return None;
         }
-        let staged = staged(plan);
-        let (places, buffers) = places(plan, &dims, &staged);
+        let staged = divide_stages(plan);
+        let (places, buffers) = place_values(plan, &dims, &staged);
         let mut made = Self {
             inputs,
             places,
             buffers,
             stages: Vec::new(),
-            scratch: scratch(isa, plan, &dims),
+            scratch: scratch_floats(isa, plan, &dims),
             dims,
         };
         let stage = |steps: &Range<usize>| {
             let mut first = 0;
             let job = |step| {
-                let job = made.job(isa, plan, step, packed[step].as_deref(), threads, first);
+                let job = made.build_job(isa, plan, step, packed[step].as_deref(), threads, first);
                 first += job.tasks;
                 job
             };
@@ -118,12 +118,12 @@ impl SequenceExecutionPlan {
     }
 
     /// How many tasks each stage has.
-    pub fn tasks(&self) -> Vec<usize> {
+    pub fn tasks_per_stage(&self) -> Vec<usize> {
         let tasks = |stage: &Vec<Job>| stage.iter().map(|job| job.tasks).sum();
         self.stages.iter().map(tasks).collect()
     }
 
-    fn job(
+    fn build_job(
         &self,
         isa: Isa,
         plan: &SequencePlan,
@@ -149,8 +149,9 @@ impl SequenceExecutionPlan {
         };
         match (action, packed) {
             (SequenceAction::Product(_), Some(packed)) => {
-                let (rows, panels, panel_parts) = divided(isa, rows(dims), packed, threads);
-                let tasks = self::rows(dims).div_ceil(rows) * panel_parts;
+                let (rows, panels, panel_parts) =
+                    divide_product(isa, row_count(dims), packed, threads);
+                let tasks = row_count(dims).div_ceil(rows) * panel_parts;
                 Job {
                     step,
                     first,
@@ -162,16 +163,21 @@ impl SequenceExecutionPlan {
             }
             (SequenceAction::Attend(attention), _) => {
                 let keys = &self.dims[plan.steps[step].inputs[1]];
-                let each = 2 * dims[1] * keys[1] * (features(dims) / attention.heads);
+                let each = 2 * dims[1] * keys[1] * (feature_count(dims) / attention.heads);
                 by_rows(dims[0] * attention.heads, each)
             }
-            _ => by_rows(rows(dims), features(dims) * PASS_PRODUCTS),
+            _ => by_rows(row_count(dims), feature_count(dims) * PASS_PRODUCTS),
         }
     }
 }
 
 /// Rows and panels of a task of a product, and the parts that the panels are divided into.
-fn divided(isa: Isa, rows: usize, packed: &PackedProduct, threads: usize) -> (usize, usize, usize) {
+fn divide_product(
+    isa: Isa,
+    rows: usize,
+    packed: &PackedProduct,
+    threads: usize,
+) -> (usize, usize, usize) {
     let tall = packed
         .matrix
         .panels
@@ -192,8 +198,8 @@ fn divided(isa: Isa, rows: usize, packed: &PackedProduct, threads: usize) -> (us
     (each, panels, packed.matrix.panels.len().div_ceil(panels))
 }
 
-/// Divides the steps into stages; no step of a stage reads a result of the same stage.
-fn staged(plan: &SequencePlan) -> Vec<Range<usize>> {
+/// Divides the steps into stages; a step must not read a result of its own stage.
+fn divide_stages(plan: &SequencePlan) -> Vec<Range<usize>> {
     let mut stages: Vec<Range<usize>> = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
         match stages.last_mut() {
@@ -210,9 +216,9 @@ fn staged(plan: &SequencePlan) -> Vec<Range<usize>> {
     stages
 }
 
-/// Where each value lies, and how large the buffers are. A buffer is free again when the last stage
+/// Where each value lies, and how large the buffers are. A buffer can be reused once the last stage
 /// that reads its value has ended.
-fn places(
+fn place_values(
     plan: &SequencePlan,
     dims: &[Vec<usize>],
     stages: &[Range<usize>],
@@ -258,7 +264,7 @@ fn places(
 }
 
 /// Returns the sizes of a step's result, if those of its inputs fit.
-fn result(
+fn step_result(
     step: &Step<SequenceAction>,
     dims: &[Vec<usize>],
     packed: Option<&PackedProduct>,
@@ -274,9 +280,9 @@ fn result(
             let fits = depth == packed.matrix.depth && added.is_none_or(|&it| dims[it] == made);
             fits.then_some(made)
         }
-        SequenceAction::Shift(shift) => same(shift.len() == features(first)),
+        SequenceAction::Shift(shift) => same(shift.len() == feature_count(first)),
         SequenceAction::Sum => same(dims[step.inputs[1]] == *first),
-        SequenceAction::Normalise { scale, .. } => same(scale.len() == features(first)),
+        SequenceAction::Normalise { scale, .. } => same(scale.len() == feature_count(first)),
         SequenceAction::Activate(_) => same(true),
         SequenceAction::Attend(attention) => {
             let sizes = |input: usize| <[usize; 3]>::try_from(&dims[step.inputs[input]][..]).ok();
@@ -301,13 +307,13 @@ fn result(
 }
 
 /// Floats of scratch for any task of attention.
-fn scratch(isa: Isa, plan: &SequencePlan, dims: &[Vec<usize>]) -> usize {
+fn scratch_floats(isa: Isa, plan: &SequencePlan, dims: &[Vec<usize>]) -> usize {
     let steps = plan.steps.iter();
     let floats = steps.filter_map(|step| match &step.action {
         SequenceAction::Attend(attention) => {
             let (keys, values) = (&dims[step.inputs[1]], &dims[step.inputs[2]]);
-            let each = [features(keys), features(values)].map(|it| it / attention.heads);
-            Some(ScratchLayout::new(isa, keys[1], each).floats())
+            let each = [feature_count(keys), feature_count(values)].map(|it| it / attention.heads);
+            Some(ScratchLayout::new(isa, keys[1], each).float_count())
         }
         _ => None,
     });

@@ -80,7 +80,7 @@ impl<'a> SequenceMatcher<'a> {
             *reads.entry(name).or_insert(0) += 1;
         }
         Self {
-            ranks: Ranks::infer(graph),
+            ranks: Ranks::from_graph(graph),
             graph,
             makers,
             reads,
@@ -89,15 +89,16 @@ impl<'a> SequenceMatcher<'a> {
 
     /// Returns the patterns of the graph, in the order of the last node of each. A pattern of
     /// several nodes counts only if `whole` accepts its nodes.
-    pub fn matches(&self, whole: impl Fn(&[usize]) -> bool) -> Vec<PatternMatch> {
+    pub fn find_matches(&self, whole: impl Fn(&[usize]) -> bool) -> Vec<PatternMatch> {
         let nodes = 0..self.graph.nodes().len();
-        let several = |last| heads::attention(self, last).or_else(|| self.gelu_by_parts(last));
+        let several =
+            |last| heads::match_attention(self, last).or_else(|| self.gelu_by_parts(last));
         let several = nodes.clone().filter_map(several);
         let mut found: Vec<PatternMatch> = several.filter(|it| whole(&it.nodes)).collect();
         let taken: BTreeSet<usize> = found.iter().flat_map(|it| it.nodes.clone()).collect();
         let alone = nodes.filter(|index| !taken.contains(index));
         found.extend(alone.filter_map(|index| {
-            let (pattern, inputs) = self.pattern(self.node(index))?;
+            let (pattern, inputs) = self.match_pattern(self.node(index))?;
             Some(PatternMatch {
                 pattern,
                 inputs,
@@ -124,8 +125,8 @@ impl<'a> SequenceMatcher<'a> {
     }
 
     /// Returns the value of an input, if it is a constant of one float.
-    pub fn scalar(&self, node: &NodeProto, index: usize) -> Option<f32> {
-        let tensor = self.constant(node, index)?;
+    pub fn scalar_constant(&self, node: &NodeProto, index: usize) -> Option<f32> {
+        let tensor = self.float_constant(node, index)?;
         match tensor.to_vec::<f32>().ok()?[..] {
             [value] if tensor.dims().len() <= 1 => Some(value),
             _ => None,
@@ -133,7 +134,7 @@ impl<'a> SequenceMatcher<'a> {
     }
 
     /// Returns the sizes of a reshape if they are constant and zeros in them mean copies.
-    pub fn sizes(&self, node: &NodeProto) -> Option<Vec<i64>> {
+    pub fn reshape_sizes(&self, node: &NodeProto) -> Option<Vec<i64>> {
         let keeps_zeros = node.int("allowzero").unwrap_or(0) != 0;
         let weight = self.graph.weights.get(node.input_name(1)?)?;
         (!keeps_zeros).then(|| weight.to_vec().ok())?
@@ -160,18 +161,18 @@ impl<'a> SequenceMatcher<'a> {
         self.ranks.rank(name).is_some_and(|rank| rank >= 2) && self.is_made(name)
     }
 
-    fn constant(&self, node: &NodeProto, index: usize) -> Option<&'a Tensor> {
+    fn float_constant(&self, node: &NodeProto, index: usize) -> Option<&'a Tensor> {
         let tensor = self.graph.weights.get(node.input_name(index)?)?;
         (tensor.dtype() == DType::F32).then_some(tensor)
     }
 
     /// A constant of one float for each feature.
-    fn list(&self, node: &NodeProto, index: usize) -> Option<Vec<f32>> {
-        let tensor = self.constant(node, index)?;
+    fn feature_constants(&self, node: &NodeProto, index: usize) -> Option<Vec<f32>> {
+        let tensor = self.float_constant(node, index)?;
         (tensor.dims().len() == 1).then(|| tensor.to_vec().ok())?
     }
 
-    fn pattern(&self, node: &NodeProto) -> Option<(SequencePattern, Vec<String>)> {
+    fn match_pattern(&self, node: &NodeProto) -> Option<(SequencePattern, Vec<String>)> {
         let named = node.output.iter().filter(|name| !name.is_empty()).count();
         if !node.operator_domain().is_empty() || named != 1 {
             return None;
@@ -181,12 +182,12 @@ impl<'a> SequenceMatcher<'a> {
         let one = |pattern| Some((pattern, vec![rows(0)?.to_owned()]));
         match node.op_type() {
             "MatMul" => one(SequencePattern::Product {
-                weights: self.matrix(node)?,
+                weights: self.matrix_weight(node)?,
                 transposed: false,
                 bias: None,
             }),
-            "Gemm" => one(self.gemm(node)?),
-            "LayerNormalization" => one(self.normalise(node)?),
+            "Gemm" => one(self.match_gemm(node)?),
+            "LayerNormalization" => one(self.match_normalisation(node)?),
             "Relu" => one(SequencePattern::Activate(Activation::Relu)),
             "Gelu" if matches!(node.string("approximate"), None | Some("none")) => {
                 one(SequencePattern::Activate(Activation::Gelu))
@@ -202,11 +203,11 @@ impl<'a> SequenceMatcher<'a> {
                     })
                 }
                 (Some(left), None) => {
-                    let shift = self.list(node, 1)?;
+                    let shift = self.feature_constants(node, 1)?;
                     Some((SequencePattern::Shift(shift), vec![left.to_owned()]))
                 }
                 (None, Some(right)) => {
-                    let shift = self.list(node, 0).filter(|_| first != right)?;
+                    let shift = self.feature_constants(node, 0).filter(|_| first != right)?;
                     Some((SequencePattern::Shift(shift), vec![right.to_owned()]))
                 }
                 (None, None) => None,
@@ -216,21 +217,21 @@ impl<'a> SequenceMatcher<'a> {
     }
 
     /// Returns the second input, if it is a matrix in the model.
-    fn matrix(&self, node: &NodeProto) -> Option<String> {
-        let tensor = self.constant(node, 1)?;
+    fn matrix_weight(&self, node: &NodeProto) -> Option<String> {
+        let tensor = self.float_constant(node, 1)?;
         let whole = tensor.dims().len() == 2 && tensor.dims().iter().all(|&size| size > 0);
         whole.then(|| node.input_name(1).map(str::to_owned))?
     }
 
-    fn gemm(&self, node: &NodeProto) -> Option<SequencePattern> {
+    fn match_gemm(&self, node: &NodeProto) -> Option<SequencePattern> {
         let plain = |name| node.float(name).is_none_or(|factor| factor == 1.0);
         let is_plain = plain("alpha") && plain("beta") && node.int("transA").unwrap_or(0) == 0;
         let bias = match node.input_name(2) {
-            Some(_) => Some(self.list(node, 2)?),
+            Some(_) => Some(self.feature_constants(node, 2)?),
             None => None,
         };
         let transposed = node.int("transB").unwrap_or(0) != 0;
-        let weights = self.matrix(node)?;
+        let weights = self.matrix_weight(node)?;
         let columns = self.graph.weights[&weights].dims()[usize::from(!transposed)];
         let fits = bias.as_ref().is_none_or(|bias| bias.len() == columns);
         (is_plain && fits).then_some(SequencePattern::Product {
@@ -240,13 +241,13 @@ impl<'a> SequenceMatcher<'a> {
         })
     }
 
-    fn normalise(&self, node: &NodeProto) -> Option<SequencePattern> {
+    fn match_normalisation(&self, node: &NodeProto) -> Option<SequencePattern> {
         let rank = self.ranks.rank(node.input_name(0)?)?;
         let last = i64::try_from(rank).ok()? - 1;
         let axis = node.int("axis").unwrap_or(-1);
-        let scale = self.list(node, 1)?;
+        let scale = self.feature_constants(node, 1)?;
         let shift = match node.input_name(2) {
-            Some(_) => self.list(node, 2)?,
+            Some(_) => self.feature_constants(node, 2)?,
             None => vec![0.0; scale.len()],
         };
         let fits = (axis == -1 || axis == last)
@@ -267,7 +268,7 @@ impl<'a> SequenceMatcher<'a> {
             Some((name, self.maker_for_one(name, operator)?))
         };
         let half = self.node(last);
-        let is_half = |index| self.scalar(half, index) == Some(0.5);
+        let is_half = |index| self.scalar_constant(half, index) == Some(0.5);
         let whole = (half.op_type() == "Mul" && is_half(1)).then_some(0)?;
         let times = self.maker_for_one(half.input_name(whole)?, "Mul")?;
         let (plus_at, plus) = match made(times, "right", "Add") {
@@ -277,8 +278,8 @@ impl<'a> SequenceMatcher<'a> {
         let x = self.node(times).input_name(1 - plus_at)?;
         let (_, erf) = made(plus, "left", "Erf")?;
         let (_, over) = made(erf, "left", "Div")?;
-        let root = self.scalar(self.node(over), 1)?;
-        let fits = self.scalar(self.node(plus), 1) == Some(1.0)
+        let root = self.scalar_constant(self.node(over), 1)?;
+        let fits = self.scalar_constant(self.node(plus), 1) == Some(1.0)
             && (root - std::f32::consts::SQRT_2).abs() < 1e-6
             && self.node(over).input_name(0) == Some(x)
             && self.is_rows(x);

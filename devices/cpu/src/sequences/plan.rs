@@ -10,7 +10,7 @@ use souk_onnx::graph::Graph;
 use super::patterns::heads::Attention;
 use super::patterns::{Activation, PatternMatch, SequenceMatcher, SequencePattern};
 use crate::tiled::packs::{PackLayout, PackedWeights};
-use crate::tiled::panels::{PackedMatrix, Panel, by_column, panels};
+use crate::tiled::panels::{PackedMatrix, Panel, by_column, split_panels};
 use crate::tiled::plan::{Drafter, Plan, Step};
 use crate::tiled::values::Value;
 
@@ -86,21 +86,21 @@ impl PackedProduct {
                 to.copy_from_slice(&values[from..from + to.len()]);
             }
         };
-        let pack = || PackedMatrix::new(isa, panels(isa, columns), depth, fill);
-        let matrix = packs.of(name).get_or_pack(layout, pack);
+        let pack = || PackedMatrix::new(isa, split_panels(isa, columns), depth, fill);
+        let matrix = packs.for_weight(name).get_or_pack(layout, pack);
         Some(Self {
             bias: by_column(isa, &matrix.panels, |column| product.bias[column]),
             matrix,
             columns,
-            ones: vec![1.0; isa.tile_vectors_max() * isa.width()],
+            ones: vec![1.0; isa.tile_vectors_max() * isa.vector_width()],
         })
     }
 
     /// Returns the matrix in the layout of the model.
-    pub fn unpacked(&self, isa: Isa, transposed: bool) -> Vec<f32> {
+    pub fn unpack_matrix(&self, isa: Isa, transposed: bool) -> Vec<f32> {
         let (depth, columns) = (self.matrix.depth, self.columns);
         let mut values = vec![0.0; depth * columns];
-        self.matrix.each(isa, |row, column, weight| {
+        self.matrix.for_each_weight(isa, |row, column, weight| {
             let place = match transposed {
                 true => column * depth + row,
                 false => row * columns + column,
@@ -114,7 +114,7 @@ impl PackedProduct {
 impl SequencePlan {
     /// The plan of a graph of which every node is part of a pattern; `None` where one has not.
     pub fn new(graph: &Graph) -> Option<Self> {
-        let matches = SequenceMatcher::new(graph).matches(|_| true);
+        let matches = SequenceMatcher::new(graph).find_matches(|_| true);
         let read: usize = matches.iter().map(|it| it.nodes.len()).sum();
         if read != graph.nodes().len() {
             return None;
@@ -124,7 +124,7 @@ impl SequencePlan {
         for found in &matches {
             drafter.add(found)?;
         }
-        drafter.finish()
+        drafter.into_plan()
     }
 
     /// The products among the steps.
@@ -138,29 +138,32 @@ impl SequencePlan {
 
 impl Drafter<'_, SequenceAction> {
     fn add(&mut self, found: &PatternMatch) -> Option<()> {
-        let named = found.inputs.iter().map(|name| self.values.named(name));
+        let named = found
+            .inputs
+            .iter()
+            .map(|name| self.values.value_by_name(name));
         let values: Vec<Value> = named.collect();
         let last = self.graph.nodes().get(*found.nodes.last()?)?;
         let name = last.output.first()?;
         let first = *values.first()?;
         let drawn = match &found.pattern {
-            SequencePattern::Shift(shift) => self.shift(first, shift).then_some(first),
+            SequencePattern::Shift(shift) => self.fuse_shift(first, shift).then_some(first),
             SequencePattern::Activate(activation) => {
-                self.activate(first, *activation).then_some(first)
+                self.fuse_activation(first, *activation).then_some(first)
             }
             SequencePattern::Sum => self.sum(&values),
             _ => None,
         };
         if let Some(value) = drawn {
-            self.values.rename(value, name);
+            self.values.rename_value(value, name);
             return Some(());
         }
-        let action = self.action(&found.pattern)?;
+        let action = self.build_action(&found.pattern)?;
         self.push(action, values, name);
         Some(())
     }
 
-    fn action(&self, pattern: &SequencePattern) -> Option<SequenceAction> {
+    fn build_action(&self, pattern: &SequencePattern) -> Option<SequenceAction> {
         Some(match pattern.clone() {
             SequencePattern::Product {
                 weights,
@@ -207,7 +210,7 @@ impl Drafter<'_, SequenceAction> {
         }
     }
 
-    fn shift(&mut self, value: Value, shift: &[f32]) -> bool {
+    fn fuse_shift(&mut self, value: Value, shift: &[f32]) -> bool {
         let Some((product, _)) = self.open_product(value) else {
             return false;
         };
@@ -221,7 +224,7 @@ impl Drafter<'_, SequenceAction> {
 
     /// Fuses an activation into a product. A product has one activation, and sums nothing before
     /// it.
-    fn activate(&mut self, value: Value, activation: Activation) -> bool {
+    fn fuse_activation(&mut self, value: Value, activation: Activation) -> bool {
         let Some((product, inputs)) = self.open_product(value) else {
             return false;
         };

@@ -1,6 +1,6 @@
 //! Passes over the features of one row, each built for every width of vectors.
 
-use crate::tiled::exponentials::folded;
+use crate::tiled::exponentials::fold_lanes;
 use crate::tiled::vectors::pass;
 
 /// Where the error function is one to the last bit.
@@ -8,14 +8,14 @@ const ERF_ONE: f32 = 3.92;
 
 pass! {
     /// A mean of zero and a variance of one, then a factor and a summand for each feature.
-    fn normalise(to: &mut [f32], from: &[f32], by: (&[f32], &[f32]), epsilon: f32) {
+    fn normalise_row(to: &mut [f32], from: &[f32], by: (&[f32], &[f32]), epsilon: f32) {
         let count = from.len() as f32;
-        let mean = folded(from, 0.0, |sum, value| sum + value, |a, b| a + b) / count;
+        let mean = fold_lanes(from, 0.0, |sum, value| sum + value, |a, b| a + b) / count;
         let squares = |sum: f32, value: f32| {
             let off = value - mean;
             off * off + sum
         };
-        let variance = folded(from, 0.0, squares, |a, b| a + b) / count;
+        let variance = fold_lanes(from, 0.0, squares, |a, b| a + b) / count;
         let factor = 1.0 / (variance + epsilon).sqrt();
         let parameters = by.0.iter().zip(by.1);
         for ((to, from), (scale, shift)) in to.iter_mut().zip(from).zip(parameters) {

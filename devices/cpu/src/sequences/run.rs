@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use souk_host::isa::Isa;
 
-use super::execution_plan::{Job, SequenceExecutionPlan, ValuePlace, features, rows as rows_of};
+use super::execution_plan::{
+    Job, SequenceExecutionPlan, ValuePlace, feature_count, row_count as rows_of,
+};
 use super::patterns::Activation;
 use super::plan::{PackedProduct, Product, SequenceAction, SequencePlan};
 use super::rows;
 use crate::tiled::panels::Panel;
 use crate::tiled::plan::Step;
 use crate::tiled::span::Span;
-use crate::tiled::tile::{TILE_ROWS_MAX, Tile, shares, tile};
+use crate::tiled::tile::{TILE_ROWS_MAX, Tile, compute_tile, prefetch_parts};
 use crate::tiled::values::Value;
 use crate::tiled::worker_pool::Memory;
 
@@ -31,7 +33,7 @@ pub(super) struct SequenceRun<'a> {
 
 impl SequenceRun<'_> {
     /// Does one task of a stage.
-    pub fn task(&self, stage: usize, task: usize) {
+    pub fn run_task(&self, stage: usize, task: usize) {
         let jobs = &self.execution.stages[stage];
         let at = jobs.partition_point(|job| job.first <= task) - 1;
         let (job, task) = (jobs[at], task - jobs[at].first);
@@ -40,37 +42,37 @@ impl SequenceRun<'_> {
             (SequenceAction::Product(product), Some(packed)) => {
                 let mut parts = packed.matrix.panels.chunks(job.panels);
                 let panels = parts.nth(task % job.panel_parts);
-                let rows = self.range(job, task / job.panel_parts, step.output);
-                self.product(step, product, packed, panels.unwrap_or_default(), rows);
+                let rows = self.task_rows(job, task / job.panel_parts, step.output);
+                self.run_product(step, product, packed, panels.unwrap_or_default(), rows);
             }
             (SequenceAction::Attend(attention), _) => {
                 let all = self.execution.dims[step.output][0] * attention.heads;
                 let start = task * job.rows;
-                attention::heads(self, step, *attention, start..(start + job.rows).min(all));
+                attention::attend_heads(self, step, *attention, start..(start + job.rows).min(all));
             }
-            (action, _) => self.pass(step, action, self.range(job, task, step.output)),
+            (action, _) => self.run_pass(step, action, self.task_rows(job, task, step.output)),
         }
     }
 
     /// Rows of a task.
-    fn range(&self, job: Job, task: usize, value: Value) -> Range<usize> {
+    fn task_rows(&self, job: Job, task: usize, value: Value) -> Range<usize> {
         let all = rows_of(&self.execution.dims[value]);
         let start = (task * job.rows).min(all);
         start..(start + job.rows).min(all)
     }
 
-    pub fn span(&self, value: Value) -> Span {
+    pub fn value_span(&self, value: Value) -> Span {
         let memory = match self.execution.places[value] {
             ValuePlace::Given(index) => self.given[index],
             ValuePlace::Buffer(index) => self.buffers[index],
             ValuePlace::Result(index) => self.results[index],
         };
-        let features = features(&self.execution.dims[value]);
+        let features = feature_count(&self.execution.dims[value]);
         Span::new(memory, 0, features, features)
     }
 
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    fn product(
+    fn run_product(
         &self,
         step: &Step<SequenceAction>,
         product: &Product,
@@ -78,8 +80,11 @@ impl SequenceRun<'_> {
         panels: &[Panel],
         rows: Range<usize>,
     ) {
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
-        let added = step.inputs.get(1).map(|&value| self.span(value));
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
+        let added = step.inputs.get(1).map(|&value| self.value_span(value));
         let low = match product.activation {
             Activation::Relu => 0.0,
             _ => f32::NEG_INFINITY,
@@ -89,16 +94,16 @@ impl SequenceRun<'_> {
             let next = panels.get(at + 1);
             let next = next.map_or(&[][..], |next| packed.matrix.weights_from(next));
             let tall = self.isa.tile_rows(panel.vectors);
-            let mut ahead = shares(next, rows.len().div_ceil(tall));
+            let mut ahead = prefetch_parts(next, rows.len().div_ceil(tall));
             for start in rows.clone().step_by(tall) {
                 let held = tall.min(rows.end - start);
                 let row = |row: usize| start + row.min(held - 1);
                 let reads: [*const f32; TILE_ROWS_MAX] =
-                    std::array::from_fn(|at| from.at(row(at), 0).cast_const());
+                    std::array::from_fn(|at| from.ptr_at(row(at), 0).cast_const());
                 let writes: [*mut f32; TILE_ROWS_MAX] =
-                    std::array::from_fn(|at| to.at(row(at), panel.start));
+                    std::array::from_fn(|at| to.ptr_at(row(at), panel.start));
                 let adds = added.map(|span| -> [*const f32; TILE_ROWS_MAX] {
-                    std::array::from_fn(|at| span.at(row(at), panel.start).cast_const())
+                    std::array::from_fn(|at| span.ptr_at(row(at), panel.start).cast_const())
                 });
                 let job = Tile {
                     reads: &reads[..held],
@@ -117,7 +122,7 @@ impl SequenceRun<'_> {
                 // SAFETY: rows of the input are as long as the weights are deep. Weights, ones and
                 // bias were packed for this panel. Only this task writes these columns of the rows,
                 // and the inputs are complete and lie elsewhere.
-                unsafe { tile(self.isa, panel.vectors, &job) };
+                unsafe { compute_tile(self.isa, panel.vectors, &job) };
                 if product.activation == Activation::Gelu {
                     for write in &writes[..held] {
                         // SAFETY: these columns were just written, by this task.
@@ -131,9 +136,12 @@ impl SequenceRun<'_> {
 
     /// Computes an action that reads one row at a time.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    fn pass(&self, step: &Step<SequenceAction>, action: &SequenceAction, range: Range<usize>) {
-        let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
-        let other = step.inputs.get(1).map(|&value| self.span(value));
+    fn run_pass(&self, step: &Step<SequenceAction>, action: &SequenceAction, range: Range<usize>) {
+        let (from, to) = (
+            self.value_span(step.inputs[0]),
+            self.value_span(step.output),
+        );
+        let other = step.inputs.get(1).map(|&value| self.value_span(value));
         for row in range {
             // SAFETY: only this task writes the row of the result. The inputs are complete and lie
             // elsewhere, because a result never takes the place of an input of its step.
@@ -143,7 +151,7 @@ impl SequenceRun<'_> {
                     scale,
                     shift,
                     epsilon,
-                } => rows::normalise(self.isa, made, read, (scale, shift), *epsilon),
+                } => rows::normalise_row(self.isa, made, read, (scale, shift), *epsilon),
                 SequenceAction::Shift(shift) => rows::add(self.isa, made, read, shift),
                 SequenceAction::Activate(activation) => {
                     made.copy_from_slice(read);

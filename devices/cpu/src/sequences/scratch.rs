@@ -2,7 +2,7 @@
 
 use souk_host::isa::Isa;
 
-use crate::tiled::panels::{Panel, panels, width};
+use crate::tiled::panels::{Panel, panels_width, split_panels};
 
 /// Number of queries whose scores are in memory at once: a multiple of the heights of all tiles.
 pub(super) const QUERIES: usize = 24;
@@ -23,12 +23,12 @@ pub(super) struct ScratchLayout {
 
 impl ScratchLayout {
     pub fn new(isa: Isa, seen: usize, each: [usize; 2]) -> Self {
-        let keys = panels(isa, seen);
-        let values = panels(isa, each[1]);
+        let keys = split_panels(isa, seen);
+        let values = split_panels(isa, each[1]);
         Self {
             isa,
-            wide: width(isa, &keys),
-            value_wide: width(isa, &values),
+            wide: panels_width(isa, &keys),
+            value_wide: panels_width(isa, &values),
             values,
             keys,
             each,
@@ -36,16 +36,16 @@ impl ScratchLayout {
         }
     }
 
-    pub fn widest(&self) -> usize {
+    pub fn max_width(&self) -> usize {
         self.wide.max(self.value_wide)
     }
 
     /// Floats of all parts.
-    pub fn floats(&self) -> usize {
+    pub fn float_count(&self) -> usize {
         let [of_keys, of_values] = self.each;
         self.wide * (of_keys + QUERIES)
             + self.value_wide * self.seen
-            + 4 * self.widest()
+            + 4 * self.max_width()
             + of_values
     }
 }

@@ -6,7 +6,9 @@ use souk_memory::DType;
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{AttributeProto, AttributeType, ModelProto, NodeProto};
 use souk_reference as reference;
-use souk_testing::{assert_near, model, named, node, noise, ranked, with_int, with_ints};
+use souk_testing::{
+    assert_near, model, named_tensors, node, noise_tensor, subgraph_with_dims, with_int, with_ints,
+};
 use souk_vocabulary::processor::Processor;
 
 use super::super::tests::cpu;
@@ -146,7 +148,7 @@ impl Make {
         let mut drawn = |dims: &[usize]| {
             seed = seed.wrapping_add(1);
             let factor = (dims[0] as f32).sqrt().recip();
-            let values: Vec<f32> = noise(dims, seed).to_vec().unwrap();
+            let values: Vec<f32> = noise_tensor(dims, seed).to_vec().unwrap();
             let values: Vec<f32> = values.iter().map(|value| value * factor).collect();
             Tensor::from_vec(dims, values).unwrap()
         };
@@ -179,17 +181,17 @@ impl Make {
     fn graph(&self) -> (Subgraph, Scope) {
         let x = [self.batch, self.length, self.features()];
         let mut ports = vec![("x", DType::F32)];
-        let mut given = vec![("x", noise(&x, self.seed))];
+        let mut given = vec![("x", noise_tensor(&x, self.seed))];
         let mut sizes: Vec<(&str, Vec<usize>)> = vec![("x", x.to_vec())];
         if let Some(full) = self.mask {
             let dims = self.mask_dims(full);
             ports.push(("mask", DType::F32));
-            given.push(("mask", noise(&dims, self.seed ^ 9)));
+            given.push(("mask", noise_tensor(&dims, self.seed ^ 9)));
             sizes.push(("mask", dims));
         }
         let model = model(self.nodes(), &ports, &[("y", DType::F32)], &self.weights());
         let sizes: Vec<(&str, &[usize])> = sizes.iter().map(|(n, d)| (*n, &d[..])).collect();
-        (ranked(model, &sizes), named(&given))
+        (subgraph_with_dims(model, &sizes), named_tensors(&given))
     }
 }
 
@@ -241,16 +243,19 @@ fn expected(graph: &Graph, inputs: &Scope) -> Scope {
 
 /// Compares every width of vectors and two numbers of threads with the reference kernels.
 fn assert_close(subgraph: &Subgraph, inputs: &Scope) {
-    let graph = Graph::bind(subgraph).unwrap();
+    let graph = Graph::from_subgraph(subgraph).unwrap();
     let expected = expected(&graph, inputs);
-    for (isa, threads) in Isa::all().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+    for (isa, threads) in Isa::all_supported()
+        .into_iter()
+        .flat_map(|isa| [(isa, 1), (isa, 3)])
+    {
         let threads = Arc::new(ThreadPool::with_num_threads(threads));
         let mut sequences = SequenceModel::new(&graph, &threads, &Arc::default())
             .expect("every node has an operator here");
         sequences.isa = isa;
-        sequences.pack(&mut PackedWeights::default());
+        sequences.pack_weights(&mut PackedWeights::default());
         for name in graph.weights.keys() {
-            if let Some(unpacked) = sequences.unpacked(name) {
+            if let Some(unpacked) = sequences.unpack_weight(name) {
                 let what = format!("{isa:?} {name}: packing only moves weights");
                 assert_eq!(unpacked, graph.weights[name], "{what}");
             }
@@ -280,11 +285,11 @@ proptest! {
         let product = with_int(product, "transB", i64::from(transposed));
         let last = if relu { "Relu" } else { "Gelu" };
         let dims = if transposed { [columns, depth] } else { [depth, columns] };
-        let weights = [("w", noise(&dims, seed)), ("b", noise(&[columns], seed ^ 1))];
+        let weights = [("w", noise_tensor(&dims, seed)), ("b", noise_tensor(&[columns], seed ^ 1))];
         let nodes = vec![product, node(last, &["p"], &["y"])];
         let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-        let given = named(&[("x", noise(&[rows, depth], seed ^ 2))]);
-        assert_close(&ranked(model, &[("x", &[rows, depth])]), &given);
+        let given = named_tensors(&[("x", noise_tensor(&[rows, depth], seed ^ 2))]);
+        assert_close(&subgraph_with_dims(model, &[("x", &[rows, depth])]), &given);
     }
 }
 
@@ -303,7 +308,7 @@ fn small(forms: [bool; 6]) -> Make {
 
 /// The program of the whole backend on a model and the reference kernels on the same.
 fn assert_backend(subgraph: &Subgraph, inputs: &Scope) {
-    let graph = Graph::bind(subgraph).unwrap();
+    let graph = Graph::from_subgraph(subgraph).unwrap();
     let outcome = cpu().compile(subgraph).unwrap().run(inputs).unwrap();
     let expected = expected(&graph, inputs);
     assert_near(&outcome.outputs, &expected, TOLERANCE, "the backend");
@@ -312,21 +317,21 @@ fn assert_backend(subgraph: &Subgraph, inputs: &Scope) {
 #[test]
 fn a_layer_is_one_run_of_nodes() {
     let (subgraph, inputs) = small([true; 6]).graph();
-    let graph = Graph::bind(&subgraph).unwrap();
+    let graph = Graph::from_subgraph(&subgraph).unwrap();
     let all = 0..graph.nodes().len();
-    assert_eq!(runs(&graph, &[]), std::slice::from_ref(&all));
-    assert!(runs(&graph, std::slice::from_ref(&all)).is_empty());
+    assert_eq!(find_runs(&graph, &[]), std::slice::from_ref(&all));
+    assert!(find_runs(&graph, std::slice::from_ref(&all)).is_empty());
     assert_backend(&subgraph, &inputs);
 }
 
 #[test]
 fn what_has_no_word_cuts_attention_and_products_stay() {
     let (subgraph, inputs) = small([false; 6]).graph();
-    let mut model = souk_onnx::decode(subgraph.model).unwrap();
+    let mut model = souk_onnx::decode_model(subgraph.model).unwrap();
     rewire(&mut model, "found", "tanh", "Tanh");
     let subgraph = souk_testing::subgraph(&model);
-    let graph = Graph::bind(&subgraph).unwrap();
-    let found = runs(&graph, &[]);
+    let graph = Graph::from_subgraph(&subgraph).unwrap();
+    let found = find_runs(&graph, &[]);
     assert!(found.len() > 1, "{found:?}");
     let tanh = graph.nodes().iter().position(|it| it.op_type() == "Tanh");
     assert!(found.iter().all(|run| !run.contains(&tanh.unwrap())));
@@ -354,11 +359,11 @@ fn weights_that_others_read_too_stay() {
         node("Tanh", &["p"], &["y"]),
     ];
     let places = Tensor::from_vec([1], vec![1i64]).unwrap();
-    let weights = [("w", noise(&[4, 3], 1)), ("places", places)];
+    let weights = [("w", noise_tensor(&[4, 3], 1)), ("places", places)];
     let outputs = [("y", DType::F32), ("g", DType::F32)];
     let model = model(nodes, &[("x", DType::F32)], &outputs, &weights);
-    let given = named(&[("x", noise(&[2, 4], 2))]);
-    assert_backend(&ranked(model, &[("x", &[2, 4])]), &given);
+    let given = named_tensors(&[("x", noise_tensor(&[2, 4], 2))]);
+    assert_backend(&subgraph_with_dims(model, &[("x", &[2, 4])]), &given);
 }
 
 #[test]
@@ -372,11 +377,14 @@ fn a_sum_that_repeats_rows_is_right() {
         nodes,
         &ports,
         &[("y", DType::F32)],
-        &[("w", noise(&[4, 3], 1))],
+        &[("w", noise_tensor(&[4, 3], 1))],
     );
     let sizes: [(&str, &[usize]); 2] = [("x", &[2, 5, 4]), ("r", &[1, 5, 3])];
-    let given = named(&[("x", noise(&[2, 5, 4], 2)), ("r", noise(&[1, 5, 3], 3))]);
-    assert_backend(&ranked(model, &sizes), &given);
+    let given = named_tensors(&[
+        ("x", noise_tensor(&[2, 5, 4], 2)),
+        ("r", noise_tensor(&[1, 5, 3], 3)),
+    ]);
+    assert_backend(&subgraph_with_dims(model, &sizes), &given);
 }
 
 #[test]
@@ -387,9 +395,9 @@ fn what_is_no_number_or_infinite_passes() {
     ];
     let weights = [("w", Tensor::from_vec([1, 1], vec![1f32]).unwrap())];
     let model = model(nodes, &[("x", DType::F32)], &[("y", DType::F32)], &weights);
-    let subgraph = ranked(model, &[("x", &[4, 1])]);
+    let subgraph = subgraph_with_dims(model, &[("x", &[4, 1])]);
     let x = vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0];
-    let given = named(&[("x", Tensor::from_vec([4, 1], x).unwrap())]);
+    let given = named_tensors(&[("x", Tensor::from_vec([4, 1], x).unwrap())]);
     let outcome = cpu().compile(&subgraph).unwrap().run(&given).unwrap();
     let found = outcome.outputs["y"].to_vec::<f32>().unwrap();
     assert!(found[0].is_nan());

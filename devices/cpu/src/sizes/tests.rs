@@ -3,7 +3,9 @@ use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{Dimension, ValueInfoProto};
 use souk_reference as reference;
 use souk_reference::Scope;
-use souk_testing::{assert_near, model, named, node, noise, subgraph, with_int, with_ints};
+use souk_testing::{
+    assert_near, model, named_tensors, node, noise_tensor, subgraph, with_int, with_ints,
+};
 use souk_vocabulary::processor::Processor;
 
 use super::super::sequences;
@@ -70,7 +72,7 @@ fn graph(batch_of: &str, batch: usize, length: usize) -> (Subgraph, Scope) {
     let mut weights: Vec<(&str, Tensor)> = ["q_weights", "k_weights", "v_weights", "out_weights"]
         .into_iter()
         .zip(0..)
-        .map(|(name, seed)| (name, noise(&[8, 8], seed)))
+        .map(|(name, seed)| (name, noise_tensor(&[8, 8], seed)))
         .collect();
     for (name, value) in [
         ("heads", 2),
@@ -89,21 +91,24 @@ fn graph(batch_of: &str, batch: usize, length: usize) -> (Subgraph, Scope) {
     let mut model = model(attention(batch_of), &ports, &[("y", DType::F32)], &weights);
     let open = Dimension::default;
     let dims = [
-        vec![open(), open(), Dimension::fixed(8)],
-        vec![open(), Dimension::fixed(3)],
+        vec![open(), open(), Dimension::new_fixed(8)],
+        vec![open(), Dimension::new_fixed(3)],
     ];
     let declared = &mut model.graph.as_mut().unwrap().input;
     for (input, dims) in declared.iter_mut().zip(dims) {
         let name = input.name().to_owned();
-        *input = ValueInfoProto::tensor(&name, DType::F32.onnx_code(), Some(dims));
+        *input = ValueInfoProto::new_tensor(&name, DType::F32.onnx_code(), Some(dims));
     }
     let (x, other) = ([batch, length, 8], [batch, 3]);
-    let inputs = named(&[("x", noise(&x, 7)), ("other", noise(&other, 8))]);
+    let inputs = named_tensors(&[
+        ("x", noise_tensor(&x, 7)),
+        ("other", noise_tensor(&other, 8)),
+    ]);
     (subgraph(&model), inputs)
 }
 
 fn assert_right(subgraph: &Subgraph, inputs: &Scope) {
-    let graph = Graph::bind(subgraph).unwrap();
+    let graph = Graph::from_subgraph(subgraph).unwrap();
     let mut scope = inputs.clone();
     scope.extend(graph.weights.clone());
     reference::run_nodes(graph.nodes(), &mut scope, graph.opset).unwrap();
@@ -115,7 +120,7 @@ fn assert_right(subgraph: &Subgraph, inputs: &Scope) {
 #[test]
 fn sizes_of_what_is_reshaped_are_copied_and_not_counted() {
     let (subgraph, inputs) = graph("x", 2, 5);
-    let stated = stated(Graph::bind(&subgraph).unwrap());
+    let stated = fold_copied_sizes(Graph::from_subgraph(&subgraph).unwrap());
     let tells = |node: &NodeProto| matches!(node.op_type(), "Shape" | "Concat" | "Slice");
     assert!(!stated.nodes().iter().any(tells), "nobody asks for a shape");
     let reshapes = stated.nodes().iter().filter(|it| it.op_type() == "Reshape");
@@ -126,7 +131,7 @@ fn sizes_of_what_is_reshaped_are_copied_and_not_counted() {
     assert_eq!(sizes, [split.clone(), split.clone(), split, merge]);
     let all = 0..stated.nodes().len();
     assert_eq!(
-        sequences::runs(&stated, &[]),
+        sequences::find_runs(&stated, &[]),
         [all],
         "it is attention to the kernels now"
     );
@@ -140,8 +145,8 @@ fn sizes_of_what_is_reshaped_are_copied_and_not_counted() {
 #[test]
 fn sizes_of_something_else_are_counted_in_the_run() {
     let (subgraph, inputs) = graph("other", 3, 4);
-    let before = Graph::bind(&subgraph).unwrap();
-    let stated = stated(before.clone());
+    let before = Graph::from_subgraph(&subgraph).unwrap();
+    let stated = fold_copied_sizes(before.clone());
     let shapes = |graph: &Graph| {
         let nodes = graph.nodes().iter();
         nodes.filter(|it| it.op_type() == "Shape").count()

@@ -31,7 +31,7 @@ fn refused(nodes: Vec<NodeProto>, inputs: &[(&str, Tensor)], weights: &[(&str, T
             .dims();
         let open = vec![Dimension::default(); dims.len()];
         let code = value.tensor_type().unwrap().elem_type();
-        *value = ValueInfoProto::tensor(value.name().to_owned(), code, Some(open));
+        *value = ValueInfoProto::new_tensor(value.name().to_owned(), code, Some(open));
     }
     let program = cpu().compile(&subgraph(&proto)).unwrap();
     let given = inputs
@@ -146,7 +146,7 @@ fn products_with_weights_are_refused() {
         let dims = vec![Dimension::default(); 2];
         let code = DType::F32.onnx_code();
         let graph = proto.graph.as_mut().unwrap();
-        graph.input[0] = ValueInfoProto::tensor("a", code, Some(dims));
+        graph.input[0] = ValueInfoProto::new_tensor("a", code, Some(dims));
         cpu().compile(&subgraph(&proto)).unwrap()
     };
     let given = BTreeMap::from([("a".to_owned(), given[0].1.clone())]);

@@ -10,19 +10,19 @@ const EXPONENT_MIN: f32 = -87.3;
 pass! {
     /// Replaces each value by the exponential of its difference from the largest; adds them to
     /// `total`.
-    fn exponentials(row: &mut [f32], total: &mut f32) {
+    fn exponentiate_row(row: &mut [f32], total: &mut f32) {
         let larger = |held: f32, value: f32| if value > held { value } else { held };
-        let largest = folded(row, f32::NEG_INFINITY, larger, larger);
+        let largest = fold_lanes(row, f32::NEG_INFINITY, larger, larger);
         for value in row.iter_mut() {
             *value = exponential(*value - largest);
         }
-        *total = folded(row, 0.0, |sum, value| sum + value, |a, b| a + b);
+        *total = fold_lanes(row, 0.0, |sum, value| sum + value, |a, b| a + b);
     }
 }
 
 pass! {
     /// Every value times a factor.
-    fn times(row: &mut [f32], factor: f32) {
+    fn multiply_row(row: &mut [f32], factor: f32) {
         for value in row {
             *value *= factor;
         }
@@ -31,7 +31,7 @@ pass! {
 
 /// All values drawn together, many side by side.
 #[inline(always)]
-pub(crate) fn folded(
+pub(crate) fn fold_lanes(
     values: &[f32],
     start: f32,
     draw: impl Fn(f32, f32) -> f32,
@@ -66,8 +66,8 @@ pub(crate) const EXPONENTIAL_FACTORS: [f32; 5] = [
     0.5,
 ];
 
-/// The exponential of a value that is not above zero: a power of two, and a polynomial of the rest
-/// of the exponent (Cephes' `expf`).
+/// The exponential of a value, which must not be above zero: a power of two, and a polynomial of
+/// the rest of the exponent (Cephes' `expf`).
 #[inline(always)]
 pub(crate) fn exponential(value: f32) -> f32 {
     // Added and taken away, it leaves the nearest integer, whose bits are the lowest of the sum.

@@ -30,13 +30,14 @@ pub(crate) struct WeightPacks<'a> {
 
 impl PackedWeights {
     /// The place of the weight of this name.
-    pub fn of<'a>(&'a mut self, name: &'a str) -> WeightPacks<'a> {
+    pub fn for_weight<'a>(&'a mut self, name: &'a str) -> WeightPacks<'a> {
         WeightPacks { packed: self, name }
     }
 }
 
 impl WeightPacks<'_> {
-    /// The weight in a layout: packed before, or now.
+    /// The weight in a layout: packed before, or now. All callers must pack alike, because they
+    /// share the result.
     pub fn get_or_pack(
         self,
         layout: PackLayout,

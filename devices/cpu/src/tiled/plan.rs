@@ -40,9 +40,9 @@ impl<'a, A> Drafter<'a, A> {
         }
     }
 
-    /// Adds a step that makes a value of this name.
+    /// Adds a step that makes a value of this name; it must follow the steps that make its inputs.
     pub fn push(&mut self, action: A, inputs: Vec<Value>, name: &str) {
-        let output = self.values.made(name, Some(self.steps.len()));
+        let output = self.values.add_value(name, Some(self.steps.len()));
         self.steps.push(Step {
             action,
             inputs,
@@ -57,11 +57,11 @@ impl<'a, A> Drafter<'a, A> {
     }
 
     /// Returns the plan; `None` if no step makes an output of the graph.
-    pub fn finish(self) -> Option<Plan<A>> {
+    pub fn into_plan(self) -> Option<Plan<A>> {
         Some(Plan {
-            outputs: self.values.outputs(self.graph)?,
+            outputs: self.values.graph_outputs(self.graph)?,
             steps: self.steps,
-            values: self.values.count(),
+            values: self.values.value_count(),
             inputs: self.values.inputs,
         })
     }

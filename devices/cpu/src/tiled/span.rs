@@ -16,7 +16,7 @@ impl Span {
     /// Creates rows, the first of which begins this many floats after the start of a memory.
     pub fn new(memory: Memory, first: usize, stride: usize, width: usize) -> Self {
         Self {
-            data: memory.start().wrapping_add(first),
+            data: memory.as_mut_ptr().wrapping_add(first),
             stride,
             width,
         }
@@ -33,7 +33,7 @@ impl Span {
     }
 
     /// Where a column of a row is.
-    pub fn at(self, row: usize, column: usize) -> *mut f32 {
+    pub fn ptr_at(self, row: usize, column: usize) -> *mut f32 {
         self.data.wrapping_add(row * self.stride + column)
     }
 
@@ -44,7 +44,7 @@ impl Span {
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
         // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts(self.at(row, 0), self.width) }
+        unsafe { std::slice::from_raw_parts(self.ptr_at(row, 0), self.width) }
     }
 
     /// Returns a row for writing.
@@ -54,6 +54,6 @@ impl Span {
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts_mut(self.at(row, 0), self.width) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr_at(row, 0), self.width) }
     }
 }

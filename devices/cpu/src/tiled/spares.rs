@@ -35,8 +35,8 @@ pub(crate) struct RunBuffers<'a> {
 
 impl SpareBuffers {
     /// Returns buffers of at least these lengths: spare ones with the contents of earlier runs, or
-    /// new ones filled with zeros.
-    pub fn take(&self, lengths: &[usize]) -> RunBuffers<'_> {
+    /// new ones filled with zeros. The caller must not rely on the contents.
+    pub fn take_buffers(&self, lengths: &[usize]) -> RunBuffers<'_> {
         let mut spares = self.lock();
         let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
         longest_first.sort_by_key(|&at| Reverse(lengths[at]));
@@ -54,7 +54,7 @@ impl SpareBuffers {
         spares.used_max = spares.used_max.max(spares.used);
         spares.asked_max = spares.asked_max.max(lengths.iter().sum());
         // Trim before new buffers are allocated, so that spares never add to the peak.
-        spares.trim();
+        spares.trim_spares();
         drop(spares);
         let taken = taken.into_iter().zip(lengths);
         let buffers = taken.map(|(spare, &floats)| match spare {
@@ -85,7 +85,7 @@ impl Spares {
     }
 
     /// Frees the spares that, with the buffers in use, are more than runs at once ever used.
-    fn trim(&mut self) {
+    fn trim_spares(&mut self) {
         let most = self.used_max.min(RUNS_MAX * self.asked_max);
         let room = most.saturating_sub(self.used);
         let mut kept = 0;
@@ -115,7 +115,7 @@ impl Drop for RunBuffers<'_> {
         let mut spares = self.spares.lock();
         spares.used -= self.buffers.iter().map(|it| it.len()).sum::<usize>();
         spares.buffers.append(&mut self.buffers);
-        spares.trim();
+        spares.trim_spares();
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
         let spares = SpareBuffers::default();
         for _ in 0..3 {
             for lengths in [[64, 1024], [900, 80], [32, 2000]] {
-                let mut taken = spares.take(&lengths);
+                let mut taken = spares.take_buffers(&lengths);
                 assert!(
                     taken
                         .iter()
@@ -151,14 +151,17 @@ mod tests {
     #[test]
     fn a_buffer_is_taken_again_and_none_twice() {
         let spares = SpareBuffers::default();
-        let (one, two) = (spares.take(&[100]), spares.take(&[100]));
+        let (one, two) = (spares.take_buffers(&[100]), spares.take_buffers(&[100]));
         assert_ne!(one[0].as_ptr(), two[0].as_ptr());
         let place = two[0].as_ptr();
         drop(two);
-        assert_eq!(spares.take(&[90])[0].as_ptr(), place);
-        assert!(spares.take(&[10])[0].len() < 100, "far too long for it");
+        assert_eq!(spares.take_buffers(&[90])[0].as_ptr(), place);
+        assert!(
+            spares.take_buffers(&[10])[0].len() < 100,
+            "far too long for it"
+        );
         drop(one);
-        let all: Vec<RunBuffers<'_>> = (0..8).map(|_| spares.take(&[100])).collect();
+        let all: Vec<RunBuffers<'_>> = (0..8).map(|_| spares.take_buffers(&[100])).collect();
         drop(all);
         assert!(spare_floats(&spares) <= RUNS_MAX * 100, "the rest is freed");
     }

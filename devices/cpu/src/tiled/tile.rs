@@ -54,7 +54,7 @@ pub(crate) struct Tile<'a> {
 
 /// Divides the floats to read next into at most as many parts as there are tiles; each tile
 /// prefetches one part.
-pub(crate) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
+pub(crate) fn prefetch_parts(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
     let next = &next[..next.len().min(AHEAD_FLOATS_MAX)];
     next.chunks(next.len().div_ceil(tiles.max(1)).max(1))
 }
@@ -67,7 +67,7 @@ pub(crate) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]>
 /// bias the tile's columns, and every write (and add) `tile.columns`. No other thread may touch the
 /// memory that the tile writes.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-pub(crate) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
+pub(crate) unsafe fn compute_tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
     // Every height is built for itself: the last tile of an image is seldom a full one.
     macro_rules! by_size {
         ($built:ident: $($vectors:literal => [$($rows:literal)*])*) => {
@@ -128,7 +128,7 @@ unsafe fn tile_of<V: Vector, const ROWS: usize, const VECTORS: usize>(tile: &Til
             let reads: [*const f32; ROWS] = std::array::from_fn(|row| reads[row].add(tile.channel));
             for channel in 0..tile.depth {
                 if ahead < end {
-                    V::fetch(ahead);
+                    V::prefetch_line(ahead);
                     ahead = ahead.wrapping_add(LINE_FLOATS);
                 }
                 let filters: [V; VECTORS] =
@@ -251,7 +251,7 @@ pub(crate) struct Depthwise<'a> {
 /// must reach over as many floats as there are biases. No other thread may touch the memory that
 /// the call writes.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
-pub(crate) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
+pub(crate) unsafe fn compute_depthwise(isa: Isa, place: &Depthwise<'_>) {
     // SAFETY: `isa` was found; the rest is the caller's contract handed on.
     unsafe {
         match isa {
@@ -312,14 +312,14 @@ unsafe fn depthwise_of<V: Vector>(place: &Depthwise<'_>) {
             if let Some(add) = place.add {
                 sum += *add.add(channel);
             }
-            *place.write.add(channel) = bounded(sum, place.low, place.high);
+            *place.write.add(channel) = clamp_or_nan(sum, place.low, place.high);
         }
     }
 }
 
 /// Returns a value within bounds; NaN stays NaN.
 #[inline(always)]
-pub(crate) fn bounded(value: f32, low: f32, high: f32) -> f32 {
+pub(crate) fn clamp_or_nan(value: f32, low: f32, high: f32) -> f32 {
     if value < low {
         low
     } else if value > high {
@@ -337,12 +337,15 @@ mod tests {
     fn tiles_bring_nearer_all_of_what_is_read_next_and_not_more_than_finds_room() {
         let next: Vec<f32> = (0..1000).map(|at| at as f32).collect();
         for tiles in [1, 3, 7, 2000] {
-            let parts: Vec<&[f32]> = shares(&next, tiles).collect();
+            let parts: Vec<&[f32]> = prefetch_parts(&next, tiles).collect();
             assert!(parts.len() <= tiles);
             assert_eq!(parts.concat(), next, "{tiles} tiles");
         }
         let large = vec![0.0; AHEAD_FLOATS_MAX + 100];
-        assert_eq!(shares(&large, 5).flatten().count(), AHEAD_FLOATS_MAX);
-        assert_eq!(shares(&[], 4).count(), 0);
+        assert_eq!(
+            prefetch_parts(&large, 5).flatten().count(),
+            AHEAD_FLOATS_MAX
+        );
+        assert_eq!(prefetch_parts(&[], 4).count(), 0);
     }
 }

@@ -39,17 +39,17 @@ impl<'a> Values<'a> {
     }
 
     /// Returns the value of a name; a name that no step has made becomes an input of the run.
-    pub fn named(&mut self, name: &str) -> Value {
+    pub fn value_by_name(&mut self, name: &str) -> Value {
         if let Some(&value) = self.names.get(name) {
             return value;
         }
-        let value = self.made(name, None);
+        let value = self.add_value(name, None);
         self.inputs.push((name.to_owned(), value));
         value
     }
 
     /// Adds a value that a step makes, or an input.
-    pub fn made(&mut self, name: &str, maker: Option<usize>) -> Value {
+    pub fn add_value(&mut self, name: &str, maker: Option<usize>) -> Value {
         let value = self.makers.len();
         self.makers.push(maker);
         self.left.push(self.reads.get(name).copied().unwrap_or(0));
@@ -58,7 +58,7 @@ impl<'a> Values<'a> {
     }
 
     /// Gives a value another name; the node that did so was one of its readers.
-    pub fn rename(&mut self, value: Value, name: &str) {
+    pub fn rename_value(&mut self, value: Value, name: &str) {
         let reads = self.reads.get(name).copied().unwrap_or(0);
         self.left[value] = (self.left[value] + reads).saturating_sub(1);
         self.names.insert(name.to_owned(), value);
@@ -78,14 +78,14 @@ impl<'a> Values<'a> {
     }
 
     /// Returns the outputs of a graph; `None` if no step makes one of them.
-    pub fn outputs(&self, graph: &Graph) -> Option<Vec<(String, Value)>> {
+    pub fn graph_outputs(&self, graph: &Graph) -> Option<Vec<(String, Value)>> {
         let output = |name: &String| Some((name.clone(), *self.names.get(name)?));
         let outputs = graph.outputs.iter().map(|port| output(&port.name));
         outputs.collect()
     }
 
     /// How many there are.
-    pub fn count(&self) -> usize {
+    pub fn value_count(&self) -> usize {
         self.makers.len()
     }
 }

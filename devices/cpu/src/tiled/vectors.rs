@@ -53,10 +53,11 @@ pub(crate) unsafe trait Vector: Copy {
     /// Loads a vector.
     unsafe fn load(from: *const f32) -> Self;
     /// Prefetches the cache line of a place, if the processor can.
-    unsafe fn fetch(from: *const f32);
+    unsafe fn prefetch_line(from: *const f32);
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
-    /// Loads the first `count` floats, fewer than a vector holds; the other lanes are zero.
+    /// Loads the first `count` floats, which must be fewer than a vector holds; the other lanes are
+    /// zero.
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
     /// Stores the first `count` floats.
     unsafe fn store_part(self, to: *mut f32, count: usize);
@@ -65,7 +66,7 @@ pub(crate) unsafe trait Vector: Copy {
     /// Sum.
     unsafe fn plus(self, other: Self) -> Self;
     /// Returns the larger of two values; NaN in either gives NaN.
-    unsafe fn larger(self, other: Self) -> Self;
+    unsafe fn max_or_nan(self, other: Self) -> Self;
     /// Returns the larger of `bound` and this value; NaN stays NaN.
     unsafe fn at_least(self, bound: Self) -> Self;
     /// Returns the smaller of `bound` and this value; NaN stays NaN.
@@ -150,7 +151,7 @@ pub(crate) mod x86 {
                     Self(unsafe { $load(from) })
                 }
                 #[inline(always)]
-                unsafe fn fetch(from: *const f32) {
+                unsafe fn prefetch_line(from: *const f32) {
                     // SAFETY: a prefetch is a hint and reads nothing.
                     unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
                 }
@@ -180,7 +181,7 @@ pub(crate) mod x86 {
                     Self(unsafe { $add(self.0, other.0) })
                 }
                 #[inline(always)]
-                unsafe fn larger(self, other: Self) -> Self {
+                unsafe fn max_or_nan(self, other: Self) -> Self {
                     // SAFETY: the caller upholds the contract of the trait. Where one operand is
                     // NaN, the maximum returns `self`, so only `other` remains to be checked.
                     unsafe { Self($number(other.0, $max(other.0, self.0))) }
@@ -253,7 +254,7 @@ unsafe impl Vector for Plain {
         Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
     }
     #[inline(always)]
-    unsafe fn fetch(_: *const f32) {}
+    unsafe fn prefetch_line(_: *const f32) {}
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller upholds the contract of the trait.
@@ -286,7 +287,7 @@ unsafe impl Vector for Plain {
         Self(std::array::from_fn(|at| self.0[at] + other.0[at]))
     }
     #[inline(always)]
-    unsafe fn larger(self, other: Self) -> Self {
+    unsafe fn max_or_nan(self, other: Self) -> Self {
         let larger = |held: f32, other: f32| {
             if held >= other || held.is_nan() {
                 held

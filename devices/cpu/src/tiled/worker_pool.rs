@@ -28,7 +28,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    pub fn of(floats: &mut [f32]) -> Self {
+    pub fn from_floats(floats: &mut [f32]) -> Self {
         Self(floats.as_mut_ptr())
     }
 
@@ -38,14 +38,17 @@ impl Memory {
     }
 
     /// Where it begins.
-    pub fn start(self) -> *mut f32 {
+    pub fn as_mut_ptr(self) -> *mut f32 {
         self.0
     }
 }
 
 /// Lists of floats as threads share them.
-pub(crate) fn memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memory> {
-    lists.iter_mut().map(|floats| Memory::of(floats)).collect()
+pub(crate) fn to_memories(lists: &mut [impl DerefMut<Target = [f32]>]) -> Vec<Memory> {
+    lists
+        .iter_mut()
+        .map(|floats| Memory::from_floats(floats))
+        .collect()
 }
 
 /// How far a stage is: its tasks are dealt out in blocks, one for each thread of the pool.
@@ -69,7 +72,7 @@ impl Progress {
 
     /// Does the remaining tasks of a stage and returns their number: first a thread's own block,
     /// which its caches hold from the stage and the run before, then the others'.
-    fn take(&self, tasks: usize, seat: usize, work: impl Fn(usize)) -> usize {
+    fn run_stage(&self, tasks: usize, seat: usize, work: impl Fn(usize)) -> usize {
         let blocks = self.taken.len();
         let start = |block: usize| tasks * block / blocks;
         let mut worked = 0;
@@ -89,7 +92,8 @@ impl Progress {
 }
 
 /// Runs `work(stage, task)` for each task of each stage, in the order of stages, on the threads of
-/// a pool. A panic of a task is handed on once every thread has stopped.
+/// a pool. The tasks of a stage must not depend on each other, because they can run at once and in
+/// any order. A panic of a task is handed on once every thread has stopped.
 pub(crate) fn run(pool: &ThreadPool, tasks: &[usize], work: impl Fn(usize, usize) + Sync) {
     let is_small = tasks.iter().all(|&tasks| tasks < 2);
     if is_small {
@@ -141,7 +145,8 @@ fn work_through(
         if tasks == 0 {
             continue;
         }
-        let worked = progress.take(tasks, seat % progress.taken.len(), |task| work(stage, task));
+        let worked =
+            progress.run_stage(tasks, seat % progress.taken.len(), |task| work(stage, task));
         progress.done.fetch_add(worked, Ordering::Release);
         let mut looks = 0u32;
         while progress.done.load(Ordering::Acquire) < tasks {
@@ -170,9 +175,9 @@ mod tests {
             let work = |task: usize| {
                 done[task].fetch_add(1, Ordering::Relaxed);
             };
-            let worked = progress.take(tasks, threads - 1, work);
+            let worked = progress.run_stage(tasks, threads - 1, work);
             assert_eq!(worked, tasks, "one thread alone does all of them");
-            assert_eq!(progress.take(tasks, 0, work), 0, "and leaves none");
+            assert_eq!(progress.run_stage(tasks, 0, work), 0, "and leaves none");
             assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
         }
     }
@@ -181,7 +186,7 @@ mod tests {
     fn a_thread_begins_with_the_block_of_its_seat() {
         let progress = Progress::new(2);
         let order = Mutex::new(Vec::new());
-        progress.take(6, 1, |task| order.lock().unwrap().push(task));
+        progress.run_stage(6, 1, |task| order.lock().unwrap().push(task));
         assert_eq!(order.into_inner().unwrap(), [3, 4, 5, 0, 1, 2]);
     }
 }

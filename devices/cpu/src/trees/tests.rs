@@ -96,7 +96,7 @@ fn ensemble(draws: &[Draw], aggregate: &str) -> NodeProto {
     for (tree, draw) in draws.iter().enumerate() {
         lists.grow(tree as i64, draw, 0);
     }
-    NodeProto::classical("TreeEnsembleRegressor", &["x"], "y")
+    NodeProto::for_classical_operator("TreeEnsembleRegressor", &["x"], "y")
         .with("n_targets", TARGETS)
         .with("aggregate_function", aggregate)
         .with("nodes_treeids", lists.trees)
@@ -164,7 +164,11 @@ fn rows_that_lack_a_column_are_not_walked() {
         weights: vec![1.0; NODES],
         targets: vec![0; NODES],
     };
-    let forest = Forest::<f32>::new(&Ensemble::of(&ensemble(&[draw], "SUM")).unwrap()).unwrap();
-    assert_eq!(forest.scores(&[1.0, 2.0], 1, 2), None);
-    assert_eq!(forest.scores(&[1.0, 2.0, 3.0], 1, 3), Some(vec![1.0, 0.0]));
+    let forest =
+        Forest::<f32>::new(&Ensemble::from_node(&ensemble(&[draw], "SUM")).unwrap()).unwrap();
+    assert_eq!(forest.score_rows(&[1.0, 2.0], 1, 2), None);
+    assert_eq!(
+        forest.score_rows(&[1.0, 2.0, 3.0], 1, 3),
+        Some(vec![1.0, 0.0])
+    );
 }

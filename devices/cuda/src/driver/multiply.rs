@@ -15,7 +15,7 @@ use cudarc::cublaslt::sys::{self, cublasLtMatmulDescAttributes_t as Attribute, c
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
-use super::{Span, text};
+use super::{Span, error_text};
 use crate::product::{Product, Side, Terms};
 
 /// Memory that its kernels may use: as much as NVIDIA advises, from Hopper on and before.
@@ -41,7 +41,7 @@ struct Way {
     algorithm: sys::cublasLtMatmulAlgo_t,
 }
 
-// SAFETY: the library says that its handle may be used by several threads.
+// SAFETY: the library says that its handle can be used by several threads.
 unsafe impl Send for Library {}
 // SAFETY: as above; a lock guards the mutable part.
 unsafe impl Sync for Library {}
@@ -61,9 +61,9 @@ impl Library {
             false => WORKSPACE_BYTES,
         };
         // SAFETY: the library's kernels write the workspace before they read it.
-        let workspace = unsafe { stream.alloc::<u8>(bytes) }.map_err(text)?;
+        let workspace = unsafe { stream.alloc::<u8>(bytes) }.map_err(error_text)?;
         Ok(Self {
-            handle: result::create_handle().map_err(text)?,
+            handle: result::create_handle().map_err(error_text)?,
             workspace,
             stream,
             capability,
@@ -72,20 +72,20 @@ impl Library {
     }
 
     /// Whether the library computes such a product on this card.
-    pub(super) fn takes<P>(&self, product: &Product<P>) -> bool {
-        self.way(product).is_some()
+    pub(super) fn can_multiply<P>(&self, product: &Product<P>) -> bool {
+        self.find_algorithm(product).is_some()
     }
 
     /// How a product is done, asked for once.
-    fn way<P>(&self, product: &Product<P>) -> Option<Way> {
-        let form = product.form();
+    fn find_algorithm<P>(&self, product: &Product<P>) -> Option<Way> {
+        let form = product.algorithm_key();
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(way) = ways.get(&form) {
             return *way;
         }
         let way = product
-            .terms(self.capability)
-            .and_then(|terms| self.asked(product, terms).ok());
+            .compute_terms(self.capability)
+            .and_then(|terms| self.query_algorithm(product, terms).ok());
         if ways.len() >= WAYS_MAX {
             ways.clear();
         }
@@ -94,8 +94,8 @@ impl Library {
     }
 
     /// The fastest way the library knows.
-    fn asked<P>(&self, product: &Product<P>, terms: Terms) -> Result<Way, CublasError> {
-        let described = ProductDescription::of(product, terms)?;
+    fn query_algorithm<P>(&self, product: &Product<P>, terms: Terms) -> Result<Way, CublasError> {
+        let described = ProductDescription::for_product(product, terms)?;
         let preference = result::create_matmul_pref()?;
         let bytes = self.workspace.len();
         let most =
@@ -128,19 +128,25 @@ impl Library {
     }
 
     /// Does a product that it takes.
-    pub(super) fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
-        let way = self.way(product);
+    pub(super) fn multiply_matrices(&self, product: &Product<Span>) -> Result<(), String> {
+        let way = self.find_algorithm(product);
         let way = way.ok_or_else(|| "the library of products refused this one".to_owned())?;
-        let described = ProductDescription::of(product, way.terms).map_err(text)?;
+        let described = ProductDescription::for_product(product, way.terms).map_err(error_text)?;
         if let Some(bias) = &product.bias {
             let place = Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
-            described.state(place, &bias.address()).map_err(text)?;
+            described
+                .set_attribute(place, &bias.address())
+                .map_err(error_text)?;
         }
         if let Some([left, right]) = &product.scales {
             let first = Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER;
-            described.state(first, &right.address()).map_err(text)?;
+            described
+                .set_attribute(first, &right.address())
+                .map_err(error_text)?;
             let second = Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER;
-            described.state(second, &left.address()).map_err(text)?;
+            described
+                .set_attribute(second, &left.address())
+                .map_err(error_text)?;
         }
         let [right, left, made] = described.layouts();
         // Both are of the sums' type: a float, or for 8-bit integers one of 32 bits. Zero has the
@@ -159,21 +165,21 @@ impl Library {
                 described.operation,
                 ptr::from_ref(&alpha).cast(),
                 ptr::from_ref(&beta).cast(),
-                pointer(product.right.place.address()),
+                to_pointer(product.right.place.address()),
                 right,
-                pointer(product.left.place.address()),
+                to_pointer(product.left.place.address()),
                 left,
-                pointer(product.result.address()),
+                to_pointer(product.result.address()),
                 made,
-                pointer(product.result.address()).cast_mut(),
+                to_pointer(product.result.address()).cast_mut(),
                 made,
                 &raw const way.algorithm,
-                pointer(workspace).cast_mut(),
+                to_pointer(workspace).cast_mut(),
                 self.workspace.len(),
                 self.stream.cu_stream().cast(),
             )
         };
-        done.map_err(text)
+        done.map_err(error_text)
     }
 }
 
@@ -186,27 +192,27 @@ impl Drop for Library {
 }
 
 impl ProductDescription {
-    fn of<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
+    fn for_product<P>(product: &Product<P>, terms: Terms) -> Result<Self, CublasError> {
         let operation = result::create_matmul_desc(terms.compute, terms.factor)?;
         let mut described = Self {
             operation,
             layouts: Vec::with_capacity(3),
         };
         let flip = |side: &Side<P>| u32::from(side.is_transposed);
-        described.state(
+        described.set_attribute(
             Attribute::CUBLASLT_MATMUL_DESC_TRANSA,
             &flip(&product.right),
         )?;
-        described.state(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &flip(&product.left))?;
-        described.state(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &terms.epilogue)?;
+        described.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &flip(&product.left))?;
+        described.set_attribute(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &terms.epilogue)?;
         let Product {
             rows,
             columns,
             depth,
             ..
         } = *product;
-        described.lay(terms.right, &product.right, (columns, depth), product)?;
-        described.lay(terms.left, &product.left, (depth, rows), product)?;
+        described.add_layout(terms.right, &product.right, columns, depth, product)?;
+        described.add_layout(terms.left, &product.left, depth, rows, product)?;
         let made = Side {
             place: (),
             dtype: product.made,
@@ -214,12 +220,12 @@ impl ProductDescription {
             pitch: columns,
             stride: rows * columns,
         };
-        described.lay(terms.made, &made, (columns, rows), product)?;
+        described.add_layout(terms.made, &made, columns, rows, product)?;
         Ok(described)
     }
 
     /// Sets one attribute of the operation.
-    fn state<T>(&self, attribute: Attribute, value: &T) -> Result<(), CublasError> {
+    fn set_attribute<T>(&self, attribute: Attribute, value: &T) -> Result<(), CublasError> {
         let place = ptr::from_ref(value).cast();
         // SAFETY: the value has the attribute's type, and is read before the call returns.
         unsafe {
@@ -228,11 +234,12 @@ impl ProductDescription {
     }
 
     /// Adds a layout: `rows` by `columns` in the library's order, once it is turned.
-    fn lay<P, Q>(
+    fn add_layout<P, Q>(
         &mut self,
         data: cudaDataType_t,
         side: &Side<P>,
-        (rows, columns): (usize, usize),
+        rows: usize,
+        columns: usize,
         product: &Product<Q>,
     ) -> Result<(), CublasError> {
         use sys::cublasLtMatrixLayoutAttribute_t as Layout;
@@ -276,6 +283,6 @@ impl Drop for ProductDescription {
 }
 
 /// An address on the card as the library takes it.
-fn pointer(address: CUdeviceptr) -> *const c_void {
+fn to_pointer(address: CUdeviceptr) -> *const c_void {
     ptr::with_exposed_provenance(usize::try_from(address).unwrap_or(0))
 }

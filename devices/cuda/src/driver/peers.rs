@@ -13,7 +13,7 @@ use souk_host::bus;
 use souk_memory::paths::{Path, PathKind};
 use souk_vocabulary::links;
 
-use super::{Driver, Span, text};
+use super::{Driver, Span, error_text};
 
 /// Folder in which Linux describes the devices on the PCI bus.
 const BUS: &str = "/sys/bus/pci/devices";
@@ -30,15 +30,15 @@ pub(super) fn host_link(context: &CudaContext) -> Path {
     let integrated = unsafe { result::device::get_attribute(context.cu_device(), integrated) };
     if integrated == Ok(1) {
         // It is one memory, within which the driver copies.
-        return links::copied();
+        return links::host_copy_path();
     }
-    let stated = place(context).and_then(|place| bus::pcie_at(&Folder::new(BUS).join(place)));
+    let stated = pci_bus_id(context).and_then(|place| bus::pcie_at(&Folder::new(BUS).join(place)));
     let (generation, lanes) = PCIE_LEAST;
-    stated.unwrap_or_else(|| links::pcie(generation, lanes))
+    stated.unwrap_or_else(|| links::pcie_path(generation, lanes))
 }
 
 /// A card's place on the bus as Linux spells it.
-fn place(context: &CudaContext) -> Option<String> {
+fn pci_bus_id(context: &CudaContext) -> Option<String> {
     let mut bytes = [0u8; PLACE_BYTES];
     let length = i32::try_from(bytes.len()).ok()?;
     // SAFETY: the driver writes at most this many bytes, and a zero after the last.
@@ -58,13 +58,13 @@ impl Driver {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let link = peers
             .entry(others.ordinal())
-            .or_insert_with(|| opened(own, others).then(|| self.described(other)));
+            .or_insert_with(|| try_peer_access(own, others).then(|| self.describe_link(other)));
         *link
     }
 
     /// The link between two cards that reach each other. Cards do atomic operations in each
     /// other's memory over NVLink, and none does over PCI Express.
-    fn described(&self, other: &Self) -> Path {
+    fn describe_link(&self, other: &Self) -> Path {
         let (own, others) = (self.stream.context(), other.stream.context());
         use sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as ATOMIC;
         let mut value = 0;
@@ -73,7 +73,7 @@ impl Driver {
             sys::cuDeviceGetP2PAttribute(&mut value, ATOMIC, own.cu_device(), others.cu_device())
         };
         if said.result().is_ok() && value == 1 {
-            return links::nvlink(self.capability.min(other.capability));
+            return links::nvlink_path(self.capability.min(other.capability));
         }
         let slower = |one: Path, two: Path| match one.bytes_per_second <= two.bytes_per_second {
             true => one,
@@ -82,22 +82,23 @@ impl Driver {
         let slowest = slower(self.host_link, other.host_link);
         match slowest.kind {
             PathKind::Pcie { .. } => slowest,
-            _ => links::pcie(PCIE_LEAST.0, PCIE_LEAST.1),
+            _ => links::pcie_path(PCIE_LEAST.0, PCIE_LEAST.1),
         }
     }
 
     /// Copies a span of another card's memory to one of this card's with as many bytes. The copy
-    /// runs after all earlier work of the other stream, and before all later work of either.
-    pub fn take(&self, from: &Self, source: Span, target: Span) -> Result<(), String> {
+    /// runs after all earlier work of the other stream, and before all later work of either. The
+    /// caller must keep the memory of both spans alive.
+    pub fn copy_from_peer(&self, from: &Self, source: Span, target: Span) -> Result<(), String> {
         let written = {
-            let _alone = from.order.alone();
-            from.stream.record_event(None).map_err(text)?
+            let _alone = from.order.lock_stream();
+            from.stream.record_event(None).map_err(error_text)?
         };
         let read = {
-            let _alone = self.order.alone();
-            self.stream.wait(&written).map_err(text)?;
+            let _alone = self.order.lock_stream();
+            self.stream.wait(&written).map_err(error_text)?;
             let (own, others) = (self.stream.context(), from.stream.context());
-            let bytes = usize::try_from(target.bytes().min(source.bytes())).map_err(text)?;
+            let bytes = usize::try_from(target.bytes().min(source.bytes())).map_err(error_text)?;
             // SAFETY: both spans have this many bytes, and the caller keeps them alive. The event
             // says that the source is written; the one below delays any work that overwrites it.
             unsafe {
@@ -110,23 +111,23 @@ impl Driver {
                     self.stream.cu_stream(),
                 )
             }
-            .map_err(text)?;
-            self.stream.record_event(None).map_err(text)?
+            .map_err(error_text)?;
+            self.stream.record_event(None).map_err(error_text)?
         };
-        let _alone = from.order.alone();
-        from.stream.wait(&read).map_err(text)
+        let _alone = from.order.lock_stream();
+        from.stream.wait(&read).map_err(error_text)
     }
 }
 
 /// Grants one card access to another's memory, if that is possible, and returns whether it is.
-fn opened(own: &CudaContext, other: &CudaContext) -> bool {
+fn try_peer_access(own: &CudaContext, other: &CudaContext) -> bool {
     let mut can = 0;
     // SAFETY: both contexts' devices exist, and the driver writes one number.
     let said = unsafe { sys::cuDeviceCanAccessPeer(&mut can, own.cu_device(), other.cu_device()) };
-    said.result().is_ok() && can == 1 && open(own, other).is_ok()
+    said.result().is_ok() && can == 1 && enable_peer_access(own, other).is_ok()
 }
 
-fn open(own: &CudaContext, other: &CudaContext) -> Result<(), DriverError> {
+fn enable_peer_access(own: &CudaContext, other: &CudaContext) -> Result<(), DriverError> {
     own.bind_to_thread()?;
     // SAFETY: both contexts live as long as their cards are open; the flags must be 0.
     let enabled = unsafe { sys::cuCtxEnablePeerAccess(other.cu_ctx(), 0) };

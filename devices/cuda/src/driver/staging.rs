@@ -32,7 +32,7 @@ struct Part {
 }
 
 impl Part {
-    fn open(context: &Arc<CudaContext>, flags: u32) -> Result<Self, DriverError> {
+    fn allocate_pinned(context: &Arc<CudaContext>, flags: u32) -> Result<Self, DriverError> {
         // SAFETY: bytes have no value they may not have, and are written before they are read.
         let memory = unsafe { context.alloc_pinned_with_flags::<u8>(PART_BYTES, flags) }?;
         let done = context.new_event(None)?;
@@ -41,16 +41,16 @@ impl Part {
 }
 
 impl Staging {
-    pub(super) fn open(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
-        let there = || Part::open(context, sys::CU_MEMHOSTALLOC_WRITECOMBINED);
-        let back = || Part::open(context, 0);
+    pub(super) fn allocate_staging(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
+        let there = || Part::allocate_pinned(context, sys::CU_MEMHOSTALLOC_WRITECOMBINED);
+        let back = || Part::allocate_pinned(context, 0);
         Ok(Self {
             there: [there()?, there()?],
             back: [back()?, back()?],
         })
     }
 
-    /// Writes bytes to a span that has room for them, before any later work of the stream.
+    /// Writes bytes to a span, which must have room for them, before any later work of the stream.
     pub(super) fn write(
         &mut self,
         stream: &CudaStream,
@@ -72,7 +72,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Reads a span of this many bytes, after all earlier work of the stream.
+    /// Reads this many bytes of a span, which must have as many, after all earlier work of the
+    /// stream.
     pub(super) fn read(
         &mut self,
         stream: &CudaStream,

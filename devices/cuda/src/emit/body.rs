@@ -8,7 +8,7 @@ use naga::{
     SwitchValue, Type, TypeInner, UnaryOperator,
 };
 
-use super::{EmitError, WRITTEN, Writer, literal, scalar_name};
+use super::{EmitError, WRITTEN, Writer, literal_text, scalar_name};
 
 /// A function under translation. Each expression becomes a named constant, in naga's order, so that
 /// reads happen where WGSL defines them.
@@ -22,59 +22,59 @@ type Text = Result<String, EmitError>;
 
 impl Body<'_, '_> {
     /// Variables, which WGSL sets to zero where it does not say otherwise.
-    pub(super) fn locals(&mut self) -> Result<(), EmitError> {
+    pub(super) fn write_locals(&mut self) -> Result<(), EmitError> {
         for (handle, local) in self.function.local_variables.iter() {
             let name = self.writer.type_name(local.ty)?;
             let init = match local.init {
-                Some(init) => self.initial(init)?,
+                Some(init) => self.initial_text(init)?,
                 None => format!("{name}{{}}"),
             };
-            self.line(&format!("{name} v{} = {init};", handle.index()));
+            self.write_line(&format!("{name} v{} = {init};", handle.index()));
         }
         Ok(())
     }
 
     /// Returns the initial value of a variable. The kernel's compiler knows it, so no earlier
     /// statement has named its parts.
-    fn initial(&self, handle: Handle<Expression>) -> Text {
+    fn initial_text(&self, handle: Handle<Expression>) -> Text {
         match &self.function.expressions[handle] {
             Expression::Compose { ty, components } => {
-                let parts = components.iter().map(|part| self.initial(*part));
-                self.composed(*ty, parts.collect::<Result<Vec<_>, _>>()?)
+                let parts = components.iter().map(|part| self.initial_text(*part));
+                self.composite_text(*ty, parts.collect::<Result<Vec<_>, _>>()?)
             }
             Expression::Splat { size, value } => Ok(format!(
                 "splat<{}>({})",
                 *size as u32,
-                self.initial(*value)?
+                self.initial_text(*value)?
             )),
             _ => self.value(handle),
         }
     }
 
-    pub(super) fn block(&mut self, block: &Block) -> Result<(), EmitError> {
+    pub(super) fn write_block(&mut self, block: &Block) -> Result<(), EmitError> {
         block
             .iter()
-            .try_for_each(|statement| self.statement(statement))
+            .try_for_each(|statement| self.write_statement(statement))
     }
 
-    fn line(&mut self, line: &str) {
+    fn write_line(&mut self, line: &str) {
         writeln!(self.writer.text, "{line}").expect(WRITTEN);
     }
 
-    fn statement(&mut self, statement: &Statement) -> Result<(), EmitError> {
+    fn write_statement(&mut self, statement: &Statement) -> Result<(), EmitError> {
         match statement {
             Statement::Emit(range) => {
                 for handle in range.clone() {
                     if !self.is_pointer(handle) {
-                        let text = self.expression(handle)?;
-                        self.kept(handle, &format!("{text};"));
+                        let text = self.expression_text(handle)?;
+                        self.write_constant(handle, &format!("{text};"));
                     }
                 }
             }
             Statement::Block(block) => {
-                self.line("{");
-                self.block(block)?;
-                self.line("}");
+                self.write_line("{");
+                self.write_block(block)?;
+                self.write_line("}");
             }
             Statement::If {
                 condition,
@@ -82,48 +82,50 @@ impl Body<'_, '_> {
                 reject,
             } => {
                 let condition = self.value(*condition)?;
-                self.line(&format!("if ({condition}) {{"));
-                self.block(accept)?;
-                self.line("} else {");
-                self.block(reject)?;
-                self.line("}");
+                self.write_line(&format!("if ({condition}) {{"));
+                self.write_block(accept)?;
+                self.write_line("} else {");
+                self.write_block(reject)?;
+                self.write_line("}");
             }
-            Statement::Switch { selector, cases } => self.switch(*selector, cases)?,
+            Statement::Switch { selector, cases } => self.write_switch(*selector, cases)?,
             Statement::Loop {
                 body,
                 continuing,
                 break_if,
-            } => self.turns(body, continuing, *break_if)?,
-            Statement::Break => self.line("break;"),
-            Statement::Continue => self.line("continue;"),
+            } => self.write_loop(body, continuing, *break_if)?,
+            Statement::Break => self.write_line("break;"),
+            Statement::Continue => self.write_line("continue;"),
             Statement::Return { value } => {
                 let value = value.map(|value| self.value(value)).transpose()?;
-                self.line(&format!("return {};", value.unwrap_or_default()));
+                self.write_line(&format!("return {};", value.unwrap_or_default()));
             }
-            Statement::ControlBarrier(_) => self.line("__syncthreads();"),
-            Statement::MemoryBarrier(_) => self.line("__threadfence_block();"),
+            Statement::ControlBarrier(_) => self.write_line("__syncthreads();"),
+            Statement::MemoryBarrier(_) => self.write_line("__threadfence_block();"),
             Statement::Store { pointer, value } => {
-                let (place, value) = (self.place(*pointer)?, self.value(*value)?);
-                self.line(&format!("{place} = {value};"));
+                let (place, value) = (self.place_text(*pointer)?, self.value(*value)?);
+                self.write_line(&format!("{place} = {value};"));
             }
             Statement::Call {
                 function,
                 arguments,
                 result,
             } => {
-                let given = arguments.iter().map(|argument| self.either(*argument));
+                let given = arguments
+                    .iter()
+                    .map(|argument| self.place_or_value(*argument));
                 let given = given.collect::<Result<Vec<_>, _>>()?.join(", ");
                 let called = format!("f{}({given});", function.index());
                 match result {
-                    Some(result) => self.kept(*result, &called),
-                    None => self.line(&called),
+                    Some(result) => self.write_constant(*result, &called),
+                    None => self.write_line(&called),
                 }
             }
             Statement::WorkGroupUniformLoad { pointer, result } => {
-                let place = self.place(*pointer)?;
-                self.line("__syncthreads();");
-                self.kept(*result, &format!("{place};"));
-                self.line("__syncthreads();");
+                let place = self.place_text(*pointer)?;
+                self.write_line("__syncthreads();");
+                self.write_constant(*result, &format!("{place};"));
+                self.write_line("__syncthreads();");
             }
             _ => return Err(EmitError::Untranslated("images, atomics and the like")),
         }
@@ -131,51 +133,51 @@ impl Body<'_, '_> {
     }
 
     /// Writes a constant that holds the value of an expression.
-    fn kept(&mut self, handle: Handle<Expression>, text: &str) {
-        self.line(&format!("const auto e{} = {text}", handle.index()));
+    fn write_constant(&mut self, handle: Handle<Expression>, text: &str) {
+        self.write_line(&format!("const auto e{} = {text}", handle.index()));
     }
 
     /// Writes a loop. Its continuing block runs before each turn but the first, so that a
     /// `continue` anywhere leads there.
-    fn turns(
+    fn write_loop(
         &mut self,
         body: &Block,
         continuing: &Block,
         break_if: Option<Handle<Expression>>,
     ) -> Result<(), EmitError> {
-        self.line("for (bool first = true;; first = false) {\nif (!first) {");
-        self.block(continuing)?;
+        self.write_line("for (bool first = true;; first = false) {\nif (!first) {");
+        self.write_block(continuing)?;
         if let Some(condition) = break_if {
             let condition = self.value(condition)?;
-            self.line(&format!("if ({condition}) break;"));
+            self.write_line(&format!("if ({condition}) break;"));
         }
-        self.line("}");
-        self.block(body)?;
-        self.line("}");
+        self.write_line("}");
+        self.write_block(body)?;
+        self.write_line("}");
         Ok(())
     }
 
-    fn switch(
+    fn write_switch(
         &mut self,
         selector: Handle<Expression>,
         cases: &[naga::SwitchCase],
     ) -> Result<(), EmitError> {
         let selector = self.value(selector)?;
-        self.line(&format!("switch ({selector}) {{"));
+        self.write_line(&format!("switch ({selector}) {{"));
         for case in cases {
             match case.value {
-                SwitchValue::I32(value) => self.line(&format!("case {value}:")),
-                SwitchValue::U32(value) => self.line(&format!("case {value}u:")),
-                SwitchValue::Default => self.line("default:"),
+                SwitchValue::I32(value) => self.write_line(&format!("case {value}:")),
+                SwitchValue::U32(value) => self.write_line(&format!("case {value}u:")),
+                SwitchValue::Default => self.write_line("default:"),
             }
             if case.fall_through && case.body.is_empty() {
                 continue;
             }
-            self.line("{");
-            self.block(&case.body)?;
-            self.line(if case.fall_through { "}" } else { "} break;" });
+            self.write_line("{");
+            self.write_block(&case.body)?;
+            self.write_line(if case.fall_through { "}" } else { "} break;" });
         }
-        self.line("}");
+        self.write_line("}");
         Ok(())
     }
 
@@ -192,25 +194,25 @@ impl Body<'_, '_> {
         matches!(inner, TypeInner::Vector { .. })
     }
 
-    fn either(&self, handle: Handle<Expression>) -> Text {
+    fn place_or_value(&self, handle: Handle<Expression>) -> Text {
         match self.is_pointer(handle) {
-            true => self.place(handle),
+            true => self.place_text(handle),
             false => self.value(handle),
         }
     }
 
     /// Returns the place to read or write.
-    fn place(&self, handle: Handle<Expression>) -> Text {
+    fn place_text(&self, handle: Handle<Expression>) -> Text {
         match &self.function.expressions[handle] {
             Expression::GlobalVariable(global) => Ok(format!("g{}", global.index())),
             Expression::LocalVariable(local) => Ok(format!("v{}", local.index())),
             Expression::FunctionArgument(index) => Ok(format!("a{index}")),
             Expression::Access { base, index } => {
-                let (base, index) = (self.place(*base)?, self.value(*index)?);
+                let (base, index) = (self.place_text(*base)?, self.value(*index)?);
                 Ok(format!("{base}[{index}]"))
             }
             Expression::AccessIndex { base, index } => {
-                Ok(format!("{}[{index}u]", self.place(*base)?))
+                Ok(format!("{}[{index}u]", self.place_text(*base)?))
             }
             _ => Err(EmitError::Untranslated("such pointers")),
         }
@@ -221,25 +223,25 @@ impl Body<'_, '_> {
         let expression = &self.function.expressions[handle];
         match expression {
             Expression::Literal(_) | Expression::Constant(_) | Expression::ZeroValue(_) => {
-                self.expression(handle)
+                self.expression_text(handle)
             }
             Expression::FunctionArgument(index) => Ok(format!("a{index}")),
             _ => Ok(format!("e{}", handle.index())),
         }
     }
 
-    fn expression(&self, handle: Handle<Expression>) -> Text {
+    fn expression_text(&self, handle: Handle<Expression>) -> Text {
         let value = |handle: &Handle<Expression>| self.value(*handle);
         Ok(match &self.function.expressions[handle] {
-            Expression::Literal(value) => literal(*value)?,
+            Expression::Literal(value) => literal_text(*value)?,
             Expression::Constant(constant) => {
                 let init = self.writer.module.constants[*constant].init;
-                self.writer.constant(init)?
+                self.writer.constant_text(init)?
             }
             Expression::ZeroValue(ty) => format!("({}{{}})", self.writer.type_name(*ty)?),
             Expression::Compose { ty, components } => {
                 let parts = components.iter().map(value);
-                self.composed(*ty, parts.collect::<Result<Vec<_>, _>>()?)?
+                self.composite_text(*ty, parts.collect::<Result<Vec<_>, _>>()?)?
             }
             Expression::Access { base, index } => format!("{}[{}]", value(base)?, value(index)?),
             Expression::AccessIndex { base, index } => format!("{}[{index}u]", value(base)?),
@@ -256,11 +258,11 @@ impl Body<'_, '_> {
                 format!("swizzle<{}>({})", parts.join(", "), value(vector)?)
             }
             Expression::FunctionArgument(index) => format!("a{index}"),
-            Expression::Load { pointer } => self.place(*pointer)?,
-            Expression::Unary { op, expr } => unary(*op, &value(expr)?),
+            Expression::Load { pointer } => self.place_text(*pointer)?,
+            Expression::Unary { op, expr } => unary_text(*op, &value(expr)?),
             Expression::Binary { op, left, right } => {
                 let vectors = self.is_vector(*left) || self.is_vector(*right);
-                binary(*op, &value(left)?, &value(right)?, vectors)?
+                binary_text(*op, &value(left)?, &value(right)?, vectors)?
             }
             Expression::Select {
                 condition,
@@ -284,15 +286,15 @@ impl Body<'_, '_> {
                 expr,
                 kind,
                 convert,
-            } => converted(*kind, convert.is_some(), &value(expr)?)?,
-            Expression::ArrayLength(pointer) => format!("{}.length", self.place(*pointer)?),
+            } => conversion_text(*kind, convert.is_some(), &value(expr)?)?,
+            Expression::ArrayLength(pointer) => format!("{}.length", self.place_text(*pointer)?),
             _ => return Err(EmitError::Untranslated("images, atomics and the like")),
         })
     }
 }
 
 impl Body<'_, '_> {
-    fn composed(&self, ty: Handle<Type>, parts: Vec<String>) -> Text {
+    fn composite_text(&self, ty: Handle<Type>, parts: Vec<String>) -> Text {
         let parts = parts.join(", ");
         let name = self.writer.type_name(ty)?;
         Ok(match &self.writer.module.types[ty].inner {
@@ -313,12 +315,12 @@ impl Body<'_, '_> {
         let given = std::iter::once(first).chain(more.into_iter().flatten());
         let given = given.map(|argument| self.value(argument));
         let given = given.collect::<Result<Vec<_>, _>>()?.join(", ");
-        Ok(format!("{}({given})", function(name)?))
+        Ok(format!("{}({given})", math_function_name(name)?))
     }
 }
 
 /// Converts a value to another kind of number, by value or bit by bit.
-fn converted(kind: ScalarKind, by_value: bool, value: &str) -> Text {
+fn conversion_text(kind: ScalarKind, by_value: bool, value: &str) -> Text {
     let name = scalar_name(naga::Scalar { kind, width: 4 })?;
     Ok(match by_value {
         true => format!("convert<{name}>({value})"),
@@ -326,7 +328,7 @@ fn converted(kind: ScalarKind, by_value: bool, value: &str) -> Text {
     })
 }
 
-fn unary(operator: UnaryOperator, value: &str) -> String {
+fn unary_text(operator: UnaryOperator, value: &str) -> String {
     match operator {
         UnaryOperator::Negate => format!("neg({value})"),
         UnaryOperator::LogicalNot => format!("!{value}"),
@@ -334,7 +336,7 @@ fn unary(operator: UnaryOperator, value: &str) -> String {
     }
 }
 
-fn binary(operator: BinaryOperator, left: &str, right: &str, vectors: bool) -> Text {
+fn binary_text(operator: BinaryOperator, left: &str, right: &str, vectors: bool) -> Text {
     use BinaryOperator as Op;
     let named = match operator {
         Op::Add => Some("add"),
@@ -366,7 +368,7 @@ fn binary(operator: BinaryOperator, left: &str, right: &str, vectors: bool) -> T
     Ok(format!("({left} {sign} {right})"))
 }
 
-fn function(function: MathFunction) -> Result<&'static str, EmitError> {
+fn math_function_name(function: MathFunction) -> Result<&'static str, EmitError> {
     use MathFunction as Of;
     Ok(match function {
         Of::Abs => "abs_",

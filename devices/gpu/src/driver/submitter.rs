@@ -37,7 +37,7 @@ impl Submitter {
     /// Starts the thread; returns `None` where the system refuses one.
     pub fn start(device: Device, queue: Queue) -> Option<Self> {
         let (sender, orders) = sync_channel(WAITING_MAX);
-        let work = move || serve(&device, &queue, &orders);
+        let work = move || serve_orders(&device, &queue, &orders);
         let started = thread::Builder::new().name("gpu-submit".to_owned());
         Some(Self {
             thread: Some(started.spawn(work).ok()?),
@@ -48,7 +48,7 @@ impl Submitter {
 
     /// Submits commands, or nothing, and waits until the driver has answered. Returns `Ok(false)`
     /// if it does not answer in this time.
-    pub fn submit(
+    pub fn submit_commands(
         &self,
         commands: Option<CommandBuffer>,
         time_max: Duration,
@@ -72,7 +72,7 @@ impl Submitter {
 }
 
 impl Drop for Submitter {
-    /// The thread must close its device before the process may end; a thread that hangs stays
+    /// The thread must close its device before the process can end; a thread that hangs stays
     /// behind.
     fn drop(&mut self) {
         *self
@@ -86,15 +86,15 @@ impl Drop for Submitter {
     }
 }
 
-fn serve(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
+fn serve_orders(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
     while let Ok(Order { commands, done }) = orders.recv() {
         // The caller may have given up waiting.
-        let _ = done.send(submit(device, queue, commands));
+        let _ = done.send(submit_to_queue(device, queue, commands));
     }
 }
 
 /// Submits commands, and returns the driver's error if it refuses them.
-pub(crate) fn submit(
+pub(crate) fn submit_to_queue(
     device: &Device,
     queue: &Queue,
     commands: Option<CommandBuffer>,

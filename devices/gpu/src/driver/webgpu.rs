@@ -10,7 +10,7 @@ use wgpu::{
 };
 
 use crate::driver;
-use crate::driver::submitter::{Submitter, submit};
+use crate::driver::submitter::{Submitter, submit_to_queue};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
 use crate::numbers::doubles::Doubles;
@@ -33,7 +33,7 @@ pub(crate) struct WebGpu {
 }
 
 impl WebGpu {
-    /// A device just opened; `lost` is called when it goes away.
+    /// A device just opened; `lost` will be called when it goes away.
     pub fn new(
         device: Device,
         queue: Queue,
@@ -57,14 +57,14 @@ impl WebGpu {
 
     /// Submits commands, or nothing. Returns `Ok(false)` if the driver does not answer in this
     /// time.
-    pub fn submit(
+    pub fn submit_commands(
         &self,
         commands: Option<CommandBuffer>,
         time_max: Duration,
     ) -> Result<bool, GpuError> {
         match &self.submitter {
-            Some(submitter) => submitter.submit(commands, time_max),
-            None => submit(&self.device, &self.queue, commands).map(|()| true),
+            Some(submitter) => submitter.submit_commands(commands, time_max),
+            None => submit_to_queue(&self.device, &self.queue, commands).map(|()| true),
         }
     }
 
@@ -79,7 +79,7 @@ impl WebGpu {
     }
 
     /// Floats of 64 bits are read from sizes, and taken apart, as integers of 64.
-    pub fn doubles(&self) -> Doubles {
+    pub fn double_support(&self) -> Doubles {
         let features = self.device.features();
         let integers = features.contains(Features::SHADER_INT64);
         Doubles {
@@ -88,7 +88,7 @@ impl WebGpu {
         }
     }
 
-    pub fn buffer(&self, size: u64) -> Option<Buffer> {
+    pub fn allocate_buffer(&self, size: u64) -> Option<Buffer> {
         let scope = self.device.push_error_scope(ErrorFilter::OutOfMemory);
         let buffer = self.device.create_buffer(&BufferDescriptor {
             label: None,
@@ -100,8 +100,8 @@ impl WebGpu {
         (!failed).then_some(buffer)
     }
 
-    pub fn upload(&self, bytes: &[u8], size: u64) -> Option<Buffer> {
-        let buffer = self.buffer(size)?;
+    pub fn upload_bytes(&self, bytes: &[u8], size: u64) -> Option<Buffer> {
+        let buffer = self.allocate_buffer(size)?;
         if bytes.len().is_multiple_of(4) {
             self.queue.write_buffer(&buffer, 0, bytes);
         } else {
@@ -116,7 +116,7 @@ impl WebGpu {
     pub fn upload_all(&self, contents: &[(&[u8], u64)]) -> Result<Option<Vec<Buffer>>, GpuError> {
         let failed = |error: &dyn std::fmt::Display| GpuError::Driver(error.to_string());
         let sizes = contents.iter().map(|(_, size)| *size);
-        let buffers = sizes.clone().map(|size| self.buffer(size));
+        let buffers = sizes.clone().map(|size| self.allocate_buffer(size));
         let Some(buffers) = buffers.collect::<Option<Vec<Buffer>>>() else {
             return Ok(None);
         };
@@ -148,7 +148,7 @@ impl WebGpu {
         Ok(Some(buffers))
     }
 
-    pub fn compile(&self, source: &str) -> Result<ComputePipeline, GpuError> {
+    pub fn compile_kernel(&self, source: &str) -> Result<ComputePipeline, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let module = self.device.create_shader_module(ShaderModuleDescriptor {
             label: None,
@@ -172,7 +172,11 @@ impl WebGpu {
 
     /// Submits one command buffer for all launches. Returns `Ok(false)` if the driver does not
     /// answer in this time.
-    pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
+    pub fn submit_launches(
+        &self,
+        launches: &[Launch],
+        time_max: Duration,
+    ) -> Result<bool, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         {
@@ -192,7 +196,7 @@ impl WebGpu {
                     continue;
                 };
                 pass.set_pipeline(pipeline);
-                pass.set_bind_group(0, &self.bind(pipeline, arrays), &[]);
+                pass.set_bind_group(0, &self.create_bind_group(pipeline, arrays), &[]);
                 pass.dispatch_workgroups(*x, *y, *z);
             }
         }
@@ -200,13 +204,13 @@ impl WebGpu {
         if let Some(error) = pollster::block_on(scope.pop()) {
             return Err(GpuError::Kernel(error.to_string()));
         }
-        self.submit(Some(commands), time_max)
+        self.submit_commands(Some(commands), time_max)
     }
 
-    fn bind(&self, pipeline: &ComputePipeline, arrays: &[Stretch]) -> wgpu::BindGroup {
+    fn create_bind_group(&self, pipeline: &ComputePipeline, arrays: &[Stretch]) -> wgpu::BindGroup {
         let mut entries: Vec<BindGroupEntry<'_>> = Vec::with_capacity(arrays.len());
         for (stretch, binding) in arrays.iter().zip(0..) {
-            let Some(buffer) = own(&stretch.buffer) else {
+            let Some(buffer) = wgpu_buffer(&stretch.buffer) else {
                 continue;
             };
             let resource = BindingResource::Buffer(BufferBinding {
@@ -232,7 +236,7 @@ impl WebGpu {
         let total: u64 = buffers.iter().map(|(_, bytes)| padded(*bytes)).sum();
         if total == 0 {
             let nothing = || vec![Bytes::new(); buffers.len()];
-            return Ok(self.wait(time_max)?.then(nothing));
+            return Ok(self.wait_idle(time_max)?.then(nothing));
         }
         let staging = self.device.create_buffer(&BufferDescriptor {
             label: None,
@@ -243,13 +247,13 @@ impl WebGpu {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut at = 0;
         for (buffer, bytes) in buffers {
-            if let Some(buffer) = own(buffer).filter(|_| *bytes > 0) {
+            if let Some(buffer) = wgpu_buffer(buffer).filter(|_| *bytes > 0) {
                 let copied = bytes.next_multiple_of(4);
                 encoder.copy_buffer_to_buffer(buffer, 0, &staging, at, copied);
             }
             at += padded(*bytes);
         }
-        if !self.submit(Some(encoder.finish()), time_max)? {
+        if !self.submit_commands(Some(encoder.finish()), time_max)? {
             return Ok(None);
         }
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -257,7 +261,7 @@ impl WebGpu {
             // The receiver is gone only if the wait below failed.
             let _ = sender.send(mapped);
         });
-        if !self.wait(time_max)? {
+        if !self.wait_idle(time_max)? {
             return Ok(None);
         }
         let failed = |error: &dyn std::fmt::Display| GpuError::Driver(error.to_string());
@@ -276,7 +280,7 @@ impl WebGpu {
     }
 
     /// Waits until everything submitted is done; whether it was in time.
-    fn wait(&self, time_max: Duration) -> Result<bool, GpuError> {
+    fn wait_idle(&self, time_max: Duration) -> Result<bool, GpuError> {
         let waited = self.device.poll(PollType::Wait {
             submission_index: None,
             timeout: Some(time_max),
@@ -290,7 +294,7 @@ impl WebGpu {
 }
 
 /// Returns the buffer, if it is one of wgpu.
-fn own(buffer: &driver::Buffer) -> Option<&Buffer> {
+fn wgpu_buffer(buffer: &driver::Buffer) -> Option<&Buffer> {
     match buffer {
         driver::Buffer::WebGpu(buffer) => Some(buffer),
         #[cfg(feature = "cuda")]

@@ -18,7 +18,7 @@ impl Doubles {
     };
 
     /// Whether kernels have numbers of this type of 64 bits.
-    pub fn has(self, dtype: DType) -> bool {
+    pub fn has_dtype(self, dtype: DType) -> bool {
         match dtype {
             DType::F64 => self.floats,
             DType::I64 | DType::U64 => self.integers,
@@ -27,7 +27,7 @@ impl Doubles {
     }
 
     /// Why a node is refused whose kernels would need numbers of 64 bits that are not there.
-    pub fn lacking(self, dtype: DType) -> UnsupportedReason {
+    pub fn unsupported_reason(self, dtype: DType) -> UnsupportedReason {
         let feature = match self.integers {
             true => "SHADER_F64",
             false if dtype == DType::F64 => "SHADER_F64 with SHADER_INT64",
@@ -49,5 +49,5 @@ pub(crate) fn is_long(dtype: DType) -> bool {
 
 /// Whether each value of a type is one of a 32-bit float as well.
 pub(crate) fn fits_floats(dtype: DType) -> bool {
-    dtype == DType::Bool || (dtype.is_float() && dtype.bits() <= 32) || dtype.bits() <= 16
+    dtype == DType::Bool || (dtype.is_float() && dtype.bit_width() <= 32) || dtype.bit_width() <= 16
 }

@@ -40,7 +40,7 @@ pub(crate) fn is_half(dtype: DType) -> bool {
 }
 
 /// Returns the functions `widened` and `narrowed` of a 16-bit type; an empty string for another.
-pub(crate) fn functions(dtype: DType) -> &'static str {
+pub(crate) fn packing_functions(dtype: DType) -> &'static str {
     match dtype {
         DType::F16 => F16,
         DType::Bf16 => BF16,

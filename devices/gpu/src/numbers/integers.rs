@@ -7,7 +7,7 @@ use souk_memory::DType;
 /// Bits of an integer type of which several lie in a word.
 pub(crate) fn packed_bits(dtype: DType) -> Option<usize> {
     use DType::{I2, I4, I8, I16, U2, U4, U8, U16};
-    matches!(dtype, I2 | I4 | I8 | I16 | U2 | U4 | U8 | U16).then(|| dtype.bits())
+    matches!(dtype, I2 | I4 | I8 | I16 | U2 | U4 | U8 | U16).then(|| dtype.bit_width())
 }
 
 /// Whether the device computes with integers of this type.
@@ -17,7 +17,7 @@ pub(crate) fn is_whole(dtype: DType) -> bool {
 }
 
 /// The least and the greatest value of an integer type of 16 bits or fewer.
-pub(crate) fn range(dtype: DType) -> [f64; 2] {
+pub(crate) fn value_range(dtype: DType) -> [f64; 2] {
     match dtype {
         DType::I2 => [-2.0, 1.0],
         DType::I4 => [-8.0, 7.0],
@@ -31,7 +31,7 @@ pub(crate) fn range(dtype: DType) -> [f64; 2] {
 }
 
 /// The functions `widened` and `narrowed` of a packed type.
-pub(crate) fn functions(dtype: DType, bits: usize) -> String {
+pub(crate) fn packing_functions(dtype: DType, bits: usize) -> String {
     let (above, mask) = (32 - bits, (1u64 << bits) - 1);
     let is_signed = matches!(dtype, DType::I2 | DType::I4 | DType::I8 | DType::I16);
     let widened = match is_signed {

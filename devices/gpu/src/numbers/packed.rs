@@ -33,7 +33,7 @@ pub(crate) fn lies_there(dtype: DType) -> bool {
 }
 
 /// Returns the type in which kernels compute values of a type.
-pub(crate) fn wide(dtype: DType) -> DType {
+pub(crate) fn compute_dtype(dtype: DType) -> DType {
     match dtype {
         _ if integers::packed_bits(dtype).is_some() => DType::I32,
         _ if per_word(dtype) > 1 => DType::F32,
@@ -43,11 +43,11 @@ pub(crate) fn wide(dtype: DType) -> DType {
 
 /// Returns the functions `widened` and `narrowed` of a packed type; an empty string for another.
 /// Floats too large for 8 bits become the largest one, or the pattern of infinity.
-pub(crate) fn functions(dtype: DType, rounding: Rounding) -> String {
+pub(crate) fn packing_functions(dtype: DType, rounding: Rounding) -> String {
     match integers::packed_bits(dtype) {
-        Some(bits) => integers::functions(dtype, bits),
-        None if is_half(dtype) => halves::functions(dtype).to_owned(),
-        None => quarters::functions(dtype, rounding),
+        Some(bits) => integers::packing_functions(dtype, bits),
+        None if is_half(dtype) => halves::packing_functions(dtype).to_owned(),
+        None => quarters::packing_functions(dtype, rounding),
     }
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Halves {
 
 impl Halves {
     /// Whether kernels read and write elements of a type directly, one by one.
-    pub fn has(self, dtype: DType) -> bool {
+    pub fn has_dtype(self, dtype: DType) -> bool {
         self == Self::Own && dtype == DType::F16
     }
 }
@@ -70,7 +70,7 @@ impl Halves {
 /// How WGSL reads element `at` of `array`, whose words are [`words`] of the type.
 pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> String {
     match per_word(dtype) {
-        _ if halves.has(dtype) => format!("f32({array}[{at}])"),
+        _ if halves.has_dtype(dtype) => format!("f32({array}[{at}])"),
         1 => format!("{array}[{at}]"),
         held => {
             let (bits, last) = (32 / held, held - 1);
@@ -82,7 +82,7 @@ pub(crate) fn read(dtype: DType, halves: Halves, array: &str, at: &str) -> Strin
 }
 
 /// How WGSL writes a float as an element of a type that is not packed, or the device's own.
-pub(crate) fn stored(dtype: DType, value: &str) -> String {
+pub(crate) fn store_expression(dtype: DType, value: &str) -> String {
     match dtype {
         DType::F16 => format!("f16({value})"),
         _ => value.to_owned(),
@@ -90,7 +90,7 @@ pub(crate) fn stored(dtype: DType, value: &str) -> String {
 }
 
 /// How WGSL names elements of a type that is not packed, or of halves that are the device's own.
-pub(crate) fn element(dtype: DType, is_double: bool) -> &'static str {
+pub(crate) fn element_type(dtype: DType, is_double: bool) -> &'static str {
     match (dtype, is_double) {
         (DType::F16, _) => "f16",
         (DType::F64, true) => "f64",
@@ -103,9 +103,9 @@ pub(crate) fn element(dtype: DType, is_double: bool) -> &'static str {
 }
 
 /// How WGSL names the words that values of a type lie in.
-pub(crate) fn words(dtype: DType, halves: Halves) -> &'static str {
+pub(crate) fn word_type(dtype: DType, halves: Halves) -> &'static str {
     match (per_word(dtype), dtype) {
-        _ if halves.has(dtype) => "f16",
+        _ if halves.has_dtype(dtype) => "f16",
         (1, DType::I32) => "i32",
         (1, DType::U32) => "u32",
         (1, _) => "f32",

@@ -23,7 +23,7 @@ enum Kind {
     UnsignedZero,
 }
 
-fn layout(dtype: DType) -> Option<Layout> {
+fn float_layout(dtype: DType) -> Option<Layout> {
     let (fraction_bits, bias, largest, kind) = match dtype {
         DType::F8E4M3Fn => (3, 7, 0x7e, Kind::Finite),
         DType::F8E4M3FnUz => (3, 8, 0x7f, Kind::UnsignedZero),
@@ -102,7 +102,7 @@ impl Default for Rounding {
 
 impl Rounding {
     /// As a node that casts has it.
-    pub fn of(call: &Call<'_>) -> Self {
+    pub fn from_call(call: &Call<'_>) -> Self {
         Self {
             saturates: call.int("saturate", 1) != 0,
             way: match call.text("round_mode", "up") {
@@ -146,24 +146,24 @@ pub(crate) fn is_byte(dtype: DType) -> bool {
 
 /// Whether a type is a float of 8 bits that the device knows.
 pub(crate) fn is_quarter_float(dtype: DType) -> bool {
-    layout(dtype).is_some()
+    float_layout(dtype).is_some()
 }
 
 /// Returns the functions `widened` and `narrowed` of an 8-bit float; an empty string for another
 /// type.
-pub(crate) fn functions(dtype: DType, rounding: Rounding) -> String {
+pub(crate) fn packing_functions(dtype: DType, rounding: Rounding) -> String {
     if is_eighth_float(dtype) {
         return EIGHTHS.to_owned();
     }
     if is_power_of_two(dtype) {
         return rounding.powers_of_two();
     }
-    layout(dtype).map_or(String::new(), |layout| {
-        floating(&layout, rounding.saturates)
+    float_layout(dtype).map_or(String::new(), |layout| {
+        float_functions(&layout, rounding.saturates)
     })
 }
 
-fn floating(layout: &Layout, saturates: bool) -> String {
+fn float_functions(layout: &Layout, saturates: bool) -> String {
     let Layout {
         fraction_bits,
         bias,

@@ -6,13 +6,13 @@
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
-use souk_reference::shape::broadcast;
+use souk_reference::shape::broadcast_shape;
 
 use crate::error::GpuError;
-use crate::numbers::packed::element;
-use crate::operators::layout::{joined, taken, transposed};
-use crate::recording::{Array, Groups, Step, word};
-use crate::shaders::{PRELUDE, bindings, by_group, gather, prelude, rotate};
+use crate::numbers::packed::element_type;
+use crate::operators::layout::{join_arrays, permute_axes, take_runs};
+use crate::recording::{Array, Groups, Step, to_word};
+use crate::shaders::{PRELUDE, bindings, by_group, group_reduction, prelude, rotate_kernel};
 
 /// Columns of the result that one pass over the keys computes: four to a thread.
 const COLUMNS: usize = 256;
@@ -64,19 +64,19 @@ impl Heads {
             return Ok(self.array.clone());
         }
         let dims = [self.samples, self.length, self.heads, self.width];
-        transposed(step, &self.array.reshaped(dims), &[0, 2, 1, 3])
+        permute_axes(step, &self.array.with_dims(dims), &[0, 2, 1, 3])
     }
 }
 
 /// `Attention`: masks, causality, windows, soft caps, grouped heads, past keys and values.
 pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let key_heads = step.call.int("kv_num_heads", 0);
-    let past = step.optional(4)?;
+    let past = step.optional_wide(4)?;
     // If keys or values are joined to a past or kept for a future, they move in words of their own.
     let is_moved = past.is_some() || step.call.output_count() > 1;
     let mut given = |index| match is_moved {
-        true => step.array(index),
-        false => step.light(index),
+        true => step.wide_array(index),
+        false => step.native_array(index),
     };
     let (query, key, value) = (given(0)?, given(1)?, given(2)?);
     let query = Heads::read(query, step.call.int("q_num_heads", 0))?;
@@ -102,7 +102,7 @@ pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     } else {
         vec![query.samples, query.heads, query.length, value.width]
     };
-    let result = step.stream.array(step.made(), &dims)?;
+    let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     let target = Heads::read(result.clone(), query.heads as i64)?;
     let all = [&query, &key, &value, &target];
     let told = told(step, all, past_length)?;
@@ -124,13 +124,13 @@ fn with_past(
     output: usize,
 ) -> Result<(Heads, Option<Array>), GpuError> {
     let wanted = step.call.output_count() > output;
-    let all = match step.optional(index)? {
+    let all = match step.optional_wide(index)? {
         Some(past) => {
             let own = new.by_head(step)?;
             if past.dims.len() != 4 {
                 return Err(KernelError::Range(index).into());
             }
-            joined(step, &[&past, &own], 2)?
+            join_arrays(step, &[&past, &own], 2)?
         }
         None if wanted => new.by_head(step)?,
         None => return Ok((new, None)),
@@ -146,8 +146,8 @@ struct Mask {
     shown: usize,
 }
 
-fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, GpuError> {
-    let Some(array) = step.optional(3)? else {
+fn attention_mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, GpuError> {
+    let Some(array) = step.optional_wide(3)? else {
         let (array, kind, steps, shown) = (None, 0, [0; 4], key.length);
         return Ok(Mask {
             array,
@@ -164,10 +164,11 @@ fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, Gpu
     };
     let dims = [query.samples, query.heads, query.length, shown];
     let own = [&array.dims[..array.dims.len() - 1], &[length.min(shown)]].concat();
-    if broadcast(&own, &dims)? != dims {
+    if broadcast_shape(&own, &dims)? != dims {
         return Err(KernelError::Shapes(array.dims, dims.to_vec()).into());
     }
-    let walk = super::elementwise::repeated(&array.dims, &[dims[0], dims[1], dims[2], length]);
+    let walk =
+        super::elementwise::broadcast_steps(&array.dims, &[dims[0], dims[1], dims[2], length]);
     let steps = [walk[0], walk[1], walk[2], walk[3]];
     let kind = if array.dtype == DType::Bool { 1 } else { 2 };
     Ok(Mask {
@@ -193,7 +194,7 @@ fn told(
     [query, key, value, target]: [&Heads; 4],
     past: usize,
 ) -> Result<AttentionSizes, GpuError> {
-    let mask = mask(step, query, key)?;
+    let mask = attention_mask(step, query, key)?;
     let call = &step.call;
     let has_past = step.values.get(4).copied().flatten().is_some();
     let valid = call.optional_ints(6)?;
@@ -215,7 +216,7 @@ fn told(
     };
     let scale = call.float("scale", 1.0 / (query.width as f64).sqrt()) as f32;
     let softcap = call.float("softcap", 0.0) as f32;
-    let window = |name| word(call.int(name, -1).clamp(-1, i64::from(i32::MAX)));
+    let window = |name| to_word(call.int(name, -1).clamp(-1, i64::from(i32::MAX)));
     let rows = query.samples * query.heads * query.length;
     let mut sizes = vec![
         rows,
@@ -237,7 +238,7 @@ fn told(
     for heads in [query, key, value, target] {
         sizes.extend(heads.steps);
     }
-    let limits = step.places(&limits)?;
+    let limits = step.upload_places(&limits)?;
     Ok(AttentionSizes {
         sizes,
         mask,
@@ -254,12 +255,12 @@ fn record(
     let mut arrays = vec![&query.array, &key.array, &value.array, &told.limits];
     arrays.extend(&told.mask.array);
     arrays.push(&target.array);
-    let types = [query, key, value, target].map(|it| element(it.array.dtype, false));
+    let types = [query, key, value, target].map(|it| element_type(it.array.dtype, false));
     let source = source(told.mask.kind, types);
     for first in (0..value.width).step_by(COLUMNS) {
         let mut sizes = told.sizes.clone();
         sizes.push(first);
-        step.kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
+        step.record_kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
     }
     Ok(())
 }
@@ -272,7 +273,7 @@ fn scores(
     told: &AttentionSizes,
 ) -> Result<Array, GpuError> {
     let dims = [query.samples, query.heads, query.length, key.length];
-    let result = step.stream.array(DType::F32, &dims)?;
+    let result = step.stream.allocate_array(DType::F32, &dims)?;
     let stage = step.call.int("qk_matmul_output_mode", 0).clamp(0, 3);
     let mut sizes = told.sizes.clone();
     sizes.push(stage as usize);
@@ -280,7 +281,7 @@ fn scores(
     arrays.extend(&told.mask.array);
     arrays.push(&result);
     let source = scores_source(told.mask.kind);
-    step.kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
+    step.record_kernel(&source, &sizes, &arrays, Groups::Each(told.rows))?;
     Ok(result)
 }
 
@@ -302,7 +303,7 @@ const PLACES: &str = r"
   var sums = vec4<f32>();
 ";
 
-/// Whether the query may look at `key`, but for the mask.
+/// Whether the query can look at `key`, but for the mask.
 const OPEN: &str = r"
     let ahead = i32(key) - place;
     var open = key < p[4] && key < p[13] && i32(key) < valid;
@@ -310,7 +311,7 @@ const OPEN: &str = r"
     open = open && !(left >= 0 && -ahead > left) && !(right >= 0 && ahead > right);
 ";
 
-/// The keys among which are all that the query may look at: a cache may have room for many more.
+/// The keys among which are all that the query can look at: a cache can have room for many more.
 const SPAN: &str = r"
   var stop = min(i32(min(p[4], p[13])), valid);
   if (p[9] != 0u) { stop = min(stop, place + 1); }
@@ -346,7 +347,7 @@ fn source(mask_kind: usize, [q, k, v, y]: [&str; 4]) -> String {
     let arrays = vec![("q", q), ("k", k), ("v", v), ("limits", "i32")];
     let (arrays, mask) = arrays_and_mask(arrays, mask_kind, y);
     let prelude = prelude(&arrays);
-    let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let (largest, sum) = (group_reduction("larger(a, b)"), group_reduction("a + b"));
     let entry = by_group("f32");
     format!(
         r"{prelude}{arrays}
@@ -410,7 +411,7 @@ var<workgroup> weights: array<f32, 64>;
 fn scores_source(mask_kind: usize) -> String {
     let arrays = vec![("q", "f32"), ("k", "f32"), ("limits", "i32")];
     let (arrays, mask) = arrays_and_mask(arrays, mask_kind, "f32");
-    let (largest, sum) = (gather("larger(a, b)"), gather("a + b"));
+    let (largest, sum) = (group_reduction("larger(a, b)"), group_reduction("a + b"));
     let entry = by_group("f32");
     format!(
         r"{PRELUDE}{arrays}{entry}
@@ -451,9 +452,9 @@ fn scores_source(mask_kind: usize) -> String {
 }
 
 /// `RotaryEmbedding`.
-pub(crate) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let heads = Heads::read(step.light(0)?, step.call.int("num_heads", 0))?;
-    let (mut cosines, mut sines) = (step.array(1)?, step.array(2)?);
+pub(crate) fn rotary_embedding(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let heads = Heads::read(step.native_array(0)?, step.call.int("num_heads", 0))?;
+    let (mut cosines, mut sines) = (step.wide_array(1)?, step.wide_array(2)?);
     let turned = match step.call.int("rotary_embedding_dim", 0) {
         0 => heads.width,
         part => usize::try_from(part).map_err(|_| KernelError::Range(0))?,
@@ -474,14 +475,16 @@ pub(crate) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         if places.len() != rows {
             return Err(KernelError::Range(3).into());
         }
-        cosines = taken(step, &cosines, &places, half, &[rows, half])?;
-        sines = taken(step, &sines, &places, half, &[rows, half])?;
+        cosines = take_runs(step, &cosines, &places, half, &[rows, half])?;
+        sines = take_runs(step, &sines, &places, half, &[rows, half])?;
     }
     if cosines.count() < rows * half {
         return Err(KernelError::Shapes(cosines.dims, vec![rows, half]).into());
     }
     let input = &heads.array;
-    let result = step.stream.array(step.made(), &input.dims)?;
+    let result = step
+        .stream
+        .allocate_array(step.output_dtype(), &input.dims)?;
     let sizes = [
         input.count(),
         heads.heads,
@@ -493,7 +496,7 @@ pub(crate) fn rotary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     ];
     let arrays = [input, &cosines, &sines, &result];
     let groups = Groups::Threads(input.count());
-    let source = rotate(input.numbers_to(&result));
-    step.kernel(&source, &sizes, &arrays, groups)?;
+    let source = rotate_kernel(input.numbers_to(&result));
+    step.record_kernel(&source, &sizes, &arrays, groups)?;
     Ok(vec![result])
 }

@@ -5,25 +5,26 @@ use souk_reference::call::KernelError;
 
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
-use crate::operators::layout::transposed;
-use crate::operators::reduce::{middle, reduction};
+use crate::operators::layout::permute_axes;
+use crate::operators::reduce::{find_reduction, reduce_middle};
 use crate::recording::{Array, Step};
 
-/// `BatchNormalization`; in training, also computes the running mean and variance.
+/// `BatchNormalization`; in training, also computes the running mean and variance. Each statistic
+/// must have one element for each channel.
 pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let training = step.call.flag("training_mode");
     let input = if training {
-        step.array(0)?
+        step.wide_array(0)?
     } else {
-        step.light(0)?
+        step.native_array(0)?
     };
     let channels = *input.dims.get(1).ok_or(KernelError::Range(0))?;
     let mut each = |index| {
-        let array: Array = step.array(index)?;
+        let array: Array = step.wide_array(index)?;
         if array.count() != channels {
             return Err(GpuError::Operator(KernelError::Range(index)));
         }
-        Ok(array.reshaped([channels]))
+        Ok(array.with_dims([channels]))
     };
     let (scale, shift, mean, variance) = (each(1)?, each(2)?, each(3)?, each(4)?);
     if !training {
@@ -33,7 +34,7 @@ pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
             [&scale, &shift, &mean, &variance],
         )?]);
     }
-    let (own_mean, own_variance) = moments(step, &input, channels)?;
+    let (own_mean, own_variance) = channel_moments(step, &input, channels)?;
     let made = normal(step, &input, [&scale, &shift, &own_mean, &own_variance])?;
     let momentum = step.call.float("momentum", 0.9);
     let mut results = vec![made];
@@ -51,30 +52,30 @@ fn normal(step: &mut Step<'_, '_>, input: &Array, each: [&Array; 4]) -> Result<A
     let epsilon = step.call.float("epsilon", 1e-5);
     let mut shape = vec![1; input.dims.len() - 1];
     shape[0] = input.dims[1];
-    let [scale, shift, mean, variance] = each.map(|array| array.reshaped(shape.clone()));
+    let [scale, shift, mean, variance] = each.map(|array| array.with_dims(shape.clone()));
     let inputs = [input, &scale, &shift, &mean, &variance].map(|array| (array, DType::F32));
     let expression = "(a - d) / sqrt(e + s) * b + c";
-    let output = step.made();
+    let output = step.output_dtype();
     map(step, expression, &inputs, output, [epsilon, 0.0, 0.0])
 }
 
 /// The mean and the variance of each channel.
-fn moments(
+fn channel_moments(
     step: &mut Step<'_, '_>,
     input: &Array,
     channels: usize,
 ) -> Result<(Array, Array), GpuError> {
     let mut order: Vec<usize> = (0..input.dims.len()).collect();
     order.swap(0, 1);
-    let by_channel = transposed(step, input, &order)?;
+    let by_channel = permute_axes(step, input, &order)?;
     let each = by_channel.count() / channels.max(1);
-    let by_channel = by_channel.reshaped([channels, each]);
-    let average = reduction("ReduceMean").expect("it is in the table");
+    let by_channel = by_channel.with_dims([channels, each]);
+    let average = find_reduction("ReduceMean").expect("it is in the table");
     let sides = (channels, each, 1);
-    let mean = middle(step, &by_channel, sides, average, (DType::F32, &[channels]))?;
-    let rows = mean.reshaped([channels, 1]);
+    let mean = reduce_middle(step, &by_channel, sides, average, DType::F32, &[channels])?;
+    let rows = mean.with_dims([channels, 1]);
     let inputs = [(&by_channel, DType::F32), (&rows, DType::F32)];
     let squares = map(step, "(a - b) * (a - b)", &inputs, DType::F32, [0.0; 3])?;
-    let variance = middle(step, &squares, sides, average, (DType::F32, &[channels]))?;
+    let variance = reduce_middle(step, &squares, sides, average, DType::F32, &[channels])?;
     Ok((mean, variance))
 }

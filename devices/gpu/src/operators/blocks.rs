@@ -3,12 +3,13 @@
 use souk_reference::call::KernelError;
 
 use crate::error::GpuError;
-use crate::operators::layout::transposed;
+use crate::operators::layout::permute_axes;
 use crate::recording::{Array, Step};
 
-/// `DepthToSpace` and `SpaceToDepth`: a transpose between two shapes.
-pub(crate) fn blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+/// `DepthToSpace` and `SpaceToDepth`: a transpose between two shapes. The block size must divide
+/// the sides of the image, or its square the channels.
+pub(crate) fn rearrange_blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.native_array(0)?;
     let &[n, c, h, w] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
@@ -38,6 +39,6 @@ pub(crate) fn blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             _ => (vec![n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2], dims),
         }
     };
-    let moved = transposed(step, &input.reshaped(shape), &order)?;
-    Ok(vec![moved.reshaped(dims)])
+    let moved = permute_axes(step, &input.with_dims(shape), &order)?;
+    Ok(vec![moved.with_dims(dims)])
 }

@@ -7,13 +7,13 @@ use souk_reference::call::KernelError;
 use souk_reference::conv::{Spread, Window};
 
 use crate::error::GpuError;
-use crate::numbers::packed::{Halves, functions, read, stored, words};
+use crate::numbers::packed::{Halves, packing_functions, read, store_expression, word_type};
 use crate::numbers::quarters::Rounding;
 #[cfg(feature = "cuda")]
 use crate::operators::products::library::library_conv;
-use crate::operators::products::{grid, tile_rows, tiled};
+use crate::operators::products::{tile_grid, tile_rows, tiled_kernel};
 use crate::operators::unfolding::TAP;
-use crate::recording::{Array, Groups, Step, Tail, word};
+use crate::recording::{Array, Groups, Step, Tail, to_word};
 use crate::shaders::{BY_THREAD, bindings, prelude};
 
 /// Spatial dimensions the kernels know; fewer are padded with ones.
@@ -22,7 +22,7 @@ const SPACE: usize = 3;
 const TILED_CHANNELS_MIN: usize = 8;
 
 /// Sizes of up to three spatial dimensions, padded in front.
-pub(crate) fn space(sizes: &[usize], fill: usize) -> Result<[usize; SPACE], KernelError> {
+pub(crate) fn spatial_sizes(sizes: &[usize], fill: usize) -> Result<[usize; SPACE], KernelError> {
     let mut all = [fill; SPACE];
     let missing = SPACE
         .checked_sub(sizes.len())
@@ -33,7 +33,7 @@ pub(crate) fn space(sizes: &[usize], fill: usize) -> Result<[usize; SPACE], Kern
 
 /// A window as the kernels read it from `p[at]` on: input, kernel, output, strides, dilations,
 /// padding before; three sizes each.
-pub(crate) fn geometry(window: &Window, input: &[usize]) -> Result<Vec<usize>, KernelError> {
+pub(crate) fn window_sizes(window: &Window, input: &[usize]) -> Result<Vec<usize>, KernelError> {
     let lists = [
         (input, 1),
         (&window.kernel[..], 1),
@@ -44,7 +44,7 @@ pub(crate) fn geometry(window: &Window, input: &[usize]) -> Result<Vec<usize>, K
     ];
     let mut sizes = Vec::with_capacity(lists.len() * SPACE);
     for (list, fill) in lists {
-        sizes.extend(space(list, fill)?);
+        sizes.extend(spatial_sizes(list, fill)?);
     }
     Ok(sizes)
 }
@@ -59,19 +59,19 @@ struct Types {
 }
 
 impl Types {
-    fn weight(self, at: &str) -> String {
+    fn weight_expression(self, at: &str) -> String {
         read(self.weights, self.halves, "weights", at)
     }
 
-    fn element(self, at: &str) -> String {
+    fn element_expression(self, at: &str) -> String {
         read(self.input, self.halves, "x", at)
     }
 }
 
 /// `Conv`: groups, strides, dilations and padding over one to three dimensions.
 pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, weights) = (step.light(0)?, step.operand(1)?);
-    let bias = step.optional(2)?;
+    let (input, weights) = (step.native_array(0)?, step.stored_array(1)?);
+    let bias = step.optional_wide(2)?;
     let mismatch = || KernelError::Shapes(input.dims.clone(), weights.dims.clone());
     let (&[samples, channels, ref spatial @ ..], &[filters, each, ref kernel @ ..]) =
         (&input.dims[..], &weights.dims[..])
@@ -91,7 +91,7 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let places: usize = window.output.iter().product();
     let own = filters / groups;
     let mut sizes = vec![own, places, each * taps, groups];
-    sizes.extend(geometry(&window, spatial)?);
+    sizes.extend(window_sizes(&window, spatial)?);
     sizes.extend([each, taps]);
     #[cfg(feature = "cuda")]
     if groups == 1 && own >= TILED_CHANNELS_MIN {
@@ -100,16 +100,16 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             return Ok(vec![result]);
         }
     }
-    let result = step.stream.array(step.made(), &dims)?;
+    let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     sizes.push(result.count());
-    let halves = step.stream.context.halves();
+    let halves = step.stream.context.half_support();
     let types = Types {
         halves,
         input: input.dtype,
         weights: weights.dtype,
         made: result.dtype,
     };
-    let of = |dtype| words(dtype, halves);
+    let of = |dtype| word_type(dtype, halves);
     let mut names = vec![("x", of(types.input)), ("weights", of(types.weights))];
     let mut arrays = vec![&input, &weights];
     if let Some(bias) = &bias {
@@ -124,31 +124,32 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         let source = conv_direct(&arrays_text, types, with_bias, step.tail);
         sizes[0] = result.count();
         sizes.push(own);
-        step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
+        step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     } else {
-        let source = tiled(
+        let source = tiled_kernel(
             &arrays_text,
             &conv_lines(types, with_bias, step.tail),
             tile_rows(own),
         );
-        let groups = grid(own, places, samples * groups);
-        step.kernel(&source, &sizes, &arrays, groups)?;
+        let groups = tile_grid(own, places, samples * groups);
+        step.record_kernel(&source, &sizes, &arrays, groups)?;
     }
     Ok(vec![result])
 }
 
 /// A convolution's part of the tiled product; `z` counts samples and in them groups.
 fn conv_lines(types: Types, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(types.weights, Rounding::default());
-    let weight = types.weight("((z % p[3]) * p[0] + m) * p[2] + k");
+    let functions = packing_functions(types.weights, Rounding::default());
+    let weight = types.weight_expression("((z % p[3]) * p[0] + m) * p[2] + k");
     let bias = if with_bias {
         "bias[(z % p[3]) * p[0] + m]"
     } else {
         "0.0"
     };
-    let (then, done) = tail.lines(&format!("sum + {bias}"));
-    let done = stored(types.made, &done);
-    let element = types.element("(z * p[22] + k / p[23]) * (p[4] * p[5] * p[6]) + u32(at)");
+    let (then, done) = tail.kernel_lines(&format!("sum + {bias}"));
+    let done = store_expression(types.made, &done);
+    let element =
+        types.element_expression("(z * p[22] + k / p[23]) * (p[4] * p[5] * p[6]) + u32(at)");
     format!(
         r"{TAP}{functions}{then}
 fn left(z: u32, m: u32, k: u32) -> f32 {{
@@ -167,17 +168,17 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 
 /// A thread for each element of the result: for depthwise and other thin groups.
 fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> String {
-    let functions = functions(types.weights, Rounding::default());
+    let functions = packing_functions(types.weights, Rounding::default());
     let at = "((group * p[25] + m) * p[22] + c) * p[23] + k";
-    let weight = types.weight(at);
+    let weight = types.weight_expression(at);
     let bias = if with_bias {
         "bias[group * p[25] + m]"
     } else {
         "0.0"
     };
-    let (then, done) = tail.lines(&format!("sum + {bias}"));
-    let done = stored(types.made, &done);
-    let element = types.element("(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)");
+    let (then, done) = tail.kernel_lines(&format!("sum + {bias}"));
+    let done = store_expression(types.made, &done);
+    let element = types.element_expression("(z * p[22] + c) * (p[4] * p[5] * p[6]) + u32(at)");
     let prelude = prelude(arrays);
     format!(
         r"{prelude}{functions}{then}{arrays}{TAP}{BY_THREAD}
@@ -201,8 +202,8 @@ fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> Stri
 
 /// `ConvTranspose`: each place of the result gathers the inputs that reach it.
 pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, weights) = (step.light(0)?, step.operand(1)?);
-    let bias = step.optional(2)?;
+    let (input, weights) = (step.native_array(0)?, step.stored_array(1)?);
+    let bias = step.optional_wide(2)?;
     let mismatch = || KernelError::Shapes(input.dims.clone(), weights.dims.clone());
     let (&[samples, channels, ref spatial @ ..], &[from, own, ref kernel @ ..]) =
         (&input.dims[..], &weights.dims[..])
@@ -215,7 +216,7 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     }
     let spread = Spread::read(&step.call, kernel, spatial)?;
     let dims = [&[samples, own * groups], &spread.output[..]].concat();
-    let result = step.stream.array(step.made(), &dims)?;
+    let result = step.stream.allocate_array(step.output_dtype(), &dims)?;
     let taps = kernel.iter().product();
     let places = spread.output.iter().product();
     let mut sizes = vec![result.count(), places, own, groups];
@@ -227,18 +228,18 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
         (&spread.dilations[..], 1),
     ];
     for (list, fill) in lists {
-        sizes.extend(space(list, fill)?);
+        sizes.extend(spatial_sizes(list, fill)?);
     }
-    let before: Vec<usize> = spread.before.iter().map(|&cut| word(cut)).collect();
-    sizes.extend(space(&before, 0)?);
+    let before: Vec<usize> = spread.before.iter().map(|&cut| to_word(cut)).collect();
+    sizes.extend(spatial_sizes(&before, 0)?);
     sizes.extend([channels / groups, taps]);
     let types = Types {
-        halves: step.stream.context.halves(),
+        halves: step.stream.context.half_support(),
         input: input.dtype,
         weights: weights.dtype,
         made: result.dtype,
     };
-    let of = |dtype| words(dtype, types.halves);
+    let of = |dtype| word_type(dtype, types.halves);
     let mut names = vec![("x", of(types.input)), ("weights", of(types.weights))];
     let mut arrays = vec![&input, &weights];
     if let Some(bias) = &bias {
@@ -252,19 +253,19 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     } else {
         "sum"
     };
-    let (then, done) = step.tail.lines(with);
-    let source = conv_transpose_source(types, (&bindings(&names, 1), &then), &done);
-    step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
+    let (then, done) = step.tail.kernel_lines(with);
+    let source = conv_transpose_source(types, &bindings(&names, 1), &then, &done);
+    step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))?;
     Ok(vec![result])
 }
 
 /// A transposed convolution, a thread for each element of the result.
-fn conv_transpose_source(types: Types, (arrays, then): (&str, &str), done: &str) -> String {
-    let functions = functions(types.weights, Rounding::default());
-    let weight = types.weight("(source * p[2] + channel % p[2]) * p[23] + k");
+fn conv_transpose_source(types: Types, arrays: &str, then: &str, done: &str) -> String {
+    let functions = packing_functions(types.weights, Rounding::default());
+    let weight = types.weight_expression("(source * p[2] + channel % p[2]) * p[23] + k");
     let image = "(sample * p[22] * p[3] + source) * (p[4] * p[5] * p[6])";
-    let element = types.element(&format!("{image} + at"));
-    let (prelude, done) = (prelude(arrays), stored(types.made, done));
+    let element = types.element_expression(&format!("{image} + at"));
+    let (prelude, done) = (prelude(arrays), store_expression(types.made, done));
     format!(
         r"{prelude}{functions}{then}{arrays}
 fn reach(o: u32, cut: u32, k: u32, dilation: u32, stride: u32, size: u32) -> i32 {{

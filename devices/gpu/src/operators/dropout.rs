@@ -1,35 +1,36 @@
-//! `Dropout`: the host draws the elements to keep from the node's seed.
+//! `Dropout`: the host draws the elements to keep from the node's seed, so every device will keep
+//! the same ones.
 
 use souk_memory::{DType, Tensor};
 use souk_reference::call::KernelError;
 use souk_reference::random;
 
 use crate::error::GpuError;
-use crate::numbers::packed::wide;
-use crate::operators::elementwise::{made, map, map_into};
-use crate::recording::{Array, Step, upload};
+use crate::numbers::packed::compute_dtype;
+use crate::operators::elementwise::{map, map_into, output_dtype};
+use crate::recording::{Array, Step, upload_tensor};
 
 /// Returns the input unchanged where the node drops nothing, otherwise the elements that remain,
 /// scaled; and the mask, if the node has that output.
 pub(crate) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.operand(0)?;
+    let input = step.stored_array(0)?;
     let wants_mask = step
         .call
         .node
         .output
         .get(1)
         .is_some_and(|it| !it.is_empty());
-    let Some(kept) = random::kept(&step.call, input.count())? else {
+    let Some(kept) = random::dropout_mask(&step.call, input.count())? else {
         return match wants_mask {
-            true => Ok(vec![input.clone(), all(step, &input.dims)?]),
+            true => Ok(vec![input.clone(), full_mask(step, &input.dims)?]),
             false => Ok(vec![input]),
         };
     };
     let mask = Tensor::from_bools(input.dims.clone(), &kept.mask).map_err(KernelError::from)?;
-    let mask = upload(step.stream, &mask)?;
-    let input = step.light(0)?;
-    let dtype = wide(input.dtype);
-    let output = made(step, dtype);
+    let mask = upload_tensor(step.stream, &mask)?;
+    let input = step.native_array(0)?;
+    let dtype = compute_dtype(input.dtype);
+    let output = output_dtype(step, dtype);
     // Not a choice: as in a product, NaN stays NaN.
     let (expression, numbers) = match dtype {
         DType::F64 => ("a * f64(b) * s", [kept.scale, 0.0, 0.0]),
@@ -41,9 +42,11 @@ pub(crate) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// A mask that keeps all.
-fn all(step: &mut Step<'_, '_>, dims: &[usize]) -> Result<Array, GpuError> {
-    let kept = step.stream.words(DType::Bool, &[], &1u32.to_le_bytes())?;
-    let mask = step.stream.array(DType::Bool, dims)?;
+fn full_mask(step: &mut Step<'_, '_>, dims: &[usize]) -> Result<Array, GpuError> {
+    let kept = step
+        .stream
+        .upload_words(DType::Bool, &[], &1u32.to_le_bytes())?;
+    let mask = step.stream.allocate_array(DType::Bool, dims)?;
     map_into(step, "a", &[(&kept, DType::Bool)], &mask, [0.0; 3])?;
     Ok(mask)
 }

@@ -9,12 +9,12 @@ pub(crate) mod integers;
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_reference::call::KernelError;
-use souk_reference::shape::{broadcast, strides};
+use souk_reference::shape::{broadcast_shape, strides};
 
 use crate::error::GpuError;
-use crate::numbers::packed::{element, stored, wide};
+use crate::numbers::packed::{compute_dtype, element_type, store_expression};
 use crate::recording::{Array, Groups, Step};
-use crate::shaders::functions::functions;
+use crate::shaders::functions::expression_functions;
 use crate::shaders::{BY_THREAD, bindings};
 
 /// The expression and the types of an element-wise operator.
@@ -30,9 +30,9 @@ pub(crate) struct Map {
     pub numbers: &'static [(&'static str, f64)],
 }
 
-/// Returns the function of one float. A driver may compile a bare choice to a maximum, which loses
+/// Returns the function of one float. A driver can compile a bare choice to a maximum, which loses
 /// NaN (`Relu`); and a device's sine has few digits where it is small.
-pub(crate) fn unary(operator: &str) -> Option<Map> {
+pub(crate) fn unary_map(operator: &str) -> Option<Map> {
     let (expression, numbers): (_, &'static [(&'static str, f64)]) = match operator {
         "Abs" => ("abs(a)", &[]),
         "Acos" => ("acos(a)", &[]),
@@ -86,9 +86,9 @@ pub(crate) fn unary(operator: &str) -> Option<Map> {
         "Tan" => ("tan(a)", &[]),
         "Tanh" => ("tanh_(a)", &[]),
         "ThresholdedRelu" => ("select(0.0, a, a > s && !is_nan(a))", &[("alpha", 1.0)]),
-        "IsNaN" => return Some(test("u32(is_nan(a))", &[])),
+        "IsNaN" => return Some(test_map("u32(is_nan(a))", &[])),
         "IsInf" => {
-            return Some(test(
+            return Some(test_map(
                 "u32(is_inf(a) && select(s, t, a > 0.0) != 0.0)",
                 &[("detect_negative", 1.0), ("detect_positive", 1.0)],
             ));
@@ -103,7 +103,7 @@ pub(crate) fn unary(operator: &str) -> Option<Map> {
     })
 }
 
-const fn test(expression: &'static str, numbers: &'static [(&'static str, f64)]) -> Map {
+const fn test_map(expression: &'static str, numbers: &'static [(&'static str, f64)]) -> Map {
     Map {
         expression,
         inputs: DType::F32,
@@ -113,7 +113,7 @@ const fn test(expression: &'static str, numbers: &'static [(&'static str, f64)])
 }
 
 /// Functions of two elements.
-pub(crate) fn binary(operator: &str) -> Option<Map> {
+pub(crate) fn binary_map(operator: &str) -> Option<Map> {
     let float = |expression| Map {
         expression,
         inputs: DType::F32,
@@ -135,11 +135,11 @@ pub(crate) fn binary(operator: &str) -> Option<Map> {
         "PRelu" => float("select(a, b * a, a < 0.0)"),
         "Max" => float("larger(a, b)"),
         "Min" => float("smaller(a, b)"),
-        "Equal" => test("u32(a == b)", &[]),
-        "Greater" => test("u32(a > b)", &[]),
-        "GreaterOrEqual" => test("u32(a >= b)", &[]),
-        "Less" => test("u32(a < b)", &[]),
-        "LessOrEqual" => test("u32(a <= b)", &[]),
+        "Equal" => test_map("u32(a == b)", &[]),
+        "Greater" => test_map("u32(a > b)", &[]),
+        "GreaterOrEqual" => test_map("u32(a >= b)", &[]),
+        "Less" => test_map("u32(a < b)", &[]),
+        "LessOrEqual" => test_map("u32(a <= b)", &[]),
         "And" => truth("a & b"),
         "Or" => truth("a | b"),
         "Xor" => truth("a ^ b"),
@@ -157,9 +157,9 @@ pub(crate) fn map(
 ) -> Result<Array, GpuError> {
     let mut dims = Vec::new();
     for (array, _) in inputs {
-        dims = broadcast(&dims, &array.dims)?;
+        dims = broadcast_shape(&dims, &array.dims)?;
     }
-    let result = step.stream.array(output, &dims)?;
+    let result = step.stream.allocate_array(output, &dims)?;
     map_into(step, expression, inputs, &result, numbers)?;
     Ok(result)
 }
@@ -173,10 +173,10 @@ pub(crate) fn map_into(
 ) -> Result<(), GpuError> {
     let steps: Vec<Vec<usize>> = inputs
         .iter()
-        .map(|(array, _)| repeated(&array.dims, &result.dims))
+        .map(|(array, _)| broadcast_steps(&array.dims, &result.dims))
         .collect();
-    let (dims, steps) = merged(&result.dims, &steps);
-    let source = kernel(expression, inputs, result);
+    let (dims, steps) = merge_dimensions(&result.dims, &steps);
+    let source = map_kernel(expression, inputs, result);
     let mut sizes = vec![result.count(), dims.len()];
     sizes.extend(numbers.map(|number| (number as f32).to_bits() as usize));
     sizes.extend(&dims);
@@ -193,21 +193,21 @@ pub(crate) fn map_into(
                 .map(|word| word as usize),
         );
     }
-    step.kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))
+    step.record_kernel(&source, &sizes, &arrays, Groups::Threads(result.count()))
 }
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const ARRAYS: [&str; 5] = ["xa", "xb", "xc", "xd", "xe"];
 
-fn kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> String {
+fn map_kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> String {
     let is_half = |input: usize| inputs[input].0.dtype == DType::F16;
     let lies = |(input, (array, dtype)): (usize, &(&Array, DType))| match is_half(input) {
-        true => element(DType::F16, false),
-        false => element(*dtype, array.is_double),
+        true => element_type(DType::F16, false),
+        false => element_type(*dtype, array.is_double),
     };
     let elements = inputs.iter().enumerate().map(lies);
     let mut arrays: Vec<(&str, &str)> = ARRAYS.iter().copied().zip(elements).collect();
-    arrays.push(("y", element(output.dtype, output.is_double)));
+    arrays.push(("y", element_type(output.dtype, output.is_double)));
     let arrays = bindings(&arrays, 1);
     let count = inputs.len();
     let each = |line: &dyn Fn(usize) -> String| (0..count).map(line).collect::<String>();
@@ -223,9 +223,9 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> Strin
             false => format!("  let {name} = {array}[p{name}];\n"),
         }
     });
-    let functions = functions(&arrays);
+    let functions = expression_functions(&arrays);
     let numbers = numbers_of(&arrays, count);
-    let value = stored(output.dtype, expression);
+    let value = store_expression(output.dtype, expression);
     format!(
         r"{functions}{arrays}{BY_THREAD}
 {numbers}{places}  var rest = i;
@@ -252,7 +252,7 @@ fn numbers_of(arrays: &str, inputs: usize) -> String {
 }
 
 /// Returns the steps through an array of `own` sizes that is repeated to `dims`.
-pub(crate) fn repeated(own: &[usize], dims: &[usize]) -> Vec<usize> {
+pub(crate) fn broadcast_steps(own: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - own.len();
     let steps = strides(own);
     let step = |axis: usize| match axis.checked_sub(missing) {
@@ -263,7 +263,7 @@ pub(crate) fn repeated(own: &[usize], dims: &[usize]) -> Vec<usize> {
 }
 
 /// Neighbouring dimensions that every input walks through evenly, as one.
-fn merged(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
+fn merge_dimensions(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>) {
     let mut sizes: Vec<usize> = Vec::new();
     let mut walks: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
     for (axis, &size) in dims.iter().enumerate() {
@@ -292,37 +292,42 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
     let operator = step.call.node.op_type();
     let is_signed = matches!(dtype, DType::I32 | DType::I64);
     let of_whole = || match operator {
-        "Mod" if step.call.flag("fmod") => Some(integers::plain("a % b", is_signed)),
+        "Mod" if step.call.flag("fmod") => Some(integers::plain_map("a % b", is_signed)),
         "BitShift" => {
             let to_left = step.call.text("direction", "LEFT") == "LEFT";
-            Some(integers::plain(integers::shift(to_left, dtype), is_signed))
+            Some(integers::plain_map(
+                integers::shift_expression(to_left, dtype),
+                is_signed,
+            ))
         }
-        _ => integers::of(operator, is_signed),
+        _ => integers::integer_map(operator, is_signed),
     };
     let found = match dtype {
-        DType::Bool if operator == "Equal" => integers::of(operator, false).map(|equal| Map {
-            inputs: DType::Bool,
-            ..equal
-        }),
+        DType::Bool if operator == "Equal" => {
+            integers::integer_map(operator, false).map(|equal| Map {
+                inputs: DType::Bool,
+                ..equal
+            })
+        }
         DType::I32 | DType::U32 => of_whole(),
-        DType::I64 | DType::U64 => of_whole().map(|map| integers::long(map, dtype)),
-        _ if operator == "Mod" => Some(integers::rest(step.call.flag("fmod"))),
-        _ => unary(operator).or_else(|| binary(operator)),
+        DType::I64 | DType::U64 => of_whole().map(|map| integers::to_long(map, dtype)),
+        _ if operator == "Mod" => Some(integers::float_modulo_map(step.call.flag("fmod"))),
+        _ => unary_map(operator).or_else(|| binary_map(operator)),
     };
     let found = found.map(|map| match (dtype, map.inputs) {
-        (DType::F64, DType::F32) => integers::long(map, dtype),
+        (DType::F64, DType::F32) => integers::to_long(map, dtype),
         _ => map,
     });
     found.ok_or(KernelError::DType(dtype).into())
 }
 
 /// A function of one element, its numbers read from the attributes.
-pub(crate) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+pub(crate) fn apply_unary(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.native_array(0)?;
     let map_of = map_of(step, input.dtype)?;
-    let numbers = numbers(step.call.node, map_of.numbers);
+    let numbers = attribute_numbers(step.call.node, map_of.numbers);
     let inputs = [(&input, map_of.inputs)];
-    let output = made(step, map_of.output);
+    let output = output_dtype(step, map_of.output);
     Ok(vec![map(
         step,
         map_of.expression,
@@ -333,15 +338,15 @@ pub(crate) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 }
 
 /// Returns the type in which the last kernel of a node writes a result of some type.
-pub(crate) fn made(step: &Step<'_, '_>, output: DType) -> DType {
+pub(crate) fn output_dtype(step: &Step<'_, '_>, output: DType) -> DType {
     match output {
-        DType::F32 => step.made(),
+        DType::F32 => step.output_dtype(),
         output => output,
     }
 }
 
 /// Attributes that become `s`, `t` and `u`, or their defaults.
-pub(crate) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f64; 3] {
+pub(crate) fn attribute_numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f64; 3] {
     let mut numbers = [0.0; 3];
     for (number, (name, default)) in numbers.iter_mut().zip(names) {
         let whole = node.int(name).map_or(*default, |value| value as f64);
@@ -351,20 +356,20 @@ pub(crate) fn numbers(node: &NodeProto, names: &[(&str, f64)]) -> [f64; 3] {
 }
 
 /// A function of two elements, chained over as many inputs as there are.
-pub(crate) fn chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let first = step.light(0)?;
+pub(crate) fn apply_chain(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let first = step.native_array(0)?;
     let map_of = map_of(step, first.dtype)?;
     if matches!(step.call.node.op_type(), "Div" | "Mod") && !map_of.inputs.is_float() {
         no_zero(step)?;
     }
-    let last = made(step, map_of.output);
-    chained(step, first, map_of, last)
+    let last = output_dtype(step, map_of.output);
+    combine_inputs(step, first, map_of, last)
 }
 
 /// The host has the divisors of integers, and sees before the run that none is zero.
 fn no_zero(step: &Step<'_, '_>) -> Result<(), GpuError> {
     let divisors = step.call.input(1)?;
-    let mut each = divisors.bytes().chunks(divisors.dtype().bits() / 8);
+    let mut each = divisors.bytes().chunks(divisors.dtype().bit_width() / 8);
     match each.any(|bytes| bytes.iter().all(|&byte| byte == 0)) {
         true => Err(KernelError::DivisionByZero.into()),
         false => Ok(()),
@@ -372,7 +377,7 @@ fn no_zero(step: &Step<'_, '_>) -> Result<(), GpuError> {
 }
 
 /// Combines all inputs one after the other; the last result has type `last`.
-fn chained(
+fn combine_inputs(
     step: &mut Step<'_, '_>,
     first: Array,
     map_of: Map,
@@ -381,7 +386,7 @@ fn chained(
     let mut result = first;
     let count = step.values.len();
     for index in 1..count {
-        let next = step.light(index)?;
+        let next = step.native_array(index)?;
         let inputs = [(&result, map_of.inputs), (&next, map_of.inputs)];
         let output = if index + 1 == count {
             last
@@ -396,13 +401,13 @@ fn chained(
 /// `Mean` of all inputs.
 pub(crate) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let count = step.values.len() as f64;
-    let first = step.light(0)?;
-    let mut sum = binary("Sum").expect("it is in the table");
+    let first = step.native_array(0)?;
+    let mut sum = binary_map("Sum").expect("it is in the table");
     if first.dtype == DType::F64 {
-        sum = integers::long(sum, first.dtype);
+        sum = integers::to_long(sum, first.dtype);
     }
-    let sum = chained(step, first, sum, sum.output)?;
-    let (inputs, output) = ([(&sum[0], sum[0].dtype)], made(step, sum[0].dtype));
+    let sum = combine_inputs(step, first, sum, sum.output)?;
+    let (inputs, output) = ([(&sum[0], sum[0].dtype)], output_dtype(step, sum[0].dtype));
     let divided = map(step, "a / s", &inputs, output, [count, 0.0, 0.0])?;
     Ok(vec![divided])
 }
@@ -410,7 +415,7 @@ pub(crate) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Gelu`, exact or by the hyperbolic tangent.
 pub(crate) fn gelu(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let is_tanh = step.call.text("approximate", "none") == "tanh";
-    simple(step, gelu_expression(is_tanh))
+    apply_expression(step, gelu_expression(is_tanh))
 }
 
 /// `Gelu` of one element.
@@ -423,21 +428,24 @@ pub(crate) fn gelu_expression(is_tanh: bool) -> &'static str {
 
 /// `Clip`: bounds from inputs or attributes.
 pub(crate) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let mut result = step.light(0)?;
-    let dtype = wide(result.dtype);
-    let output = made(step, dtype);
+    let mut result = step.native_array(0)?;
+    let dtype = compute_dtype(result.dtype);
+    let output = output_dtype(step, dtype);
     let bounds = match dtype {
         DType::F32 | DType::F64 => [("min", 1, "larger(a, b)"), ("max", 2, "smaller(a, b)")],
         _ => [("min", 1, "max(a, b)"), ("max", 2, "min(a, b)")],
     };
     for (name, index, expression) in bounds {
-        let bound = match (step.optional(index)?, step.call.node.float(name)) {
+        let bound = match (step.optional_wide(index)?, step.call.node.float(name)) {
             (Some(array), _) => array,
             (None, Some(value)) if dtype == DType::F64 => {
                 let bytes = f64::from(value).to_le_bytes();
-                step.stream.words(dtype, &[], &bytes)?
+                step.stream.upload_words(dtype, &[], &bytes)?
             }
-            (None, Some(value)) => step.stream.words(DType::F32, &[], &value.to_le_bytes())?,
+            (None, Some(value)) => {
+                step.stream
+                    .upload_words(DType::F32, &[], &value.to_le_bytes())?
+            }
             (None, None) => continue,
         };
         let inputs = [(&result, dtype), (&bound, dtype)];
@@ -448,12 +456,16 @@ pub(crate) fn clip(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Where`: words of either input by a truth.
 pub(crate) fn select(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (condition, yes, no) = (step.array(0)?, step.light(1)?, step.light(2)?);
+    let (condition, yes, no) = (
+        step.wide_array(0)?,
+        step.native_array(1)?,
+        step.native_array(2)?,
+    );
     if yes.dtype != no.dtype {
         return Err(KernelError::DType(no.dtype).into());
     }
-    let dtype = wide(yes.dtype);
-    let output = made(step, dtype);
+    let dtype = compute_dtype(yes.dtype);
+    let output = output_dtype(step, dtype);
     let inputs = [(&condition, DType::Bool), (&yes, dtype), (&no, dtype)];
     Ok(vec![map(
         step,
@@ -466,16 +478,16 @@ pub(crate) fn select(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Not`.
 pub(crate) fn not(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.wide_array(0)?;
     let inputs = [(&input, DType::Bool)];
     Ok(vec![map(step, "1u - a", &inputs, DType::Bool, [0.0; 3])?])
 }
 
 /// An expression of one float.
-fn simple(step: &mut Step<'_, '_>, expression: &str) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let dtype = wide(input.dtype);
+fn apply_expression(step: &mut Step<'_, '_>, expression: &str) -> Result<Vec<Array>, GpuError> {
+    let input = step.native_array(0)?;
+    let dtype = compute_dtype(input.dtype);
     let inputs = [(&input, dtype)];
-    let output = made(step, dtype);
+    let output = output_dtype(step, dtype);
     Ok(vec![map(step, expression, &inputs, output, [0.0; 3])?])
 }

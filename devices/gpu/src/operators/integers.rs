@@ -13,7 +13,7 @@ use crate::error::GpuError;
 use crate::operators::elementwise::map;
 #[cfg(feature = "cuda")]
 use crate::operators::products::library::bytes_product;
-use crate::operators::products::{Pair, grid, tile_rows};
+use crate::operators::products::{Pair, tile_grid, tile_rows};
 #[cfg(feature = "cuda")]
 use crate::recording::Groups;
 use crate::recording::{Array, Step};
@@ -75,7 +75,7 @@ pub(crate) fn matmul_integer(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
         right: 1,
         right_zero: 3,
     };
-    Ok(vec![exact(step, &places)?])
+    Ok(vec![multiply_bytes(step, &places)?])
 }
 
 /// `QLinearMatMul`: dequantises two matrices, multiplies them and quantises the product.
@@ -86,8 +86,12 @@ pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
         right: 3,
         right_zero: 5,
     };
-    let sum = exact(step, &places)?;
-    let mut scales = [step.array(1)?, step.array(4)?, step.array(6)?];
+    let sum = multiply_bytes(step, &places)?;
+    let mut scales = [
+        step.wide_array(1)?,
+        step.wide_array(4)?,
+        step.wide_array(6)?,
+    ];
     for scale in &mut scales {
         if scale.count() != 1 {
             return Err(KernelError::Shapes(scale.dims.clone(), vec![1]).into());
@@ -99,12 +103,12 @@ pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     let factor = map(step, "a * b / c", &factor, DType::F32, [0.0; 3])?;
     let scaled = [(&sum, DType::I32), (&factor, DType::F32)];
     let scaled = map(step, "f32(a) * b", &scaled, DType::F32, [0.0; 3])?;
-    let mut zero = step.array(7)?;
+    let mut zero = step.wide_array(7)?;
     if zero.count() != 1 {
         return Err(KernelError::Shapes(zero.dims, vec![1]).into());
     }
     zero.dims.clear();
-    let [low, high] = crate::numbers::integers::range(step.operand(7)?.dtype);
+    let [low, high] = crate::numbers::integers::value_range(step.stored_array(7)?.dtype);
     let inputs = [(&scaled, DType::F32), (&zero, DType::I32)];
     let expression = "i32(clamp(round(a) + f32(b), s, t))";
     let made = map(step, expression, &inputs, DType::I32, [low, high, 0.0])?;
@@ -112,9 +116,12 @@ pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
 }
 
 /// The product of two matrices of bytes less their zero points.
-fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
-    let (left, right) = (step.operand(places.left)?, step.operand(places.right)?);
-    let pair = Pair::of(left, right)?;
+fn multiply_bytes(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
+    let (left, right) = (
+        step.stored_array(places.left)?,
+        step.stored_array(places.right)?,
+    );
+    let pair = Pair::from_arrays(left, right)?;
     let Pair {
         rows,
         columns,
@@ -127,7 +134,7 @@ fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
     if let Some(made) = by_library(step, places, &pair, [&left_zero, &right_zero])? {
         return Ok(made);
     }
-    let result = step.stream.array(DType::I32, &pair.dims)?;
+    let result = step.stream.allocate_array(DType::I32, &pair.dims)?;
     let mut sizes = vec![
         rows,
         columns,
@@ -143,8 +150,8 @@ fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
     let (left, right) = (&pair.left, &pair.right);
     let source = source(left.dtype, right.dtype, tile_rows(rows));
     let arrays = [left, right, &left_zero, &right_zero, &result];
-    let groups = grid(rows, columns, pair.batch.iter().product());
-    step.kernel(&source, &sizes, &arrays, groups)?;
+    let groups = tile_grid(rows, columns, pair.batch.iter().product());
+    step.record_kernel(&source, &sizes, &arrays, groups)?;
     Ok(result)
 }
 
@@ -160,9 +167,12 @@ fn by_library(
     if pair.depth > LIBRARY_DEPTH_MAX {
         return Ok(None);
     }
-    let operands = [step.operand(places.left)?, step.operand(places.right)?];
+    let operands = [
+        step.stored_array(places.left)?,
+        step.stored_array(places.right)?,
+    ];
     let [left, right] = operands.each_ref();
-    let flips = [flip(left.dtype), flip(right.dtype)];
+    let flips = [sign_flip_bits(left.dtype), sign_flip_bits(right.dtype)];
     let words = flips.map(|flip| flip * 0x0101_0101);
     let Some(made) = bytes_product(step, [left, right], words)? else {
         return Ok(None);
@@ -171,15 +181,15 @@ fn by_library(
     if flips == [0, 0] && !is_given(places.left_zero) && !is_given(places.right_zero) {
         return Ok(Some(made.product));
     }
-    let along = sums(step, &made.left, pair.depth)?;
-    let down = sums(step, &made.right, pair.depth)?;
+    let along = row_sums(step, &made.left, pair.depth)?;
+    let down = row_sums(step, &made.right, pair.depth)?;
     let mut rows = left.dims.clone();
     *rows.last_mut().expect("it has rows") = 1;
-    let along = along.reshaped(rows);
-    let down = down.reshaped([pair.columns]);
+    let along = along.with_dims(rows);
+    let down = down.with_dims([pair.columns]);
     // One for all, or one for each row and each column.
-    let left_zero = left_zero.reshaped([left_zero.count(), 1]);
-    let right_zero = right_zero.reshaped([right_zero.count()]);
+    let left_zero = left_zero.with_dims([left_zero.count(), 1]);
+    let right_zero = right_zero.with_dims([right_zero.count()]);
     let [flip_left, flip_right] = flips;
     let depth = pair.depth as f64;
     let expression = format!(
@@ -194,17 +204,22 @@ fn by_library(
 
 /// The sums of bytes that lie in rows of fours, a thread a row.
 #[cfg(feature = "cuda")]
-fn sums(step: &mut Step<'_, '_>, array: &Array, depth: usize) -> Result<Array, GpuError> {
+fn row_sums(step: &mut Step<'_, '_>, array: &Array, depth: usize) -> Result<Array, GpuError> {
     let rows = array.count() / depth;
-    let result = step.stream.array(DType::I32, &[rows])?;
+    let result = step.stream.allocate_array(DType::I32, &[rows])?;
     let groups = Groups::Threads(rows);
-    step.kernel(&adds(), &[rows, depth / 4], &[array, &result], groups)?;
+    step.record_kernel(
+        &row_sums_kernel(),
+        &[rows, depth / 4],
+        &[array, &result],
+        groups,
+    )?;
     Ok(result)
 }
 
 /// The kernel that sums rows of bytes.
 #[cfg(feature = "cuda")]
-pub(crate) fn adds() -> String {
+pub(crate) fn row_sums_kernel() -> String {
     let arrays = bindings(&[("x", "u32"), ("y", "i32")], 1);
     format!(
         r"{PRELUDE}{arrays}{BY_THREAD}
@@ -217,8 +232,8 @@ pub(crate) fn adds() -> String {
 
 /// A zero point as an integer for all, or one for each of `each` rows or columns.
 fn zero_point(step: &mut Step<'_, '_>, index: usize, each: usize) -> Result<Array, GpuError> {
-    let Some(zero) = step.optional(index)? else {
-        return step.places(&[0]);
+    let Some(zero) = step.optional_wide(index)? else {
+        return step.upload_places(&[0]);
     };
     let count = zero.count();
     if count != 1 && (count != each || zero.dims.len() != 1) {
@@ -228,7 +243,7 @@ fn zero_point(step: &mut Step<'_, '_>, index: usize, each: usize) -> Result<Arra
 }
 
 /// Returns the bits that turn a byte of a type into a signed one, which are also the distance.
-fn flip(dtype: DType) -> u32 {
+fn sign_flip_bits(dtype: DType) -> u32 {
     if dtype == DType::U8 { 0x80 } else { 0 }
 }
 
@@ -263,7 +278,7 @@ fn source(left: DType, right: DType, rows: usize) -> String {
     ];
     let arrays = bindings(&names, 1);
     let threads = rows / 4 * 16;
-    let (flip_left, flip_right) = (flip(left), flip(right));
+    let (flip_left, flip_right) = (sign_flip_bits(left), sign_flip_bits(right));
     let words = rows * 16;
     let along = [
         "ta",

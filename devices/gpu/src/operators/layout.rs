@@ -1,12 +1,12 @@
 //! Moving elements: new shapes share the old buffer, everything else is the one copying kernel.
 
 use souk_memory::DType;
-use souk_reference::call::{KernelError, axes, axis};
-use souk_reference::shape::{around, broadcast, strides};
+use souk_reference::call::{KernelError, resolve_axes, resolve_axis};
+use souk_reference::shape::{broadcast_shape, split_at_axis, strides};
 
 use crate::error::GpuError;
-use crate::recording::{Array, Groups, Step, word};
-use crate::shaders::{copy, take};
+use crate::recording::{Array, Groups, Step, to_word};
+use crate::shaders::{copy_kernel, take_kernel};
 
 /// The values outside a source's dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ struct Axis {
 
 impl Axis {
     /// A dimension read and written in order.
-    fn plain(size: usize, read: usize, written: usize) -> Self {
+    fn new_plain(size: usize, read: usize, written: usize) -> Self {
         Self {
             size,
             read,
@@ -46,17 +46,19 @@ impl Axis {
 }
 
 /// Records a copy of `axes` from `source` at `first` to `target` at `to`.
-fn record(
+fn record_copy(
     step: &mut Step<'_, '_>,
-    (source, first): (&Array, usize),
-    (target, to): (&Array, usize),
+    source: &Array,
+    first: usize,
+    target: &Array,
+    to: usize,
     axes: &[Axis],
     fill: u32,
 ) -> Result<(), GpuError> {
-    let sizes = told(axes, (first, to), fill);
+    let sizes = copy_arguments(axes, first, to, fill);
     let groups = Groups::Threads(sizes[0]);
-    step.kernel(
-        &copy(source.word(), false),
+    step.record_kernel(
+        &copy_kernel(source.word(), false),
         &sizes,
         &[source, target],
         groups,
@@ -64,7 +66,7 @@ fn record(
 }
 
 /// Returns the arguments of the copying kernel; the first is the number of elements.
-fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
+fn copy_arguments(axes: &[Axis], first: usize, to: usize, fill: u32) -> Vec<usize> {
     let count = axes.iter().map(|axis| axis.size).product();
     let mut sizes = vec![count, axes.len(), first, to, fill as usize];
     for axis in axes {
@@ -72,8 +74,8 @@ fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
             axis.size,
             axis.read,
             axis.written,
-            word(axis.start),
-            word(axis.stride),
+            to_word(axis.start),
+            to_word(axis.stride),
             axis.source,
             axis.outside as usize,
         ]);
@@ -82,7 +84,7 @@ fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
 }
 
 /// A copy of `axes` in C order, filled with an element that lies on the device.
-fn filled(
+fn copy_with_fill(
     step: &mut Step<'_, '_>,
     source: &Array,
     axes: &mut [Axis],
@@ -95,16 +97,16 @@ fn filled(
     for (axis, written) in axes.iter_mut().zip(strides(&dims)) {
         axis.written = written;
     }
-    let target = step.stream.array(source.dtype, &dims)?;
-    let sizes = told(axes, (0, 0), 0);
+    let target = step.stream.allocate_array(source.dtype, &dims)?;
+    let sizes = copy_arguments(axes, 0, 0, 0);
     let groups = Groups::Threads(sizes[0]);
-    let source_of_copy = copy(source.word(), true);
-    step.kernel(&source_of_copy, &sizes, &[source, fill, &target], groups)?;
+    let source_of_copy = copy_kernel(source.word(), true);
+    step.record_kernel(&source_of_copy, &sizes, &[source, fill, &target], groups)?;
     Ok(target)
 }
 
 /// A copy of `axes` in C order into a new array.
-fn copied(
+fn copy_axes(
     step: &mut Step<'_, '_>,
     source: &Array,
     axes: &mut [Axis],
@@ -114,18 +116,18 @@ fn copied(
     for (axis, written) in axes.iter_mut().zip(strides(&dims)) {
         axis.written = written;
     }
-    let target = step.stream.array(source.dtype, &dims)?;
-    record(step, (source, 0), (&target, 0), axes, fill)?;
+    let target = step.stream.allocate_array(source.dtype, &dims)?;
+    record_copy(step, source, 0, &target, 0, axes, fill)?;
     Ok(target)
 }
 
 /// An array of its own with the same values.
-pub(crate) fn duplicate(step: &mut Step<'_, '_>, array: &Array) -> Result<Array, GpuError> {
-    copied(step, array, &mut whole(array), 0)
+pub(crate) fn duplicate_array(step: &mut Step<'_, '_>, array: &Array) -> Result<Array, GpuError> {
+    copy_axes(step, array, &mut array_axes(array), 0)
 }
 
 /// Writes a box of an array over another array, each from a first place on.
-pub(crate) fn overwrite(
+pub(crate) fn overwrite_box(
     step: &mut Step<'_, '_>,
     from: (&Array, usize),
     to: (&Array, usize),
@@ -133,36 +135,37 @@ pub(crate) fn overwrite(
 ) -> Result<(), GpuError> {
     let steps = strides(&from.0.dims).into_iter().zip(strides(&to.0.dims));
     let axes = sizes.iter().zip(steps);
-    let axes = axes.map(|(&size, (read, written))| Axis::plain(size, read, written));
-    record(step, from, to, &axes.collect::<Vec<_>>(), 0)
+    let axes = axes.map(|(&size, (read, written))| Axis::new_plain(size, read, written));
+    let axes: Vec<Axis> = axes.collect();
+    record_copy(step, from.0, from.1, to.0, to.1, &axes, 0)
 }
 
 /// All dimensions of an array, in order.
-fn whole(array: &Array) -> Vec<Axis> {
+fn array_axes(array: &Array) -> Vec<Axis> {
     let steps = strides(&array.dims);
     let axes = array.dims.iter().zip(steps);
-    axes.map(|(&size, step)| Axis::plain(size, step, step))
+    axes.map(|(&size, step)| Axis::new_plain(size, step, step))
         .collect()
 }
 
 /// Returns the input in the shape that a node which only renames gives it.
-pub(crate) fn renamed(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.operand(0)?;
+pub(crate) fn change_shape(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.stored_array(0)?;
     let dims = match step.call.node.op_type() {
         "Identity" => input.dims.clone(),
-        "Flatten" => flattened(step, &input.dims)?,
-        "Squeeze" => squeezed(step, &input.dims)?,
-        "Unsqueeze" => unsqueezed(step, &input.dims)?,
-        _ => reshaped(step, &input)?,
+        "Flatten" => flatten_dims(step, &input.dims)?,
+        "Squeeze" => squeeze_dims(step, &input.dims)?,
+        "Unsqueeze" => unsqueeze_dims(step, &input.dims)?,
+        _ => reshape_dims(step, &input)?,
     };
     if dims.iter().product::<usize>() != input.count() {
         return Err(KernelError::Shapes(input.dims, dims).into());
     }
-    Ok(vec![input.reshaped(dims)])
+    Ok(vec![input.with_dims(dims)])
 }
 
-fn reshaped(step: &Step<'_, '_>, input: &Array) -> Result<Vec<usize>, KernelError> {
-    let wanted = step.call.list("shape", 1)?.unwrap_or_default();
+fn reshape_dims(step: &Step<'_, '_>, input: &Array) -> Result<Vec<usize>, KernelError> {
+    let wanted = step.call.int_list("shape", 1)?.unwrap_or_default();
     let keeps_zero = step.call.flag("allowzero");
     let mut dims = Vec::with_capacity(wanted.len());
     let mut open = None;
@@ -183,11 +186,11 @@ fn reshaped(step: &Step<'_, '_>, input: &Array) -> Result<Vec<usize>, KernelErro
     Ok(dims)
 }
 
-fn flattened(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
+fn flatten_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = dims.len();
     let at = match step.call.int("axis", 1) {
         at if at == rank as i64 => rank,
-        at => axis(at, rank)?,
+        at => resolve_axis(at, rank)?,
     };
     Ok(vec![
         dims[..at].iter().product(),
@@ -195,19 +198,20 @@ fn flattened(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelEr
     ])
 }
 
-fn squeezed(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
-    let gone = match step.call.list("axes", 1)? {
-        Some(list) => axes(&list, dims.len())?,
+fn squeeze_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
+    let gone = match step.call.int_list("axes", 1)? {
+        Some(list) => resolve_axes(&list, dims.len())?,
         None => (0..dims.len()).filter(|&axis| dims[axis] == 1).collect(),
     };
     let kept = (0..dims.len()).filter(|axis| !gone.contains(axis));
     Ok(kept.map(|axis| dims[axis]).collect())
 }
 
-fn unsqueezed(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
-    let list = step.call.list("axes", 1)?.ok_or(KernelError::Missing(1))?;
+fn unsqueeze_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
+    let list = step.call.int_list("axes", 1)?;
+    let list = list.ok_or(KernelError::Missing(1))?;
     let rank = dims.len() + list.len();
-    let new = axes(&list, rank)?;
+    let new = resolve_axes(&list, rank)?;
     let mut old = dims.iter().copied();
     let size = |axis| {
         if new.contains(&axis) {
@@ -222,51 +226,51 @@ fn unsqueezed(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelE
 
 /// `Transpose`.
 pub(crate) fn transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let rank = input.dims.len();
     let order = match step.call.node.ints("perm") {
-        Some(order) => axes(order, rank)?,
+        Some(order) => resolve_axes(order, rank)?,
         None => (0..rank).rev().collect(),
     };
     if order.len() != rank {
         return Err(KernelError::Attribute("perm").into());
     }
-    Ok(vec![transposed(step, &input, &order)?])
+    Ok(vec![permute_axes(step, &input, &order)?])
 }
 
 /// Returns an array with its axes in another order.
-pub(crate) fn transposed(
+pub(crate) fn permute_axes(
     step: &mut Step<'_, '_>,
     input: &Array,
     order: &[usize],
 ) -> Result<Array, GpuError> {
-    let all = whole(input);
+    let all = array_axes(input);
     let mut axes: Vec<Axis> = order.iter().map(|&axis| all[axis]).collect();
-    copied(step, input, &mut axes, 0)
+    copy_axes(step, input, &mut axes, 0)
 }
 
 /// `Expand`.
 pub(crate) fn expand(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let wanted = sizes(&step.call.ints(1)?, 1)?;
-    let dims = broadcast(&input.dims, &wanted)?;
-    let steps = super::elementwise::repeated(&input.dims, &dims);
+    let input = step.native_array(0)?;
+    let wanted = to_sizes(&step.call.ints(1)?, 1)?;
+    let dims = broadcast_shape(&input.dims, &wanted)?;
+    let steps = super::elementwise::broadcast_steps(&input.dims, &dims);
     let mut axes: Vec<Axis> = dims
         .iter()
         .zip(steps)
-        .map(|(&size, read)| Axis::plain(size, read, 0))
+        .map(|(&size, read)| Axis::new_plain(size, read, 0))
         .collect();
-    Ok(vec![copied(step, &input, &mut axes, 0)?])
+    Ok(vec![copy_axes(step, &input, &mut axes, 0)?])
 }
 
 /// `Tile`.
 pub(crate) fn tile(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let repeats = sizes(&step.call.ints(1)?, 1)?;
+    let input = step.native_array(0)?;
+    let repeats = to_sizes(&step.call.ints(1)?, 1)?;
     if repeats.len() != input.dims.len() {
         return Err(KernelError::Range(1).into());
     }
-    let mut axes = whole(&input);
+    let mut axes = array_axes(&input);
     for (axis, repeats) in axes.iter_mut().zip(repeats) {
         axis.size = axis
             .size
@@ -274,40 +278,40 @@ pub(crate) fn tile(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             .ok_or(KernelError::TooLarge(u128::MAX))?;
         axis.outside = Outside::Wrapped;
     }
-    Ok(vec![copied(step, &input, &mut axes, 0)?])
+    Ok(vec![copy_axes(step, &input, &mut axes, 0)?])
 }
 
-fn sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
+fn to_sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
     let size = |&size: &i64| usize::try_from(size).map_err(|_| KernelError::Range(input));
     list.iter().map(size).collect()
 }
 
 /// `Slice`.
 pub(crate) fn slice(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let call = &step.call;
-    let starts = call.list("starts", 1)?.ok_or(KernelError::Missing(1))?;
-    let ends = call.list("ends", 2)?.ok_or(KernelError::Missing(2))?;
+    let starts = call.int_list("starts", 1)?.ok_or(KernelError::Missing(1))?;
+    let ends = call.int_list("ends", 2)?.ok_or(KernelError::Missing(2))?;
     let all: Vec<i64> = (0..starts.len() as i64).collect();
-    let along = axes(&call.list("axes", 3)?.unwrap_or(all), input.dims.len())?;
+    let along = resolve_axes(&call.int_list("axes", 3)?.unwrap_or(all), input.dims.len())?;
     let strides = call.optional_ints(4)?.unwrap_or(vec![1; starts.len()]);
     if [ends.len(), along.len(), strides.len()] != [starts.len(); 3] {
         return Err(KernelError::Range(2).into());
     }
-    let mut axes = whole(&input);
+    let mut axes = array_axes(&input);
     for (index, &axis) in along.iter().enumerate() {
         let size = input.dims[axis] as i64;
         let (start, stride) = (starts[index], strides[index]);
-        let (first, count) = stretch(start, ends[index], stride, size)?;
+        let (first, count) = slice_bounds(start, ends[index], stride, size)?;
         axes[axis].size = count;
         axes[axis].start = first;
         axes[axis].stride = stride.clamp(i64::from(i32::MIN), i64::from(i32::MAX));
     }
-    Ok(vec![copied(step, &input, &mut axes, 0)?])
+    Ok(vec![copy_axes(step, &input, &mut axes, 0)?])
 }
 
-/// The first index of a slice and how many there are; bounds may lie outside.
-fn stretch(start: i64, end: i64, stride: i64, size: i64) -> Result<(i64, usize), KernelError> {
+/// The first index of a slice and how many there are; bounds can lie outside.
+fn slice_bounds(start: i64, end: i64, stride: i64, size: i64) -> Result<(i64, usize), KernelError> {
     if stride == 0 {
         return Err(KernelError::Range(4));
     }
@@ -336,11 +340,11 @@ fn stretch(start: i64, end: i64, stride: i64, size: i64) -> Result<(i64, usize),
 
 /// `Split`.
 pub(crate) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let along = axis(step.call.int("axis", 0), input.dims.len())?;
+    let input = step.native_array(0)?;
+    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
     let size = input.dims[along];
-    let lengths = match step.call.list("split", 1)? {
-        Some(list) => sizes(&list, 1)?,
+    let lengths = match step.call.int_list("split", 1)? {
+        Some(list) => to_sizes(&list, 1)?,
         None => {
             let outputs = step.call.output_count() as i64;
             let parts = step.call.int("num_outputs", outputs).max(1) as usize;
@@ -355,11 +359,11 @@ pub(crate) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let mut start = 0;
     let mut parts = Vec::with_capacity(lengths.len());
     for length in lengths {
-        let mut axes = whole(&input);
+        let mut axes = array_axes(&input);
         axes[along].size = length;
         axes[along].start = start;
         start += length as i64;
-        parts.push(copied(step, &input, &mut axes, 0)?);
+        parts.push(copy_axes(step, &input, &mut axes, 0)?);
     }
     Ok(parts)
 }
@@ -367,17 +371,17 @@ pub(crate) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Concat`.
 pub(crate) fn concat(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let parts: Vec<Array> = (0..step.values.len())
-        .map(|index| step.light(index))
+        .map(|index| step.native_array(index))
         .collect::<Result<_, _>>()?;
     let rank = parts.first().ok_or(KernelError::Missing(0))?.dims.len();
     let default = if step.call.opset < 4 { 1 } else { 0 };
-    let along = axis(step.call.int("axis", default), rank)?;
+    let along = resolve_axis(step.call.int("axis", default), rank)?;
     let parts: Vec<&Array> = parts.iter().collect();
-    Ok(vec![joined(step, &parts, along)?])
+    Ok(vec![join_arrays(step, &parts, along)?])
 }
 
 /// Joins arrays along an axis.
-pub(crate) fn joined(
+pub(crate) fn join_arrays(
     step: &mut Step<'_, '_>,
     parts: &[&Array],
     along: usize,
@@ -396,15 +400,15 @@ pub(crate) fn joined(
         }
         dims[along] += length;
     }
-    let target = step.stream.array(first.dtype, &dims)?;
+    let target = step.stream.allocate_array(first.dtype, &dims)?;
     let written = strides(&dims);
     let mut start = 0;
     for part in parts {
-        let mut axes = whole(part);
+        let mut axes = array_axes(part);
         for (axis, &written) in axes.iter_mut().zip(&written) {
             axis.written = written;
         }
-        record(step, (part, 0), (&target, start * written[along]), &axes, 0)?;
+        record_copy(step, part, 0, &target, start * written[along], &axes, 0)?;
         start += part.dims[along];
     }
     Ok(target)
@@ -412,12 +416,12 @@ pub(crate) fn joined(
 
 /// `Pad`, in all four modes; negative padding crops.
 pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.wide_array(0)?;
     let call = &step.call;
     let rank = input.dims.len();
-    let pads = call.list("pads", 1)?.ok_or(KernelError::Missing(1))?;
+    let pads = call.int_list("pads", 1)?.ok_or(KernelError::Missing(1))?;
     let along = match call.optional_ints(3)? {
-        Some(list) => axes(&list, rank)?,
+        Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * along.len() {
@@ -429,8 +433,9 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         "reflect" => Outside::Reflected,
         _ => Outside::Fill,
     };
-    let on_device = step.values.get(2).copied().flatten().is_some() && call.optional(2).is_none();
-    let value = match call.scalar(2)? {
+    let on_device =
+        step.values.get(2).copied().flatten().is_some() && call.optional_input(2).is_none();
+    let value = match call.optional_scalar(2)? {
         Some(value) => value,
         None => call.float("value", 0.0),
     };
@@ -439,7 +444,7 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         DType::U32 => value as u32,
         _ => (value as f32).to_bits(),
     };
-    let mut axes = whole(&input);
+    let mut axes = array_axes(&input);
     for (index, &axis) in along.iter().enumerate() {
         let (before, after) = (pads[index], pads[index + along.len()]);
         let size = input.dims[axis] as i64;
@@ -452,39 +457,39 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         axes[axis].outside = outside;
     }
     if on_device {
-        let fill = step.array(2)?;
-        return Ok(vec![filled(step, &input, &mut axes, &fill)?]);
+        let fill = step.wide_array(2)?;
+        return Ok(vec![copy_with_fill(step, &input, &mut axes, &fill)?]);
     }
     if input.is_double {
-        let fill = match step.optional(2)? {
+        let fill = match step.optional_wide(2)? {
             Some(fill) => fill,
             None => {
                 let bytes = match input.dtype {
                     DType::F64 => value.to_le_bytes(),
                     _ => (value as i64).to_le_bytes(),
                 };
-                step.stream.words(input.dtype, &[], &bytes)?
+                step.stream.upload_words(input.dtype, &[], &bytes)?
             }
         };
-        return Ok(vec![filled(step, &input, &mut axes, &fill)?]);
+        return Ok(vec![copy_with_fill(step, &input, &mut axes, &fill)?]);
     }
-    Ok(vec![copied(step, &input, &mut axes, fill)?])
+    Ok(vec![copy_axes(step, &input, &mut axes, fill)?])
 }
 
 /// Copies runs of `run` words from places of a source; places below 0 give `fill`.
-pub(crate) fn taken(
+pub(crate) fn take_runs(
     step: &mut Step<'_, '_>,
     source: &Array,
     places: &[i32],
     run: usize,
     dims: &[usize],
 ) -> Result<Array, GpuError> {
-    let target = step.stream.array(source.dtype, dims)?;
-    let places = step.places(places)?;
+    let target = step.stream.allocate_array(source.dtype, dims)?;
+    let places = step.upload_places(places)?;
     let sizes = [target.count(), run.max(1), 0];
     let groups = Groups::Threads(target.count());
-    step.kernel(
-        &take(source.word()),
+    step.record_kernel(
+        &take_kernel(source.word()),
         &sizes,
         &[source, &places, &target],
         groups,
@@ -493,7 +498,7 @@ pub(crate) fn taken(
 }
 
 /// An index counted from either end, as a place below `size`.
-fn place(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
+fn resolve_index(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
     let size = size as i64;
     let from_front = if index < 0 { index + size } else { index };
     if !(0..size).contains(&from_front) {
@@ -502,25 +507,25 @@ fn place(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
     Ok(from_front as usize)
 }
 
-fn narrow(place: usize) -> Result<i32, KernelError> {
+fn to_i32(place: usize) -> Result<i32, KernelError> {
     i32::try_from(place).map_err(|_| KernelError::TooLarge(place as u128))
 }
 
 /// `Gather`: slices along an axis, by indices the host has.
 pub(crate) fn gather(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let along = axis(step.call.int("axis", 0), input.dims.len())?;
-    let (outer, size, inner) = around(&input.dims, along);
+    let input = step.native_array(0)?;
+    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
+    let (outer, size, inner) = split_at_axis(&input.dims, along);
     let indices = step.call.ints(1)?;
     let mut places = Vec::with_capacity(outer * indices.len());
     for block in 0..outer {
         for &index in &indices {
-            places.push(narrow(block * size + place(index, size, 1)?)?);
+            places.push(to_i32(block * size + resolve_index(index, size, 1)?)?);
         }
     }
     let index_dims = step.call.input(1)?.dims();
     let dims = [&input.dims[..along], index_dims, &input.dims[along + 1..]].concat();
-    Ok(vec![taken(step, &input, &places, inner, &dims)?])
+    Ok(vec![take_runs(step, &input, &places, inner, &dims)?])
 }
 
 /// Places of the elements that `GatherElements` and `ScatterElements` name.
@@ -529,7 +534,7 @@ pub(crate) fn element_places(
     dims: &[usize],
     input: usize,
 ) -> Result<Vec<i32>, KernelError> {
-    let along = axis(step.call.int("axis", 0), dims.len())?;
+    let along = resolve_axis(step.call.int("axis", 0), dims.len())?;
     let indices = step.call.ints(input)?;
     let index_dims = step.call.input(input)?.dims();
     let fits = index_dims.len() == dims.len()
@@ -540,18 +545,18 @@ pub(crate) fn element_places(
     let steps = strides(dims);
     let one = |(at, &index): (usize, &i64)| {
         let mut own = souk_reference::shape::index_of(at, index_dims);
-        own[along] = place(index, dims[along], input)?;
-        narrow(own.iter().zip(&steps).map(|(at, step)| at * step).sum())
+        own[along] = resolve_index(index, dims[along], input)?;
+        to_i32(own.iter().zip(&steps).map(|(at, step)| at * step).sum())
     };
     indices.iter().enumerate().map(one).collect()
 }
 
 /// `GatherElements`.
 pub(crate) fn gather_elements(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let places = element_places(step, &input.dims, 1)?;
     let dims = step.call.input(1)?.dims().to_vec();
-    Ok(vec![taken(step, &input, &places, 1, &dims)?])
+    Ok(vec![take_runs(step, &input, &places, 1, &dims)?])
 }
 
 /// Places of the slices that tuples of indices name, and how many indices a tuple has.
@@ -573,9 +578,9 @@ pub(crate) fn tuple_places(
     let one = |(at, tuple): (usize, &[i64])| {
         let mut flat = at / each;
         for (&index, &size) in tuple.iter().zip(named) {
-            flat = flat * size + place(index, size, 1)?;
+            flat = flat * size + resolve_index(index, size, 1)?;
         }
-        narrow(flat)
+        to_i32(flat)
     };
     let places = indices.chunks_exact(width).enumerate().map(one);
     Ok((places.collect::<Result<_, _>>()?, width))
@@ -583,12 +588,12 @@ pub(crate) fn tuple_places(
 
 /// `GatherND`.
 pub(crate) fn gather_nd(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let shared = step.call.int("batch_dims", 0).max(0) as usize;
     let (places, width) = tuple_places(step, &input.dims, shared)?;
     let index_dims = step.call.input(1)?.dims();
     let rest = &input.dims[shared + width..];
     let dims = [&index_dims[..index_dims.len() - 1], rest].concat();
     let run = rest.iter().product();
-    Ok(vec![taken(step, &input, &places, run, &dims)?])
+    Ok(vec![take_runs(step, &input, &places, run, &dims)?])
 }

@@ -1,35 +1,43 @@
-//! Losses of classifiers, from primitives of the device; the labels are the host's.
+//! Losses of classifiers, from primitives of the device; the host must have the labels.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
-use souk_reference::shape::around;
+use souk_reference::shape::split_at_axis;
 
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
-use crate::operators::layout::taken;
-use crate::operators::reduce::{softened, total};
+use crate::operators::layout::take_runs;
+use crate::operators::reduce::{softmax_middle, sum_all};
 use crate::recording::{Array, Step};
 use crate::shaders::Softmax;
 
 /// `NegativeLogLikelihoodLoss`.
 pub(crate) fn negative_log_likelihood(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let logs = step.array(0)?;
-    Ok(vec![loss(step, &logs)?])
+    let logs = step.wide_array(0)?;
+    Ok(vec![weighted_loss(step, &logs)?])
 }
 
 /// `SoftmaxCrossEntropyLoss`, and the logarithms it takes.
 pub(crate) fn cross_entropy(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.wide_array(0)?;
     if input.dims.len() < 2 {
         return Err(KernelError::Range(0).into());
     }
-    let sides = around(&input.dims, 1);
-    let logs = softened(step, (&input, DType::F32), sides, Softmax::Log)?;
-    Ok(vec![loss(step, &logs)?, logs])
+    let sides = split_at_axis(&input.dims, 1);
+    let logs = softmax_middle(
+        step,
+        &input,
+        DType::F32,
+        sides.0,
+        sides.1,
+        sides.2,
+        Softmax::Log,
+    )?;
+    Ok(vec![weighted_loss(step, &logs)?, logs])
 }
 
 /// Weighted losses of the classes wanted, brought together as the node says.
-fn loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
+fn weighted_loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
     let &[_, classes, ref spatial @ ..] = &logs.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
@@ -57,13 +65,13 @@ fn loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
         .enumerate()
         .map(|it| place(it).unwrap_or(-1))
         .collect();
-    let picked = taken(step, logs, &places, 1, &dims)?;
-    let weights = match step.optional(2)? {
-        Some(weights) => taken(step, &weights, &wanted, 1, &dims)?,
+    let picked = take_runs(step, logs, &places, 1, &dims)?;
+    let weights = match step.optional_wide(2)? {
+        Some(weights) => take_runs(step, &weights, &wanted, 1, &dims)?,
         None => {
             let one = |&class: &i32| if class < 0 { 0.0f32 } else { 1.0 }.to_le_bytes();
             let words: Vec<u8> = wanted.iter().flat_map(one).collect();
-            step.stream.words(DType::F32, &dims, &words)?
+            step.stream.upload_words(DType::F32, &dims, &words)?
         }
     };
     let inputs = [(&picked, DType::F32), (&weights, DType::F32)];
@@ -72,11 +80,11 @@ fn loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
     if reduction == "none" {
         return Ok(losses);
     }
-    let sum = total(step, &losses)?;
+    let sum = sum_all(step, &losses)?;
     if reduction == "sum" {
         return Ok(sum);
     }
-    let weight = total(step, &weights)?;
+    let weight = sum_all(step, &weights)?;
     let inputs = [(&sum, DType::F32), (&weight, DType::F32)];
     map(step, "a / b", &inputs, DType::F32, [0.0; 3])
 }

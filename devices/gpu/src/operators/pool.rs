@@ -5,15 +5,15 @@ use souk_reference::call::KernelError;
 use souk_reference::conv::Window;
 
 use crate::error::GpuError;
-use crate::numbers::packed::wide;
-use crate::operators::convolutions::{geometry, space};
-use crate::operators::elementwise::made;
+use crate::numbers::packed::compute_dtype;
+use crate::operators::convolutions::{spatial_sizes, window_sizes};
+use crate::operators::elementwise::output_dtype;
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{BY_THREAD, Numbers, bindings, prelude};
 
 /// `MaxPool`, `AveragePool` and `LpPool` over one to three dimensions.
 pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let &[samples, channels, ref spatial @ ..] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
@@ -27,7 +27,9 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .map_err(|_| KernelError::Attribute("kernel_shape"))?;
     let window = Window::read(&step.call, kernel, spatial)?;
     let dims = [&[samples, channels], &window.output[..]].concat();
-    let result = step.stream.array(made(step, wide(input.dtype)), &dims)?;
+    let result = step
+        .stream
+        .allocate_array(output_dtype(step, compute_dtype(input.dtype)), &dims)?;
     let numbers = input.numbers_to(&result);
     let power = step.call.float("p", step.call.int("p", 2) as f64) as f32;
     let padded = step.call.flag("count_include_pad");
@@ -37,8 +39,8 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         power.to_bits() as usize,
         usize::from(padded),
     ];
-    sizes.extend(geometry(&window, spatial)?);
-    sizes.extend(space(&window.after, 0)?);
+    sizes.extend(window_sizes(&window, spatial)?);
+    sizes.extend(spatial_sizes(&window.after, 0)?);
     let groups = Groups::Threads(result.count());
     if step.call.node.op_type() == "MaxPool" {
         let mut made = vec![result];
@@ -46,9 +48,9 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             made.push(step.stream.array_of_words(DType::I64, &dims)?);
         }
         sizes[3] = usize::from(step.call.flag("storage_order"));
-        let source = largest(numbers, made.len() > 1);
+        let source = max_pool_kernel(numbers, made.len() > 1);
         let arrays: Vec<&Array> = std::iter::once(&input).chain(&made).collect();
-        step.kernel(&source, &sizes, &arrays, groups)?;
+        step.record_kernel(&source, &sizes, &arrays, groups)?;
         return Ok(made);
     }
     let [init, each, last] = match step.call.node.op_type() {
@@ -57,26 +59,26 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     };
     let arrays = bindings(&[("x", numbers.read), ("y", numbers.written)], 1);
     let start = format!("var sum = {init};");
-    let last = numbers.written(last);
+    let last = numbers.store_expression(last);
     let source = source(
         (&arrays, numbers),
         &start,
         &format!("sum = {each};"),
         &format!("y[i] = {last};"),
     );
-    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    step.record_kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
 
-/// The kernel of `MaxPool`, which may also say where in the input the largest are: the first of
+/// The kernel of `MaxPool`, which can also say where in the input the largest are: the first of
 /// equals, counted by rows or (`p[3]`) by columns. A window of padding alone has minus infinity.
-fn largest(numbers: Numbers, has_places: bool) -> String {
+fn max_pool_kernel(numbers: Numbers, has_places: bool) -> String {
     let names = [
         ("x", numbers.read),
         ("y", numbers.written),
         ("places", "i32"),
     ];
-    let made = numbers.written("sum");
+    let made = numbers.store_expression("sum");
     let (arrays, places) = match has_places {
         true => (bindings(&names, 2), "\n  places[i] = i32(plane + place);"),
         false => (bindings(&names[..2], 1), ""),
@@ -140,13 +142,15 @@ fn source((arrays, numbers): (&str, Numbers), start: &str, each: &str, last: &st
 
 /// `LRN`: each element divided by a power of the squares in neighbouring channels.
 pub(crate) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let &[_, channels, ref spatial @ ..] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
     let size = step.call.int("size", 1).max(1) as usize;
     let numbers = [("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)];
-    let result = step.stream.array(step.made(), &input.dims)?;
+    let result = step
+        .stream
+        .allocate_array(step.output_dtype(), &input.dims)?;
     let mut sizes = vec![input.count(), spatial.iter().product(), channels, size];
     let bits = |(name, default)| (step.call.float(name, default) as f32).to_bits() as usize;
     sizes.extend(numbers.map(bits));
@@ -155,7 +159,7 @@ pub(crate) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     let prelude = prelude(&arrays);
     let neighbour = of.read("x[u32(i32(i) + (c - channel) * i32(p[1]))]");
     let own = of.read("x[i]");
-    let made = of.written(&format!(
+    let made = of.store_expression(&format!(
         "{own} / pow(f(6u) + f(4u) / f32(p[3]) * sum, f(5u))"
     ));
     let source = format!(
@@ -172,6 +176,6 @@ pub(crate) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
 }}"
     );
     let groups = Groups::Threads(input.count());
-    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    step.record_kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }

@@ -10,13 +10,13 @@ pub(crate) mod matrix;
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
-use souk_reference::shape::{broadcast, strides};
+use souk_reference::shape::{broadcast_shape, strides};
 
 use crate::error::GpuError;
-use crate::numbers::packed::{Halves, functions, read, stored, words};
+use crate::numbers::packed::{Halves, packing_functions, read, store_expression, word_type};
 use crate::numbers::quarters::{Rounding, is_quarter_float};
 use crate::operators::elementwise::map;
-use crate::recording::{Array, Groups, Step, Tail, widen};
+use crate::recording::{Array, Groups, Step, Tail, widen_array};
 use crate::shaders::{bindings, prelude};
 #[cfg(feature = "cuda")]
 use library::{library_product, quarters_product};
@@ -26,7 +26,7 @@ const TILE_COLUMNS: usize = 64;
 
 /// The tiled product: `rows` is the height of a tile, `lines` begin the kernel with functions
 /// `left(z, m, k)`, `right(z, k, n)` and `done(z, m, n, sum)`.
-pub(crate) fn tiled(arrays: &str, lines: &str, rows: usize) -> String {
+pub(crate) fn tiled_kernel(arrays: &str, lines: &str, rows: usize) -> String {
     let threads = rows / 4 * (TILE_COLUMNS / 4);
     let prelude = prelude(arrays);
     format!(
@@ -92,7 +92,7 @@ pub(crate) fn tile_rows(rows: usize) -> usize {
     if rows <= 16 { 16 } else { 64 }
 }
 
-pub(crate) fn grid(rows: usize, columns: usize, each: usize) -> Groups {
+pub(crate) fn tile_grid(rows: usize, columns: usize, each: usize) -> Groups {
     Groups::Grid([
         columns.div_ceil(TILE_COLUMNS),
         rows.div_ceil(tile_rows(rows)),
@@ -121,7 +121,7 @@ pub(crate) struct Product<'a> {
     pub share: f32,
 }
 
-fn multiply(
+fn record_product(
     step: &mut Step<'_, '_>,
     product: &Product<'_>,
     dims: &[usize],
@@ -130,10 +130,10 @@ fn multiply(
     if let Some(result) = library_product(step, product, dims)? {
         return Ok(result);
     }
-    let result = step.stream.array(step.made(), dims)?;
+    let result = step.stream.allocate_array(step.output_dtype(), dims)?;
     let dtype = product.left.array.dtype;
-    let halves = step.stream.context.halves();
-    let floats = words(dtype, halves);
+    let halves = step.stream.context.half_support();
+    let floats = word_type(dtype, halves);
     let mut names = vec![("x", floats), ("right_x", floats)];
     let mut arrays = vec![product.left.array, product.right.array];
     let mut added = "0.0".to_owned();
@@ -145,22 +145,22 @@ fn multiply(
             read(dtype, halves, "c", "m * p[7] + n * p[8]")
         );
     }
-    names.push(("y", words(result.dtype, halves)));
+    names.push(("y", word_type(result.dtype, halves)));
     arrays.push(&result);
     let lines = product_lines([dtype, result.dtype], halves, &added, step.tail);
-    let source = tiled(&bindings(&names, 1), &lines, tile_rows(product.rows));
-    let sizes = product.sizes();
+    let source = tiled_kernel(&bindings(&names, 1), &lines, tile_rows(product.rows));
+    let sizes = product.kernel_arguments();
     let each = product.batch.iter().product();
-    let groups = grid(product.rows, product.columns, each);
-    step.kernel(&source, &sizes, &arrays, groups)?;
+    let groups = tile_grid(product.rows, product.columns, each);
+    step.record_kernel(&source, &sizes, &arrays, groups)?;
     Ok(result)
 }
 
 /// A product's part of the tiled kernel, its operands of one type and its result of another.
 fn product_lines([dtype, made]: [DType; 2], halves: Halves, added: &str, tail: &Tail) -> String {
-    let functions = functions(dtype, Rounding::default());
-    let (then, done) = tail.lines(&format!("f(9u) * sum + {added}"));
-    let done = stored(made, &done);
+    let functions = packing_functions(dtype, Rounding::default());
+    let (then, done) = tail.kernel_lines(&format!("f(9u) * sum + {added}"));
+    let done = store_expression(made, &done);
     let left = read(dtype, halves, "x", "place(z, 1u) + m * p[3] + k * p[4]");
     let right = read(
         dtype,
@@ -189,7 +189,7 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 
 impl Product<'_> {
     /// Returns the arguments of the kernel.
-    fn sizes(&self) -> Vec<usize> {
+    fn kernel_arguments(&self) -> Vec<usize> {
         let added = self.added.as_ref();
         let (row, column) = added.map_or((0, 0), |operand| (operand.row, operand.column));
         let mut sizes = vec![
@@ -218,24 +218,24 @@ impl Product<'_> {
 /// floats have scales fourth and fifth.
 pub(crate) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     if let Some(matrix) = step.matrix {
-        return matrix::product(step, matrix);
+        return matrix::matrix_product(step, matrix);
     }
-    let (mut left, mut right) = (step.operand(0)?, step.operand(1)?);
+    let (mut left, mut right) = (step.stored_array(0)?, step.stored_array(1)?);
     if is_quarter_float(left.dtype) {
         #[cfg(feature = "cuda")]
         if let Some(made) = quarters_product(step, &left, &right)? {
             return Ok(vec![made]);
         }
-        left = scaled(step, left, 3)?;
-        right = scaled(step, right, 4)?;
+        left = scale_quarters(step, left, 3)?;
+        right = scale_quarters(step, right, 4)?;
     }
     Ok(vec![product_of(step, left, right)?])
 }
 
 /// Converts 8-bit floats to 32-bit floats with their scale.
-fn scaled(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
-    let (wide, scale) = (widen(step.stream, array)?, step.array(scale)?);
-    let scale = scale.reshaped(Vec::new());
+fn scale_quarters(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
+    let (wide, scale) = (widen_array(step.stream, array)?, step.wide_array(scale)?);
+    let scale = scale.with_dims(Vec::new());
     let inputs = [(&wide, DType::F32), (&scale, DType::F32)];
     map(step, "a * b", &inputs, DType::F32, [0.0; 3])
 }
@@ -253,7 +253,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    pub fn of(mut left: Array, mut right: Array) -> Result<Self, KernelError> {
+    pub fn from_arrays(mut left: Array, mut right: Array) -> Result<Self, KernelError> {
         let (row_vector, column_vector) = (left.dims.len() == 1, right.dims.len() == 1);
         if row_vector {
             left.dims.insert(0, 1);
@@ -271,7 +271,7 @@ impl Pair {
         if depth != other {
             return Err(mismatch());
         }
-        let batch = broadcast(left_batch, right_batch)?;
+        let batch = broadcast_shape(left_batch, right_batch)?;
         let mut dims = batch.clone();
         dims.extend((!row_vector).then_some(rows));
         dims.extend((!column_vector).then_some(columns));
@@ -288,17 +288,16 @@ impl Pair {
 
     /// Where both lie.
     pub fn operands(&self) -> [Operand<'_>; 2] {
-        let one = |array, steps| operand(array, &self.batch, steps);
         [
-            one(&self.left, (self.depth, 1)),
-            one(&self.right, (self.columns, 1)),
+            batch_operand(&self.left, &self.batch, self.depth, 1),
+            batch_operand(&self.right, &self.batch, self.columns, 1),
         ]
     }
 }
 
 fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Array, GpuError> {
-    let pair = Pair::of(left, right)?;
-    let bias = step.packed(2)?;
+    let pair = Pair::from_arrays(left, right)?;
+    let bias = step.optional_stored(2)?;
     let added = bias.as_ref().map(|array| Operand {
         array,
         batch: vec![0; pair.batch.len()],
@@ -317,11 +316,11 @@ fn product_of(step: &mut Step<'_, '_>, left: Array, right: Array) -> Result<Arra
         factor: 1.0,
         share: 1.0,
     };
-    multiply(step, &product, &pair.dims)
+    record_product(step, &product, &pair.dims)
 }
 
 /// Matrices in C order whose batch is repeated to `batch`.
-fn operand<'a>(array: &'a Array, batch: &[usize], (row, column): (usize, usize)) -> Operand<'a> {
+fn batch_operand<'a>(array: &'a Array, batch: &[usize], row: usize, column: usize) -> Operand<'a> {
     let (own, matrix) = array.dims.split_at(array.dims.len() - 2);
     let matrix: usize = matrix.iter().product();
     let missing = batch.len() - own.len();
@@ -341,8 +340,8 @@ fn operand<'a>(array: &'a Array, batch: &[usize], (row, column): (usize, usize))
 /// `Gemm`: multiplies two matrices, either of them transposed, and adds a third, repeated to the
 /// result's shape.
 pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (left, right) = (step.operand(0)?, step.operand(1)?);
-    let added = step.packed(2)?;
+    let (left, right) = (step.stored_array(0)?, step.stored_array(1)?);
+    let added = step.optional_stored(2)?;
     let (flip_left, flip_right) = (step.call.flag("transA"), step.call.flag("transB"));
     let (&[a0, a1], &[b0, b1]) = (&left.dims[..], &right.dims[..]) else {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
@@ -362,7 +361,7 @@ pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     };
     let third = match &added {
         Some(array) => {
-            if broadcast(&array.dims, &made)? != made {
+            if broadcast_shape(&array.dims, &made)? != made {
                 return Err(KernelError::Shapes(array.dims.clone(), made.to_vec()).into());
             }
             let mut dims = vec![1; 2 - array.dims.len()];
@@ -383,5 +382,5 @@ pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         factor: step.call.float("alpha", 1.0) as f32,
         share: step.call.float("beta", 1.0) as f32,
     };
-    Ok(vec![multiply(step, &product, &made)?])
+    Ok(vec![record_product(step, &product, &made)?])
 }

@@ -2,42 +2,47 @@
 //! a scale for all or one for each slice of an axis.
 
 use souk_memory::DType;
-use souk_reference::call::{KernelError, axis};
+use souk_reference::call::{KernelError, resolve_axis};
 
 use crate::error::GpuError;
-use crate::numbers::integers::{packed_bits, range};
-use crate::numbers::packed::{is_small_float, wide};
+use crate::numbers::integers::{packed_bits, value_range};
+use crate::numbers::packed::{compute_dtype, is_small_float};
 use crate::numbers::quarters::Rounding;
 use crate::operators::elementwise::map;
-use crate::operators::layout::taken;
+use crate::operators::layout::take_runs;
 use crate::operators::reduce;
 use crate::recording::{Array, Step, narrow_by};
 
 /// Returns a scale or a zero point in a shape that repeats over an input of these sizes: one for
 /// all, one for each slice of an axis, or one for each block of it.
-fn repeating(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
+fn repeat_parameter(
+    step: &mut Step<'_, '_>,
+    array: Array,
+    dims: &[usize],
+) -> Result<Array, GpuError> {
     if array.count() == 1 {
-        return Ok(array.reshaped(Vec::new()));
+        return Ok(array.with_dims(Vec::new()));
     }
-    let axis = axis(step.call.int("axis", 1), dims.len())?;
+    let axis = resolve_axis(step.call.int("axis", 1), dims.len())?;
     let block = step.call.int("block_size", 0).max(0) as usize;
     if block > 0 {
-        return blocked(step, &array, dims, (axis, block));
+        return repeat_blocks(step, &array, dims, axis, block);
     }
     if array.dims != [dims[axis]] {
         return Err(KernelError::Shapes(array.dims, vec![dims[axis]]).into());
     }
     let mut shape = vec![1; dims.len() - axis];
     shape[0] = dims[axis];
-    Ok(array.reshaped(shape))
+    Ok(array.with_dims(shape))
 }
 
-/// Repeats the value of each block along an axis for its elements; the last block may be short.
-fn blocked(
+/// Repeats the value of each block along an axis for its elements; the last block can be short.
+fn repeat_blocks(
     step: &mut Step<'_, '_>,
     array: &Array,
     dims: &[usize],
-    (axis, block): (usize, usize),
+    axis: usize,
+    block: usize,
 ) -> Result<Array, GpuError> {
     let size = dims[axis];
     let mut shared = dims.to_vec();
@@ -50,7 +55,7 @@ fn blocked(
     let blocks = shared[axis];
     let place = |outer: usize| (0..size).map(move |at| (outer * blocks + at / block) as i32);
     let places: Vec<i32> = (0..outer).flat_map(place).collect();
-    taken(step, array, &places, run, dims)
+    take_runs(step, array, &places, run, dims)
 }
 
 /// Returns the scale and, if the node has one, the zero point.
@@ -58,10 +63,10 @@ fn scale_and_zero(
     step: &mut Step<'_, '_>,
     dims: &[usize],
 ) -> Result<(Array, Option<Array>), GpuError> {
-    let scale = step.array(1)?;
-    let scale = repeating(step, scale, dims)?;
-    let zero = match step.optional(2)? {
-        Some(zero) => Some(repeating(step, zero, dims)?),
+    let scale = step.wide_array(1)?;
+    let scale = repeat_parameter(step, scale, dims)?;
+    let zero = match step.optional_wide(2)? {
+        Some(zero) => Some(repeat_parameter(step, zero, dims)?),
         None => None,
     };
     Ok((scale, zero))
@@ -70,7 +75,7 @@ fn scale_and_zero(
 /// `QuantizeLinear` to a type of 16 bits or fewer: rounded to the nearest, of two as near the even
 /// one.
 pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.wide_array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;
     let to = to.unwrap_or(DType::U8);
     let mut inputs = vec![(&input, DType::F32), (&scale, DType::F32)];
@@ -80,7 +85,7 @@ pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
         // Without a zero point 0 is added all the same, so that negative zero becomes zero.
         let expression = if has_zero { "a / b + c" } else { "a / b + s" };
         let made = map(step, expression, &inputs, DType::F32, [0.0; 3])?;
-        let rounding = Rounding::of(&step.call);
+        let rounding = Rounding::from_call(&step.call);
         return Ok(vec![narrow_by(step.stream, made, to, rounding)?]);
     }
     if packed_bits(to).is_none() {
@@ -90,14 +95,20 @@ pub(crate) fn quantise(step: &mut Step<'_, '_>, to: Option<DType>) -> Result<Vec
         true => "select(i32(clamp(round(a / b) + f32(c), s, t)), 0i, is_nan(a / b))",
         false => "select(i32(clamp(round(a / b), s, t)), 0i, is_nan(a / b))",
     };
-    let [low, high] = range(to);
-    let made = map(step, expression, &inputs, wide(to), [low, high, 0.0])?;
+    let [low, high] = value_range(to);
+    let made = map(
+        step,
+        expression,
+        &inputs,
+        compute_dtype(to),
+        [low, high, 0.0],
+    )?;
     Ok(vec![made])
 }
 
 /// `DequantizeLinear` of 8-bit floats or integers.
 pub(crate) fn dequantise(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
+    let input = step.wide_array(0)?;
     let (scale, zero) = scale_and_zero(step, &input.dims)?;
     let mut inputs = vec![(&input, input.dtype), (&scale, DType::F32)];
     inputs.extend(zero.as_ref().map(|zero| (zero, zero.dtype)));
@@ -110,10 +121,10 @@ pub(crate) fn dequantise(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
 
 /// `DynamicQuantizeLinear`: unsigned bytes, and the scale and zero point that fit their range, zero
 /// included.
-pub(crate) fn dynamic(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
-    let high = reduce::whole(step, &input, ["0.0", "v", "larger(a, b)", "a"])?;
-    let low = reduce::whole(step, &input, ["0.0", "v", "smaller(a, b)", "a"])?;
+pub(crate) fn quantise_dynamic(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.wide_array(0)?;
+    let high = reduce::reduce_all(step, &input, ["0.0", "v", "larger(a, b)", "a"])?;
+    let low = reduce::reduce_all(step, &input, ["0.0", "v", "smaller(a, b)", "a"])?;
     let ends = [(&high, DType::F32), (&low, DType::F32)];
     let scale = "select((a - b) / 255.0, 1.0, a == b)";
     let scale = map(step, scale, &ends, DType::F32, [0.0; 3])?;

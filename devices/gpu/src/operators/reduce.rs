@@ -4,17 +4,19 @@
 //! where the axes are adjacent, otherwise by a transpose.
 
 use souk_memory::DType;
-use souk_reference::call::{KernelError, axes, axis};
-use souk_reference::shape::around;
+use souk_reference::call::{KernelError, resolve_axes, resolve_axis};
+use souk_reference::shape::split_at_axis;
 
 use crate::error::GpuError;
-use crate::numbers::integers::range;
-use crate::numbers::packed::wide;
+use crate::numbers::integers::value_range;
+use crate::numbers::packed::compute_dtype;
 use crate::operators::casts::cast_wide;
-use crate::operators::elementwise::{made, map};
-use crate::operators::layout::transposed;
+use crate::operators::elementwise::{map, output_dtype};
+use crate::operators::layout::permute_axes;
 use crate::recording::{Array, Groups, Step};
-use crate::shaders::{Softmax, normalise, place_of_extreme, reduce, softmax, top};
+use crate::shaders::{
+    Softmax, normalise_kernel, place_of_extreme, reduce, softmax_kernel, top_kernel,
+};
 
 /// From this many elements on, a whole workgroup computes one result.
 const GROUPED_MIN: usize = 128;
@@ -24,7 +26,7 @@ const GROUPED_MIN: usize = 128;
 pub(crate) type Reduction = [&'static str; 4];
 
 /// The expressions of a reducing operator.
-pub(crate) fn reduction(operator: &str) -> Option<Reduction> {
+pub(crate) fn find_reduction(operator: &str) -> Option<Reduction> {
     Some(match operator {
         "ReduceSum" => ["0.0", "v", "a + b", "a"],
         "ReduceMean" | "GlobalAveragePool" => ["0.0", "v", "a + b", "a / n"],
@@ -40,15 +42,16 @@ pub(crate) fn reduction(operator: &str) -> Option<Reduction> {
 }
 
 /// Reduces the middle one of three dimensions, to floats of some type.
-pub(crate) fn middle(
+pub(crate) fn reduce_middle(
     step: &mut Step<'_, '_>,
     input: &Array,
     sides: (usize, usize, usize),
     reduction: Reduction,
-    (to, dims): (DType, &[usize]),
+    to: DType,
+    dims: &[usize],
 ) -> Result<Array, GpuError> {
     let (outer, size, inner) = sides;
-    let result = step.stream.array(to, dims)?;
+    let result = step.stream.allocate_array(to, dims)?;
     let grouped = size >= GROUPED_MIN;
     let source = reduce(input.numbers_to(&result), reduction, grouped);
     let groups = if grouped {
@@ -57,7 +60,7 @@ pub(crate) fn middle(
         Groups::Threads(outer * inner)
     };
     let sizes = [outer * inner, size, inner.max(1)];
-    step.kernel(&source, &sizes, &[input, &result], groups)?;
+    step.record_kernel(&source, &sizes, &[input, &result], groups)?;
     Ok(result)
 }
 
@@ -68,8 +71,8 @@ struct Plan {
     dims: Vec<usize>,
 }
 
-fn plan(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, GpuError> {
-    let input = step.light(0)?;
+fn plan_reduction(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, GpuError> {
+    let input = step.native_array(0)?;
     let rank = input.dims.len();
     let is_over = |axis: usize| over.contains(&axis);
     let dims = (0..rank).filter(|&axis| keep || !is_over(axis));
@@ -82,7 +85,7 @@ fn plan(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, Gpu
         let order: Vec<usize> = kept
             .chain((0..rank).filter(|&axis| is_over(axis)))
             .collect();
-        let input = transposed(step, &input, &order)?;
+        let input = permute_axes(step, &input, &order)?;
         let kept = rank - (0..rank).filter(|&axis| is_over(axis)).count();
         let (left, right) = input.dims.split_at(kept);
         let sides = (left.iter().product(), right.iter().product(), 1);
@@ -95,50 +98,63 @@ fn plan(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, Gpu
 
 /// Returns the axes that a reducing node names; `None` if the node must do nothing.
 fn named_axes(step: &Step<'_, '_>) -> Result<Option<Vec<usize>>, GpuError> {
-    let rank = step.dims(0)?.len();
-    let list = step.call.list("axes", 1)?.unwrap_or_default();
+    let rank = step.input_dims(0)?.len();
+    let list = step.call.int_list("axes", 1)?.unwrap_or_default();
     if list.is_empty() && step.call.flag("noop_with_empty_axes") {
         return Ok(None);
     }
     Ok(Some(if list.is_empty() {
         (0..rank).collect()
     } else {
-        axes(&list, rank)?
+        resolve_axes(&list, rank)?
     }))
 }
 
 /// The sum of all elements.
-pub(crate) fn total(step: &mut Step<'_, '_>, input: &Array) -> Result<Array, GpuError> {
-    let by = reduction("ReduceSum").expect("it is in the table");
-    whole(step, input, by)
+pub(crate) fn sum_all(step: &mut Step<'_, '_>, input: &Array) -> Result<Array, GpuError> {
+    let by = find_reduction("ReduceSum").expect("it is in the table");
+    reduce_all(step, input, by)
 }
 
 /// All elements as one.
-pub(crate) fn whole(
+pub(crate) fn reduce_all(
     step: &mut Step<'_, '_>,
     input: &Array,
     by: Reduction,
 ) -> Result<Array, GpuError> {
-    middle(step, input, (1, input.count(), 1), by, (DType::F32, &[]))
+    reduce_middle(step, input, (1, input.count(), 1), by, DType::F32, &[])
 }
 
 /// `ReduceSum` and the like.
-pub(crate) fn reduced(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array>, GpuError> {
+pub(crate) fn reduce_axes(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array>, GpuError> {
     // Without axes each element is reduced alone.
     let over = named_axes(step)?.unwrap_or_default();
     let keep = step.call.int("keepdims", 1) != 0;
-    let mut plan = plan(step, &over, keep)?;
+    let mut plan = plan_reduction(step, &over, keep)?;
     let dtype = plan.input.dtype;
     if dtype.is_float() {
-        let to = (made(step, wide(dtype)), &plan.dims[..]);
-        return Ok(vec![middle(step, &plan.input, plan.sides, by, to)?]);
+        let to = (output_dtype(step, compute_dtype(dtype)), &plan.dims[..]);
+        return Ok(vec![reduce_middle(
+            step,
+            &plan.input,
+            plan.sides,
+            by,
+            to.0,
+            to.1,
+        )?]);
     }
     // Types that are not floats only need the largest and the smallest, and 32-bit floats hold all
     // their values. An empty reduction gives the end of the type's own range.
     plan.input = cast_wide(step, plan.input, DType::F32)?;
-    let to = (DType::F32, &plan.dims[..]);
-    let found = middle(step, &plan.input, plan.sides, by, to)?;
-    let [low, high] = ends(step.operand(0)?.dtype);
+    let found = reduce_middle(
+        step,
+        &plan.input,
+        plan.sides,
+        by,
+        DType::F32,
+        &plan.dims[..],
+    )?;
+    let [low, high] = dtype_bounds(step.stored_array(0)?.dtype);
     let expression = match dtype {
         DType::Bool => "u32(clamp(a, s, t))",
         _ => "i32(clamp(a, s, t))",
@@ -149,10 +165,10 @@ pub(crate) fn reduced(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Arra
 }
 
 /// The least and the greatest value of truths or integers of 16 bits or fewer.
-fn ends(dtype: DType) -> [f64; 2] {
+fn dtype_bounds(dtype: DType) -> [f64; 2] {
     match dtype {
         DType::Bool => [0.0, 1.0],
-        dtype => range(dtype),
+        dtype => value_range(dtype),
     }
 }
 
@@ -160,66 +176,81 @@ fn ends(dtype: DType) -> [f64; 2] {
 pub(crate) fn log_sum_exp(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let over = named_axes(step)?.unwrap_or_default();
     let keep = step.call.int("keepdims", 1) != 0;
-    let Plan { input, sides, dims } = plan(step, &over, keep)?;
+    let Plan { input, sides, dims } = plan_reduction(step, &over, keep)?;
     let (outer, size, inner) = sides;
-    let result = step.stream.array(made(step, wide(input.dtype)), &dims)?;
+    let result = step
+        .stream
+        .allocate_array(output_dtype(step, compute_dtype(input.dtype)), &dims)?;
     let sizes = [outer * inner, size, inner.max(1)];
     let groups = Groups::Each(outer * inner);
-    let source = softmax(input.numbers_to(&result), Softmax::LogSum);
-    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    let source = softmax_kernel(input.numbers_to(&result), Softmax::LogSum);
+    step.record_kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
 
 /// `GlobalAveragePool` and `GlobalMaxPool`.
-pub(crate) fn global(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array>, GpuError> {
-    let rank = step.dims(0)?.len();
+pub(crate) fn global_pool(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array>, GpuError> {
+    let rank = step.input_dims(0)?.len();
     let over: Vec<usize> = (2..rank).collect();
-    let plan = plan(step, &over, true)?;
-    let to = (made(step, wide(plan.input.dtype)), &plan.dims[..]);
-    Ok(vec![middle(step, &plan.input, plan.sides, by, to)?])
+    let plan = plan_reduction(step, &over, true)?;
+    let to = (
+        output_dtype(step, compute_dtype(plan.input.dtype)),
+        &plan.dims[..],
+    );
+    Ok(vec![reduce_middle(
+        step,
+        &plan.input,
+        plan.sides,
+        by,
+        to.0,
+        to.1,
+    )?])
 }
 
 /// `Softmax` and `LogSoftmax`; before version 13 over all dimensions from the axis on.
-pub(crate) fn soft(step: &mut Step<'_, '_>, kind: Softmax) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+pub(crate) fn apply_softmax(
+    step: &mut Step<'_, '_>,
+    kind: Softmax,
+) -> Result<Vec<Array>, GpuError> {
+    let input = step.native_array(0)?;
     let rank = input.dims.len();
     let old = step.call.opset < 13;
-    let along = axis(step.call.int("axis", if old { 1 } else { -1 }), rank)?;
+    let along = resolve_axis(step.call.int("axis", if old { 1 } else { -1 }), rank)?;
     let (outer, size, inner) = if old {
         let (left, right) = input.dims.split_at(along);
         (left.iter().product(), right.iter().product(), 1)
     } else {
-        around(&input.dims, along)
+        split_at_axis(&input.dims, along)
     };
-    let to = made(step, wide(input.dtype));
-    Ok(vec![softened(
-        step,
-        (&input, to),
-        (outer, size, inner),
-        kind,
+    let to = output_dtype(step, compute_dtype(input.dtype));
+    Ok(vec![softmax_middle(
+        step, &input, to, outer, size, inner, kind,
     )?])
 }
 
 /// Softmax over the middle one of three dimensions, to floats of some type.
-pub(crate) fn softened(
+pub(crate) fn softmax_middle(
     step: &mut Step<'_, '_>,
-    (input, to): (&Array, DType),
-    (outer, size, inner): (usize, usize, usize),
+    input: &Array,
+    to: DType,
+    outer: usize,
+    size: usize,
+    inner: usize,
     kind: Softmax,
 ) -> Result<Array, GpuError> {
-    let result = step.stream.array(to, &input.dims)?;
+    let result = step.stream.allocate_array(to, &input.dims)?;
     let sizes = [outer * inner, size, inner.max(1)];
     let groups = Groups::Each(outer * inner);
-    let source = softmax(input.numbers_to(&result), kind);
-    step.kernel(&source, &sizes, &[input, &result], groups)?;
+    let source = softmax_kernel(input.numbers_to(&result), kind);
+    step.record_kernel(&source, &sizes, &[input, &result], groups)?;
     Ok(result)
 }
 
 /// `ArgMax` and `ArgMin`.
-pub(crate) fn extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let along = axis(step.call.int("axis", 0), input.dims.len())?;
-    let (outer, size, inner) = around(&input.dims, along);
+pub(crate) fn arg_extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let input = step.native_array(0)?;
+    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
+    let (outer, size, inner) = split_at_axis(&input.dims, along);
     if size == 0 {
         return Err(KernelError::Range(0).into());
     }
@@ -235,15 +266,15 @@ pub(crate) fn extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let sizes = [outer * inner, size, inner, last, smallest];
     let groups = Groups::Threads(outer * inner);
     let source = place_of_extreme(input.numbers_to(&result));
-    step.kernel(&source, &sizes, &[&input, &result], groups)?;
+    step.record_kernel(&source, &sizes, &[&input, &result], groups)?;
     Ok(vec![result])
 }
 
 /// `TopK`, sorted.
 pub(crate) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let along = axis(step.call.int("axis", -1), input.dims.len())?;
-    let (outer, size, inner) = around(&input.dims, along);
+    let input = step.native_array(0)?;
+    let along = resolve_axis(step.call.int("axis", -1), input.dims.len())?;
+    let (outer, size, inner) = split_at_axis(&input.dims, along);
     let wanted = match step.call.scalar_int(1)? {
         Some(wanted) => wanted,
         None => step.call.int("k", 0),
@@ -254,14 +285,16 @@ pub(crate) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .ok_or(KernelError::Range(1))?;
     let mut dims = input.dims.clone();
     dims[along] = wanted;
-    let values = step.stream.array(made(step, wide(input.dtype)), &dims)?;
+    let values = step
+        .stream
+        .allocate_array(output_dtype(step, compute_dtype(input.dtype)), &dims)?;
     let places = step.stream.array_of_words(DType::I64, &dims)?;
     let largest = usize::from(step.call.int("largest", 1) != 0);
     let count = outer * size * inner;
     let sizes = [count, size, inner, wanted, largest];
     let arrays = [&input, &values, &places];
-    let source = top(input.numbers_to(&values));
-    step.kernel(&source, &sizes, &arrays, Groups::Threads(count))?;
+    let source = top_kernel(input.numbers_to(&values));
+    step.record_kernel(&source, &sizes, &arrays, Groups::Threads(count))?;
     Ok(vec![values, places])
 }
 
@@ -275,17 +308,20 @@ struct Rows {
 }
 
 /// Rows normalised, then scaled and shifted; with the mean and inverse deviation of each.
-fn rows(
+fn normalise_rows(
     step: &mut Step<'_, '_>,
     input: &Array,
     rows: &Rows,
-    (scale, shift): (&Array, &Array),
+    scale: &Array,
+    shift: &Array,
     statistics: &[usize],
 ) -> Result<Vec<Array>, GpuError> {
     let epsilon = step.call.float("epsilon", 1e-5) as f32;
-    let result = step.stream.array(step.made(), &input.dims)?;
-    let means = step.stream.array(DType::F32, statistics)?;
-    let inverses = step.stream.array(DType::F32, statistics)?;
+    let result = step
+        .stream
+        .allocate_array(step.output_dtype(), &input.dims)?;
+    let means = step.stream.allocate_array(DType::F32, statistics)?;
+    let inverses = step.stream.allocate_array(DType::F32, statistics)?;
     let sizes = [
         rows.rows,
         rows.length,
@@ -295,23 +331,23 @@ fn rows(
         scale.count().max(1),
     ];
     let arrays = [input, scale, shift, &result, &means, &inverses];
-    let source = normalise(input.numbers_to(&result));
-    step.kernel(&source, &sizes, &arrays, Groups::Each(rows.rows))?;
+    let source = normalise_kernel(input.numbers_to(&result));
+    step.record_kernel(&source, &sizes, &arrays, Groups::Each(rows.rows))?;
     Ok(vec![result, means, inverses])
 }
 
 /// A number for each of `count` elements.
-fn constant(step: &Step<'_, '_>, value: f32, count: usize) -> Result<Array, GpuError> {
+fn constant_array(step: &Step<'_, '_>, value: f32, count: usize) -> Result<Array, GpuError> {
     let words: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), count)
         .flatten()
         .collect();
-    step.stream().words(DType::F32, &[count], &words)
+    step.stream().upload_words(DType::F32, &[count], &words)
 }
 
 /// `LayerNormalization` and `RMSNormalization`: over all dimensions from the axis on.
 pub(crate) fn layer_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
-    let along = axis(step.call.int("axis", -1), input.dims.len())?;
+    let input = step.native_array(0)?;
+    let along = resolve_axis(step.call.int("axis", -1), input.dims.len())?;
     let (left, right) = input.dims.split_at(along);
     let length = right.iter().product();
     let rows_of = Rows {
@@ -322,28 +358,28 @@ pub(crate) fn layer_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     };
     let mut statistics = left.to_vec();
     statistics.resize(input.dims.len(), 1);
-    let scale = spread(step, 1, right)?.ok_or(KernelError::Missing(1))?;
-    let shift = match spread(step, 2, right)? {
+    let scale = broadcast_input(step, 1, right)?.ok_or(KernelError::Missing(1))?;
+    let shift = match broadcast_input(step, 2, right)? {
         Some(shift) => shift,
-        None => constant(step, 0.0, length)?,
+        None => constant_array(step, 0.0, length)?,
     };
-    rows(step, &input, &rows_of, (&scale, &shift), &statistics)
+    normalise_rows(step, &input, &rows_of, &scale, &shift, &statistics)
 }
 
 /// Returns an input repeated to `dims`, if the node has it.
-fn spread(
+fn broadcast_input(
     step: &mut Step<'_, '_>,
     index: usize,
     dims: &[usize],
 ) -> Result<Option<Array>, GpuError> {
-    let Some(array) = step.optional(index)? else {
+    let Some(array) = step.optional_wide(index)? else {
         return Ok(None);
     };
     if array.dims == dims {
         return Ok(Some(array));
     }
     let count = dims.iter().product();
-    let zeros = constant(step, 0.0, count)?.reshaped(dims);
+    let zeros = constant_array(step, 0.0, count)?.with_dims(dims);
     let inputs = [(&array, DType::F32), (&zeros, DType::F32)];
     let repeated = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
     if repeated.dims != dims {
@@ -354,7 +390,7 @@ fn spread(
 
 /// `InstanceNormalization` and `GroupNormalization`: over each group of channels of a sample.
 pub(crate) fn group_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let input = step.light(0)?;
+    let input = step.native_array(0)?;
     let &[samples, channels, ref spatial @ ..] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
@@ -366,7 +402,7 @@ pub(crate) fn group_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(KernelError::Attribute("num_groups").into());
     }
-    let (mut scale, mut shift) = (step.array(1)?, step.array(2)?);
+    let (mut scale, mut shift) = (step.wide_array(1)?, step.wide_array(2)?);
     // Before version 21 a whole group shared its scale and shift.
     let by_group = step.call.node.op_type() == "GroupNormalization" && step.call.opset < 21;
     let sharing = if by_group && groups != channels {
@@ -387,7 +423,7 @@ pub(crate) fn group_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
         sharing,
     };
     let statistics = [samples * groups];
-    let mut results = rows(step, &input, &rows_of, (&scale, &shift), &statistics)?;
+    let mut results = normalise_rows(step, &input, &rows_of, &scale, &shift, &statistics)?;
     results.truncate(1);
     Ok(results)
 }

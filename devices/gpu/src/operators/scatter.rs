@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use souk_memory::DType;
-use souk_reference::call::{KernelError, axis};
+use souk_reference::call::{KernelError, resolve_axis};
 use souk_reference::shape::strides;
 
 use crate::error::GpuError;
-use crate::numbers::packed::element;
-use crate::operators::layout::{duplicate, element_places, overwrite, tuple_places};
+use crate::numbers::packed::element_type;
+use crate::operators::layout::{duplicate_array, element_places, overwrite_box, tuple_places};
 use crate::recording::{Array, Groups, Step};
-use crate::shaders::{combine, put};
+use crate::shaders::{combine_kernel, put_kernel};
 
 /// Returns the expression by which a reduction combines two elements `a` and `b`. NaN stays NaN.
-fn expression(reduction: &str, is_float: bool) -> Option<&'static str> {
+fn combine_expression(reduction: &str, is_float: bool) -> Option<&'static str> {
     Some(match (reduction, is_float) {
         ("add", _) => "a + b",
         ("mul", _) => "a * b",
@@ -29,12 +29,12 @@ fn expression(reduction: &str, is_float: bool) -> Option<&'static str> {
 
 /// Whether updates are combined by a reduction of this name.
 pub(crate) fn is_known(reduction: &str) -> bool {
-    expression(reduction, true).is_some()
+    combine_expression(reduction, true).is_some()
 }
 
 /// `ScatterElements`, `Scatter` and `ScatterND`.
 pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (input, updates) = (step.array(0)?, step.array(2)?);
+    let (input, updates) = (step.wide_array(0)?, step.wide_array(2)?);
     let (places, run) = match step.call.node.op_type() {
         "ScatterND" => {
             let (places, width) = tuple_places(step, &input.dims, 0)?;
@@ -45,23 +45,23 @@ pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     if updates.count() != places.len() * run {
         return Err(KernelError::Shapes(updates.dims, vec![places.len(), run]).into());
     }
-    let result = duplicate(step, &input)?;
+    let result = duplicate_array(step, &input)?;
     match step.call.text("reduction", "none") {
         "none" => put_in(step, &updates, places, run, &result)?,
         reduction => {
             let is_float = matches!(result.dtype, DType::F32 | DType::F64);
-            let reduction = expression(reduction, is_float);
+            let reduction = combine_expression(reduction, is_float);
             let reduction = reduction.ok_or(KernelError::Attribute("reduction"))?;
-            combined(step, &updates, &places, run, (&result, reduction))?;
+            combine_updates(step, &updates, &places, run, &result, reduction)?;
         }
     }
     Ok(vec![result])
 }
 
 /// `TensorScatter`: rows of each sample written to its cache from a place on, in circles or not.
-pub(crate) fn cache(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let (past, update) = (step.array(0)?, step.array(1)?);
-    let along = axis(step.call.int("axis", -2), past.dims.len())?;
+pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
+    let (past, update) = (step.wide_array(0)?, step.wide_array(1)?);
+    let along = resolve_axis(step.call.int("axis", -2), past.dims.len())?;
     let mut fitting = past.dims.clone();
     if along == 0 {
         return Err(KernelError::Attribute("axis").into());
@@ -74,10 +74,10 @@ pub(crate) fn cache(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let circular = step.call.text("mode", "linear") == "circular";
     let starts = starts(step, [past.dims[0], room, rows], circular)?;
     // A packed array was widened into a new array, which this run owns.
-    let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.operand(0)?.buffer);
+    let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.stored_array(0)?.buffer);
     let target = match is_own {
         true => past,
-        false => duplicate(step, &past)?,
+        false => duplicate_array(step, &past)?,
     };
     let (read, written) = (strides(&update.dims), strides(&target.dims));
     let mut sizes = fitting;
@@ -89,7 +89,7 @@ pub(crate) fn cache(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
             sizes[along] = (rows - done).min(room - at);
             let from = sample * read[0] + done * read[along];
             let to = sample * written[0] + at * written[along];
-            overwrite(step, (&update, from), (&target, to), &sizes)?;
+            overwrite_box(step, (&update, from), (&target, to), &sizes)?;
             done += sizes[along];
         }
     }
@@ -128,11 +128,11 @@ fn put_in(
             *place = -1;
         }
     }
-    let places = step.places(&places)?;
+    let places = step.upload_places(&places)?;
     let sizes = [updates.count(), run.max(1)];
     let groups = Groups::Threads(updates.count());
-    step.kernel(
-        &put(updates.word()),
+    step.record_kernel(
+        &put_kernel(updates.word()),
         &sizes,
         &[updates, &places, result],
         groups,
@@ -141,12 +141,13 @@ fn put_in(
 
 /// Combines the updates of a place with its element in the order of the updates, so that a repeated
 /// run gives the same bits.
-fn combined(
+fn combine_updates(
     step: &mut Step<'_, '_>,
     updates: &Array,
     places: &[i32],
     run: usize,
-    (result, reduction): (&Array, &str),
+    result: &Array,
+    reduction: &str,
 ) -> Result<(), GpuError> {
     let mut of_place: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for (&place, update) in places.iter().zip(0..) {
@@ -160,11 +161,11 @@ fn combined(
     }
     let named: Vec<i32> = of_place.into_keys().collect();
     let count = named.len() * run;
-    let named = step.places(&named)?;
-    let (starts, order) = (step.places(&starts)?, step.places(&order)?);
-    let source = combine(element(result.dtype, result.is_double), reduction);
+    let named = step.upload_places(&named)?;
+    let (starts, order) = (step.upload_places(&starts)?, step.upload_places(&order)?);
+    let source = combine_kernel(element_type(result.dtype, result.is_double), reduction);
     let arrays = [updates, &named, &starts, &order, result];
-    step.kernel(
+    step.record_kernel(
         &source,
         &[count, run.max(1)],
         &arrays,

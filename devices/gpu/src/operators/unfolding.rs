@@ -20,7 +20,7 @@ fn tap(k: u32, n: u32) -> i32 {
 /// The kernel that unfolds an image, so that a convolution is a product with it: a thread for each
 /// place of the result and each of its window.
 #[cfg(feature = "cuda")]
-pub(crate) fn unfolds() -> String {
+pub(crate) fn unfold_kernel() -> String {
     let arrays = bindings(&[("x", "f32"), ("y", "f32")], 1);
     let prelude = prelude(&arrays);
     format!(

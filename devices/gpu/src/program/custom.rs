@@ -25,11 +25,11 @@ pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a node is one.
 pub(crate) fn is_kernel(node: &NodeProto) -> bool {
-    Custom::of(node) == Some(Custom::Wgsl)
+    Custom::from_node(node) == Some(Custom::Wgsl)
 }
 
 /// Whether a node can run: its kernel compiles, and its inputs and outputs are 32-bit words.
-pub(crate) fn check(
+pub(crate) fn check_kernel(
     context: &Context,
     graph: &Graph,
     node: &NodeProto,
@@ -53,8 +53,8 @@ pub(crate) fn check(
     if groups_stated(node).is_err() {
         return Err(UnsupportedReason::Attribute("groups"));
     }
-    let source = text(source).map_err(|error| refused(error.to_string()))?;
-    let compiled = context.pipeline(source);
+    let source = source_text(source).map_err(|error| refused(error.to_string()))?;
+    let compiled = context.pipeline_for(source);
     compiled.map_err(|error| refused(error.to_string()))?;
     let inputs = (node.input.len() as u32).saturating_sub(1);
     match written_input(source, inputs).map_err(refused)? {
@@ -66,7 +66,7 @@ pub(crate) fn check(
     }
 }
 
-/// Returns the first of this many inputs that a kernel may write to: others may read it as well.
+/// Returns the first of this many inputs that a kernel can write to: others can read it as well.
 fn written_input(source: &str, inputs: u32) -> Result<Option<u32>, String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.to_string())?;
     let written = module.global_variables.iter().filter_map(|(_, variable)| {
@@ -79,7 +79,7 @@ fn written_input(source: &str, inputs: u32) -> Result<Option<u32>, String> {
     Ok(written.min())
 }
 
-fn text(source: &Tensor) -> Result<&str, GpuError> {
+fn source_text(source: &Tensor) -> Result<&str, GpuError> {
     let bytes = source.bytes();
     if bytes.len() > SOURCE_BYTES_MAX {
         let reason = format!(
@@ -108,44 +108,47 @@ fn groups_stated(node: &NodeProto) -> Result<Option<[usize; 3]>, KernelError> {
 }
 
 /// Records the kernel of a node.
-pub(crate) fn record(step: &mut Step<'_, '_>, graph: &Graph) -> Result<Vec<Array>, GpuError> {
+pub(crate) fn record_kernel(
+    step: &mut Step<'_, '_>,
+    graph: &Graph,
+) -> Result<Vec<Array>, GpuError> {
     let node = step.call.node;
     let wrong = |_| KernelError::Attribute("output_shapes");
     let types = custom::output_types(node).map_err(|_| KernelError::Attribute("output_types"))?;
     let mut arrays = Vec::new();
     for index in 1..node.input.len() {
-        arrays.push(step.array(index)?);
+        arrays.push(step.wide_array(index)?);
     }
     let given: Vec<&[usize]> = arrays.iter().map(|array| &array.dims[..]).collect();
     let shapes = custom::output_dims(node, &given).map_err(wrong)?;
     let shapes = shapes.ok_or(KernelError::Attribute("output_shapes"))?;
     let mut outputs = Vec::with_capacity(shapes.len());
     for (dims, dtype) in shapes.iter().zip(types) {
-        let count = souk_reference::shape::count(dims)?;
+        let count = souk_reference::shape::element_count(dims)?;
         let bytes = count
             .checked_mul(4)
             .filter(|&it| it as u64 <= step.stream.context.bytes_max);
         let bytes = bytes.ok_or(KernelError::TooLarge(count as u128))?;
         // Clear the output, because a kernel must not see the data of another run.
-        outputs.push(step.stream.words(dtype, dims, &vec![0; bytes])?);
+        outputs.push(step.stream.upload_words(dtype, dims, &vec![0; bytes])?);
     }
     let groups = match groups_stated(node)? {
         Some(grid) => Groups::Grid(grid),
         None => Groups::Threads(outputs.first().map_or(0, Array::count)),
     };
-    let Some(groups) = groups.spread()? else {
+    let Some(groups) = groups.workgroup_grid()? else {
         return Ok(outputs);
     };
     let source = custom::source(node, &graph.weights).map_err(|_| KernelError::Missing(0))?;
     let stretch = |array: &Array| Stretch {
         length: 4 * array.count() as u64,
-        ..array.buffer.get().whole()
+        ..array.buffer.get().as_stretch()
     };
     let launch = Launch::Kernel {
-        pipeline: step.stream.context.pipeline(text(source)?)?,
+        pipeline: step.stream.context.pipeline_for(source_text(source)?)?,
         arrays: arrays.iter().chain(&outputs).map(stretch).collect(),
         groups,
     };
-    step.stream.launch(launch);
+    step.stream.record_launch(launch);
     Ok(outputs)
 }

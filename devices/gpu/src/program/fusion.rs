@@ -1,8 +1,8 @@
 //! The nodes that one kernel computes at once: a product or a convolution, the bias, and the
 //! function of one element that follows.
 //!
-//! A node is fused into the one before it if no other node reads the value between them. The kernel
-//! then never rounds that value to 16 bits: it rounds the sum once, at the end.
+//! A node can be fused into the one before it only if no other node reads the value between them.
+//! The kernel then never rounds that value to 16 bits: it rounds the sum once, at the end.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 
 use crate::numbers::quarters::is_quarter_float;
-use crate::operators::elementwise::{gelu_expression, numbers, unary};
+use crate::operators::elementwise::{attribute_numbers, gelu_expression, unary_map};
 use crate::program::table::Side;
 use crate::recording::{FusedFunction, Tail, Then};
 
@@ -40,7 +40,7 @@ pub(crate) enum Place {
 
 impl Fusion {
     /// Returns the names of the inputs of a node with these nodes fused into it; empty for none.
-    pub fn inputs<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
+    pub fn input_names<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
         let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
         if let Some(bias) = &self.bias {
             names.truncate(2);
@@ -57,9 +57,9 @@ impl Fusion {
 
 /// Returns the role of each node of a graph that runs on these sides, for a device that multiplies
 /// 8-bit floats or does not.
-pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
+pub(crate) fn plan_fusion(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
     let nodes = graph.nodes();
-    let readers = readers(graph);
+    let readers = value_readers(graph);
     let mut places = vec![Place::Alone; nodes.len()];
     for (index, node) in nodes.iter().enumerate() {
         if !is_head(node) || sides[index] != Side::Device {
@@ -74,13 +74,13 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> 
             let after = &nodes[next];
             let is_taken = sides[next] == Side::Device
                 && after.operator_domain().is_empty()
-                && take(graph, node, after, &mut fused);
+                && try_fuse(graph, node, after, &mut fused);
             if !is_taken {
                 break;
             }
             taken.push(next);
         }
-        if multiplies_quarters && let Some((found, names)) = quarters(graph, node, &readers) {
+        if multiplies_quarters && let Some((found, names)) = find_quarters(graph, node, &readers) {
             fused.quarters = Some(names);
             taken.extend(found);
         }
@@ -97,7 +97,7 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> 
 
 /// Returns for each value the nodes that read it, once for each read. An output of the graph has
 /// one more reader, which is not a node.
-fn readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
+fn value_readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
     let mut readers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
         for name in node.input.iter().filter(|name| !name.is_empty()) {
@@ -117,14 +117,14 @@ fn is_head(node: &NodeProto) -> bool {
 }
 
 /// Fuses a node, if it can be fused next.
-fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
+fn try_fuse(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
     if fused.tail.then.is_some() {
         return false;
     }
     let made = node.output.first().cloned().unwrap_or_default();
-    if let Some(then) = then(graph, node) {
+    if let Some(then) = fused_function(graph, node) {
         fused.tail.then = Some(then);
-    } else if let Some(bias) = bias(graph, head, node, fused) {
+    } else if let Some(bias) = find_bias(graph, head, node, fused) {
         fused.bias = Some(bias);
     } else {
         return false;
@@ -135,7 +135,7 @@ fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -
 
 /// Finds the nodes that convert both operands of a product from 8-bit floats, with one scale each
 /// and no other reader; returns them and the names of their inputs.
-fn quarters(
+fn find_quarters(
     graph: &Graph,
     node: &NodeProto,
     readers: &BTreeMap<&str, Vec<usize>>,
@@ -155,7 +155,7 @@ fn quarters(
             && readers.get(name)?.len() == 1
             && is_quarter_float(*graph.dtypes.get(packed)?)
             && graph.dtypes.get(name) == Some(&DType::F32)
-            && graph.weights.get(scale)?.shape().count() == 1;
+            && graph.weights.get(scale)?.shape().element_count() == 1;
         is_taken.then(|| (place, packed.to_owned(), scale.to_owned()))
     };
     let ((left, a, s), (right, b, t)) = (given(0)?, given(1)?);
@@ -163,7 +163,7 @@ fn quarters(
 }
 
 /// The weight that an addition adds to each column of a product.
-fn bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Option<String> {
+fn find_bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Option<String> {
     let is_bare = fused.bias.is_none()
         && head.input_name(2).is_none()
         && head.float("beta").is_none_or(|share| share == 1.0);
@@ -188,7 +188,7 @@ fn bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) -> Op
 }
 
 /// A node that is a function of one element.
-fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
+fn fused_function(graph: &Graph, node: &NodeProto) -> Option<Then> {
     let plain = |expression, numbers| Then {
         expression,
         numbers,
@@ -205,13 +205,13 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
             })
         }
         "Clip" => {
-            let low = bound(graph, node, 1, "min", f32::NEG_INFINITY)?;
-            let high = bound(graph, node, 2, "max", f32::INFINITY)?;
+            let low = clip_bound(graph, node, 1, "min", f32::NEG_INFINITY)?;
+            let high = clip_bound(graph, node, 2, "max", f32::INFINITY)?;
             Some(plain("smaller(larger(a, s), t)", [low, high, 0.0]))
         }
         operator => {
-            let map = unary(operator).filter(|map| map.output == DType::F32)?;
-            let numbers = numbers(node, map.numbers);
+            let map = unary_map(operator).filter(|map| map.output == DType::F32)?;
+            let numbers = attribute_numbers(node, map.numbers);
             Some(Then {
                 known: (operator == "Relu").then_some(FusedFunction::Relu),
                 ..plain(map.expression, numbers.map(|number| number as f32))
@@ -221,7 +221,7 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
 }
 
 /// Returns a bound of `Clip` that is known before the run: a weight, an attribute, or none.
-fn bound(graph: &Graph, node: &NodeProto, index: usize, name: &str, none: f32) -> Option<f32> {
+fn clip_bound(graph: &Graph, node: &NodeProto, index: usize, name: &str, none: f32) -> Option<f32> {
     match node.input_name(index) {
         Some(weight) => {
             let values = graph.weights.get(weight)?.to_f64s().ok()?;

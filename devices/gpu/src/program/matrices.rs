@@ -18,7 +18,7 @@ use crate::numbers::halves::is_half;
 use crate::numbers::integers::packed_bits;
 use crate::program::fusion::Place;
 use crate::program::table::Side;
-use crate::recording::{Matrix, Scales, Stream, Value, upload};
+use crate::recording::{Matrix, Scales, Stream, Value, upload_tensor};
 
 /// Where a matrix lies among the weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub(crate) struct Source {
 }
 
 /// Returns, for each value that need not be made, the weights that it would come from.
-pub(crate) fn plan(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
+pub(crate) fn plan_matrices(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
     let mut found = BTreeMap::new();
     for (node, side) in graph.nodes().iter().zip(sides) {
         let made = node.output.first().filter(|_| *side == Side::Device);
@@ -50,7 +50,8 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
         for (index, name) in node.input.iter().enumerate() {
             let takes = |source: &Source| {
                 let is_made = node.output.first().is_some_and(|it| found.contains_key(it));
-                *side == Side::Device && takes(graph, node, (index, source.is_turned), is_made)
+                *side == Side::Device
+                    && can_read_matrix(graph, node, index, source.is_turned, is_made)
             };
             if found.get(name).is_some_and(|source| !takes(source)) {
                 found.remove(name);
@@ -74,7 +75,7 @@ fn source(graph: &Graph, node: &NodeProto, found: &BTreeMap<String, Source>) -> 
     };
     match node.op_type() {
         "Cast" if is_half(weight?.dtype()) && weight?.dims().len() == 2 => Some(plain(None)),
-        "DequantizeLinear" => scales(graph, node, weight?).map(|scales| plain(Some(scales))),
+        "DequantizeLinear" => block_scales(graph, node, weight?).map(|scales| plain(Some(scales))),
         "Transpose" if is_turn(node) => {
             let is_plain =
                 |weight: &&Tensor| weight.dtype() == DType::F32 && weight.dims().len() == 2;
@@ -94,7 +95,7 @@ fn is_turn(node: &NodeProto) -> bool {
 }
 
 /// The scales of blocks along the rows of a matrix of integers, and how many share one.
-fn scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(String, usize)> {
+fn block_scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(String, usize)> {
     let &[rows, depth] = values.dims() else {
         return None;
     };
@@ -113,10 +114,11 @@ fn scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(String, u
 
 /// Whether a node can read a stored matrix as this input. `is_made` says that its own result would
 /// also stay unmade.
-fn takes(
+fn can_read_matrix(
     graph: &Graph,
     node: &NodeProto,
-    (index, is_turned): (usize, bool),
+    index: usize,
+    is_turned: bool,
     is_made: bool,
 ) -> bool {
     let is_float = |name: Option<&str>| {
@@ -133,7 +135,7 @@ fn takes(
 }
 
 /// Skips nodes whose matrix no reader needs.
-pub(crate) fn take(graph: &Graph, sources: &BTreeMap<String, Source>, places: &mut [Place]) {
+pub(crate) fn skip_unread(graph: &Graph, sources: &BTreeMap<String, Source>, places: &mut [Place]) {
     for (node, place) in graph.nodes().iter().zip(places) {
         if node
             .output
@@ -147,7 +149,7 @@ pub(crate) fn take(graph: &Graph, sources: &BTreeMap<String, Source>, places: &m
 
 /// Sends the matrices to the device, and returns them by the values that stay unmade; an error
 /// names the weight. Widens scales once.
-pub(crate) fn sent(
+pub(crate) fn send_matrices(
     context: &Context,
     graph: &Graph,
     sources: &BTreeMap<String, Source>,
@@ -160,12 +162,13 @@ pub(crate) fn sent(
         let failed = |error| (source.values.clone(), error);
         let values = weights.get(&source.values);
         let values = values.ok_or(failed(KernelError::Missing(0).into()))?;
-        let values = values.array(&stream).map_err(failed)?.clone();
+        let values = values.device_array(&stream).map_err(failed)?.clone();
         let mut scales = None;
         if let Some((name, block)) = &source.scales {
             if !wide.contains_key(name) {
-                let given = widened(&graph.weights[name]).map_err(|error| failed(error.into()))?;
-                wide.insert(name, upload(&stream, &given).map_err(failed)?);
+                let given =
+                    widen_tensor(&graph.weights[name]).map_err(|error| failed(error.into()))?;
+                wide.insert(name, upload_tensor(&stream, &given).map_err(failed)?);
             }
             let (array, block) = (wide[name].clone(), *block);
             scales = Some(Scales { array, block });
@@ -176,7 +179,7 @@ pub(crate) fn sent(
 }
 
 /// Floats of 32 bits.
-fn widened(tensor: &Tensor) -> Result<Tensor, KernelError> {
+fn widen_tensor(tensor: &Tensor) -> Result<Tensor, KernelError> {
     let values = tensor.to_f64s()?;
     let values: Vec<f32> = values.into_iter().map(|value| value as f32).collect();
     Ok(Tensor::from_vec(tensor.dims().to_vec(), values)?)

@@ -14,8 +14,8 @@ use crate::numbers::doubles::{Doubles, is_double, is_long};
 use crate::numbers::integers::{is_whole, packed_bits};
 use crate::numbers::packed::is_small_float;
 use crate::numbers::quarters::is_byte;
-use crate::operators::elementwise::{binary, integers, unary};
-use crate::operators::reduce::reduction;
+use crate::operators::elementwise::{binary_map, integers, unary_map};
+use crate::operators::reduce::find_reduction;
 use judge::is_float;
 pub(crate) use judge::{Judge, Takeover};
 
@@ -31,7 +31,7 @@ pub(crate) enum Side {
     Device,
 }
 
-/// The types that an operator's device inputs may have.
+/// The types that an operator's device inputs can have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     /// Floats of 32 or 16 bits.
@@ -48,7 +48,7 @@ enum Takes {
     Short,
     /// Floats, or integers of 8 bits.
     Bytes,
-    /// A number, and a power it is raised to, which may be an integer of 64 bits that the host has.
+    /// A number, and a power it is raised to, which can be an integer of 64 bits that the host has.
     Powers,
     /// Anything the device has, or the host in 64 bits.
     Cast,
@@ -101,19 +101,19 @@ const REALS: &[&str] = &[
 /// by more digits of a circle than 64 bits have.
 const CIRCULAR: &[&str] = &["Cos", "Sin", "Tan"];
 
-fn declared(operator: &str) -> Option<Declaration> {
+fn find_declaration(operator: &str) -> Option<Declaration> {
     let taking = |takes| {
         Some(Declaration {
             takes,
-            ..floats(&[])
+            ..floats_declaration(&[])
         })
     };
-    if let Some(map) = unary(operator).or_else(|| binary(operator)) {
+    if let Some(map) = unary_map(operator).or_else(|| binary_map(operator)) {
         return taking(match operator {
             "Equal" => Takes::Comparable,
             "Pow" => Takes::Powers,
             _ if map.inputs == DType::Bool => Takes::Truths,
-            _ if integers::of(operator, true).is_some() => Takes::Numbers,
+            _ if integers::integer_map(operator, true).is_some() => Takes::Numbers,
             _ if CIRCULAR.contains(&operator) => Takes::Floats,
             _ => Takes::Reals,
         });
@@ -121,21 +121,21 @@ fn declared(operator: &str) -> Option<Declaration> {
     if operator == "Mod" {
         return taking(Takes::Numbers);
     }
-    if integers::of(operator, true).is_some() {
+    if integers::integer_map(operator, true).is_some() {
         return taking(Takes::Whole);
     }
-    if operator.starts_with("Reduce") && reduction(operator).is_some() {
+    if operator.starts_with("Reduce") && find_reduction(operator).is_some() {
         let takes = match operator {
             "ReduceMax" | "ReduceMin" => Takes::Short,
             _ => Takes::Reals,
         };
         return Some(Declaration {
             takes,
-            ..floats(&[1])
+            ..floats_declaration(&[1])
         });
     }
     if FLOATS.contains(&operator) {
-        return Some(floats(&[]));
+        return Some(floats_declaration(&[]));
     }
     if REALS.contains(&operator) {
         return taking(Takes::Reals);
@@ -147,12 +147,12 @@ fn declared(operator: &str) -> Option<Declaration> {
 fn declared_by_name(operator: &str) -> Option<Declaration> {
     let taking = |takes| Declaration {
         takes,
-        ..floats(&[])
+        ..floats_declaration(&[])
     };
     Some(match operator {
         "BatchNormalization" => Declaration {
             outputs: 3,
-            ..floats(&[])
+            ..floats_declaration(&[])
         },
         "MaxPool" => Declaration {
             takes: Takes::Bytes,
@@ -162,16 +162,16 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
         "ArgMax" | "ArgMin" => taking(Takes::Numbers),
         "ReduceLogSumExp" => Declaration {
             takes: Takes::Reals,
-            ..floats(&[1])
+            ..floats_declaration(&[1])
         },
         "LayerNormalization" => Declaration {
             outputs: 3,
-            ..floats(&[])
+            ..floats_declaration(&[])
         },
-        "NegativeLogLikelihoodLoss" => floats(&[1]),
+        "NegativeLogLikelihoodLoss" => floats_declaration(&[1]),
         "SoftmaxCrossEntropyLoss" => Declaration {
             outputs: 2,
-            ..floats(&[1])
+            ..floats_declaration(&[1])
         },
         "TopK" => Declaration {
             takes: Takes::Numbers,
@@ -183,7 +183,7 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
             outputs: 4,
             host: &[6],
         },
-        "RotaryEmbedding" => floats(&[3]),
+        "RotaryEmbedding" => floats_declaration(&[3]),
         "BitShift" => taking(Takes::Whole),
         "Clip" => taking(Takes::Numbers),
         "Not" => taking(Takes::Truths),
@@ -196,7 +196,7 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
 fn declared_move(operator: &str) -> Option<Declaration> {
     let moves = |host| Declaration {
         takes: Takes::Words,
-        ..floats(host)
+        ..floats_declaration(host)
     };
     Some(match operator {
         "Cast" | "CastLike" => Declaration {
@@ -262,7 +262,7 @@ fn is_packed(dtype: DType) -> bool {
     packed_bits(dtype).is_some()
 }
 
-fn floats(host: &'static [usize]) -> Declaration {
+fn floats_declaration(host: &'static [usize]) -> Declaration {
     Declaration {
         takes: Takes::Floats,
         host,
@@ -320,7 +320,7 @@ const HOST: &[&str] = &[
 
 /// Whether the device has an operator of this name.
 pub(crate) fn is_declared(operator: &str) -> bool {
-    declared(operator).is_some()
+    find_declaration(operator).is_some()
 }
 
 /// Whether there is an operator of this name, on the device or on its host.
@@ -337,7 +337,7 @@ pub(crate) fn read_by_host<'a>(
 ) -> Vec<&'a str> {
     let of = |index| node.input_name(index).and_then(|name| types.get(name));
     let divisor = || of(1);
-    let is_wide = |index| of(index).is_some_and(|&it| is_double(it) && !doubles.has(it));
+    let is_wide = |index| of(index).is_some_and(|&it| is_double(it) && !doubles.has_dtype(it));
     let divides = |&dtype: &DType| is_whole(dtype) || is_long(dtype);
     let indices: Vec<usize> = match (side, node.op_type()) {
         (Side::Host, "Shape" | "Size") => Vec::new(),
@@ -345,7 +345,9 @@ pub(crate) fn read_by_host<'a>(
         (Side::Device, "Cast" | "CastLike") if is_wide(0) => vec![0],
         (Side::Device, "Pow") if is_wide(1) => vec![1],
         (Side::Device, "Div" | "Mod") if divisor().is_some_and(divides) => vec![1],
-        (Side::Device, operator) => declared(operator).map_or(&[][..], |it| it.host).to_vec(),
+        (Side::Device, operator) => find_declaration(operator)
+            .map_or(&[][..], |it| it.host)
+            .to_vec(),
     };
     let named = indices
         .into_iter()

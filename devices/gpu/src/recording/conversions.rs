@@ -5,7 +5,9 @@ use souk_memory::DType;
 use souk_reference::call::KernelError;
 
 use crate::error::GpuError;
-use crate::numbers::packed::{element, functions, per_word, read, wide, words};
+use crate::numbers::packed::{
+    compute_dtype, element_type, packing_functions, per_word, read, word_type,
+};
 use crate::numbers::quarters::Rounding;
 use crate::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 
@@ -13,45 +15,50 @@ use super::stream::{Array, Groups, Stream};
 
 /// Unpacks an array into one word per element, and widens 64-bit values stored in 32 bits where the
 /// device has 64-bit numbers. Returns any other array unchanged.
-pub(crate) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+pub(crate) fn widen_array(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
     let dtype = array.dtype;
-    if stream.context.doubles().has(dtype) && !array.is_double {
-        return lengthen(stream, array);
+    if stream.context.double_support().has_dtype(dtype) && !array.is_double {
+        return lengthen_array(stream, array);
     }
     if per_word(dtype) == 1 {
         return Ok(array);
     }
-    let wide_array = stream.array(wide(dtype), &array.dims)?;
-    let halves = stream.context.halves();
+    let wide_array = stream.allocate_array(compute_dtype(dtype), &array.dims)?;
+    let halves = stream.context.half_support();
     let names = [
-        ("x", words(dtype, halves)),
-        ("y", words(wide(dtype), halves)),
+        ("x", word_type(dtype, halves)),
+        ("y", word_type(compute_dtype(dtype), halves)),
     ];
     let arrays = bindings(&names, 1);
     let read = read(dtype, halves, "x", "i");
-    let functions = functions(dtype, Rounding::default());
+    let functions = packing_functions(dtype, Rounding::default());
     let prelude = prelude(&arrays);
     let source = format!("{prelude}{functions}{arrays}{BY_THREAD}  y[i] = {read};\n}}");
-    let count = size(array.count())?;
+    let count = to_size(array.count())?;
     let groups = Groups::Threads(array.count());
-    stream.dispatch(&source, &[count], &[&array, &wide_array], groups)?;
+    stream.record_dispatch(&source, &[count], &[&array, &wide_array], groups)?;
     Ok(wide_array)
 }
 
 /// Values of 64 bits, which 32 say all of, in 64.
-fn lengthen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
-    let long = stream.array(array.dtype, &array.dims)?;
-    let [from, to] = [&array, &long].map(|it| element(it.dtype, it.is_double));
+fn lengthen_array(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
+    let long = stream.allocate_array(array.dtype, &array.dims)?;
+    let [from, to] = [&array, &long].map(|it| element_type(it.dtype, it.is_double));
     let arrays = bindings(&[("x", from), ("y", to)], 1);
     let prelude = prelude(&arrays);
     let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = {to}(x[i]);\n}}");
     let groups = Groups::Threads(array.count());
-    stream.dispatch(&source, &[size(array.count())?], &[&array, &long], groups)?;
+    stream.record_dispatch(
+        &source,
+        &[to_size(array.count())?],
+        &[&array, &long],
+        groups,
+    )?;
     Ok(long)
 }
 
 /// Rounds values to a packed type and packs them; returns an array of another type unchanged.
-pub(crate) fn narrow(
+pub(crate) fn narrow_array(
     stream: &mut Stream<'_>,
     array: Array,
     dtype: DType,
@@ -67,22 +74,22 @@ pub(crate) fn narrow_by(
     rounding: Rounding,
 ) -> Result<Array, GpuError> {
     let held = per_word(dtype);
-    if held == 1 || array.dtype != wide(dtype) {
+    if held == 1 || array.dtype != compute_dtype(dtype) {
         return Ok(array);
     }
-    let packed = stream.array(dtype, &array.dims)?;
-    let halves = stream.context.halves();
-    if halves.has(dtype) {
+    let packed = stream.allocate_array(dtype, &array.dims)?;
+    let halves = stream.context.half_support();
+    if halves.has_dtype(dtype) {
         let arrays = bindings(&[("x", "f32"), ("y", "f16")], 1);
         let prelude = prelude(&arrays);
         let source = format!("{prelude}{arrays}{BY_THREAD}  y[i] = f16(x[i]);\n}}");
-        let sizes = [size(array.count())?];
+        let sizes = [to_size(array.count())?];
         let groups = Groups::Threads(array.count());
-        stream.dispatch(&source, &sizes, &[&array, &packed], groups)?;
+        stream.record_dispatch(&source, &sizes, &[&array, &packed], groups)?;
         return Ok(packed);
     }
-    let arrays = bindings(&[("x", words(array.dtype, halves)), ("y", "u32")], 1);
-    let (functions, bits) = (functions(dtype, rounding), 32 / held);
+    let arrays = bindings(&[("x", word_type(array.dtype, halves)), ("y", "u32")], 1);
+    let (functions, bits) = (packing_functions(dtype, rounding), 32 / held);
     let source = format!(
         r"{PRELUDE}{functions}{arrays}{BY_THREAD}
   var word = 0u;
@@ -94,12 +101,12 @@ pub(crate) fn narrow_by(
 }}"
     );
     let words = array.count().div_ceil(held);
-    let sizes = [size(words)?, size(array.count())?];
-    stream.dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(words))?;
+    let sizes = [to_size(words)?, to_size(array.count())?];
+    stream.record_dispatch(&source, &sizes, &[&array, &packed], Groups::Threads(words))?;
     Ok(packed)
 }
 
-fn size(count: usize) -> Result<u32, GpuError> {
+fn to_size(count: usize) -> Result<u32, GpuError> {
     let size = u32::try_from(count).map_err(|_| KernelError::TooLarge(count as u128))?;
     Ok(size)
 }

@@ -19,13 +19,13 @@ pub(crate) struct Scales {
 
 impl Matrix {
     /// Rows, and the elements of one.
-    pub fn sides(&self) -> [usize; 2] {
+    pub fn rows_and_depth(&self) -> [usize; 2] {
         let dims = &self.values.dims;
         [dims[0], dims[1]]
     }
 
     /// The elements that share a scale, and the scales of a row.
-    pub fn blocks(&self) -> [usize; 2] {
+    pub fn block_dims(&self) -> [usize; 2] {
         let scales = self.scales.as_ref();
         scales.map_or([1, 0], |it| [it.block, it.array.dims[1]])
     }

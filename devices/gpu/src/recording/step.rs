@@ -7,7 +7,7 @@ use bytes::Bytes;
 use souk_memory::{DType, Shape, Tensor};
 use souk_reference::call::{Call, KernelError};
 
-use super::conversions::widen;
+use super::conversions::widen_array;
 use super::matrix::Matrix;
 use super::stream::{Array, Groups, Stream};
 use super::tail::Tail;
@@ -33,7 +33,7 @@ pub(crate) struct Step<'a, 'c> {
     pub tail: &'a Tail,
     /// The type of its first output, if known.
     pub wanted: Option<DType>,
-    /// Whether its first input is a state that no later node reads, so that it may be overwritten.
+    /// Whether its first input is a state that no later node reads, so that it can be overwritten.
     pub overwrites: bool,
     /// The matrix that it reads in its stored form, in the place of one of its inputs.
     pub matrix: Option<&'a Matrix>,
@@ -79,7 +79,7 @@ impl Value {
     }
 
     /// Returns the array on the device, and first sends the tensor there if necessary.
-    pub fn array(&self, stream: &Stream<'_>) -> Result<&Array, GpuError> {
+    pub fn device_array(&self, stream: &Stream<'_>) -> Result<&Array, GpuError> {
         if let Some(array) = self.device.get() {
             return Ok(array);
         }
@@ -87,15 +87,15 @@ impl Value {
             .host
             .as_ref()
             .expect("a value is on the host or on the device");
-        let array = upload(stream, tensor)?;
+        let array = upload_tensor(stream, tensor)?;
         Ok(self.device.get_or_init(|| array))
     }
 }
 
 /// A tensor as words on the device.
-pub(crate) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
+pub(crate) fn upload_tensor(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuError> {
     let words = words_of(stream.context, tensor)?;
-    stream.words(tensor.dtype(), tensor.dims(), &words)
+    stream.upload_words(tensor.dtype(), tensor.dims(), &words)
 }
 
 /// Sends several tensors to the device in one copy.
@@ -110,7 +110,7 @@ fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, 
     let dtype = tensor.dtype();
     let narrow = |value: &i64| i32::try_from(*value).map_err(|_| KernelError::Range(0));
     Ok(match dtype {
-        _ if context.doubles().has(dtype) => Cow::Borrowed(tensor.bytes()),
+        _ if context.double_support().has_dtype(dtype) => Cow::Borrowed(tensor.bytes()),
         DType::F32 | DType::I32 | DType::U32 => Cow::Borrowed(tensor.bytes()),
         DType::Bool => {
             let words = tensor
@@ -134,7 +134,7 @@ fn words_of<'t>(context: &Context, tensor: &'t Tensor) -> Result<Cow<'t, [u8]>, 
 }
 
 /// Words from the device as a tensor of the array's type.
-pub(crate) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
+pub(crate) fn tensor_from_words(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
     let word = |bytes: &[u8]| i32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let bytes: Bytes = match array.dtype {
         _ if array.is_double => words,
@@ -153,7 +153,9 @@ pub(crate) fn tensor(array: &Array, words: Bytes) -> Result<Tensor, GpuError> {
             .flat_map(|bytes| f64::from(f32::from_bits(word(bytes).cast_unsigned())).to_le_bytes())
             .collect::<Vec<u8>>()
             .into(),
-        dtype if per_word(dtype) > 1 => words.slice(..(dtype.bits() * array.count()).div_ceil(8)),
+        dtype if per_word(dtype) > 1 => {
+            words.slice(..(dtype.bit_width() * array.count()).div_ceil(8))
+        }
         _ => words,
     };
     let shape = Shape::new(array.dims.clone()).map_err(KernelError::from)?;
@@ -168,75 +170,75 @@ pub(crate) fn bytes_of(values: &[i32]) -> Vec<u8> {
         .collect()
 }
 
-/// A number that may be negative as a word of a kernel's sizes.
-pub(crate) fn word(value: i64) -> usize {
+/// A number that can be negative as a word of a kernel's sizes.
+pub(crate) fn to_word(value: i64) -> usize {
     value as i32 as u32 as usize
 }
 
 impl<'c> Step<'_, 'c> {
     /// Returns an input on the device, and widens it if it is packed.
-    pub fn array(&mut self, index: usize) -> Result<Array, GpuError> {
-        self.optional(index)?
+    pub fn wide_array(&mut self, index: usize) -> Result<Array, GpuError> {
+        self.optional_wide(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
     /// Returns an input on the device, if the node has it, and widens it if it is packed.
-    pub fn optional(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
-        match self.packed(index)? {
-            Some(array) => Ok(Some(widen(self.stream, array)?)),
+    pub fn optional_wide(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
+        match self.optional_stored(index)? {
+            Some(array) => Ok(Some(widen_array(self.stream, array)?)),
             None => Ok(None),
         }
     }
 
     /// Returns an input on the device, for kernels that read halves directly where the device has
     /// them; otherwise returns the same as [`Self::array`].
-    pub fn light(&mut self, index: usize) -> Result<Array, GpuError> {
-        let array = self.operand(index)?;
-        match self.stream.context.halves().has(array.dtype) {
+    pub fn native_array(&mut self, index: usize) -> Result<Array, GpuError> {
+        let array = self.stored_array(index)?;
+        match self.stream.context.half_support().has_dtype(array.dtype) {
             true => Ok(array),
-            false => widen(self.stream, array),
+            false => widen_array(self.stream, array),
         }
     }
 
     /// Returns the type in which a kernel must write the node's first output of floats: halves
     /// where the device has them, otherwise 32-bit floats, which are rounded and packed afterwards.
-    pub fn made(&self) -> DType {
+    pub fn output_dtype(&self) -> DType {
         match self.wanted {
-            Some(dtype) if self.stream.context.halves().has(dtype) => dtype,
+            Some(dtype) if self.stream.context.half_support().has_dtype(dtype) => dtype,
             _ => DType::F32,
         }
     }
 
     /// Returns an input on the device in its stored form, if the node has it.
-    pub fn packed(&self, index: usize) -> Result<Option<Array>, GpuError> {
+    pub fn optional_stored(&self, index: usize) -> Result<Option<Array>, GpuError> {
         match self.values.get(index).copied().flatten() {
-            Some(value) => Ok(Some(value.array(self.stream)?.clone())),
+            Some(value) => Ok(Some(value.device_array(self.stream)?.clone())),
             None => Ok(None),
         }
     }
 
     /// Returns an input on the device in its stored form.
-    pub fn operand(&self, index: usize) -> Result<Array, GpuError> {
-        self.packed(index)?
+    pub fn stored_array(&self, index: usize) -> Result<Array, GpuError> {
+        self.optional_stored(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
     /// Sizes of an input, wherever it is.
-    pub fn dims(&self, index: usize) -> Result<Vec<usize>, GpuError> {
-        if let Some(tensor) = self.call.optional(index) {
+    pub fn input_dims(&self, index: usize) -> Result<Vec<usize>, GpuError> {
+        if let Some(tensor) = self.call.optional_input(index) {
             return Ok(tensor.dims().to_vec());
         }
-        Ok(self.operand(index)?.dims)
+        Ok(self.stored_array(index)?.dims)
     }
 
     /// Integers as an array of 32 bits.
-    pub fn places(&self, values: &[i32]) -> Result<Array, GpuError> {
+    pub fn upload_places(&self, values: &[i32]) -> Result<Array, GpuError> {
         self.stream
-            .words(DType::I32, &[values.len()], &bytes_of(values))
+            .upload_words(DType::I32, &[values.len()], &bytes_of(values))
     }
 
     /// Records a kernel; its sizes must fit 32 bits.
-    pub fn kernel(
+    pub fn record_kernel(
         &mut self,
         source: &str,
         sizes: &[usize],
@@ -246,7 +248,7 @@ impl<'c> Step<'_, 'c> {
         let narrow =
             |&size: &usize| u32::try_from(size).map_err(|_| KernelError::TooLarge(size as u128));
         let words: Vec<u32> = sizes.iter().map(narrow).collect::<Result<_, _>>()?;
-        self.stream.dispatch(source, &words, arrays, groups)
+        self.stream.record_dispatch(source, &words, arrays, groups)
     }
 
     /// The stream this step is recorded in.

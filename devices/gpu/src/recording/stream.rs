@@ -11,10 +11,10 @@ use souk_memory::{DType, Tensor};
 use crate::context::{Context, PooledBuffer};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
-use crate::numbers::packed::{element, per_word};
+use crate::numbers::packed::{element_type, per_word};
 use crate::shaders::{Numbers, Word};
 
-/// Alignment in words of a dispatch's sizes: the largest alignment that any device requires.
+/// Alignment in words of a dispatch's sizes, which must be as large as that of any device.
 const WORDS_ALIGNMENT: usize = 64;
 /// Workgroups along one dimension of a dispatch, on every device.
 const GROUPS_MAX: u64 = 65_535;
@@ -67,8 +67,8 @@ pub(crate) enum Groups {
 
 impl Array {
     /// Returns the name of its elements' type in WGSL, if it is not packed.
-    pub fn element(&self) -> &'static str {
-        element(self.dtype, self.is_double)
+    pub fn element_type(&self) -> &'static str {
+        element_type(self.dtype, self.is_double)
     }
 
     /// The unit in which kernels move its elements, if it is not packed.
@@ -82,7 +82,7 @@ impl Array {
 
     /// Returns the types of a kernel that reads this array and writes another.
     pub fn numbers_to(&self, made: &Self) -> Numbers {
-        Numbers::of(self.element(), made.element())
+        Numbers::from_types(self.element_type(), made.element_type())
     }
 
     /// Elements.
@@ -92,11 +92,11 @@ impl Array {
 
     /// Bytes of the words they lie in.
     pub fn bytes(&self) -> u64 {
-        bytes(self.dtype, self.is_double, self.count())
+        storage_bytes(self.dtype, self.is_double, self.count())
     }
 
     /// Returns the same values in another shape with as many elements.
-    pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Self {
+    pub fn with_dims(&self, dims: impl Into<Vec<usize>>) -> Self {
         Self {
             dims: dims.into(),
             ..self.clone()
@@ -114,19 +114,26 @@ impl<'a> Stream<'a> {
     }
 
     /// Room for a value.
-    pub fn array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
-        self.room(dtype, self.context.doubles().has(dtype), dims)
+    pub fn allocate_array(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
+        self.allocate_array_as(dtype, self.context.double_support().has_dtype(dtype), dims)
     }
 
     /// Room for a value that 32 bits say all of, whatever its type: a place, or a widened float.
     pub fn array_of_words(&self, dtype: DType, dims: &[usize]) -> Result<Array, GpuError> {
-        self.room(dtype, false, dims)
+        self.allocate_array_as(dtype, false, dims)
     }
 
-    fn room(&self, dtype: DType, is_double: bool, dims: &[usize]) -> Result<Array, GpuError> {
-        let count = souk_reference::shape::count(dims)?;
+    fn allocate_array_as(
+        &self,
+        dtype: DType,
+        is_double: bool,
+        dims: &[usize],
+    ) -> Result<Array, GpuError> {
+        let count = souk_reference::shape::element_count(dims)?;
         Ok(Array {
-            buffer: self.context.buffer(bytes(dtype, is_double, count))?,
+            buffer: self
+                .context
+                .allocate_buffer(storage_bytes(dtype, is_double, count))?,
             dims: dims.to_vec(),
             dtype,
             is_double,
@@ -134,12 +141,17 @@ impl<'a> Stream<'a> {
     }
 
     /// Words on the device.
-    pub fn words(&self, dtype: DType, dims: &[usize], words: &[u8]) -> Result<Array, GpuError> {
+    pub fn upload_words(
+        &self,
+        dtype: DType,
+        dims: &[usize],
+        words: &[u8],
+    ) -> Result<Array, GpuError> {
         Ok(Array {
-            buffer: self.context.upload(words)?,
+            buffer: self.context.upload_bytes(words)?,
             dims: dims.to_vec(),
             dtype,
-            is_double: self.context.doubles().has(dtype),
+            is_double: self.context.double_support().has_dtype(dtype),
         })
     }
 
@@ -154,23 +166,23 @@ impl<'a> Stream<'a> {
             buffer,
             dims: tensor.dims().to_vec(),
             dtype: tensor.dtype(),
-            is_double: self.context.doubles().has(tensor.dtype()),
+            is_double: self.context.double_support().has_dtype(tensor.dtype()),
         };
         Ok(tensors.iter().zip(buffers).map(array).collect())
     }
 
     /// Records a kernel: its sizes, the arrays it reads and then writes, and how many groups.
-    pub fn dispatch(
+    pub fn record_dispatch(
         &mut self,
         source: &str,
         sizes: &[u32],
         arrays: &[&Array],
         groups: Groups,
     ) -> Result<(), GpuError> {
-        let Some(groups) = groups.spread()? else {
+        let Some(groups) = groups.workgroup_grid()? else {
             return Ok(());
         };
-        let pipeline = self.context.pipeline(source)?;
+        let pipeline = self.context.pipeline_for(source)?;
         let start = self.words.len().next_multiple_of(WORDS_ALIGNMENT);
         self.words.resize(start, 0);
         self.words.extend_from_slice(sizes);
@@ -179,7 +191,7 @@ impl<'a> Stream<'a> {
             words: (start, sizes.len()),
             arrays: arrays
                 .iter()
-                .map(|array| array.buffer.get().whole())
+                .map(|array| array.buffer.get().as_stretch())
                 .collect(),
             groups,
         }));
@@ -187,7 +199,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Records an operation that is not a kernel of ours.
-    pub fn launch(&mut self, launch: Launch) {
+    pub fn record_launch(&mut self, launch: Launch) {
         self.dispatches.push(Record::Whole(launch));
     }
 
@@ -202,7 +214,7 @@ impl<'a> Stream<'a> {
             .iter()
             .flat_map(|word| word.to_le_bytes())
             .collect();
-        let words = context.upload(&bytes)?;
+        let words = context.upload_bytes(&bytes)?;
         let launch = |recorded| match recorded {
             Record::Kernel(dispatch) => {
                 let (start, length) = dispatch.words;
@@ -220,7 +232,7 @@ impl<'a> Stream<'a> {
             Record::Whole(launch) => launch,
         };
         let launches: Vec<Launch> = self.dispatches.into_iter().map(launch).collect();
-        let done = context.launch(&launches);
+        let done = context.submit_launches(&launches);
         done.map_err(|error| match error {
             GpuError::Kernel(reason) => GpuError::Driver(reason),
             error => error,
@@ -230,7 +242,7 @@ impl<'a> Stream<'a> {
 
 impl Groups {
     /// Workgroups in three dimensions; `None` for no work.
-    pub fn spread(self) -> Result<Option<[u32; 3]>, GpuError> {
+    pub fn workgroup_grid(self) -> Result<Option<[u32; 3]>, GpuError> {
         let groups = match self {
             Self::Threads(threads) => (threads as u64).div_ceil(THREADS),
             Self::Each(groups) => groups as u64,
@@ -257,7 +269,7 @@ impl Groups {
 }
 
 /// Returns the bytes of the words that hold this many values.
-fn bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
+fn storage_bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
     match is_double {
         true => 8 * count as u64,
         false => 4 * count.div_ceil(per_word(dtype)) as u64,

@@ -14,7 +14,7 @@ pub(crate) struct Then {
     /// It in WGSL, of `a` and the numbers `s`, `t` and `u`.
     pub expression: &'static str,
     pub numbers: [f32; 3],
-    /// Its name, where a maker's library may know it.
+    /// Its name, where a maker's library can compute it.
     pub known: Option<FusedFunction>,
 }
 
@@ -28,7 +28,7 @@ pub(crate) enum FusedFunction {
 
 impl Tail {
     /// Returns lines for a kernel before its entry, and the expression to write for the sum `sum`.
-    pub fn lines(&self, sum: &str) -> (String, String) {
+    pub fn kernel_lines(&self, sum: &str) -> (String, String) {
         let Some(then) = &self.then else {
             return (String::new(), sum.to_owned());
         };

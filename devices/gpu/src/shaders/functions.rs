@@ -122,7 +122,7 @@ fn signed_power(base: i32, exponent: i32) -> i32 {
 ";
 
 /// Returns the functions that expressions use, in the types of these arrays.
-pub(crate) fn functions(arrays: &str) -> String {
+pub(crate) fn expression_functions(arrays: &str) -> String {
     let (has_floats, has_integers) = (arrays.contains("f64"), arrays.contains("64>"));
     let prelude = prelude(arrays);
     let floats = match has_floats {

@@ -8,7 +8,7 @@ use souk_cuda as cuda;
 use souk_memory::paths::PathKind;
 use souk_memory::{DType, F16, Shape, Tensor};
 use souk_onnx::{NodeProto, StringStringEntryProto};
-use souk_testing::card::{LOG, noted};
+use souk_testing::card::{LOG, run_with_log};
 use souk_testing::{model, node, subgraph, with_int};
 use souk_vocabulary::processor::{Processor, Program};
 use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
@@ -143,13 +143,13 @@ fn in_its_own_process() {
     if std::env::var_os(LOG).is_none() {
         return;
     }
-    let found = cuda::devices().unwrap();
+    let found = cuda::list_devices().unwrap();
     assert_eq!(found.len(), 3);
     assert_eq!(
         (&*found[0].name, found[0].capability),
         ("Fake H100", (9, 0))
     );
-    let card = crate::card::open(0, GpuConfig::default()).unwrap();
+    let card = crate::card::open_card(0, GpuConfig::default()).unwrap();
     assert_eq!(card.memory_free_bytes(), 700 << 20, "others use the rest");
     let weights = [("w", some(&[24, 40], 1.0)), ("b", some(&[40], 2.0))];
     let x = some(&[3, 7, 24], 0.0);
@@ -208,8 +208,8 @@ fn negated(card: &Gpu) -> Box<dyn Program> {
 
 /// What lies on one card is copied to another when it is written, and not written over before.
 fn tensors_move_between_cards() {
-    let cards = [0, 1, 2].map(|card| crate::card::open(card, GpuConfig::default()).unwrap());
-    let [first, second, third] = cards.each_ref().map(|card| card.memory().unwrap());
+    let cards = [0, 1, 2].map(|card| crate::card::open_card(card, GpuConfig::default()).unwrap());
+    let [first, second, third] = cards.each_ref().map(|card| card.device_memory().unwrap());
     let kind = |to: &dyn DeviceMemory, from| to.peer_link(from).map(|link| link.kind);
     let (generation, lanes) = (3, 16);
     let pcie = PathKind::Pcie { generation, lanes };
@@ -222,16 +222,16 @@ fn tensors_move_between_cards() {
 
     // Nobody waits for what is sent there before it is copied on.
     let x = some(&[5000], 1.0);
-    let there = first.put(&x).unwrap();
-    let copy = second.take(&*there).unwrap();
+    let there = first.copy_from_host(&x).unwrap();
+    let copy = second.copy_from_peer(&*there).unwrap();
     assert!(
         copy.to_host().unwrap().bytes() == x.bytes(),
         "read too soon"
     );
-    let copy = second.take(&*there).unwrap();
+    let copy = second.copy_from_peer(&*there).unwrap();
     // Its memory is used again while the copy was not made yet.
     drop(there);
-    let other = first.put(&some(&[5000], 2.0)).unwrap();
+    let other = first.copy_from_host(&some(&[5000], 2.0)).unwrap();
     let read_first = other.to_host().unwrap();
     assert!(copy.to_host().unwrap().bytes() == x.bytes(), "written over");
     assert!(read_first.bytes() == some(&[5000], 2.0).bytes());
@@ -244,14 +244,17 @@ fn tensors_move_between_cards() {
     let expected = some(&[5000], 2.0).to_vec::<f32>().unwrap();
     let expected: Vec<f32> = expected.into_iter().map(|value| -value).collect();
     assert!(thrice.to_host().unwrap().to_vec::<f32>().unwrap() == expected);
-    let refused = third.take(resident(&made)).unwrap_err().to_string();
+    let refused = third
+        .copy_from_peer(resident(&made))
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("nothing links"), "{refused}");
     let bytes = 4 * 5000;
-    assert_eq!(cards[1].moved().from_peers, 3 * bytes);
-    assert_eq!(cards[0].moved().from_peers, bytes);
-    assert_eq!(cards[2].moved().from_peers, bytes);
+    assert_eq!(cards[1].traffic_totals().from_peers, 3 * bytes);
+    assert_eq!(cards[0].traffic_totals().from_peers, bytes);
+    assert_eq!(cards[2].traffic_totals().from_peers, bytes);
     assert_eq!(
-        cards[1].moved().to_host,
+        cards[1].traffic_totals().to_host,
         2 * bytes,
         "what was asked for alone"
     );
@@ -273,7 +276,9 @@ fn resident(held: &TensorHandle) -> &dyn Resident {
 #[test]
 fn a_card_is_asked_for_what_a_run_needs() {
     let test = "tests::card::in_its_own_process";
-    let Some(noted) = noted(test) else { return };
+    let Some(noted) = run_with_log(test) else {
+        return;
+    };
     let count = |line: &str| noted.iter().filter(|it| *it == line).count();
     let rounded = "product compute 77 epilogue 4 type 0";
     assert!(

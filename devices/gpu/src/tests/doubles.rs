@@ -20,7 +20,7 @@ const TOLERANCE_POWER: f64 = 1e-13;
 /// The adapter, if it has all numbers of 64 bits.
 fn device() -> Option<&'static Gpu> {
     let gpu = gpu()?;
-    let has = gpu.context.doubles() == Doubles::ALL;
+    let has = gpu.context.double_support() == Doubles::ALL;
     // Mesa's is the one of which it is known.
     assert!(has || !gpu.profile().model.contains("llvmpipe"));
     if !has {

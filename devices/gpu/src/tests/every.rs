@@ -371,7 +371,7 @@ fn runtime() -> Option<OnnxRuntime> {
         return None;
     };
     let library = Library::open(&path).expect("the library that was found opens");
-    let (provider, profile) = (library.host().clone(), cpu().profile().clone());
+    let (provider, profile) = (library.host_provider().clone(), cpu().profile().clone());
     let threads = NonZeroUsize::MIN;
     Some(OnnxRuntime::new(library, provider, profile, threads))
 }

@@ -9,9 +9,9 @@ fn having(halves: Halves) -> Option<Gpu> {
     let gpu = open(GpuConfig::default())?;
     match halves {
         Halves::Words => gpu.context.keep_words(),
-        Halves::Own => gpu.context.try_halves(probe::halves),
+        Halves::Own => gpu.context.try_halves(probe::probe_halves),
     }
-    if gpu.context.halves() != halves {
+    if gpu.context.half_support() != halves {
         eprintln!("SKIPPED: this adapter has no right halves of its own");
         return None;
     }
@@ -25,18 +25,18 @@ fn halves(dims: &[usize], values: &[f64]) -> Tensor {
 #[test]
 fn an_adapter_whose_own_halves_are_right_has_them_used() {
     let Some(gpu) = gpu() else { return };
-    gpu.context.try_halves(probe::halves);
+    gpu.context.try_halves(probe::probe_halves);
     let has = gpu.context.driver().has_halves();
     eprintln!(
         "it has halves of its own: {has}; used: {:?}",
-        gpu.context.halves()
+        gpu.context.half_support()
     );
     if !has {
-        assert_eq!(gpu.context.halves(), Halves::Words);
+        assert_eq!(gpu.context.half_support(), Halves::Words);
     }
     // Mesa's is the one of which it is known.
     if gpu.profile().model.contains("llvmpipe") && has {
-        assert_eq!(gpu.context.halves(), Halves::Own);
+        assert_eq!(gpu.context.half_support(), Halves::Own);
     }
 }
 
@@ -224,7 +224,9 @@ fn no_widened_copy_of_a_tensor_of_halves_is_written() {
         own.context.let_go();
         let program = own.compile(&graph).unwrap();
         let given = BTreeMap::from([("x".to_owned(), x.clone())]);
-        let made = program.run(&given).unwrap().outputs["y"].shape().count();
+        let made = program.run(&given).unwrap().outputs["y"]
+            .shape()
+            .element_count();
         // What it made, in halves, and small change; a widened copy has four bytes an element.
         let held = own.context.resting_bytes();
         let most = 2 * made as u64 + (1 << 19);

@@ -31,7 +31,7 @@ fn main(@builtin(workgroup_id) at: vec3<u32>) {{
     );
     let source = source.into_bytes();
     let kernel = Tensor::from_vec([source.len()], source).unwrap();
-    let custom = souk_testing::custom("Wgsl", &["kernel", "x"], &["y"], &[1]);
+    let custom = souk_testing::custom_node("Wgsl", &["kernel", "x"], &["y"], &[1]);
     let custom = with(custom, "output_shapes", |attribute| {
         attribute.strings = vec![bytes::Bytes::from(GROUPS.to_string())];
     });
@@ -42,7 +42,7 @@ fn main(@builtin(workgroup_id) at: vec3<u32>) {{
 
 #[test]
 fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
-    let adapters = adapters();
+    let adapters = list_adapters();
     let Some(adapter) = adapters.iter().find(|adapter| adapter.is_software()) else {
         eprintln!("SKIPPED: there is no software adapter");
         return;
@@ -51,7 +51,7 @@ fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
         time_max: TIME_MAX,
         ..GpuConfig::default()
     };
-    let gpu = Gpu::unmeasured(adapter, config).unwrap();
+    let gpu = Gpu::open_unmeasured(adapter, config).unwrap();
     let program = gpu.compile(&endless()).unwrap();
     let seed = tensor(DType::F32, &[1], &[1.0]);
     let hung = program.run(&BTreeMap::from([("x".to_owned(), seed)]));
@@ -70,14 +70,14 @@ fn a_kernel_that_does_not_end_in_its_time_ends_its_device_and_no_other() {
     let input = [(vec![4], vec![1.0])];
     let refused = run(&gpu, &relu, DType::F32, &input, &[]).unwrap_err();
     assert!(matches!(refused, RunError::DeviceLost { .. }), "{refused}");
-    let next = Gpu::unmeasured(adapter, GpuConfig::default()).unwrap();
+    let next = Gpu::open_unmeasured(adapter, GpuConfig::default()).unwrap();
     assert!(run(&next, &relu, DType::F32, &input, &[]).is_ok());
     // Nobody waited for the kernel; the process is not to end within the driver.
     #[cfg_attr(not(feature = "cuda"), expect(irrefutable_let_patterns))]
     let driver::Driver::WebGpu(hung) = gpu.context.driver() else {
         panic!("it was opened through wgpu");
     };
-    assert!(hung.submit(None, Duration::MAX).unwrap());
+    assert!(hung.submit_commands(None, Duration::MAX).unwrap());
     drop(program);
     drop(gpu);
     assert!(run(&next, &relu, DType::F32, &input, &[]).is_ok());

@@ -16,15 +16,15 @@ pub(crate) fn has_compiler() -> bool {
 /// Translates a kernel, and compiles it for the oldest card and a new one if the compiler is
 /// there; then for this machine's CPU.
 pub(crate) fn check(wgsl: &str) -> HostKernel {
-    let translated = souk_cuda::emit::translate(wgsl);
+    let translated = souk_cuda::emit::translate_kernel(wgsl);
     let translated = translated.unwrap_or_else(|error| panic!("{error}\n{wgsl}"));
     let host = compiled(&translated);
     if !has_compiler() {
         return host;
     }
-    let oldest = souk_cuda::nvrtc::oldest().expect("a compiler for some card");
+    let oldest = souk_cuda::nvrtc::oldest_capability().expect("a compiler for some card");
     for capability in [oldest, (9, 0)] {
-        let compiled = souk_cuda::nvrtc::compile(&translated.source, capability);
+        let compiled = souk_cuda::nvrtc::compile_ptx(&translated.source, capability);
         if let Err(error) = compiled {
             panic!("for {capability:?}: {error}\n{wgsl}\n{}", translated.source);
         }
@@ -52,7 +52,7 @@ fn variables_begin_with_vectors_of_constants() {
           y[3] = rows[1].x + rows[0].y;
         }";
     if !host::has_compiler() {
-        assert!(souk_cuda::emit::translate(kernel).is_ok());
+        assert!(souk_cuda::emit::translate_kernel(kernel).is_ok());
         return;
     }
     let host = check(kernel);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use souk_memory::Shape;
-use souk_testing::noise;
+use souk_testing::noise_tensor;
 use souk_vocabulary::processor::Outcome;
 use souk_vocabulary::residency::{Resident, TensorHandle};
 
@@ -57,7 +57,7 @@ const F32: DType = DType::F32;
 
 /// `x` times a weight, and a function of what `a` is.
 fn two_halves(gpu: &Gpu) -> [Box<dyn Program>; 2] {
-    let weight = ("w", noise(&[64, 64], 5));
+    let weight = ("w", noise_tensor(&[64, 64], 5));
     let product = [node("MatMul", &["x", "w"], &["a"])];
     let function = [node("Sigmoid", &["a"], &["y"])];
     [
@@ -70,28 +70,32 @@ fn two_halves(gpu: &Gpu) -> [Box<dyn Program>; 2] {
 fn what_stays_is_not_sent_and_gives_the_same() {
     let Some(gpu) = own_gpu(None) else { return };
     let [first, second] = two_halves(&gpu);
-    let x = noise(&[32, 64], 1);
+    let x = noise_tensor(&[32, 64], 1);
     let whole = first.run(&BTreeMap::from([("x".to_owned(), x.clone())]));
     let between = whole.unwrap().outputs["a"].clone();
     let apart = second.run(&BTreeMap::from([("a".to_owned(), between.clone())]));
     let apart = apart.unwrap().outputs["y"].clone();
 
-    let before = gpu.moved();
+    let before = gpu.traffic_totals();
     let x = TensorHandle::Host(x);
     let made = first.run_held(&held(&[("x", &x)]), &kept(&["a"])).unwrap();
     let stays = one(made, "a");
-    assert_eq!(gpu.moved().to_host, before.to_host, "nothing comes back");
+    assert_eq!(
+        gpu.traffic_totals().to_host,
+        before.to_host,
+        "nothing comes back"
+    );
     let resident = on_device(&stays);
     assert_eq!(
         (resident.dtype(), resident.shape().dims()),
         (F32, &[32, 64][..])
     );
-    let sent = gpu.moved().from_host;
+    let sent = gpu.traffic_totals().from_host;
     let made = second
         .run_held(&held(&[("a", &stays)]), &kept(&[]))
         .unwrap();
     let y = one(made, "y").to_host().unwrap();
-    let after = gpu.moved();
+    let after = gpu.traffic_totals();
     assert!(after.from_host - sent < 1024, "the sizes of a kernel alone");
     assert_eq!(
         after.to_host - before.to_host,
@@ -105,19 +109,21 @@ fn what_stays_is_not_sent_and_gives_the_same() {
 #[test]
 fn tensors_that_go_together_are_one_copy_there_and_one_back() {
     let Some(gpu) = own_gpu(None) else { return };
-    let memory = gpu.memory().expect("it has one of its own");
-    let mut tensors: Vec<Tensor> = (1..9u64).map(|it| noise(&[3, it as usize], it)).collect();
+    let memory = gpu.device_memory().expect("it has one of its own");
+    let mut tensors: Vec<Tensor> = (1..9u64)
+        .map(|it| noise_tensor(&[3, it as usize], it))
+        .collect();
     let truths = bytes::Bytes::from_static(&[1, 0, 1, 1, 0]);
     tensors.push(Tensor::new(DType::Bool, Shape::new(vec![5]).unwrap(), truths).unwrap());
     tensors.push(Tensor::from_vec([3], vec![1u8, 2, 255]).unwrap());
     tensors.push(Tensor::from_vec([2], vec![1i64 << 40, -1]).unwrap());
-    let before = gpu.moved();
+    let before = gpu.traffic_totals();
     let there = memory.put_all(&tensors).unwrap();
-    let sent = gpu.moved();
+    let sent = gpu.traffic_totals();
     assert_eq!(sent.operations - before.operations, 1);
     assert!(sent.from_host - before.from_host >= 4 * 3 * 36);
     assert_eq!(memory.read_all(&there).unwrap(), tensors);
-    assert_eq!(gpu.moved().operations - sent.operations, 1);
+    assert_eq!(gpu.traffic_totals().operations - sent.operations, 1);
     let each = there.iter().map(|resident| resident.to_host().unwrap());
     assert_eq!(each.collect::<Vec<_>>(), tensors, "each by itself as well");
 }
@@ -127,7 +133,7 @@ fn what_stays_takes_memory_until_it_is_dropped() {
     let Some(gpu) = own_gpu(Some(1 << 20)) else {
         return;
     };
-    let memory = gpu.memory().unwrap();
+    let memory = gpu.device_memory().unwrap();
     let relu = program(
         &gpu,
         &[node("Relu", &["x"], &["y"])],
@@ -135,14 +141,14 @@ fn what_stays_takes_memory_until_it_is_dropped() {
         &[("y", F32)],
         &[],
     );
-    let x = TensorHandle::Host(noise(&[50_000], 2));
+    let x = TensorHandle::Host(noise_tensor(&[50_000], 2));
     let all = gpu.memory_free_bytes();
     let run = || relu.run_held(&held(&[("x", &x)]), &kept(&["y"]));
     let first = one(run().unwrap(), "y");
     let taken = on_device(&first).bytes();
     assert!(taken >= 200_000);
     assert_eq!(gpu.memory_free_bytes(), all - taken);
-    let put = memory.put(&noise(&[1000], 3)).unwrap();
+    let put = memory.copy_from_host(&noise_tensor(&[1000], 3)).unwrap();
     assert_eq!(gpu.memory_free_bytes(), all - taken - put.bytes());
     drop(put);
     let mut stay = vec![first];
@@ -155,7 +161,9 @@ fn what_stays_takes_memory_until_it_is_dropped() {
     };
     assert!(matches!(error, RunError::OutOfMemory { .. }), "{error}");
     assert!(stay.len() >= 2);
-    let refused = memory.put(&noise(&[200_000], 3)).unwrap_err();
+    let refused = memory
+        .copy_from_host(&noise_tensor(&[200_000], 3))
+        .unwrap_err();
     assert!(matches!(refused, RunError::OutOfMemory { .. }), "{refused}");
     stay.clear();
     assert_eq!(gpu.memory_free_bytes(), all);
@@ -170,7 +178,7 @@ fn what_stays_may_be_an_input_a_weight_or_the_hosts() {
         node("Identity", &["x"], &["same"]),
         node("Add", &["x", "w"], &["y"]),
     ];
-    let weight = noise(&[8], 7);
+    let weight = noise_tensor(&[8], 7);
     let outputs = [
         ("x", F32),
         ("w", F32),
@@ -186,13 +194,13 @@ fn what_stays_may_be_an_input_a_weight_or_the_hosts() {
         &outputs,
         &[("w", weight.clone())],
     );
-    let x = noise(&[3, 8], 8);
+    let x = noise_tensor(&[3, 8], 8);
     let apart = all.run(&BTreeMap::from([("x".to_owned(), x.clone())]));
     let apart = apart.unwrap().outputs;
-    let memory = gpu.memory().unwrap();
+    let memory = gpu.device_memory().unwrap();
     for x in [
         TensorHandle::Host(x.clone()),
-        TensorHandle::Device(memory.put(&x).unwrap()),
+        TensorHandle::Device(memory.copy_from_host(&x).unwrap()),
     ] {
         let made = all.run_held(&held(&[("x", &x)]), &kept(&names)).unwrap();
         drop(x);
@@ -267,9 +275,13 @@ fn halves_truths_and_places_stay_and_the_host_knows_what_it_must() {
             "{name}"
         );
     }
-    let before = gpu.moved().to_host;
+    let before = gpu.traffic_totals().to_host;
     let found = second.run_held(&made, &kept(&["g", "y"])).unwrap().outputs;
-    assert_eq!(gpu.moved().to_host - before, 4 * 5, "the places alone");
+    assert_eq!(
+        gpu.traffic_totals().to_host - before,
+        4 * 5,
+        "the places alone"
+    );
     for name in ["g", "y"] {
         assert_eq!(
             found[name].to_host().unwrap().bytes(),
@@ -282,13 +294,13 @@ fn halves_truths_and_places_stay_and_the_host_knows_what_it_must() {
 #[test]
 fn a_divisor_that_stays_is_seen_by_the_host() {
     let Some(gpu) = own_gpu(None) else { return };
-    let memory = gpu.memory().unwrap();
+    let memory = gpu.device_memory().unwrap();
     let (a, b) = (("a", DType::I32), ("b", DType::I32));
     let nodes = [node("Div", &["a", "b"], &["y"])];
     let quotient = program(&gpu, &nodes, &[a, b], &[("y", DType::I32)], &[]);
     let put = |values: Vec<i32>| {
         let tensor = Tensor::from_vec([values.len()], values).unwrap();
-        TensorHandle::Device(memory.put(&tensor).unwrap())
+        TensorHandle::Device(memory.copy_from_host(&tensor).unwrap())
     };
     let run = |b: &TensorHandle| {
         quotient.run_held(&held(&[("a", &put(vec![7, -9])), ("b", b)]), &kept(&["y"]))
@@ -303,10 +315,10 @@ fn a_divisor_that_stays_is_seen_by_the_host() {
 #[test]
 fn any_tensor_is_put_and_comes_back() {
     let Some(gpu) = own_gpu(None) else { return };
-    let memory = gpu.memory().unwrap();
+    let memory = gpu.device_memory().unwrap();
     let wide = vec![i64::MAX, -3, 1 << 40];
     let tensors = [
-        noise(&[2, 3], 4),
+        noise_tensor(&[2, 3], 4),
         tensor(DType::Bf16, &[3], &[1.5, -2.0, 0.0]),
         Tensor::from_vec([3], wide).unwrap(),
         Tensor::from_vec([5], vec![1u8, 2, 3, 4, 255]).unwrap(),
@@ -315,7 +327,7 @@ fn any_tensor_is_put_and_comes_back() {
         Tensor::from_vec([2], vec![1.0f64, 1e300]).unwrap(),
     ];
     for tensor in tensors {
-        let resident = memory.put(&tensor).unwrap();
+        let resident = memory.copy_from_host(&tensor).unwrap();
         assert_eq!(resident.dtype(), tensor.dtype());
         assert_eq!(resident.shape(), tensor.shape());
         assert_eq!(resident.to_host().unwrap().bytes(), tensor.bytes());
@@ -329,16 +341,19 @@ fn what_lies_on_another_device_comes_through_the_host() {
     };
     let [first, _] = two_halves(&gpu);
     let [_, second] = two_halves(&other);
-    let x = TensorHandle::Host(noise(&[4, 64], 1));
+    let x = TensorHandle::Host(noise_tensor(&[4, 64], 1));
     let made = first.run_held(&held(&[("x", &x)]), &kept(&["a"])).unwrap();
     let a = one(made, "a");
-    let (own, others) = (gpu.memory().unwrap(), other.memory().unwrap());
+    let (own, others) = (gpu.device_memory().unwrap(), other.device_memory().unwrap());
     assert!(others.peer_link(own).is_none());
-    let refused = others.take(on_device(&a)).unwrap_err().to_string();
+    let refused = others
+        .copy_from_peer(on_device(&a))
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("nothing links"), "{refused}");
-    let before = gpu.moved().to_host;
+    let before = gpu.traffic_totals().to_host;
     let made = second.run_held(&held(&[("a", &a)]), &kept(&[])).unwrap();
-    assert_eq!(gpu.moved().to_host - before, 4 * 4 * 64);
+    assert_eq!(gpu.traffic_totals().to_host - before, 4 * 4 * 64);
     let on_host = TensorHandle::Host(a.to_host().unwrap());
     let apart = second
         .run_held(&held(&[("a", &on_host)]), &kept(&[]))
@@ -348,7 +363,7 @@ fn what_lies_on_another_device_comes_through_the_host() {
         y.to_host().unwrap().bytes(),
         expected.to_host().unwrap().bytes()
     );
-    let same = own.take(on_device(&a)).unwrap();
+    let same = own.copy_from_peer(on_device(&a)).unwrap();
     assert_eq!(
         same.to_host().unwrap().bytes(),
         a.to_host().unwrap().bytes()
@@ -358,13 +373,13 @@ fn what_lies_on_another_device_comes_through_the_host() {
 #[test]
 fn what_stayed_on_a_lost_device_is_lost() {
     let Some(gpu) = own_gpu(None) else { return };
-    let memory = gpu.memory().unwrap();
-    let x = noise(&[16], 1);
-    let resident = memory.put(&x).unwrap();
+    let memory = gpu.device_memory().unwrap();
+    let x = noise_tensor(&[16], 1);
+    let resident = memory.copy_from_host(&x).unwrap();
     let _ = gpu.context.give_up();
     let lost = |error: RunError| matches!(error, RunError::DeviceLost { .. });
     assert!(lost(resident.to_host().unwrap_err()));
-    assert!(lost(memory.put(&x).unwrap_err()));
+    assert!(lost(memory.copy_from_host(&x).unwrap_err()));
     drop(resident);
     assert_eq!(gpu.context.used_bytes(), 0);
 }
@@ -373,7 +388,11 @@ fn what_stayed_on_a_lost_device_is_lost() {
 fn an_input_that_does_not_fit_is_named_wherever_it_lies() {
     let Some(gpu) = own_gpu(None) else { return };
     let [first, _] = two_halves(&gpu);
-    let truths = gpu.memory().unwrap().put(&truths(&[1, 0])).unwrap();
+    let truths = gpu
+        .device_memory()
+        .unwrap()
+        .copy_from_host(&truths(&[1, 0]))
+        .unwrap();
     let truths = TensorHandle::Device(truths);
     let error = first.run_held(&held(&[("x", &truths)]), &kept(&[]));
     let error = error.unwrap_err();

@@ -5,7 +5,7 @@ use souk_onnx::OperatorSetIdProto;
 use souk_onnx::custom::DOMAIN;
 use souk_onnx::sampling::Sampling;
 use souk_onnx::states::StatePort;
-use souk_testing::noise;
+use souk_testing::noise_tensor;
 use souk_vocabulary::processor::session::State;
 
 use super::quantised::devices;
@@ -61,8 +61,14 @@ fn rows_are_written_into_caches_from_where_each_sample_says() {
 fn what_does_not_fit_a_cache_is_refused() {
     let scatter = node("TensorScatter", &["past", "new", "at"], &["y"]);
     let graph = subgraph(&model(vec![scatter], &CACHE, &[("y", DType::F32)], &[]));
-    let (past, new) = (noise(&[1, 2, 4, 3], 1), noise(&[1, 2, 2, 3], 2));
-    let (wide, many) = (noise(&[1, 2, 2, 5], 2), noise(&[1, 2, 5, 3], 2));
+    let (past, new) = (
+        noise_tensor(&[1, 2, 4, 3], 1),
+        noise_tensor(&[1, 2, 2, 3], 2),
+    );
+    let (wide, many) = (
+        noise_tensor(&[1, 2, 2, 5], 2),
+        noise_tensor(&[1, 2, 5, 3], 2),
+    );
     for device in devices() {
         let program = device.compile(&graph).unwrap();
         let refused = |new: &Tensor, at: &[i64]| {
@@ -121,7 +127,10 @@ fn drawing() -> Subgraph {
         ("twice", DType::I64),
         ("logits", DType::F32),
     ];
-    let weights = [("w", noise(&[16, 50], 3)), ("two", Tensor::scalar(2i64))];
+    let weights = [
+        ("w", noise_tensor(&[16, 50], 3)),
+        ("two", Tensor::scalar(2i64)),
+    ];
     let mut model = model(vec![logits, sample, more], &inputs, &outputs, &weights);
     model.opset_import.push(OperatorSetIdProto {
         domain: Some(DOMAIN.to_owned()),
@@ -133,7 +142,7 @@ fn drawing() -> Subgraph {
 #[test]
 fn tokens_are_drawn_as_everywhere_from_what_the_device_made() {
     let graph = drawing();
-    let x = noise(&[1, 4, 16], 7);
+    let x = noise_tensor(&[1, 4, 16], 7);
     for device in devices() {
         let program = device.compile(&graph).unwrap();
         for (temperature, top_k, top_p) in [(0.0, 0, 1.0), (1.5, 0, 1.0), (0.8, 7, 0.9)] {
@@ -144,7 +153,7 @@ fn tokens_are_drawn_as_everywhere_from_what_the_device_made() {
                 seed: 0xfeed_0000_0007,
                 ..Sampling::default()
             };
-            let how = sampling.numbers(41);
+            let how = sampling.to_numbers(41);
             let how = Tensor::from_vec([how.len()], how).unwrap();
             let made = program.run(&named([("x", &x), ("how", &how)])).unwrap();
             let logits = made.outputs["logits"].to_vec::<f32>().unwrap();
@@ -177,23 +186,25 @@ fn a_step_of_a_session_moves_its_rows_and_writes_its_cache_in_place() {
         output: "present".to_owned(),
     };
     let state = State { port, value: empty };
-    let mut session = program.session(vec![state]).unwrap();
-    let row = |seed| noise(&[1, 2, 1, 8], seed);
+    let mut session = program.open_session(vec![state]).unwrap();
+    let row = |seed| noise_tensor(&[1, 2, 1, 8], seed);
     let step = |seed: u64, at: i64| named([("new", &row(seed)), ("at", &places(&[at]))]);
     session.step(&step(0, 0)).unwrap();
-    let (used, moved) = (gpu.context.used_bytes(), gpu.moved());
+    let (used, moved) = (gpu.context.used_bytes(), gpu.traffic_totals());
     let mut total = row(0).to_f64s().unwrap().iter().sum::<f64>();
     for at in 1..4 {
         let made = session.step(&step(at, at as i64)).unwrap();
         total += row(at).to_f64s().unwrap().iter().sum::<f64>();
         assert!((made.outputs["y"].to_f64s().unwrap()[0] - total).abs() < 1e-4);
     }
-    let now = gpu.moved();
+    let now = gpu.traffic_totals();
     let sent = now.from_host + now.to_host - moved.from_host - moved.to_host;
     assert!(sent < 8_192, "{sent} bytes for three rows of 64");
     assert_eq!(gpu.context.used_bytes(), used, "a cache was copied");
     assert!(session.step(&step(9, 1024)).is_err());
-    let cache = session.export(0).unwrap()["past"].to_vec::<f32>().unwrap();
+    let cache = session.export_states(0).unwrap()["past"]
+        .to_vec::<f32>()
+        .unwrap();
     let written: Vec<f32> = (0..4)
         .flat_map(|seed| row(seed).to_vec::<f32>().unwrap()[..8].to_vec())
         .collect();
@@ -203,7 +214,7 @@ fn a_step_of_a_session_moves_its_rows_and_writes_its_cache_in_place() {
 
 /// A table of rows of 64, as it lies, and the node that makes floats of it.
 fn table(dtype: DType) -> (Vec<(&'static str, Tensor)>, Option<NodeProto>) {
-    let values = noise(&[40, 64], 11).to_f64s().unwrap();
+    let values = noise_tensor(&[40, 64], 11).to_f64s().unwrap();
     let to = i64::from(DType::F32.onnx_code());
     if dtype.is_float() {
         let held = tensor(dtype, &[40, 64], &values);
@@ -214,7 +225,7 @@ fn table(dtype: DType) -> (Vec<(&'static str, Tensor)>, Option<NodeProto>) {
         };
     }
     let bytes: Vec<u8> = values.iter().map(|it| (it * 120.0) as i8 as u8).collect();
-    let bytes = bytes[..dtype.bits() * 40 * 64 / 8].to_vec();
+    let bytes = bytes[..dtype.bit_width() * 40 * 64 / 8].to_vec();
     let held = Tensor::new(dtype, Shape::new([40, 64]).unwrap(), bytes.into()).unwrap();
     let scales = tensor(DType::F16, &[40, 2], &[0.01, 0.02, 0.015]);
     let wide = node("DequantizeLinear", &["held", "scales"], &["table"]);
@@ -247,7 +258,7 @@ fn rows_and_products_of_a_table_are_those_of_the_floats_it_stands_for() {
         nodes.push(node("Gather", &["table", "at"], &["rows"]));
         let graph = subgraph(&model(nodes, &inputs, &outputs, &weights));
         for rows in [1, 3, 20] {
-            let x = noise(&[2, rows, 64], 5);
+            let x = noise_tensor(&[2, rows, 64], 5);
             let at = Tensor::from_vec([2, 1], vec![7i64, -1]).unwrap();
             let given = named([("x", &x), ("at", &at)]);
             let expected = cpu().compile(&graph).unwrap().run(&given).unwrap();
@@ -276,7 +287,7 @@ fn a_table_that_leaves_the_graph_is_made() {
     let nodes = vec![wide.unwrap(), turned, product];
     let outputs = [("y", DType::F32), ("table", DType::F32)];
     let graph = subgraph(&model(nodes, &[("x", DType::F32)], &outputs, &weights));
-    let given = named([("x", &noise(&[1, 64], 5))]);
+    let given = named([("x", &noise_tensor(&[1, 64], 5))]);
     let expected = cpu().compile(&graph).unwrap().run(&given).unwrap();
     for device in devices() {
         let found = device.compile(&graph).unwrap().run(&given).unwrap();
@@ -309,7 +320,9 @@ fn blocks_stay_as_small_as_they_came() {
         &weights,
     );
     let program = gpu.compile(&subgraph(&graph)).unwrap();
-    program.run(&named([("x", &noise(&[1, 1024], 5))])).unwrap();
+    program
+        .run(&named([("x", &noise_tensor(&[1, 1024], 5))]))
+        .unwrap();
     let all = gpu.context.used_bytes() + gpu.context.resting_bytes();
     assert!(all < 4 * 512 * 1024, "{all} bytes, as many as the floats");
 }

@@ -16,7 +16,7 @@ const TYPES: [DType; 6] = [
 
 /// Integers of a type, whatever their bits.
 pub(super) fn whole(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
-    let bytes = dims.iter().product::<usize>() * dtype.bits() / 8;
+    let bytes = dims.iter().product::<usize>() * dtype.bit_width() / 8;
     let bits: Vec<u8> = bits.iter().copied().cycle().take(bytes).collect();
     Tensor::new(dtype, Shape::new(dims.to_vec()).unwrap(), bits.into()).unwrap()
 }
@@ -24,7 +24,7 @@ pub(super) fn whole(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
 /// The same of a type of fewer than 8 bits; bits that no element has are zero.
 fn narrow(dtype: DType, dims: &[usize], bits: &[u8]) -> Tensor {
     let shape = Shape::new(dims.to_vec()).unwrap();
-    let count = shape.count() * dtype.bits();
+    let count = shape.element_count() * dtype.bit_width();
     let mut bits: Vec<u8> = bits
         .iter()
         .copied()
@@ -94,7 +94,7 @@ fn integers_are_computed_with_as_the_cpu_does() {
 /// Small numbers as the bytes of a type.
 pub(super) fn spread(dtype: DType, values: &[u8]) -> Vec<u8> {
     let word = |&value: &u8| u64::from(value).to_le_bytes();
-    let bytes = dtype.bits() / 8;
+    let bytes = dtype.bit_width() / 8;
     let words = values
         .iter()
         .flat_map(|value| word(value).into_iter().take(bytes));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::{Domain, Limit, PowerError, check};
+use super::{Domain, Limit, PowerError, check_range};
 
 /// The library, by the name that a driver alone brings.
 const LIBRARY: &str = if cfg!(windows) {
@@ -34,14 +34,14 @@ pub struct Card {
 struct Reading {
     at: Instant,
     counted: f64,
-    /// Joules as this module reports them: they never decrease.
+    /// Joules as this module reports them: they must never decrease.
     joules: f64,
     /// Watts drawn before.
     watts: f64,
 }
 
 /// The cards of this machine; none where there is no library.
-pub(super) fn cards() -> Vec<Card> {
+pub(super) fn find_cards() -> Vec<Card> {
     cards_of(OsStr::new(LIBRARY))
 }
 
@@ -69,10 +69,10 @@ impl Card {
     /// Finds the card to which the CUDA driver gives this identity.
     pub fn with_identity(bytes: [u8; 16]) -> Option<Self> {
         let wanted = spelt(bytes);
-        cards().into_iter().find(|card| card.uuid == wanted)
+        find_cards().into_iter().find(|card| card.uuid == wanted)
     }
 
-    fn refused(&self, cause: &NvmlError) -> PowerError {
+    fn refusal_error(&self, cause: &NvmlError) -> PowerError {
         let domain = self.name.clone();
         match cause {
             NvmlError::NotSupported => PowerError::Unlimited { domain },
@@ -87,9 +87,9 @@ impl Card {
         }
     }
 
-    /// Reads the card's counter. The result is never less than the joules reported since the
+    /// Reads the card's counter. The result must not be less than the joules reported since the
     /// `earlier` reading.
-    fn ask(&self, at: Instant, earlier: Option<Reading>) -> Option<Reading> {
+    fn read_counter(&self, at: Instant, earlier: Option<Reading>) -> Option<Reading> {
         let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
         let counted = device.total_energy_consumption().ok()? as f64 / 1e3;
         let Some(earlier) = earlier else {
@@ -147,13 +147,13 @@ impl Domain for Card {
     /// Counts since the driver was loaded; cards before Volta have no counter. A read takes
     /// milliseconds, and the card itself counts every tenth of a second. Between reads, this method
     /// extrapolates with the last known power.
-    fn joules(&self) -> Option<f64> {
+    fn energy_joules(&self) -> Option<f64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let reading = match *last {
             Some(reading) if now - reading.at < ASKED_EVERY => reading,
             earlier => {
-                let reading = self.ask(now, earlier)?;
+                let reading = self.read_counter(now, earlier)?;
                 *last.insert(reading)
             }
         };
@@ -161,20 +161,21 @@ impl Domain for Card {
     }
 
     /// Of the last second or less, as the driver counts.
-    fn busy(&self) -> Option<f64> {
+    fn busy_fraction(&self) -> Option<f64> {
         let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
         let percent = device.utilization_rates().ok()?.gpu;
         Some((f64::from(percent) / 100.0).min(1.0))
     }
 
-    fn limit(&self) -> Result<Limit, PowerError> {
-        self.read_limit().map_err(|cause| self.refused(&cause))
+    fn power_limit(&self) -> Result<Limit, PowerError> {
+        self.read_limit()
+            .map_err(|cause| self.refusal_error(&cause))
     }
 
     fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
-        check(&self.name, watts, &self.limit()?)?;
+        check_range(&self.name, watts, &self.power_limit()?)?;
         self.write_limit(watts)
-            .map_err(|cause| self.refused(&cause))
+            .map_err(|cause| self.refusal_error(&cause))
     }
 }
 
@@ -209,16 +210,16 @@ mod tests {
         assert_eq!(names, ["nvidia:GPU-0a", "nvidia:GPU-0b"]);
         let card = &cards[0];
         assert_eq!(card.title(), "Fake H100");
-        assert_eq!(card.joules(), Some(12.345));
-        assert_eq!(card.busy(), Some(0.37));
+        assert_eq!(card.energy_joules(), Some(12.345));
+        assert_eq!(card.busy_fraction(), Some(0.37));
         let limit = Limit {
             watts: 700.0,
             watts_min: Some(200.0),
             watts_max: Some(700.0),
         };
-        assert_eq!(card.limit(), Ok(limit));
+        assert_eq!(card.power_limit(), Ok(limit));
         card.set_limit(350.0).unwrap();
-        assert_eq!(card.limit().unwrap().watts, 350.0);
+        assert_eq!(card.power_limit().unwrap().watts, 350.0);
         let refused = card.set_limit(150.0).unwrap_err().to_string();
         assert!(refused.contains("200 to 700 W"), "{refused}");
     }
@@ -227,9 +228,9 @@ mod tests {
     fn what_a_card_does_not_have_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let cards = cards_of(fake(&folder).as_os_str());
-        assert_eq!(cards[1].joules(), None);
-        assert_eq!(cards[1].busy(), None);
-        let refused = cards[1].limit().unwrap_err().to_string();
+        assert_eq!(cards[1].energy_joules(), None);
+        assert_eq!(cards[1].busy_fraction(), None);
+        let refused = cards[1].power_limit().unwrap_err().to_string();
         assert_eq!(refused, "nvidia:GPU-0b has no power limit");
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Domain, Limit, POWERCAP, PowerError, check};
+use super::{Domain, Limit, POWERCAP, PowerError, check_range};
 
 /// The energy counters of the processor packages, where they can be read.
 #[derive(Debug)]
@@ -32,41 +32,42 @@ struct CounterReading {
 }
 
 impl Meter {
-    /// The counters of this machine; `None` where there are none or they may not be read.
+    /// The counters of this machine; `None` where there are none or this process cannot read them.
     #[must_use]
-    pub fn find() -> Option<Self> {
+    pub fn for_machine() -> Option<Self> {
         Self::find_in(Path::new(POWERCAP))
     }
 
     /// The counters that a folder shows as Linux does in `/sys/class/powercap`.
     #[must_use]
     pub fn find_in(folder: &Path) -> Option<Self> {
-        let mut packages = packages(folder);
-        packages.retain(|package| package.joules().is_some());
+        let mut packages = list_packages(folder);
+        packages.retain(|package| package.energy_joules().is_some());
         (!packages.is_empty()).then_some(Self { packages })
     }
 
-    /// Joules counted by all packages since an unknown start.
+    /// Joules counted by all packages since an unknown start. You must read them at least once
+    /// before a counter begins anew twice, or a range of it will be missing.
     #[must_use]
-    pub fn joules(&self) -> Option<f64> {
-        self.packages.iter().map(Package::joules).sum()
+    pub fn energy_joules(&self) -> Option<f64> {
+        self.packages.iter().map(Package::energy_joules).sum()
     }
 }
 
 /// The packages shown in a folder, by name.
-pub(super) fn packages(folder: &Path) -> Vec<Package> {
+pub(super) fn list_packages(folder: &Path) -> Vec<Package> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
     let entries = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let mut packages: Vec<Package> = entries.filter_map(Package::open).collect();
+    let mut packages: Vec<Package> = entries.filter_map(Package::open_zone).collect();
     packages.sort_by(|one, other| one.name.cmp(&other.name));
     packages
 }
 
 impl Package {
     /// A zone that is a whole package (`intel-rapl:0`), not a part of one (`intel-rapl:0:0`).
-    fn open(folder: PathBuf) -> Option<Self> {
+    fn open_zone(folder: PathBuf) -> Option<Self> {
         let name = folder.file_name()?.to_str()?.to_owned();
         if !name.starts_with("intel-rapl:") || name.matches(':').count() != 1 {
             return None;
@@ -82,7 +83,7 @@ impl Package {
     }
 
     /// The number of the constraint over seconds: that over milliseconds is for the power supply.
-    fn constraint(&self) -> Option<u32> {
+    fn find_constraint(&self) -> Option<u32> {
         (0..4).find(|number| {
             let name = self.folder.join(format!("constraint_{number}_name"));
             fs::read_to_string(name).is_ok_and(|name| name.trim() == "long_term")
@@ -90,15 +91,17 @@ impl Package {
     }
 
     fn limit_file(&self) -> Result<PathBuf, PowerError> {
-        let number = self.constraint().ok_or_else(|| PowerError::Unlimited {
-            domain: self.name.clone(),
-        })?;
+        let number = self
+            .find_constraint()
+            .ok_or_else(|| PowerError::Unlimited {
+                domain: self.name.clone(),
+            })?;
         Ok(self
             .folder
             .join(format!("constraint_{number}_power_limit_uw")))
     }
 
-    fn refused(&self, file: &Path, cause: &std::io::Error) -> PowerError {
+    fn refusal_error(&self, file: &Path, cause: &std::io::Error) -> PowerError {
         PowerError::Refused {
             domain: self.name.clone(),
             cause: format!("{}: {cause}; it takes root", file.display()),
@@ -115,7 +118,7 @@ impl Domain for Package {
         &self.title
     }
 
-    fn joules(&self) -> Option<f64> {
+    fn energy_joules(&self) -> Option<f64> {
         let now = read_number(&self.folder.join("energy_uj"))?;
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if now < counted.last {
@@ -125,16 +128,16 @@ impl Domain for Package {
         Some((counted.before + now) as f64 / 1e6)
     }
 
-    fn limit(&self) -> Result<Limit, PowerError> {
+    fn power_limit(&self) -> Result<Limit, PowerError> {
         let file = self.limit_file()?;
-        let text = fs::read_to_string(&file).map_err(|cause| self.refused(&file, &cause))?;
+        let text = fs::read_to_string(&file).map_err(|cause| self.refusal_error(&file, &cause))?;
         let number: Option<u64> = text.trim().parse().ok();
         let watts = number.ok_or_else(|| PowerError::Unlimited {
             domain: self.name.clone(),
         })?;
         let most = file.with_file_name(format!(
             "constraint_{}_max_power_uw",
-            self.constraint().unwrap_or_default()
+            self.find_constraint().unwrap_or_default()
         ));
         // Some systems say 0 where they do not know.
         let most = read_number(&most).filter(|most| *most > 0);
@@ -146,9 +149,10 @@ impl Domain for Package {
     }
 
     fn set_limit(&self, watts: f64) -> Result<(), PowerError> {
-        check(&self.name, watts, &self.limit()?)?;
+        check_range(&self.name, watts, &self.power_limit()?)?;
         let file = self.limit_file()?;
-        fs::write(&file, format!("{:.0}", watts * 1e6)).map_err(|cause| self.refused(&file, &cause))
+        fs::write(&file, format!("{:.0}", watts * 1e6))
+            .map_err(|cause| self.refusal_error(&file, &cause))
     }
 }
 
@@ -179,7 +183,7 @@ mod tests {
             ("constraint_1_max_power_uw", "125000000\n"),
         ];
         zone(folder, "intel-rapl:0", &files);
-        packages(folder).remove(0)
+        list_packages(folder).remove(0)
     }
 
     #[test]
@@ -188,7 +192,10 @@ mod tests {
         zone(folder.path(), "intel-rapl:0", &[("energy_uj", "1500000\n")]);
         zone(folder.path(), "intel-rapl:0:0", &[("energy_uj", "9")]);
         zone(folder.path(), "x", &[("energy_uj", "9")]);
-        assert_eq!(Meter::find_in(folder.path()).unwrap().joules(), Some(1.5));
+        assert_eq!(
+            Meter::find_in(folder.path()).unwrap().energy_joules(),
+            Some(1.5)
+        );
     }
 
     #[test]
@@ -200,9 +207,9 @@ mod tests {
         ];
         zone(folder.path(), "intel-rapl:0", &files);
         let meter = Meter::find_in(folder.path()).unwrap();
-        assert_eq!(meter.joules(), Some(9.0));
+        assert_eq!(meter.energy_joules(), Some(9.0));
         fs::write(folder.path().join("intel-rapl:0/energy_uj"), "500000").unwrap();
-        assert_eq!(meter.joules(), Some(10.5));
+        assert_eq!(meter.energy_joules(), Some(10.5));
     }
 
     #[test]
@@ -217,10 +224,10 @@ mod tests {
     fn the_long_limit_is_read_and_set() {
         let folder = tempfile::tempdir().unwrap();
         let package = limited(folder.path());
-        let limit = package.limit().unwrap();
+        let limit = package.power_limit().unwrap();
         assert_eq!((limit.watts, limit.watts_max), (95.0, Some(125.0)));
         package.set_limit(60.5).unwrap();
-        assert_eq!(package.limit().unwrap().watts, 60.5);
+        assert_eq!(package.power_limit().unwrap().watts, 60.5);
         let short = package.folder.join("constraint_0_power_limit_uw");
         assert_eq!(
             read_number(&short),
@@ -237,9 +244,9 @@ mod tests {
             let refused = package.set_limit(watts).unwrap_err();
             assert!(matches!(refused, PowerError::Range { .. }), "{refused}");
         }
-        assert_eq!(package.limit().unwrap().watts, 95.0);
+        assert_eq!(package.power_limit().unwrap().watts, 95.0);
         zone(folder.path(), "intel-rapl:1", &[]);
-        let refused = packages(folder.path())[1].set_limit(50.0).unwrap_err();
+        let refused = list_packages(folder.path())[1].set_limit(50.0).unwrap_err();
         assert_eq!(refused.to_string(), "intel-rapl:1 has no power limit");
     }
 }

@@ -7,12 +7,12 @@ use super::body::Body;
 use crate::NodeProto;
 
 /// Expands a node; returns `None` if it is none of these operators, or in an unknown form.
-pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "Attention" => of_floats(body),
         "QAttention" => of_integers(body),
         "MultiHeadAttention" => multi_head(body),
-        "GroupQueryAttention" => grouped(body),
+        "GroupQueryAttention" => expand_grouped(body),
         "RotaryEmbedding" => rotary(body),
         _ => None,
     }
@@ -44,7 +44,7 @@ fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -
         .rposition(|name| !name.is_empty())
         .unwrap_or(0);
     let inputs: Vec<&str> = inputs.iter().map(|name| name.as_str()).collect();
-    let mut node = NodeProto::of("Attention", &inputs[..=used], "")
+    let mut node = NodeProto::for_operator("Attention", &inputs[..=used], "")
         .with("q_num_heads", heads[0])
         .with("kv_num_heads", heads[1]);
     if causal != 0 {
@@ -63,14 +63,14 @@ fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -
 
 /// Converts a mask of tokens into booleans that broadcast over all heads and queries.
 fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
-    let mask = body.input(index)?;
-    let truths = body.cast(mask, DType::Bool);
+    let mask = body.input_name(index)?;
+    let truths = body.add_cast(mask, DType::Bool);
     Some(match body.rank(mask)? {
         2 => {
-            let by_query = body.unsqueeze(&truths, 1);
-            body.unsqueeze(&by_query, 1)
+            let by_query = body.add_unsqueeze(&truths, 1);
+            body.add_unsqueeze(&by_query, 1)
         }
-        3 => body.unsqueeze(&truths, 1),
+        3 => body.add_unsqueeze(&truths, 1),
         4 => truths,
         _ => return None,
     })
@@ -79,14 +79,14 @@ fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
 /// Makes a mask from the number of tokens of each sequence. The first input's length is the number
 /// of positions.
 fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
-    let lengths = body.input(index)?;
-    let shape = body.op("Shape", &[body.input(0)?]);
-    let one = body.int(1);
-    let words = body.op("Gather", &[&shape, &one]);
-    let (zero, lengths) = (body.int(0), body.cast(lengths, DType::I64));
-    let places = body.op("Range", &[&zero, &words, &one]);
-    let lengths = body.reshape(&lengths, &[-1, 1, 1, 1]);
-    Some(body.op("Less", &[&places, &lengths]))
+    let lengths = body.input_name(index)?;
+    let shape = body.add_operator("Shape", &[body.input_name(0)?]);
+    let one = body.add_int(1);
+    let words = body.add_operator("Gather", &[&shape, &one]);
+    let (zero, lengths) = (body.add_int(0), body.add_cast(lengths, DType::I64));
+    let places = body.add_operator("Range", &[&zero, &words, &one]);
+    let lengths = body.add_reshape(&lengths, &[-1, 1, 1, 1]);
+    Some(body.add_operator("Less", &[&places, &lengths]))
 }
 
 /// Input indices of a node with one product for queries, keys and values.
@@ -98,170 +98,170 @@ struct Places {
 }
 
 fn of_floats(body: &mut Body<'_>) -> Option<()> {
-    if body.input(6).is_some() {
+    if body.input_name(6).is_some() {
         return None;
     }
-    let product = body.op("MatMul", &[body.input(0)?, body.input(1)?]);
+    let product = body.add_operator("MatMul", &[body.input_name(0)?, body.input_name(1)?]);
     let places = Places {
         mask: 3,
         past: 4,
         bias: Some(5),
     };
-    packed(body, product, &places)
+    expand_packed(body, product, &places)
 }
 
 /// Expands the integer form, and computes it on dequantised values.
 fn of_integers(body: &mut Body<'_>) -> Option<()> {
-    let mut value = vec![body.input(0)?, body.input(3)?];
-    value.extend(body.input(6));
-    let mut weights = vec![body.input(1)?, body.input(4)?];
-    weights.extend(body.input(7));
-    let mut weights = NodeProto::of("DequantizeLinear", &weights, "");
-    match body.dims(4)?.as_slice() {
+    let mut value = vec![body.input_name(0)?, body.input_name(3)?];
+    value.extend(body.input_name(6));
+    let mut weights = vec![body.input_name(1)?, body.input_name(4)?];
+    weights.extend(body.input_name(7));
+    let mut weights = NodeProto::for_operator("DequantizeLinear", &weights, "");
+    match body.input_dims(4)?.as_slice() {
         [] | [1] => {}
         // One scale per column.
         _ if body.opset() >= 13 => weights = weights.with("axis", 1i64),
         _ => return None,
     }
-    let value = body.op("DequantizeLinear", &value);
+    let value = body.add_operator("DequantizeLinear", &value);
     let weights = body.add(weights);
-    let product = body.op("MatMul", &[&value, &weights]);
+    let product = body.add_operator("MatMul", &[&value, &weights]);
     let places = Places {
         mask: 5,
         past: 8,
         bias: None,
     };
-    packed(body, product, &places)
+    expand_packed(body, product, &places)
 }
 
 /// Expands attention whose queries, keys and values come from one product.
-fn packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<()> {
+fn expand_packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<()> {
     let call = body.call();
-    let (heads, past) = (call.int("num_heads")?, body.input(places.past));
+    let (heads, past) = (call.int("num_heads")?, body.input_name(places.past));
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
     if is_set("do_rotary") || is_set("past_present_share_buffer") {
         return None;
     }
-    if let Some(bias) = body.input(2) {
-        product = body.op("Add", &[&product, bias]);
+    if let Some(bias) = body.input_name(2) {
+        product = body.add_operator("Add", &[&product, bias]);
     }
     let sizes = match call.ints("qkv_hidden_sizes").filter(|it| it.len() == 3) {
         Some(sizes) => sizes.to_vec(),
-        None => vec![body.dims(1)?.get(1)? / 3; 3],
+        None => vec![body.input_dims(1)?.get(1)? / 3; 3],
     };
-    let mut thirds = body.split(&product, &sizes).into_iter();
+    let mut thirds = body.split_last_axis(&product, &sizes).into_iter();
     let mut parts = Parts {
         query: thirds.next()?,
         key: thirds.next()?,
         value: thirds.next()?,
         ..Parts::default()
     };
-    if let Some(mask) = body.input(places.mask) {
+    if let Some(mask) = body.input_name(places.mask) {
         parts.mask = match body.rank(mask)? {
             1 if past.is_none() => mask_of_lengths(body, places.mask)?,
             _ => mask_of_words(body, places.mask)?,
         };
     }
-    if let Some(bias) = places.bias.and_then(|at| body.input(at)) {
-        parts.mask = joined(body, &parts.mask, bias);
+    if let Some(bias) = places.bias.and_then(|at| body.input_name(at)) {
+        parts.mask = combine_mask(body, &parts.mask, bias);
     }
     if let Some(past) = past {
-        let [zero, one] = [0, 1].map(|at| body.int(at));
-        parts.past_key = body.op("Gather", &[past, &zero]);
-        parts.past_value = body.op("Gather", &[past, &one]);
+        let [zero, one] = [0, 1].map(|at| body.add_int(at));
+        parts.past_key = body.add_operator("Gather", &[past, &zero]);
+        parts.past_value = body.add_operator("Gather", &[past, &one]);
     }
     let causal = call.int("unidirectional").unwrap_or(0);
     let made = attention(body, &parts, [heads, heads], causal);
-    body.give(0, &made[0]);
-    if body.wants(1) {
-        let [key, value] = [&made[1], &made[2]].map(|part| body.unsqueeze(part, 0));
-        let both = NodeProto::of("Concat", &[&key, &value], "").with("axis", 0i64);
+    body.set_output(0, &made[0]);
+    if body.needs_output(1) {
+        let [key, value] = [&made[1], &made[2]].map(|part| body.add_unsqueeze(part, 0));
+        let both = NodeProto::for_operator("Concat", &[&key, &value], "").with("axis", 0i64);
         let present = body.add(both);
-        body.give(1, &present);
+        body.set_output(1, &present);
     }
     Some(())
 }
 
 /// Combines a mask with a bias for the scores: the least float where the mask excludes a position.
-fn joined(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
+fn combine_mask(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
     if mask.is_empty() {
         return bias.to_owned();
     }
-    let least = body.float(f32::MIN);
-    let least = body.op("CastLike", &[&least, bias]);
-    body.op("Where", &[mask, bias, &least])
+    let least = body.add_float(f32::MIN);
+    let least = body.add_operator("CastLike", &[&least, bias]);
+    body.add_operator("Where", &[mask, bias, &least])
 }
 
 fn multi_head(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let heads = call.int("num_heads")?;
-    let later = (8..call.input.len()).any(|index| body.input(index).is_some());
-    if later || body.wants(3) {
+    let later = (8..call.input.len()).any(|index| body.input_name(index).is_some());
+    if later || body.needs_output(3) {
         return None;
     }
     let mut parts = Parts {
-        query: body.input(0)?.to_owned(),
-        key: body.input(1)?.to_owned(),
-        value: body.input(2)?.to_owned(),
-        past_key: body.input(6).unwrap_or_default().to_owned(),
-        past_value: body.input(7).unwrap_or_default().to_owned(),
+        query: body.input_name(0)?.to_owned(),
+        key: body.input_name(1)?.to_owned(),
+        value: body.input_name(2)?.to_owned(),
+        past_key: body.input_name(6).unwrap_or_default().to_owned(),
+        past_value: body.input_name(7).unwrap_or_default().to_owned(),
         ..Parts::default()
     };
     // Keys that an earlier node projected have four dimensions, and then the queries need four too.
-    if body.rank(body.input(0)?)? != 3 || body.rank(body.input(1)?)? != 3 {
+    if body.rank(body.input_name(0)?)? != 3 || body.rank(body.input_name(1)?)? != 3 {
         return None;
     }
-    if let Some(bias) = body.input(3) {
-        let width = body.dims(3)?.first()? / 3;
-        let biases = body.split(bias, &[width; 3]);
+    if let Some(bias) = body.input_name(3) {
+        let width = body.input_dims(3)?.first()? / 3;
+        let biases = body.split_last_axis(bias, &[width; 3]);
         let own = [&mut parts.query, &mut parts.key, &mut parts.value];
         for (part, bias) in own.into_iter().zip(&biases) {
-            *part = body.op("Add", &[part, bias]);
+            *part = body.add_operator("Add", &[part, bias]);
         }
     }
-    if let Some(mask) = body.input(4) {
+    if let Some(mask) = body.input_name(4) {
         parts.mask = match body.rank(mask)? {
-            1 if body.input(6).is_none() => mask_of_lengths(body, 4)?,
+            1 if body.input_name(6).is_none() => mask_of_lengths(body, 4)?,
             _ => mask_of_words(body, 4)?,
         };
     }
-    if let Some(bias) = body.input(5) {
-        parts.mask = joined(body, &parts.mask, bias);
+    if let Some(bias) = body.input_name(5) {
+        parts.mask = combine_mask(body, &parts.mask, bias);
     }
     let causal = call.int("unidirectional").unwrap_or(0);
     let made = attention(body, &parts, [heads, heads], causal);
     made.iter()
         .enumerate()
-        .for_each(|(index, value)| body.give(index, value));
+        .for_each(|(index, value)| body.set_output(index, value));
     Some(())
 }
 
 /// Expands attention whose heads share keys in groups, with past keys and values. All sequences of
-/// a batch have the same length.
-fn grouped(body: &mut Body<'_>) -> Option<()> {
+/// a batch must have the same length.
+fn expand_grouped(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let heads = [call.int("num_heads")?, call.int("kv_num_heads")?];
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
     let window = call.int("local_window_size").unwrap_or(-1);
-    let later = (9..call.input.len()).any(|index| body.input(index).is_some());
+    let later = (9..call.input.len()).any(|index| body.input_name(index).is_some());
     if window >= 0 || is_set("smooth_softmax") || later {
         return None;
     }
     let mut parts = Parts {
-        query: body.input(0)?.to_owned(),
-        past_key: body.input(3).unwrap_or_default().to_owned(),
-        past_value: body.input(4).unwrap_or_default().to_owned(),
+        query: body.input_name(0)?.to_owned(),
+        past_key: body.input_name(3).unwrap_or_default().to_owned(),
+        past_value: body.input_name(4).unwrap_or_default().to_owned(),
         ..Parts::default()
     };
-    match (body.input(1), body.input(2)) {
+    match (body.input_name(1), body.input_name(2)) {
         (Some(key), Some(value)) => {
             parts.key = key.to_owned();
             parts.value = value.to_owned();
         }
         _ => {
-            let width = body.width(0)? / (heads[0] + 2 * heads[1]);
+            let width = body.input_width(0)? / (heads[0] + 2 * heads[1]);
             let sizes = [heads[0], heads[1], heads[1]].map(|heads| heads * width);
-            let mut thirds = body.split(&parts.query, &sizes).into_iter();
+            let mut thirds = body.split_last_axis(&parts.query, &sizes).into_iter();
             parts.query = thirds.next()?;
             parts.key = thirds.next()?;
             parts.value = thirds.next()?;
@@ -269,44 +269,44 @@ fn grouped(body: &mut Body<'_>) -> Option<()> {
     }
     if is_set("do_rotary") {
         let places = places_of_words(body)?;
-        parts.query = turned(body, &parts.query, heads[0], &places)?;
-        parts.key = turned(body, &parts.key, heads[1], &places)?;
+        parts.query = rotate_heads(body, &parts.query, heads[0], &places)?;
+        parts.key = rotate_heads(body, &parts.key, heads[1], &places)?;
     }
     let made = attention(body, &parts, heads, 1);
     made.iter()
         .enumerate()
-        .for_each(|(index, value)| body.give(index, value));
+        .for_each(|(index, value)| body.set_output(index, value));
     Some(())
 }
 
 /// Returns the positions of the first input's tokens, which follow the past ones.
 fn places_of_words(body: &mut Body<'_>) -> Option<String> {
-    let shape = body.op("Shape", &[body.input(0)?]);
-    let [zero, one, two] = [0, 1, 2].map(|at| body.int(at));
-    let words = body.op("Gather", &[&shape, &one]);
-    let start = match body.input(3) {
+    let shape = body.add_operator("Shape", &[body.input_name(0)?]);
+    let [zero, one, two] = [0, 1, 2].map(|at| body.add_int(at));
+    let words = body.add_operator("Gather", &[&shape, &one]);
+    let start = match body.input_name(3) {
         Some(past) => {
-            let shape = body.op("Shape", &[past]);
-            body.op("Gather", &[&shape, &two])
+            let shape = body.add_operator("Shape", &[past]);
+            body.add_operator("Gather", &[&shape, &two])
         }
         None => zero,
     };
-    let end = body.op("Add", &[&start, &words]);
-    let places = body.op("Range", &[&start, &end, &one]);
-    let places = body.unsqueeze(&places, 0);
-    let [first, second] = [0, 1].map(|at| body.ints(vec![at]));
-    let texts = body.op("Slice", &[&shape, &first, &second]);
-    let once = body.ints(vec![1]);
-    let sizes = NodeProto::of("Concat", &[&texts, &once], "").with("axis", 0i64);
+    let end = body.add_operator("Add", &[&start, &words]);
+    let places = body.add_operator("Range", &[&start, &end, &one]);
+    let places = body.add_unsqueeze(&places, 0);
+    let [first, second] = [0, 1].map(|at| body.add_ints(vec![at]));
+    let texts = body.add_operator("Slice", &[&shape, &first, &second]);
+    let once = body.add_ints(vec![1]);
+    let sizes = NodeProto::for_operator("Concat", &[&texts, &once], "").with("axis", 0i64);
     let sizes = body.add(sizes);
-    Some(body.op("Expand", &[&places, &sizes]))
+    Some(body.add_operator("Expand", &[&places, &sizes]))
 }
 
 /// Rotates heads by the angles of their positions.
-fn turned(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<String> {
-    let inputs = [value, body.input(7)?, body.input(8)?, places];
+fn rotate_heads(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<String> {
+    let inputs = [value, body.input_name(7)?, body.input_name(8)?, places];
     let interleaved = body.call().int("rotary_interleaved").unwrap_or(0);
-    let node = NodeProto::of("RotaryEmbedding", &inputs, "");
+    let node = NodeProto::for_operator("RotaryEmbedding", &inputs, "");
     Some(
         body.add(
             node.with("num_heads", heads)
@@ -318,21 +318,21 @@ fn turned(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<
 /// Expands a rotary embedding: reorders its inputs; positions must be one per token.
 fn rotary(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
-    let (value, places) = (body.input(0)?, body.input(1)?);
+    let (value, places) = (body.input_name(0)?, body.input_name(1)?);
     let heads = call.int("num_heads").unwrap_or(0);
     let is_scaled = call.float("scale").is_some_and(|scale| scale != 1.0);
     let is_known = body.rank(places) == Some(2) && (heads > 0 || body.rank(value) == Some(4));
     if is_scaled || !is_known {
         return None;
     }
-    let inputs = [value, body.input(2)?, body.input(3)?, places];
-    let mut node = NodeProto::of("RotaryEmbedding", &inputs, "");
+    let inputs = [value, body.input_name(2)?, body.input_name(3)?, places];
+    let mut node = NodeProto::for_operator("RotaryEmbedding", &inputs, "");
     for name in ["interleaved", "num_heads", "rotary_embedding_dim"] {
         if let Some(value) = call.int(name) {
             node = node.with(name, value);
         }
     }
     let value = body.add(node);
-    body.give(0, &value);
+    body.set_output(0, &value);
     Some(())
 }

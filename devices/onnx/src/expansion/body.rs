@@ -1,5 +1,5 @@
-//! The nodes that replace one node: callers add operators in order, and each returns the name of
-//! its result.
+//! The nodes that replace one node: callers must add each operator after those that it reads, and
+//! get the name of its result.
 
 use std::collections::BTreeMap;
 
@@ -42,46 +42,47 @@ impl<'a> Body<'a> {
     }
 
     /// Returns input `index`, if the node has it.
-    pub fn input(&self, index: usize) -> Option<&'a str> {
+    pub fn input_name(&self, index: usize) -> Option<&'a str> {
         self.call.input_name(index)
     }
 
     /// Returns whether the node needs output `index`.
-    pub fn wants(&self, index: usize) -> bool {
+    pub fn needs_output(&self, index: usize) -> bool {
         let output = self.call.output.get(index);
         output.is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the number of dimensions of a value, if known.
+    /// Returns the number of dimensions of a value, if known; it cannot tell that of the
+    /// expansion's own results.
     pub fn rank(&self, value: &str) -> Option<usize> {
         let own = self.nodes.iter().any(|node| node.output[0] == value);
         if own { None } else { self.facts.rank(value) }
     }
 
     /// Returns the type of input `index`, if known.
-    pub fn dtype(&self, index: usize) -> Option<DType> {
-        self.facts.dtype(self.input(index)?)
+    pub fn input_dtype(&self, index: usize) -> Option<DType> {
+        self.facts.dtype(self.input_name(index)?)
     }
 
     /// Returns the sizes of input `index`, if all are known.
-    pub fn dims(&self, index: usize) -> Option<Vec<i64>> {
-        let dims = self.facts.dims(self.input(index)?)?;
+    pub fn input_dims(&self, index: usize) -> Option<Vec<i64>> {
+        let dims = self.facts.dims(self.input_name(index)?)?;
         dims.iter().copied().collect()
     }
 
     /// Returns the sizes of input `index`, as far as known.
     pub fn open_dims(&self, index: usize) -> Option<&'a [Option<i64>]> {
-        self.facts.dims(self.input(index)?)
+        self.facts.dims(self.input_name(index)?)
     }
 
     /// Returns the integers of input `index`, if it is a small constant.
     pub fn constant_ints(&self, index: usize) -> Option<&'a [i64]> {
-        self.facts.ints(self.input(index)?)
+        self.facts.ints(self.input_name(index)?)
     }
 
     /// Returns the tensors of the list that is input `index`, if they are known.
-    pub fn list(&self, index: usize) -> Option<List> {
-        self.facts.list(self.input(index)?)
+    pub fn input_list(&self, index: usize) -> Option<List> {
+        self.facts.known_list(self.input_name(index)?)
     }
 
     /// Reserves `count` more list tensors; returns `None` if that exceeds the limit.
@@ -90,45 +91,51 @@ impl<'a> Body<'a> {
     }
 
     /// Returns the last size of input `index`, if known.
-    pub fn width(&self, index: usize) -> Option<i64> {
-        *self.facts.dims(self.input(index)?)?.last()?
+    pub fn input_width(&self, index: usize) -> Option<i64> {
+        *self.facts.dims(self.input_name(index)?)?.last()?
     }
 
     /// Reinterprets the bytes of a constant input as elements of another type and shape.
-    pub fn packed(&mut self, index: usize, dtype: DType, dims: &[i64]) -> Option<String> {
-        let held = self.facts.constant(self.input(index)?)?;
+    pub fn reinterpret_constant(
+        &mut self,
+        index: usize,
+        dtype: DType,
+        dims: &[i64],
+    ) -> Option<String> {
+        let held = self.facts.constant(self.input_name(index)?)?;
         let tensor = TensorProto {
             name: None,
             dims: dims.to_vec(),
             data_type: Some(dtype.onnx_code()),
             ..held.clone()
         };
-        Some(self.add(NodeProto::of("Constant", &[], "").with("value", tensor)))
+        Some(self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor)))
     }
 
     /// Returns whether input `index` is text.
     pub fn is_text(&self, index: usize) -> bool {
         let texts = &self.meanings.texts;
-        self.input(index).is_some_and(|name| texts.has(name))
+        self.input_name(index)
+            .is_some_and(|name| texts.is_text(name))
     }
 
     /// Notes that output `index` is text.
     pub fn note_text(&mut self, index: usize) {
         if let Some(name) = self.call.output.get(index) {
-            self.meanings.texts.note(name);
+            self.meanings.texts.mark_text(name);
         }
     }
 
     /// Returns the numbers that stand for texts.
-    pub fn numbers(&mut self, texts: &[Bytes]) -> Vec<i64> {
+    pub fn text_numbers(&mut self, texts: &[Bytes]) -> Vec<i64> {
         let words = &mut self.meanings.texts.words;
-        let number = |text: &Bytes| words.number(&String::from_utf8_lossy(text));
+        let number = |text: &Bytes| words.intern_text(&String::from_utf8_lossy(text));
         texts.iter().map(number).collect()
     }
 
     /// Replaces a tensor of texts with a tensor of their numbers, and returns any other tensor as
     /// it is.
-    pub fn numbered(&mut self, tensor: &TensorProto) -> TensorProto {
+    pub fn number_texts(&mut self, tensor: &TensorProto) -> TensorProto {
         let words = &mut self.meanings.texts.words;
         super::words::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
     }
@@ -139,8 +146,8 @@ impl<'a> Body<'a> {
     }
 
     /// Adds an operator and returns its result.
-    pub fn op(&mut self, operator: &str, inputs: &[&str]) -> String {
-        self.add(NodeProto::of(operator, inputs, ""))
+    pub fn add_operator(&mut self, operator: &str, inputs: &[&str]) -> String {
+        self.add(NodeProto::for_operator(operator, inputs, ""))
     }
 
     /// Adds a node, which gets a name and an output of its own, and returns its result.
@@ -175,110 +182,110 @@ impl<'a> Body<'a> {
     }
 
     /// Adds a constant.
-    pub fn constant(&mut self, tensor: &Tensor) -> String {
+    pub fn add_constant(&mut self, tensor: &Tensor) -> String {
         let tensor = tensor_to_proto("", tensor);
-        self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
+        self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor))
     }
 
     /// Adds a constant of floats.
-    pub fn floats(&mut self, dims: &[usize], values: Vec<f32>) -> Option<String> {
+    pub fn add_floats(&mut self, dims: &[usize], values: Vec<f32>) -> Option<String> {
         let tensor = Tensor::from_vec(dims, values).ok()?;
-        Some(self.constant(&tensor))
+        Some(self.add_constant(&tensor))
     }
 
     /// Adds a constant vector of integers.
-    pub fn ints(&mut self, values: Vec<i64>) -> String {
-        let tensor = super::words::vector("", values);
-        self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
+    pub fn add_ints(&mut self, values: Vec<i64>) -> String {
+        let tensor = super::words::vector_proto("", values);
+        self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor))
     }
 
     /// Adds a constant float.
-    pub fn float(&mut self, value: f32) -> String {
-        self.constant(&Tensor::scalar(value))
+    pub fn add_float(&mut self, value: f32) -> String {
+        self.add_constant(&Tensor::scalar(value))
     }
 
     /// Adds a constant integer.
-    pub fn int(&mut self, value: i64) -> String {
-        self.constant(&Tensor::scalar(value))
+    pub fn add_int(&mut self, value: i64) -> String {
+        self.add_constant(&Tensor::scalar(value))
     }
 
     /// Casts a value to another type.
-    pub fn cast(&mut self, value: &str, dtype: DType) -> String {
+    pub fn add_cast(&mut self, value: &str, dtype: DType) -> String {
         let to = i64::from(dtype.onnx_code());
-        self.add(NodeProto::of("Cast", &[value], "").with("to", to))
+        self.add(NodeProto::for_operator("Cast", &[value], "").with("to", to))
     }
 
     /// Returns input `index` as 32-bit floats.
     pub fn as_floats(&mut self, index: usize) -> Option<String> {
-        let input = self.input(index)?;
-        Some(match self.dtype(index) {
+        let input = self.input_name(index)?;
+        Some(match self.input_dtype(index) {
             Some(DType::F32) => input.to_owned(),
-            _ => self.cast(input, DType::F32),
+            _ => self.add_cast(input, DType::F32),
         })
     }
 
     /// Reshapes a value.
-    pub fn reshape(&mut self, value: &str, sizes: &[i64]) -> String {
-        let sizes = self.ints(sizes.to_vec());
-        self.op("Reshape", &[value, &sizes])
+    pub fn add_reshape(&mut self, value: &str, sizes: &[i64]) -> String {
+        let sizes = self.add_ints(sizes.to_vec());
+        self.add_operator("Reshape", &[value, &sizes])
     }
 
     /// Reorders the axes of a value.
-    pub fn transpose(&mut self, value: &str, axes: &[i64]) -> String {
-        self.add(NodeProto::of("Transpose", &[value], "").with("perm", axes.to_vec()))
+    pub fn add_transpose(&mut self, value: &str, axes: &[i64]) -> String {
+        self.add(NodeProto::for_operator("Transpose", &[value], "").with("perm", axes.to_vec()))
     }
 
     /// Adds an axis to a value.
-    pub fn unsqueeze(&mut self, value: &str, axis: i64) -> String {
+    pub fn add_unsqueeze(&mut self, value: &str, axis: i64) -> String {
         if self.opset() < 13 {
-            let node = NodeProto::of("Unsqueeze", &[value], "");
+            let node = NodeProto::for_operator("Unsqueeze", &[value], "");
             return self.add(node.with("axes", vec![axis]));
         }
-        let axes = self.ints(vec![axis]);
-        self.op("Unsqueeze", &[value, &axes])
+        let axes = self.add_ints(vec![axis]);
+        self.add_operator("Unsqueeze", &[value, &axes])
     }
 
     /// Removes an axis of a value.
-    pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
+    pub fn add_squeeze(&mut self, value: &str, axis: i64) -> String {
         if self.opset() < 13 {
-            let node = NodeProto::of("Squeeze", &[value], "");
+            let node = NodeProto::for_operator("Squeeze", &[value], "");
             return self.add(node.with("axes", vec![axis]));
         }
-        let axes = self.ints(vec![axis]);
-        self.op("Squeeze", &[value, &axes])
+        let axes = self.add_ints(vec![axis]);
+        self.add_operator("Squeeze", &[value, &axes])
     }
 
     /// Reduces a value along an axis. States the axis in the form that the operator set's version
     /// reads.
-    pub fn reduce(&mut self, operator: &str, value: &str, axis: i64, keep: i64) -> String {
+    pub fn add_reduction(&mut self, operator: &str, value: &str, axis: i64, keep: i64) -> String {
         let by_input = self.opset() >= if operator == "ReduceSum" { 13 } else { 18 };
         let node = if by_input {
-            let axes = self.ints(vec![axis]);
-            NodeProto::of(operator, &[value, &axes], "")
+            let axes = self.add_ints(vec![axis]);
+            NodeProto::for_operator(operator, &[value, &axes], "")
         } else {
-            NodeProto::of(operator, &[value], "").with("axes", vec![axis])
+            NodeProto::for_operator(operator, &[value], "").with("axes", vec![axis])
         };
         self.add(node.with("keepdims", keep))
     }
 
     /// Splits a value along its last axis into parts of these sizes.
-    pub fn split(&mut self, value: &str, sizes: &[i64]) -> Vec<String> {
+    pub fn split_last_axis(&mut self, value: &str, sizes: &[i64]) -> Vec<String> {
         self.split_along(value, sizes, -1)
     }
 
     /// Splits a value along an axis into parts of these sizes.
     pub fn split_along(&mut self, value: &str, sizes: &[i64], axis: i64) -> Vec<String> {
         let node = if self.opset() >= 13 {
-            let list = self.ints(sizes.to_vec());
-            NodeProto::of("Split", &[value, &list], "")
+            let list = self.add_ints(sizes.to_vec());
+            NodeProto::for_operator("Split", &[value, &list], "")
         } else {
-            NodeProto::of("Split", &[value], "").with("split", sizes.to_vec())
+            NodeProto::for_operator("Split", &[value], "").with("split", sizes.to_vec())
         };
         self.add_many(node.with("axis", axis), sizes.len())
     }
 
-    /// Makes a value output `index` of the node.
-    pub fn give(&mut self, index: usize, value: &str) {
+    /// Makes a value output `index` of the node. A value can become several outputs.
+    pub fn set_output(&mut self, index: usize, value: &str) {
         let Some(output) = self.call.output.get(index).filter(|it| !it.is_empty()) else {
             return;
         };
@@ -286,7 +293,7 @@ impl<'a> Body<'a> {
     }
 
     /// Returns the nodes, with the outputs named as those of the original node.
-    pub fn written(self) -> Vec<NodeProto> {
+    pub fn into_nodes(self) -> Vec<NodeProto> {
         let mut nodes = self.nodes;
         let mut called: BTreeMap<String, String> = BTreeMap::new();
         for (value, output) in self.given {
@@ -295,7 +302,7 @@ impl<'a> Body<'a> {
                 let source = called.get(&value).unwrap_or(&value);
                 nodes.push(NodeProto {
                     name: Some(output.clone()),
-                    ..NodeProto::of("Identity", &[source], &output)
+                    ..NodeProto::for_operator("Identity", &[source], &output)
                 });
                 continue;
             }

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 
 use super::body::Body;
-use super::scores::{Scores, best, choose, labels, transformed};
+use super::scores::{
+    Scores, apply_node_transform, class_labels, output_best_class, output_binary_class,
+};
 use super::{Label, ensemble};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
@@ -12,7 +14,7 @@ use crate::{NodeProto, TensorProto, tensor_to_proto};
 const DEFAULT_TEXT: &str = "_Unused";
 
 /// Expands a node; returns `None` if it has a kernel of its own, or is unknown.
-pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "ArrayFeatureExtractor" => array_feature_extractor(body),
         "Binarizer" => binarizer(body),
@@ -35,7 +37,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns an attribute that is a list of floats, unless it is empty.
-fn list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
+fn float_list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
     let list = body.call().floats(name)?;
     (!list.is_empty()).then(|| list.to_vec())
 }
@@ -43,12 +45,12 @@ fn list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
 fn scaler(body: &mut Body<'_>) -> Option<()> {
     let mut value = body.as_floats(0)?;
     for (operator, name) in [("Sub", "offset"), ("Mul", "scale")] {
-        if let Some(list) = list(body, name) {
-            let operand = body.floats(&[list.len()], list)?;
-            value = body.op(operator, &[&value, &operand]);
+        if let Some(list) = float_list(body, name) {
+            let operand = body.add_floats(&[list.len()], list)?;
+            value = body.add_operator(operator, &[&value, &operand]);
         }
     }
-    body.give(0, &value);
+    body.set_output(0, &value);
     Some(())
 }
 
@@ -60,56 +62,56 @@ fn normalizer(body: &mut Body<'_>) -> Option<()> {
         "L2" => "ReduceL2",
         _ => return None,
     };
-    let norm = body.reduce(operator, &value, -1, 1);
-    let zero = body.float(0.0);
-    let one = body.float(1.0);
-    // A row of zeros remains zero.
-    let is_zero = body.op("Equal", &[&norm, &zero]);
-    let divisor = body.op("Where", &[&is_zero, &one, &norm]);
-    let scaled = body.op("Div", &[&value, &divisor]);
-    body.give(0, &scaled);
+    let norm = body.add_reduction(operator, &value, -1, 1);
+    let zero = body.add_float(0.0);
+    let one = body.add_float(1.0);
+    // A row of zeros must remain zero.
+    let is_zero = body.add_operator("Equal", &[&norm, &zero]);
+    let divisor = body.add_operator("Where", &[&is_zero, &one, &norm]);
+    let scaled = body.add_operator("Div", &[&value, &divisor]);
+    body.set_output(0, &scaled);
     Some(())
 }
 
 fn binarizer(body: &mut Body<'_>) -> Option<()> {
-    let input = body.input(0)?;
+    let input = body.input_name(0)?;
     let threshold = body.call().float("threshold").unwrap_or(0.0);
-    let dtype = body.dtype(0)?;
-    let bound = body.float(threshold);
+    let dtype = body.input_dtype(0)?;
+    let bound = body.add_float(threshold);
     let bound = match dtype {
         DType::F32 => bound,
-        _ => body.cast(&bound, dtype),
+        _ => body.add_cast(&bound, dtype),
     };
-    let above = body.op("Greater", &[input, &bound]);
-    let value = body.cast(&above, dtype);
-    body.give(0, &value);
+    let above = body.add_operator("Greater", &[input, &bound]);
+    let value = body.add_cast(&above, dtype);
+    body.set_output(0, &value);
     Some(())
 }
 
 fn imputer(body: &mut Body<'_>) -> Option<()> {
-    let input = body.input(0)?;
-    let (imputed, is_missing) = match list(body, "imputed_value_floats") {
+    let input = body.input_name(0)?;
+    let (imputed, is_missing) = match float_list(body, "imputed_value_floats") {
         Some(list) => {
             let replaced = body.call().float("replaced_value_float").unwrap_or(0.0);
-            let imputed = body.floats(&[list.len()], list)?;
+            let imputed = body.add_floats(&[list.len()], list)?;
             let is_missing = if replaced.is_nan() {
-                body.op("IsNaN", &[input])
+                body.add_operator("IsNaN", &[input])
             } else {
-                let replaced = body.float(replaced);
-                body.op("Equal", &[input, &replaced])
+                let replaced = body.add_float(replaced);
+                body.add_operator("Equal", &[input, &replaced])
             };
             (imputed, is_missing)
         }
         None => {
             let list = body.call().ints("imputed_value_int64s")?.to_vec();
-            let imputed = body.ints(list);
+            let imputed = body.add_ints(list);
             let replaced = body.call().int("replaced_value_int64").unwrap_or(0);
-            let replaced = body.int(replaced);
-            (imputed, body.op("Equal", &[input, &replaced]))
+            let replaced = body.add_int(replaced);
+            (imputed, body.add_operator("Equal", &[input, &replaced]))
         }
     };
-    let value = body.op("Where", &[&is_missing, &imputed, input]);
-    body.give(0, &value);
+    let value = body.add_operator("Where", &[&is_missing, &imputed, input]);
+    body.set_output(0, &value);
     Some(())
 }
 
@@ -117,51 +119,51 @@ fn feature_vectorizer(body: &mut Body<'_>) -> Option<()> {
     let mut columns = Vec::new();
     for index in 0..body.call().input.len() {
         let column = body.as_floats(index)?;
-        columns.push(body.reshape(&column, &[0, -1]));
+        columns.push(body.add_reshape(&column, &[0, -1]));
     }
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let joined = body.add(NodeProto::of("Concat", &columns, "").with("axis", 1i64));
-    body.give(0, &joined);
+    let joined = body.add(NodeProto::for_operator("Concat", &columns, "").with("axis", 1i64));
+    body.set_output(0, &joined);
     Some(())
 }
 
 fn array_feature_extractor(body: &mut Body<'_>) -> Option<()> {
-    let (input, places) = (body.input(0)?, body.input(1)?);
-    let places = body.reshape(places, &[-1]);
-    let gather = NodeProto::of("Gather", &[input, &places], "").with("axis", -1i64);
+    let (input, places) = (body.input_name(0)?, body.input_name(1)?);
+    let places = body.add_reshape(places, &[-1]);
+    let gather = NodeProto::for_operator("Gather", &[input, &places], "").with("axis", -1i64);
     let mut taken = body.add(gather);
     if body.rank(input) == Some(1) {
-        taken = body.unsqueeze(&taken, 0);
+        taken = body.add_unsqueeze(&taken, 0);
     }
     if body.is_text(0) {
         body.note_text(0);
     }
-    body.give(0, &taken);
+    body.set_output(0, &taken);
     Some(())
 }
 
 fn one_hot_encoder(body: &mut Body<'_>) -> Option<()> {
-    let input = body.input(0)?;
+    let input = body.input_name(0)?;
     let call = body.call();
     let texts = call.strings("cats_strings").unwrap_or_default();
     let categories = match body.is_text(0) {
-        true => body.numbers(texts),
+        true => body.text_numbers(texts),
         false => call.ints("cats_int64s")?.to_vec(),
     };
-    let value = match body.dtype(0) {
+    let value = match body.input_dtype(0) {
         Some(DType::I64) => input.to_owned(),
-        _ => body.cast(input, DType::I64),
+        _ => body.add_cast(input, DType::I64),
     };
-    let value = body.unsqueeze(&value, -1);
-    let categories = body.ints(categories);
-    let equal = body.op("Equal", &[&value, &categories]);
-    let encoded = body.cast(&equal, DType::F32);
-    body.give(0, &encoded);
+    let value = body.add_unsqueeze(&value, -1);
+    let categories = body.add_ints(categories);
+    let equal = body.add_operator("Equal", &[&value, &categories]);
+    let encoded = body.add_cast(&equal, DType::F32);
+    body.set_output(0, &encoded);
     Some(())
 }
 
 fn zip_map(body: &mut Body<'_>) -> Option<()> {
-    let input = body.input(0)?;
+    let input = body.input_name(0)?;
     let call = body.call();
     let texts = call.strings("classlabels_strings").unwrap_or_default();
     let text = |text: &Bytes| Label::Text(String::from_utf8_lossy(text).into_owned());
@@ -171,26 +173,26 @@ fn zip_map(body: &mut Body<'_>) -> Option<()> {
     };
     let output = call.output.first()?.clone();
     body.columns().insert(output, labels);
-    body.give(0, input);
+    body.set_output(0, input);
     Some(())
 }
 
 /// Adds an encoder from keys to values, both as tensors.
-fn encoder(body: &mut Body<'_>, keys: TensorProto, values: TensorProto, default: TensorProto) {
-    let input = body.input(0).unwrap_or_default();
-    let node = NodeProto::classical("LabelEncoder", &[input], "")
+fn add_encoder(body: &mut Body<'_>, keys: TensorProto, values: TensorProto, default: TensorProto) {
+    let input = body.input_name(0).unwrap_or_default();
+    let node = NodeProto::for_classical_operator("LabelEncoder", &[input], "")
         .with("keys_tensor", keys)
         .with("values_tensor", values)
         .with("default_tensor", default);
     let encoded = body.add(node);
-    body.give(0, &encoded);
+    body.set_output(0, &encoded);
 }
 
-fn scalar<T: souk_memory::Element>(value: T) -> TensorProto {
+fn scalar_proto<T: souk_memory::Element>(value: T) -> TensorProto {
     tensor_to_proto("", &Tensor::scalar(value))
 }
 
-fn floats(values: &[f32]) -> Option<TensorProto> {
+fn floats_proto(values: &[f32]) -> Option<TensorProto> {
     let tensor = Tensor::from_vec([values.len()], values.to_vec()).ok()?;
     Some(tensor_to_proto("", &tensor))
 }
@@ -200,122 +202,122 @@ fn label_encoder(body: &mut Body<'_>) -> Option<()> {
     if let Some(classes) = call.strings("classes_strings").filter(|it| !it.is_empty()) {
         return places_of_classes(body, classes);
     }
-    let (keys, _) = table(body, "keys")?;
-    let (values, is_text) = table(body, "values")?;
+    let (keys, _) = encoder_table(body, "keys")?;
+    let (values, is_text) = encoder_table(body, "values")?;
     let default = match call.tensor("default_tensor") {
-        Some(tensor) => body.numbered(tensor),
+        Some(tensor) => body.number_texts(tensor),
         None if is_text => {
             let text = call.string("default_string").unwrap_or(DEFAULT_TEXT);
             let text = Bytes::from(text.to_owned());
-            scalar(body.numbers(&[text])[0])
+            scalar_proto(body.text_numbers(&[text])[0])
         }
         None if call.floats("values_floats").is_some() => {
-            scalar(call.float("default_float").unwrap_or(-0.0))
+            scalar_proto(call.float("default_float").unwrap_or(-0.0))
         }
-        None => scalar(call.int("default_int64").unwrap_or(-1)),
+        None => scalar_proto(call.int("default_int64").unwrap_or(-1)),
     };
     if is_text {
         body.note_text(0);
     }
-    encoder(body, keys, values, default);
+    add_encoder(body, keys, values, default);
     Some(())
 }
 
 /// Expands the first version, which maps a text to its index among the classes, or an index to the
 /// text.
 fn places_of_classes(body: &mut Body<'_>, classes: &[Bytes]) -> Option<()> {
-    let texts = super::words::vector("", body.numbers(classes));
-    let places = super::words::vector("", (0..classes.len() as i64).collect());
+    let texts = super::words::vector_proto("", body.text_numbers(classes));
+    let places = super::words::vector_proto("", (0..classes.len() as i64).collect());
     if body.is_text(0) {
         let default = body.call().int("default_int64").unwrap_or(-1);
-        encoder(body, texts, places, scalar(default));
+        add_encoder(body, texts, places, scalar_proto(default));
         return Some(());
     }
     let default = body.call().string("default_string").unwrap_or(DEFAULT_TEXT);
     let default = Bytes::from(default.to_owned());
-    let default = scalar(body.numbers(&[default])[0]);
+    let default = scalar_proto(body.text_numbers(&[default])[0]);
     body.note_text(0);
-    encoder(body, places, texts, default);
+    add_encoder(body, places, texts, default);
     Some(())
 }
 
 fn category_mapper(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
-    let texts = body.numbers(call.strings("cats_strings")?);
-    let texts = super::words::vector("", texts);
-    let numbers = super::words::vector("", call.ints("cats_int64s")?.to_vec());
+    let texts = body.text_numbers(call.strings("cats_strings")?);
+    let texts = super::words::vector_proto("", texts);
+    let numbers = super::words::vector_proto("", call.ints("cats_int64s")?.to_vec());
     if body.is_text(0) {
         let default = call.int("default_int64").unwrap_or(-1);
-        encoder(body, texts, numbers, scalar(default));
+        add_encoder(body, texts, numbers, scalar_proto(default));
         return Some(());
     }
     let default = call.string("default_string").unwrap_or(DEFAULT_TEXT);
     let default = Bytes::from(default.to_owned());
-    let default = scalar(body.numbers(&[default])[0]);
+    let default = scalar_proto(body.text_numbers(&[default])[0]);
     body.note_text(0);
-    encoder(body, numbers, texts, default);
+    add_encoder(body, numbers, texts, default);
     Some(())
 }
 
 /// Returns the keys or values of an encoder, and whether they are texts.
-fn table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
+fn encoder_table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
     let call = body.call();
     if let Some(tensor) = call.tensor(&format!("{kind}_tensor")) {
         let is_text = tensor.data_type() == crate::DataType::String as i32;
-        return Some((body.numbered(tensor), is_text));
+        return Some((body.number_texts(tensor), is_text));
     }
     let texts = call.strings(&format!("{kind}_strings"));
     if let Some(texts) = texts.filter(|it| !it.is_empty()) {
-        let numbers = body.numbers(texts);
-        return Some((super::words::vector("", numbers), true));
+        let numbers = body.text_numbers(texts);
+        return Some((super::words::vector_proto("", numbers), true));
     }
     let ints = call.ints(&format!("{kind}_int64s"));
     if let Some(ints) = ints.filter(|it| !it.is_empty()) {
-        return Some((super::words::vector("", ints.to_vec()), false));
+        return Some((super::words::vector_proto("", ints.to_vec()), false));
     }
-    let list = list(body, &format!("{kind}_floats"))?;
-    Some((floats(&list)?, false))
+    let list = float_list(body, &format!("{kind}_floats"))?;
+    Some((floats_proto(&list)?, false))
 }
 
 /// Multiplies the first input by a row of coefficients for each of `count` sums, and adds the
 /// intercepts.
-fn linear(body: &mut Body<'_>, count: usize) -> Option<String> {
+fn add_linear(body: &mut Body<'_>, count: usize) -> Option<String> {
     let mut value = body.as_floats(0)?;
-    if body.rank(body.input(0)?) == Some(1) {
-        value = body.reshape(&value, &[1, -1]);
+    if body.rank(body.input_name(0)?) == Some(1) {
+        value = body.add_reshape(&value, &[1, -1]);
     }
-    let rows = list(body, "coefficients")?;
+    let rows = float_list(body, "coefficients")?;
     let width = rows.len().checked_div(count)?;
-    let rows = body.floats(&[count, width], rows)?;
-    let added = list(body, "intercepts").unwrap_or_else(|| vec![0.0; count]);
-    let added = body.floats(&[added.len()], added)?;
-    let product = NodeProto::of("Gemm", &[&value, &rows, &added], "");
+    let rows = body.add_floats(&[count, width], rows)?;
+    let added = float_list(body, "intercepts").unwrap_or_else(|| vec![0.0; count]);
+    let added = body.add_floats(&[added.len()], added)?;
+    let product = NodeProto::for_operator("Gemm", &[&value, &rows, &added], "");
     Some(body.add(product.with("transB", 1i64)))
 }
 
 fn linear_regressor(body: &mut Body<'_>) -> Option<()> {
     let targets = body.call().int("targets").unwrap_or(1);
-    let sums = linear(body, usize::try_from(targets).ok()?)?;
-    let scores = transformed(body, &sums, Scores::Many)?;
-    body.give(0, &scores);
+    let sums = add_linear(body, usize::try_from(targets).ok()?)?;
+    let scores = apply_node_transform(body, &sums, Scores::Many)?;
+    body.set_output(0, &scores);
     Some(())
 }
 
 fn linear_classifier(body: &mut Body<'_>) -> Option<()> {
-    let classes = labels(body, "classlabels_ints")?;
-    let count = list(body, "intercepts")?.len();
-    let sums = linear(body, count)?;
-    let zero = body.float(0.0);
+    let classes = class_labels(body, "classlabels_ints")?;
+    let count = float_list(body, "intercepts")?.len();
+    let sums = add_linear(body, count)?;
+    let zero = body.add_float(0.0);
     if count == 1 && classes.len() == 2 {
-        let above = body.op("Greater", &[&sums, &zero]);
-        choose(body, &above, &classes);
-        let scores = transformed(body, &sums, Scores::One)?;
-        body.give(1, &scores);
+        let above = body.add_operator("Greater", &[&sums, &zero]);
+        output_binary_class(body, &above, &classes);
+        let scores = apply_node_transform(body, &sums, Scores::One)?;
+        body.set_output(1, &scores);
         return Some(());
     }
-    best(body, &sums, &classes);
-    let scores = transformed(body, &sums, Scores::Many)?;
-    body.give(1, &scores);
+    output_best_class(body, &sums, &classes);
+    let scores = apply_node_transform(body, &sums, Scores::Many)?;
+    body.set_output(1, &scores);
     Some(())
 }
 
@@ -328,16 +330,16 @@ fn support_vector_classifier(body: &mut Body<'_>) -> Option<()> {
     if is_written || transform == "PROBIT" {
         return None;
     }
-    let classes = labels(body, "classlabels_ints")?;
-    let input = body.input(0)?;
-    let mut node =
-        NodeProto::classical("SVMClassifier", &[input], "").with("classlabels_ints", classes);
+    let classes = class_labels(body, "classlabels_ints")?;
+    let input = body.input_name(0)?;
+    let mut node = NodeProto::for_classical_operator("SVMClassifier", &[input], "")
+        .with("classlabels_ints", classes);
     let kept = |name: &str| !name.starts_with("classlabels") && name != "post_transform";
     let attributes = call.attribute.iter().filter(|it| kept(it.name()));
     node.attribute.extend(attributes.cloned());
     let made = body.add_many(node, 2);
-    body.give(0, &made[0]);
-    let scores = transformed(body, &made[1], Scores::Many)?;
-    body.give(1, &scores);
+    body.set_output(0, &made[0]);
+    let scores = apply_node_transform(body, &made[1], Scores::Many)?;
+    body.set_output(1, &scores);
     Some(())
 }

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::body::Body;
-use super::scores::{Scores, best, choose, labels, named, transformed};
+use super::scores::{
+    Scores, apply_node_transform, apply_transform, class_labels, output_best_class,
+    output_binary_class,
+};
 use crate::{AttributeProto, NodeProto, tensor_from_proto};
 
 /// The transforms, at their numbers of version 5.
@@ -12,10 +15,11 @@ const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "P
 
 /// Adds a node that computes only the sums of each row: a `TreeEnsembleRegressor` with neither a
 /// base nor a transform, and one target per class. `kind` is the prefix of the leaf attributes.
-fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
+fn add_row_sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
     let call = body.call();
-    let mut node = NodeProto::classical("TreeEnsembleRegressor", &[body.input(0)?], "")
-        .with("n_targets", targets);
+    let mut node =
+        NodeProto::for_classical_operator("TreeEnsembleRegressor", &[body.input_name(0)?], "")
+            .with("n_targets", targets);
     for attribute in &call.attribute {
         let name = attribute.name();
         let renamed = match name.strip_prefix(kind) {
@@ -37,12 +41,12 @@ fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
 }
 
 /// Returns the base values, which are added to the sums; empty if there are none.
-fn base(node: &NodeProto) -> Vec<f32> {
-    listed(node, "base_values")
+fn base_values(node: &NodeProto) -> Vec<f32> {
+    float_list(node, "base_values")
 }
 
 /// Returns a list of floats from the attribute `name`, or from the tensor attribute with a suffix.
-fn listed(node: &NodeProto, name: &str) -> Vec<f32> {
+fn float_list(node: &NodeProto, name: &str) -> Vec<f32> {
     if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
         return floats.to_vec();
     }
@@ -53,38 +57,38 @@ fn listed(node: &NodeProto, name: &str) -> Vec<f32> {
     doubles.map(|value| value as f32).collect()
 }
 
-fn raised(body: &mut Body<'_>, sums: String, base: Vec<f32>) -> Option<String> {
+fn add_base(body: &mut Body<'_>, sums: String, base: Vec<f32>) -> Option<String> {
     if base.iter().all(|value| *value == 0.0) {
         return Some(sums);
     }
-    let base = body.floats(&[base.len()], base)?;
-    Some(body.op("Add", &[&sums, &base]))
+    let base = body.add_floats(&[base.len()], base)?;
+    Some(body.add_operator("Add", &[&sums, &base]))
 }
 
 pub(super) fn regressor(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let targets = call.int("n_targets").unwrap_or(1);
-    let base = base(call);
+    let base = base_values(call);
     let transform = call.string("post_transform").unwrap_or("NONE");
     if base.is_empty() && transform == "NONE" {
         return None;
     }
-    let sums = sums(body, "target", targets)?;
-    let sums = raised(body, sums, base)?;
+    let sums = add_row_sums(body, "target", targets)?;
+    let sums = add_base(body, sums, base)?;
     // For a single target, ONNX Runtime applies only the probit transform.
     let scores = match (targets, transform) {
         (1, "NONE" | "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO") => sums,
-        _ => transformed(body, &sums, Scores::Many)?,
+        _ => apply_node_transform(body, &sums, Scores::Many)?,
     };
-    body.give(0, &scores);
+    body.set_output(0, &scores);
     Some(())
 }
 
 pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let ids: BTreeSet<i64> = call.ints("class_ids")?.iter().copied().collect();
-    let base = base(call);
-    let classes = labels(body, "classlabels_int64s")?;
+    let base = base_values(call);
+    let classes = class_labels(body, "classlabels_int64s")?;
     let last = *ids.last()?;
     if classes.len() == 2 {
         return match (last, ids.len(), base.len()) {
@@ -97,50 +101,50 @@ pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
     if count < 2 || last >= count {
         return None;
     }
-    let sums = sums(body, "class", count)?;
-    let sums = raised(body, sums, base)?;
-    best(body, &sums, &classes);
-    let scores = transformed(body, &sums, Scores::Many)?;
-    body.give(1, &scores);
+    let sums = add_row_sums(body, "class", count)?;
+    let sums = add_base(body, sums, base)?;
+    output_best_class(body, &sums, &classes);
+    let scores = apply_node_transform(body, &sums, Scores::Many)?;
+    body.set_output(1, &scores);
     Some(())
 }
 
 /// Expands a classifier of two classes whose leaves name one: their sum is the score of the second.
 fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()> {
-    let weights = listed(body.call(), "class_weights");
+    let weights = float_list(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
-    let sums = sums(body, "class", 1)?;
-    let sums = raised(body, sums, base)?;
+    let sums = add_row_sums(body, "class", 1)?;
+    let sums = add_base(body, sums, base)?;
     let (bound, kind) = match is_positive {
         true => (0.5, Scores::One),
         false => (0.0, Scores::Signed),
     };
-    let bound = body.float(bound);
-    let above = body.op("Greater", &[&sums, &bound]);
-    choose(body, &above, classes);
-    let scores = transformed(body, &sums, kind)?;
-    body.give(1, &scores);
+    let bound = body.add_float(bound);
+    let above = body.add_operator("Greater", &[&sums, &bound]);
+    output_binary_class(body, &above, classes);
+    let scores = apply_node_transform(body, &sums, kind)?;
+    body.set_output(1, &scores);
     Some(())
 }
 
 /// Expands a classifier of two classes whose leaves name both, or only the second: the score of the
 /// second decides, by ONNX Runtime's bounds.
 fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Option<()> {
-    let weights = listed(body.call(), "class_weights");
+    let weights = float_list(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
-    let sums = sums(body, "class", 2)?;
-    let one = body.int(1);
-    let gather = NodeProto::of("Gather", &[&sums, &one], "").with("axis", 1i64);
+    let sums = add_row_sums(body, "class", 2)?;
+    let one = body.add_int(1);
+    let gather = NodeProto::for_operator("Gather", &[&sums, &one], "").with("axis", 1i64);
     let second = body.add(gather);
-    let bound = body.float(if second_alone && is_positive {
+    let bound = body.add_float(if second_alone && is_positive {
         0.5
     } else {
         0.0
     });
-    let above = body.op("Greater", &[&second, &bound]);
-    choose(body, &above, classes);
-    let scores = transformed(body, &sums, Scores::Many)?;
-    body.give(1, &scores);
+    let above = body.add_operator("Greater", &[&second, &bound]);
+    output_binary_class(body, &above, classes);
+    let scores = apply_node_transform(body, &sums, Scores::Many)?;
+    body.set_output(1, &scores);
     Some(())
 }
 
@@ -151,12 +155,12 @@ pub(super) fn of_version_5(body: &mut Body<'_>) -> Option<()> {
     if number == 0 {
         return None;
     }
-    let mut node = NodeProto::classical("TreeEnsemble", &[body.input(0)?], "");
+    let mut node = NodeProto::for_classical_operator("TreeEnsemble", &[body.input_name(0)?], "");
     let others = call.attribute.iter();
     let others = others.filter(|attribute| attribute.name() != "post_transform");
     node.attribute.extend(others.cloned());
     let sums = body.add(node);
-    let scores = named(body, &sums, TRANSFORMS.get(number)?)?;
-    body.give(0, &scores);
+    let scores = apply_transform(body, &sums, TRANSFORMS.get(number)?)?;
+    body.set_output(0, &scores);
     Some(())
 }

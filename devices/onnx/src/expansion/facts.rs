@@ -12,7 +12,7 @@ use crate::ranks::Ranks;
 use crate::schema::{Extents, OperatorSchema};
 use crate::{
     DataType, Dimension, DimensionValue, GraphProto, NodeProto, TensorProto, ValueInfoProto,
-    constant, location, tensor_from_proto, types,
+    constant_value, external_location, tensor_from_proto, types,
 };
 
 const INT32: i32 = DataType::Int32 as i32;
@@ -58,7 +58,7 @@ pub(super) struct Facts {
     dims: BTreeMap<String, Vec<Option<i64>>>,
     /// The tensors of each list.
     lists: BTreeMap<String, List>,
-    /// How many more list tensors the expansion may follow.
+    /// How many more list tensors the expansion can follow.
     listed_left: Rc<Cell<usize>>,
 }
 
@@ -84,9 +84,9 @@ impl Facts {
     }
 
     /// Returns the facts for a nested graph: those from outside and its own declarations.
-    pub fn within(&self, graph: &GraphProto) -> Self {
+    pub fn nested_facts(&self, graph: &GraphProto) -> Self {
         let mut known = self.seen_by(graph);
-        known.ranks.declare(graph);
+        known.ranks.record_declarations(graph);
         let declared = graph.input.iter().chain(&graph.value_info);
         for value in declared.chain(&graph.output) {
             let Some(tensor) = value.tensor_type() else {
@@ -94,12 +94,12 @@ impl Facts {
             };
             known.note_type(value.name(), tensor.elem_type());
             if let Some(shape) = &tensor.shape {
-                let dims = shape.dim.iter().map(size).collect();
+                let dims = shape.dim.iter().map(known_size).collect();
                 known.dims.insert(value.name().to_owned(), dims);
             }
         }
         for tensor in &graph.initializer {
-            known.hold(tensor.name(), tensor);
+            known.record_constant(tensor.name(), tensor);
         }
         known
     }
@@ -117,23 +117,23 @@ impl Facts {
         Self {
             opset: self.opset,
             ranks: self.ranks.of_names(&names),
-            types: only(&self.types, &names),
-            constants: only(&self.constants, &names),
-            ints: only(&self.ints, &names),
-            dims: only(&self.dims, &names),
-            lists: only(&self.lists, &names),
+            types: select_entries(&self.types, &names),
+            constants: select_entries(&self.constants, &names),
+            ints: select_entries(&self.ints, &names),
+            dims: select_entries(&self.dims, &names),
+            lists: select_entries(&self.lists, &names),
             listed_left: Rc::clone(&self.listed_left),
         }
     }
 
-    fn hold(&mut self, name: &str, tensor: &TensorProto) {
+    fn record_constant(&mut self, name: &str, tensor: &TensorProto) {
         self.note_type(name, tensor.data_type());
         let dims: Vec<usize> = tensor.dims.iter().map(|&dim| dim.max(0) as usize).collect();
-        self.ranks.hold(name, &dims);
+        self.ranks.record_constant(name, &dims);
         let dims = tensor.dims.iter().map(|&dim| Some(dim)).collect();
         self.dims.insert(name.to_owned(), dims);
         // Values in typed fields would need a copy.
-        if tensor.raw_data.is_some() || location(tensor).is_some() {
+        if tensor.raw_data.is_some() || external_location(tensor).is_some() {
             self.constants.insert(name.to_owned(), tensor.clone());
         }
         let is_whole = matches!(tensor.data_type(), INT32 | INT64);
@@ -165,9 +165,14 @@ impl Facts {
         }
     }
 
-    /// Notes the facts about a node's outputs.
-    pub fn follow(&mut self, node: &NodeProto, texts: &mut Texts) -> Result<(), ExpansionError> {
-        let reads_text = node.input.iter().any(|name| texts.has(name));
+    /// Notes the facts about a node's outputs. Nodes must come in the graph's order, because the
+    /// facts follow from those of the inputs.
+    pub fn record_outputs(
+        &mut self,
+        node: &NodeProto,
+        texts: &mut Texts,
+    ) -> Result<(), ExpansionError> {
+        let reads_text = node.input.iter().any(|name| texts.is_text(name));
         let plain = node.operator_domain().is_empty() && MOVES.contains(&node.op_type());
         let encodes = node.operator_domain() == crate::CLASSICAL_DOMAIN;
         let texts_made = words::is_text_cast(node) && node.op_type() == "Cast";
@@ -175,23 +180,23 @@ impl Facts {
             return Err(text_error(node));
         }
         if reads_text && plain && !matches!(node.op_type(), "Equal" | "Shape" | "Size") {
-            node.output.iter().for_each(|name| texts.note(name));
+            node.output.iter().for_each(|name| texts.mark_text(name));
         }
         if node.op_type() == "Constant"
             && let Some(name) = node.output.first()
         {
             match node.tensor("value") {
-                Some(tensor) => self.hold(name, tensor),
+                Some(tensor) => self.record_constant(name, tensor),
                 None => {
-                    let value = constant(node);
+                    let value = constant_value(node);
                     if let Some(value) = &value {
-                        self.ranks.hold(name, value.dims());
+                        self.ranks.record_constant(name, value.dims());
                     }
                     self.hold_ints(name, value);
                 }
             }
         }
-        self.ranks.follow(node);
+        self.ranks.record_outputs(node);
         self.follow_dims(node);
         if let Some(dtype) = types::first_type(node, &self.types)
             && let Some(name) = node.output.first()
@@ -205,7 +210,10 @@ impl Facts {
     /// last size.
     fn follow_dims(&mut self, node: &NodeProto) {
         let of = |index| self.dims.get(node.input_name(index)?);
-        let made = match (node.op_type(), OperatorSchema::of(node.op_type()).extents) {
+        let made = match (
+            node.op_type(),
+            OperatorSchema::for_operator(node.op_type()).extents,
+        ) {
             ("MatMul", _) => of(0).zip(of(1)).and_then(|(left, right)| {
                 let mut dims = left.clone();
                 *dims.last_mut()? = *right.last()?;
@@ -244,7 +252,7 @@ impl Facts {
     }
 
     /// Returns the tensors of a list, if they are known.
-    pub fn list(&self, name: &str) -> Option<List> {
+    pub fn known_list(&self, name: &str) -> Option<List> {
         self.lists.get(name).cloned()
     }
 
@@ -278,12 +286,12 @@ fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
 }
 
 /// Returns the entries of a map under these names.
-fn only<T: Clone>(map: &BTreeMap<String, T>, names: &[&str]) -> BTreeMap<String, T> {
+fn select_entries<T: Clone>(map: &BTreeMap<String, T>, names: &[&str]) -> BTreeMap<String, T> {
     let found = names.iter().filter_map(|name| map.get_key_value(*name));
     found.map(|(name, it)| (name.clone(), it.clone())).collect()
 }
 
-fn size(dim: &Dimension) -> Option<i64> {
+fn known_size(dim: &Dimension) -> Option<i64> {
     match dim.value {
         Some(DimensionValue::DimValue(size)) if size > 0 => Some(size),
         _ => None,

@@ -3,7 +3,7 @@
 //! When PyTorch splits a tensor or scikit-learn stacks several, the list has a known length, so no
 //! node needs to handle lists. The nodes that create a list remain for those that read it as a
 //! list: a loop that carries it, or a condition that returns it. If nothing reads it, a later pass
-//! removes them with all other unused nodes.
+//! will remove them with all other unused nodes.
 
 use std::rc::Rc;
 
@@ -16,19 +16,19 @@ use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
 const LENGTH_MAX: usize = 1024;
 
 /// Expands a node that reads lists; returns `None` if their tensors are not known.
-pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "SequenceAt" => {
-            let list = body.list(0)?;
-            let at = place(body, 1, list.len(), list.len())?;
-            body.give(0, list.get(at)?);
+            let list = body.input_list(0)?;
+            let at = list_index(body, 1, list.len(), list.len())?;
+            body.set_output(0, list.get(at)?);
         }
         "SequenceLength" => {
-            let length = body.list(0)?.len();
-            let length = body.int(i64::try_from(length).ok()?);
-            body.give(0, &length);
+            let length = body.input_list(0)?.len();
+            let length = body.add_int(i64::try_from(length).ok()?);
+            body.set_output(0, &length);
         }
-        "ConcatFromSequence" => join(body)?,
+        "ConcatFromSequence" => concat_sequence(body)?,
         _ => return None,
     }
     Some(())
@@ -36,7 +36,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
 
 /// Returns the list that a node creates, if it is known; adds the nodes that its tensors need to
 /// `body`.
-pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
+pub(super) fn create_list(body: &mut Body<'_>) -> Option<List> {
     let list: List = match body.call().op_type() {
         _ if !body.call().operator_domain().is_empty() => return None,
         "SequenceEmpty" => Rc::new([]),
@@ -46,27 +46,27 @@ pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
             names.cloned().collect()
         }
         "SequenceInsert" => {
-            let mut names = body.list(0)?.to_vec();
-            let at = match body.input(2) {
-                Some(_) => place(body, 2, names.len(), names.len() + 1)?,
+            let mut names = body.input_list(0)?.to_vec();
+            let at = match body.input_name(2) {
+                Some(_) => list_index(body, 2, names.len(), names.len() + 1)?,
                 None => names.len(),
             };
             body.take_list(names.len() + 1)?;
-            names.insert(at, body.input(1)?.to_owned());
+            names.insert(at, body.input_name(1)?.to_owned());
             names.into()
         }
         "SequenceErase" => {
-            let mut names = body.list(0)?.to_vec();
-            let at = match body.input(1) {
-                Some(_) => place(body, 1, names.len(), names.len())?,
+            let mut names = body.input_list(0)?.to_vec();
+            let at = match body.input_name(1) {
+                Some(_) => list_index(body, 1, names.len(), names.len())?,
                 None => names.len().checked_sub(1)?,
             };
             body.take_list(names.len())?;
             names.remove(at);
             names.into()
         }
-        "SplitToSequence" => split(body)?,
-        "Identity" => body.list(0)?,
+        "SplitToSequence" => split_sequence(body)?,
+        "Identity" => body.input_list(0)?,
         _ => return None,
     };
     (list.len() <= LENGTH_MAX).then_some(list)
@@ -74,7 +74,7 @@ pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
 
 /// Returns the index that an input states, counted from either end of a list of `length`, if it is
 /// below `end`.
-fn place(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usize> {
+fn list_index(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usize> {
     let &[stated] = body.constant_ints(input)? else {
         return None;
     };
@@ -83,8 +83,8 @@ fn place(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usi
     usize::try_from(place).ok().filter(|place| *place < end)
 }
 
-fn split(body: &mut Body<'_>) -> Option<List> {
-    let source = body.input(0)?;
+fn split_sequence(body: &mut Body<'_>) -> Option<List> {
+    let source = body.input_name(0)?;
     let axis = body.call().int("axis").unwrap_or(0);
     let extent = || {
         let dims = body.open_dims(0)?;
@@ -92,12 +92,12 @@ fn split(body: &mut Body<'_>) -> Option<List> {
         let axis = if axis < 0 { axis + rank } else { axis };
         *dims.get(usize::try_from(axis).ok()?)?
     };
-    let is_stated = body.input(1).is_some();
+    let is_stated = body.input_name(1).is_some();
     let sizes = match (is_stated, body.constant_ints(1)) {
-        (true, Some(sizes)) if body.rank(body.input(1)?) == Some(1) => sizes.to_vec(),
-        (true, Some(&[size])) => pieces(extent()?, size)?,
+        (true, Some(sizes)) if body.rank(body.input_name(1)?) == Some(1) => sizes.to_vec(),
+        (true, Some(&[size])) => piece_sizes(extent()?, size)?,
         (true, _) => return None,
-        (false, _) => pieces(extent()?, 1)?,
+        (false, _) => piece_sizes(extent()?, 1)?,
     };
     let keeps = is_stated || body.call().int("keepdims").unwrap_or(1) != 0;
     if sizes.is_empty() || sizes.len() > LENGTH_MAX {
@@ -108,12 +108,12 @@ fn split(body: &mut Body<'_>) -> Option<List> {
     let parts = parts.into_iter();
     Some(match keeps {
         true => parts.collect(),
-        false => parts.map(|part| body.squeeze(&part, axis)).collect(),
+        false => parts.map(|part| body.add_squeeze(&part, axis)).collect(),
     })
 }
 
-/// Divides an extent into pieces of a size; the last may be smaller.
-fn pieces(extent: i64, size: i64) -> Option<Vec<i64>> {
+/// Divides an extent into pieces of a size; the last can be smaller.
+fn piece_sizes(extent: i64, size: i64) -> Option<Vec<i64>> {
     if size <= 0 || extent < 0 || extent / size > LENGTH_MAX as i64 {
         return None;
     }
@@ -122,17 +122,20 @@ fn pieces(extent: i64, size: i64) -> Option<Vec<i64>> {
     Some(whole.chain(rest).collect())
 }
 
-fn join(body: &mut Body<'_>) -> Option<()> {
-    let list = body.list(0).filter(|list| !list.is_empty())?;
+fn concat_sequence(body: &mut Body<'_>) -> Option<()> {
+    let list = body.input_list(0).filter(|list| !list.is_empty())?;
     let axis = body.call().int("axis")?;
     body.take_list(list.len())?;
     let parts: Vec<String> = match body.call().int("new_axis").unwrap_or(0) {
         0 => list.to_vec(),
-        _ => list.iter().map(|part| body.unsqueeze(part, axis)).collect(),
+        _ => list
+            .iter()
+            .map(|part| body.add_unsqueeze(part, axis))
+            .collect(),
     };
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let joined = body.add(NodeProto::of("Concat", &parts, "").with("axis", axis));
-    body.give(0, &joined);
+    let joined = body.add(NodeProto::for_operator("Concat", &parts, "").with("axis", axis));
+    body.set_output(0, &joined);
     Some(())
 }
 
@@ -147,18 +150,22 @@ pub(super) fn give_outputs(
 ) -> Result<(), ExpansionError> {
     let mut outputs = Vec::with_capacity(graph.output.len());
     for output in std::mem::take(&mut graph.output) {
-        let Some(code) = listed(&output).filter(|_| !columns.contains_key(output.name())) else {
+        let Some(code) =
+            list_element_type(&output).filter(|_| !columns.contains_key(output.name()))
+        else {
             outputs.push(output);
             continue;
         };
         let unknown = || ExpansionError::List {
             output: output.name().to_owned(),
         };
-        let list = facts.list(output.name()).ok_or_else(unknown)?;
+        let list = facts.known_list(output.name()).ok_or_else(unknown)?;
         for (place, value) in list.iter().enumerate() {
             let name = format!("{}.{place}", output.name());
-            graph.node.push(NodeProto::of("Identity", &[value], &name));
-            outputs.push(ValueInfoProto::tensor(name, code, None));
+            graph
+                .node
+                .push(NodeProto::for_operator("Identity", &[value], &name));
+            outputs.push(ValueInfoProto::new_tensor(name, code, None));
         }
     }
     graph.output = outputs;
@@ -166,7 +173,7 @@ pub(super) fn give_outputs(
 }
 
 /// Returns the element type of the tensors in a value that is declared as a list.
-fn listed(value: &ValueInfoProto) -> Option<i32> {
+fn list_element_type(value: &ValueInfoProto) -> Option<i32> {
     let type_proto::Value::SequenceType(list) = value.r#type.as_ref()?.value.as_ref()? else {
         return None;
     };

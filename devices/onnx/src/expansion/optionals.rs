@@ -1,5 +1,5 @@
-//! Resolves values that may be absent when souk loads a model: an input is always present, and
-//! `Optional` without an input makes an absent value.
+//! Resolves values that can be absent when souk loads a model: callers must give every input, so
+//! only `Optional` without an input can make an absent value.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,15 @@ use souk_memory::Tensor;
 use crate::{GraphProto, NodeProto, TypeProto, ValueInfoProto, tensor_to_proto, type_proto};
 
 /// Replaces optionals of a graph, and of those within it, with the values that they hold.
-pub(super) fn resolve(graph: &mut GraphProto) {
+pub(super) fn resolve_optionals(graph: &mut GraphProto) {
     resolve_within(graph, &BTreeSet::new());
 }
 
 fn resolve_within(graph: &mut GraphProto, around: &BTreeSet<String>) {
     let declared = graph.input.iter_mut().chain(&mut graph.output);
-    declared.chain(&mut graph.value_info).for_each(held);
+    declared
+        .chain(&mut graph.value_info)
+        .for_each(unwrap_optional);
     let mut absent = around.clone();
     let mut kept = Vec::with_capacity(graph.node.len());
     for mut node in std::mem::take(&mut graph.node) {
@@ -31,12 +33,12 @@ fn resolve_within(graph: &mut GraphProto, around: &BTreeSet<String>) {
         match node.op_type() {
             "Optional" if is_absent => absent.extend(node.output),
             "Optional" | "OptionalGetElement" if !is_absent => {
-                kept.push(replaced(node, "Identity"));
+                kept.push(replace_operator(node, "Identity"));
             }
             "OptionalHasElement" => {
                 let truth = Tensor::from_bools(Vec::new(), &[!is_absent]);
                 let truth = tensor_to_proto("", &truth.expect("a scalar has one element"));
-                let mut constant = replaced(node, "Constant").with("value", truth);
+                let mut constant = replace_operator(node, "Constant").with("value", truth);
                 constant.input.clear();
                 kept.push(constant);
             }
@@ -46,7 +48,7 @@ fn resolve_within(graph: &mut GraphProto, around: &BTreeSet<String>) {
     graph.node = kept;
 }
 
-fn replaced(node: NodeProto, operator: &str) -> NodeProto {
+fn replace_operator(node: NodeProto, operator: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
         attribute: Vec::new(),
@@ -55,7 +57,7 @@ fn replaced(node: NodeProto, operator: &str) -> NodeProto {
 }
 
 /// Declares an optional as the value that it holds.
-fn held(value: &mut ValueInfoProto) {
+fn unwrap_optional(value: &mut ValueInfoProto) {
     let Some(TypeProto {
         value: Some(type_proto::Value::OptionalType(inner)),
         ..

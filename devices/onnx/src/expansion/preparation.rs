@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::RUNTIME_DOMAIN;
 use super::words::{Texts, Words, is_text_cast};
-use crate::{GraphProto, NodeProto, ValueInfoProto, constant, tensor_from_proto};
+use crate::{GraphProto, NodeProto, ValueInfoProto, constant_value, tensor_from_proto};
 
 /// The nodes that compute from texts before a model runs, and the constants they read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -79,16 +79,17 @@ pub enum Wrong {
 
 impl Preparation {
     /// Returns the values computed here that the rest of the model reads.
-    pub fn makes(&self) -> impl Iterator<Item = &String> {
+    pub fn produced_values(&self) -> impl Iterator<Item = &String> {
         self.makes.values()
     }
 
-    /// Returns the model's inputs that are read here.
-    pub fn reads(&self) -> impl Iterator<Item = &String> {
+    /// Returns the model's inputs that are read here; [`Self::run`] will fail if one is missing.
+    pub fn required_inputs(&self) -> impl Iterator<Item = &String> {
         self.reads.iter()
     }
 
-    /// Computes the model's inputs from the user's inputs.
+    /// Computes the model's inputs from the user's inputs. `words` must be the model's own; the run
+    /// can add to them.
     ///
     /// # Errors
     /// [`PreparationError`] if an input is missing or a node does not accept it.
@@ -104,11 +105,12 @@ impl Preparation {
             known.insert(name.clone(), given.clone());
         }
         for node in &self.nodes {
-            let made = computed(node, &known, words).map_err(|why| PreparationError::Node {
-                node: crate::subgraph::node_name(node),
-                operator: node.op_type().to_owned(),
-                why,
-            })?;
+            let made =
+                compute_outputs(node, &known, words).map_err(|why| PreparationError::Node {
+                    node: crate::subgraph::node_name(node),
+                    operator: node.op_type().to_owned(),
+                    why,
+                })?;
             let named = node.output.iter().cloned().zip(made);
             known.extend(named.filter(|(name, _)| !name.is_empty()));
         }
@@ -123,7 +125,7 @@ impl Preparation {
 }
 
 /// Computes the outputs of a node, in order.
-fn computed(
+fn compute_outputs(
     node: &NodeProto,
     known: &BTreeMap<String, Tensor>,
     words: &mut Words,
@@ -132,15 +134,15 @@ fn computed(
         .map(|index| known.get(node.input_name(index)?))
         .collect();
     let input = |index: usize| inputs.get(index).copied().flatten();
-    match moves::moved(node, &input)? {
+    match moves::compute_move(node, &input)? {
         Some(moved) => Ok(vec![moved]),
-        None => operators::computed(node, &input, words),
+        None => operators::compute_outputs(node, &input, words),
     }
 }
 
 /// Removes from a graph the nodes that compute from its texts before anything else.
-pub(super) fn take(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
-    let Search { nodes, known, .. } = Search::of(graph, texts);
+pub(super) fn extract_preparation(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
+    let Search { nodes, known, .. } = Search::from_graph(graph, texts);
     if nodes.is_empty() {
         return Preparation::default();
     }
@@ -166,24 +168,24 @@ pub(super) fn take(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
 
 /// Makes the results of the removed nodes inputs of the remaining graph, if it reads them.
 fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparation) {
-    let read = reads(&graph.node);
+    let read = collect_reads(&graph.node);
     let outputs: BTreeSet<String> = graph.output.iter().map(|it| it.name().to_owned()).collect();
     for node in preparation.nodes.clone() {
         for (place, made) in node.output.iter().enumerate() {
             if outputs.contains(made) {
                 // No provider computes this output; the graph passes it through.
                 let name = format!("{made} (prepared)");
-                let through = NodeProto::of("Identity", &[&name], made);
+                let through = NodeProto::for_operator("Identity", &[&name], made);
                 graph.node.push(through);
-                declare(graph, texts, &node, place, &name);
+                declare_input(graph, texts, &node, place, &name);
                 preparation.makes.insert(made.clone(), name);
             } else if read.contains(made) {
-                declare(graph, texts, &node, place, made);
+                declare_input(graph, texts, &node, place, made);
                 preparation.makes.insert(made.clone(), made.clone());
             }
         }
     }
-    let still = reads(&graph.node);
+    let still = collect_reads(&graph.node);
     let gone = |name: &String| !still.contains(name) && !outputs.contains(name);
     let taken = preparation.reads.iter().filter(|name| gone(name));
     preparation.taken = taken.cloned().collect();
@@ -195,12 +197,12 @@ fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparat
 }
 
 /// Returns every value that nodes read, including in their bodies.
-fn reads(nodes: &[NodeProto]) -> BTreeSet<String> {
+fn collect_reads(nodes: &[NodeProto]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for node in nodes {
         found.extend(node.input.iter().cloned());
         for body in node.subgraphs() {
-            found.extend(reads(&body.node));
+            found.extend(collect_reads(&body.node));
             found.extend(body.output.iter().map(|it| it.name().to_owned()));
         }
     }
@@ -208,13 +210,21 @@ fn reads(nodes: &[NodeProto]) -> BTreeSet<String> {
 }
 
 /// Declares an output of a removed node as an input.
-fn declare(graph: &mut GraphProto, texts: &mut Texts, node: &NodeProto, place: usize, name: &str) {
+fn declare_input(
+    graph: &mut GraphProto,
+    texts: &mut Texts,
+    node: &NodeProto,
+    place: usize,
+    name: &str,
+) {
     let dtype = numbers_made(node, place);
     if dtype.is_none() {
-        texts.note(name);
+        texts.mark_text(name);
     }
     let code = dtype.unwrap_or(DType::I64).onnx_code();
-    graph.input.push(ValueInfoProto::tensor(name, code, None));
+    graph
+        .input
+        .push(ValueInfoProto::new_tensor(name, code, None));
 }
 
 /// Returns the type of an output of a node that runs here; `None` if it is text.
@@ -248,7 +258,7 @@ struct Search {
 
 impl Search {
     /// Finds the nodes that compute from available texts, and the nodes that these need.
-    fn of(graph: &GraphProto, texts: &mut Texts) -> Self {
+    fn from_graph(graph: &GraphProto, texts: &mut Texts) -> Self {
         let mut search = Self {
             nodes: BTreeSet::new(),
             known: AtHand::default(),
@@ -264,19 +274,19 @@ impl Search {
         }
         let mut computing = Vec::new();
         for (index, node) in graph.node.iter().enumerate() {
-            if let (Some(value), Some(name)) = (constant(node), node.output.first()) {
+            if let (Some(value), Some(name)) = (constant_value(node), node.output.first()) {
                 known.constants.insert(name.clone(), value);
                 continue;
             }
-            let computes = computes(node, texts);
-            let at_hand = node.input.iter().all(|name| known.has(name));
+            let computes = is_text_computation(node, texts);
+            let at_hand = node.input.iter().all(|name| known.has_value(name));
             if !at_hand || !(computes || moves::is_move(node, texts)) {
                 continue;
             }
             for (place, name) in node.output.iter().enumerate() {
                 known.made.insert(name.clone(), index);
                 if numbers_made(node, place).is_none() {
-                    texts.note(name);
+                    texts.mark_text(name);
                 }
             }
             if computes {
@@ -284,12 +294,12 @@ impl Search {
             }
         }
         for index in computing {
-            search.need(graph, index);
+            search.require_node(graph, index);
         }
         search
     }
 
-    fn need(&mut self, graph: &GraphProto, index: usize) {
+    fn require_node(&mut self, graph: &GraphProto, index: usize) {
         let mut open = vec![index];
         while let Some(index) = open.pop() {
             if self.nodes.insert(index) {
@@ -301,7 +311,7 @@ impl Search {
 }
 
 impl AtHand {
-    fn has(&self, name: &str) -> bool {
+    fn has_value(&self, name: &str) -> bool {
         name.is_empty()
             || self.constants.contains_key(name)
             || self.made.contains_key(name)
@@ -310,8 +320,8 @@ impl AtHand {
 }
 
 /// Returns whether a node computes with texts.
-fn computes(node: &NodeProto, texts: &Texts) -> bool {
-    let reads_text = node.input.iter().any(|name| texts.has(name));
+fn is_text_computation(node: &NodeProto, texts: &Texts) -> bool {
+    let reads_text = node.input.iter().any(|name| texts.is_text(name));
     match (node.operator_domain(), node.op_type()) {
         (RUNTIME_DOMAIN, "Tokenizer") => true,
         ("", "StringNormalizer" | "StringConcat" | "StringSplit" | "RegexFullMatch") => true,

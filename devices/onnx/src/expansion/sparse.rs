@@ -1,21 +1,21 @@
 //! Expands sparse constants: zeros, with the values at their indices.
 //!
-//! They become nodes, so that a small file needs no memory until it runs, and then only as much as
-//! is planned.
+//! They become nodes, so that a small file cannot take much memory before it runs, and then will
+//! take only as much as is planned.
 
 use souk_memory::DType;
 
-use super::words::vector;
+use super::words::vector_proto;
 use crate::{GraphProto, NodeProto, SparseTensorProto, TensorProto};
 
 /// Replaces the sparse constants of a graph, and of those within it, with dense values.
-pub(super) fn resolve(graph: &mut GraphProto) {
+pub(super) fn resolve_sparse(graph: &mut GraphProto) {
     let mut nodes = Vec::with_capacity(graph.node.len());
     let mut held = Vec::new();
     for sparse in std::mem::take(&mut graph.sparse_initializer) {
         let name = sparse.values.as_ref().map_or("", TensorProto::name);
         let name = name.to_owned();
-        match written(&name, &sparse, &mut held) {
+        match dense_nodes(&name, &sparse, &mut held) {
             Some(written) => nodes.extend(written),
             None => graph.sparse_initializer.push(sparse),
         }
@@ -23,9 +23,10 @@ pub(super) fn resolve(graph: &mut GraphProto) {
     for mut node in std::mem::take(&mut graph.node) {
         for attribute in &mut node.attribute {
             let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            bodies.for_each(resolve);
+            bodies.for_each(resolve_sparse);
         }
-        match constant(&node).and_then(|(name, sparse)| written(name, sparse, &mut held)) {
+        match sparse_constant(&node).and_then(|(name, sparse)| dense_nodes(name, sparse, &mut held))
+        {
             Some(written) => nodes.extend(written),
             None => nodes.push(node),
         }
@@ -35,7 +36,7 @@ pub(super) fn resolve(graph: &mut GraphProto) {
 }
 
 /// Returns the name and value of a node that is a sparse constant.
-fn constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
+fn sparse_constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
     if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
         return None;
     }
@@ -45,7 +46,7 @@ fn constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
 
 /// Returns the nodes that make a sparse tensor, and adds the constants that they read to `held`;
 /// returns `None` if the tensor is malformed.
-fn written(
+fn dense_nodes(
     name: &str,
     sparse: &SparseTensorProto,
     held: &mut Vec<TensorProto>,
@@ -78,20 +79,20 @@ fn written(
         },
         ..indices.clone()
     });
-    held.push(vector(&of("extents"), extents));
-    held.push(vector(&of("shape"), sparse.dims.clone()));
+    held.push(vector_proto(&of("extents"), extents));
+    held.push(vector_proto(&of("shape"), sparse.dims.clone()));
     let zero = TensorProto {
         dims: vec![1],
         data_type: Some(dtype.onnx_code()),
-        raw_data: Some(vec![0; dtype.bytes()?].into()),
+        raw_data: Some(vec![0; dtype.byte_width()?].into()),
         ..TensorProto::default()
     };
-    let zeros = NodeProto::of("ConstantOfShape", &[&of("extents")], &of("zeros"));
+    let zeros = NodeProto::for_operator("ConstantOfShape", &[&of("extents")], &of("zeros"));
     let scattered = [of("zeros"), of("indices"), of("values")];
     let scattered = scattered.each_ref().map(String::as_str);
     Some(vec![
         zeros.with("value", zero),
-        NodeProto::of("ScatterND", &scattered, &of("scattered")),
-        NodeProto::of("Reshape", &[&of("scattered"), &of("shape")], name),
+        NodeProto::for_operator("ScatterND", &scattered, &of("scattered")),
+        NodeProto::for_operator("Reshape", &[&of("scattered"), &of("shape")], name),
     ])
 }

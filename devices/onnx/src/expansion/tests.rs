@@ -9,13 +9,13 @@ fn node(domain: &str, operator: &str, inputs: &[&str], outputs: &[&str]) -> Node
     NodeProto {
         domain: Some(domain.to_owned()),
         output: outputs.iter().map(ToString::to_string).collect(),
-        ..NodeProto::of(operator, inputs, "")
+        ..NodeProto::for_operator(operator, inputs, "")
     }
 }
 
 fn value(name: &str, elem: DataType, rank: usize) -> ValueInfoProto {
     let dims = vec![crate::Dimension::default(); rank];
-    ValueInfoProto::tensor(name, elem as i32, Some(dims))
+    ValueInfoProto::new_tensor(name, elem as i32, Some(dims))
 }
 
 fn model(
@@ -36,7 +36,7 @@ fn model(
 
 /// The operators of a model once written out, constants apart, and the name of the last value.
 fn written(mut model: ModelProto) -> (Vec<String>, String) {
-    expand(&mut model).unwrap();
+    expand_model(&mut model).unwrap();
     let nodes = model.graph.unwrap().node;
     let named = nodes.iter().filter(|node| node.op_type() != "Constant");
     let operators = named.map(|node| node.op_type().to_owned()).collect();
@@ -69,14 +69,14 @@ fn what_is_not_known_stays_as_it_is() {
     let beam = node(RUNTIME_DOMAIN, "BeamSearch", &["x"], &["y"]);
     let x = value("x", DataType::Float, 2);
     let mut given = model(vec![beam.clone()], &[x], &[]);
-    expand(&mut given).unwrap();
+    expand_model(&mut given).unwrap();
     assert_eq!(given.graph.unwrap().node, [beam]);
 }
 
 #[test]
 fn a_model_of_other_sets_alone_gets_a_version_of_the_standard_one() {
     let mut given = model(Vec::new(), &[], &[]);
-    expand(&mut given).unwrap();
+    expand_model(&mut given).unwrap();
     assert_eq!(given.opset(""), Some(OPSET_DEFAULT));
 }
 
@@ -90,10 +90,10 @@ fn a_product_is_transposed_by_its_rank() {
         value("b", DataType::Float, 3),
     ];
     let mut given = model(vec![product.clone()], &inputs, &[]);
-    expand(&mut given).unwrap();
+    expand_model(&mut given).unwrap();
     let nodes = given.graph.unwrap().node;
     assert_eq!(nodes[0].ints("perm"), Some(&[0, 2, 1][..]));
-    let open = [inputs[0].clone(), ValueInfoProto::tensor("b", 1, None)];
+    let open = [inputs[0].clone(), ValueInfoProto::new_tensor("b", 1, None)];
     let (operators, _) = written(model(vec![product], &open, &[]));
     assert_eq!(operators, ["Einsum", "MatMul", "Mul"]);
 }
@@ -108,7 +108,7 @@ fn one_value_for_two_outputs_is_made_once() {
     );
     let inputs = ["x", "z", "g"].map(|name| value(name, DataType::Float, 3));
     let mut given = model(vec![skip], &inputs, &[]);
-    expand(&mut given).unwrap();
+    expand_model(&mut given).unwrap();
     let nodes = given.graph.unwrap().node;
     assert_eq!(nodes.len(), 2);
     assert_eq!(nodes[0].output, ["s"]);
@@ -129,25 +129,28 @@ fn texts_become_numbers_and_are_told_again() {
         &[value("town", DataType::String, 1)],
         &outputs,
     );
-    let mut meanings = expand(&mut given).unwrap();
+    let mut meanings = expand_model(&mut given).unwrap();
     let graph = given.graph.unwrap();
     let elem = |value: &ValueInfoProto| value.tensor_type().unwrap().elem_type();
     assert_eq!(elem(&graph.input[0]), DataType::Int64 as i32);
     assert_eq!(elem(&graph.output[0]), DataType::Int64 as i32);
     assert!(meanings.texts.inputs.contains("town") && meanings.texts.outputs.contains("label"));
     let words = &mut meanings.texts.words;
-    assert_eq!([words.number("Bonn"), words.number("Lima")], [0, 1]);
-    let told = words.number("north");
-    assert_eq!(words.text(told), Some("north"));
-    assert_eq!(words.number("Rome"), words.number("Rome"));
-    assert_eq!(words.text(99), None);
+    assert_eq!(
+        [words.intern_text("Bonn"), words.intern_text("Lima")],
+        [0, 1]
+    );
+    let told = words.intern_text("north");
+    assert_eq!(words.find_text(told), Some("north"));
+    assert_eq!(words.intern_text("Rome"), words.intern_text("Rome"));
+    assert_eq!(words.find_text(99), None);
 }
 
 #[test]
 fn no_number_becomes_a_text() {
-    let written = NodeProto::of("Cast", &["n"], "y").with("to", DataType::String as i64);
+    let written = NodeProto::for_operator("Cast", &["n"], "y").with("to", DataType::String as i64);
     let inputs = [value("n", DataType::Int64, 1)];
-    let error = expand(&mut model(vec![written], &inputs, &[])).unwrap_err();
+    let error = expand_model(&mut model(vec![written], &inputs, &[])).unwrap_err();
     let (node, operator) = ("y".to_owned(), "Cast".to_owned());
     assert_eq!(error, ExpansionError::Text { node, operator });
 }
@@ -161,7 +164,7 @@ fn maps_become_a_matrix_with_named_columns() {
         &[value("p", DataType::Float, 2)],
         &[value("maps", DataType::Undefined, 0)],
     );
-    let meanings = expand(&mut given).unwrap();
+    let meanings = expand_model(&mut given).unwrap();
     let labels = ["cat", "dog"].map(|text| Label::Text(text.to_owned()));
     assert_eq!(meanings.columns["maps"], labels);
     let shape = given.graph.unwrap().output[0]
@@ -187,7 +190,7 @@ fn weights_of_four_bits_keep_their_bytes() {
         raw_data: Some(bytes.clone()),
         ..TensorProto::default()
     }];
-    expand(&mut given).unwrap();
+    expand_model(&mut given).unwrap();
     let nodes = given.graph.unwrap().node;
     let weights = nodes[0].tensor("value").unwrap();
     assert_eq!(weights.dims, [2, 32]);

@@ -35,8 +35,8 @@ pub struct Texts {
 }
 
 impl Words {
-    /// Returns the number of a text, and adds the text if it is new.
-    pub fn number(&mut self, text: &str) -> i64 {
+    /// Returns the number of a text, which will never change, and adds the text if it is new.
+    pub fn intern_text(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
         }
@@ -48,7 +48,7 @@ impl Words {
 
     /// Returns the text of a number.
     #[must_use]
-    pub fn text(&self, number: i64) -> Option<&str> {
+    pub fn find_text(&self, number: i64) -> Option<&str> {
         let text = self.texts.get(usize::try_from(number).ok()?)?;
         Some(text)
     }
@@ -57,20 +57,20 @@ impl Words {
 impl Texts {
     /// Returns whether a value is text.
     #[must_use]
-    pub fn has(&self, value: &str) -> bool {
+    pub fn is_text(&self, value: &str) -> bool {
         self.values.contains(value)
     }
 
-    pub(super) fn note(&mut self, value: &str) {
+    pub(super) fn mark_text(&mut self, value: &str) {
         self.values.insert(value.to_owned());
     }
 }
 
 /// Replaces the texts that a graph contains or declares with numbers, including those in bodies.
-pub(super) fn number(graph: &mut GraphProto, texts: &mut Texts) {
-    texts.inputs.extend(numbered(&mut graph.input));
-    texts.outputs.extend(numbered(&mut graph.output));
-    let inner = numbered(&mut graph.value_info);
+pub(super) fn number_graph(graph: &mut GraphProto, texts: &mut Texts) {
+    texts.inputs.extend(number_values(&mut graph.input));
+    texts.outputs.extend(number_values(&mut graph.output));
+    let inner = number_values(&mut graph.value_info);
     texts.values.extend(inner);
     texts.values.extend(texts.inputs.iter().cloned());
     texts.values.extend(texts.outputs.iter().cloned());
@@ -80,13 +80,13 @@ pub(super) fn number(graph: &mut GraphProto, texts: &mut Texts) {
 fn number_constants(graph: &mut GraphProto, texts: &mut Texts) {
     for tensor in &mut graph.initializer {
         if let Some(numbers) = numbers_of(tensor, &mut texts.words) {
-            texts.note(tensor.name());
+            texts.mark_text(tensor.name());
             *tensor = numbers;
         }
     }
     for node in &mut graph.node {
         if node.op_type() == "Constant" && number_constant(node, &mut texts.words) {
-            node.output.iter().for_each(|name| texts.note(name));
+            node.output.iter().for_each(|name| texts.mark_text(name));
         }
         for attribute in &mut node.attribute {
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
@@ -112,21 +112,24 @@ fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
             None => return false,
         },
         "value_string" => {
-            let number = words.number(&text(attribute.s.as_deref().unwrap_or_default()));
+            let number = words.intern_text(&text(attribute.s.as_deref().unwrap_or_default()));
             tensor_to_proto("", &Tensor::scalar(number))
         }
         "value_strings" => {
-            let numbers = attribute.strings.iter().map(|it| words.number(&text(it)));
-            vector("", numbers.collect())
+            let numbers = attribute
+                .strings
+                .iter()
+                .map(|it| words.intern_text(&text(it)));
+            vector_proto("", numbers.collect())
         }
         _ => return false,
     };
-    *attribute = crate::AttributeProto::of("value", tensor);
+    *attribute = crate::AttributeProto::from_value("value", tensor);
     true
 }
 
 /// Returns a vector of numbers, as a message.
-pub(super) fn vector(name: &str, numbers: Vec<i64>) -> TensorProto {
+pub(super) fn vector_proto(name: &str, numbers: Vec<i64>) -> TensorProto {
     let tensor = Tensor::from_vec([numbers.len()], numbers);
     tensor_to_proto(name, &tensor.expect("as many numbers as it says"))
 }
@@ -137,7 +140,7 @@ pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<Tens
         return None;
     }
     let texts = tensor.string_data.iter();
-    let numbers = texts.map(|text| words.number(&String::from_utf8_lossy(text)));
+    let numbers = texts.map(|text| words.intern_text(&String::from_utf8_lossy(text)));
     let numbers: Vec<u8> = numbers.flat_map(i64::to_le_bytes).collect();
     Some(TensorProto {
         dims: tensor.dims.clone(),
@@ -149,7 +152,7 @@ pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<Tens
 }
 
 /// Declares values of texts as values of numbers, and returns their names.
-fn numbered(values: &mut [ValueInfoProto]) -> Vec<String> {
+fn number_values(values: &mut [ValueInfoProto]) -> Vec<String> {
     values.iter_mut().filter_map(numbered_value).collect()
 }
 

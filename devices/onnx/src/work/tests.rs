@@ -134,7 +134,7 @@ fn work(case: &str) -> (Work, u64) {
     let inputs: Vec<_> = words.into_iter().map(dims).collect();
     node.input = (0..inputs.len()).map(|index| format!("i{index}")).collect();
     let inputs: Vec<_> = inputs.iter().map(|it| Some(floats(it.as_ref()?))).collect();
-    (Work::of(&node, &inputs, &[floats(&output)]), expected)
+    (Work::for_node(&node, &inputs, &[floats(&output)]), expected)
 }
 
 #[test]
@@ -155,14 +155,14 @@ fn what_is_read_and_written_is_counted_once() {
 #[test]
 fn a_reshape_is_free_and_a_gather_reads_what_it_takes() {
     assert_eq!(
-        Work::of(&node("Reshape"), &[Some(floats(&[9]))], &[floats(&[3, 3])]),
+        Work::for_node(&node("Reshape"), &[Some(floats(&[9]))], &[floats(&[3, 3])]),
         Work::default()
     );
     let ids = Extent {
         dtype: DType::I64,
         dims: &[2],
     };
-    let work = Work::of(
+    let work = Work::for_node(
         &node("Gather"),
         &[Some(floats(&[30000, 4])), Some(ids)],
         &[floats(&[2, 4])],
@@ -178,8 +178,8 @@ fn of_matrices_that_rows_are_routed_to_only_those_are_read() {
             dims: choices,
         };
         let inputs = [floats(&[1, 2, 8]), floats(&[6, 16, 8]), choices].map(Some);
-        let work = Work::of(&node("RoutedMatMul"), &inputs, &[floats(&[1, 2, 2, 16])]);
-        work.bytes_read - choices.bytes() - 4 * 2 * 8
+        let work = Work::for_node(&node("RoutedMatMul"), &inputs, &[floats(&[1, 2, 2, 16])]);
+        work.bytes_read - choices.byte_count() - 4 * 2 * 8
     };
     assert_eq!(read(&[1, 2, 2]), 4 * 4 * 16 * 8);
     assert_eq!(read(&[1, 2, 5]), 6 * 4 * 16 * 8);
@@ -194,7 +194,7 @@ fn bodies_count_as_often_as_they_run_and_of_branches_the_costlier() {
     };
     let branches = [body(5), body(9), body(7)];
     let around = |node: &NodeProto, inputs: &[_], rounds, bodies: &[Work]| {
-        Work::around(node, inputs, rounds, bodies).operations
+        Work::for_bodies(node, inputs, rounds, bodies).operations
     };
     assert_eq!(around(&node("If"), &[], None, &branches), 9);
     assert_eq!(around(&node("Loop"), &[], Some(6), &[body(4)]), 24);
@@ -222,7 +222,7 @@ fn sizes_beyond_all_reason_are_counted_as_the_largest_number() {
         for name in ["size", "q_num_heads", "kv_num_heads", "K", "offset_group"] {
             node.attribute.push(attribute(name, &long));
         }
-        let work = Work::of(&node, &[Some(floats(&dims)); 8], &[floats(&dims)]);
+        let work = Work::for_node(&node, &[Some(floats(&dims)); 8], &[floats(&dims)]);
         let moves = matches!(
             node.op_type(),
             "Transpose" | "OneHot" | "Reshape" | "Resize" | "Dropout"

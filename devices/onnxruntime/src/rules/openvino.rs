@@ -1,21 +1,22 @@
 //! The operators that souk also refuses to run in OpenVINO's provider, according to the operator
-//! tests and to investigations that followed (onnxruntime-openvino 1.24.1).
+//! tests and to investigations that followed (onnxruntime-openvino 1.24.1). You should run those
+//! tests on a newer version before you remove a rule.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 
 /// Returns why a node would go wrong; `None` if no fault is known.
-pub(super) fn fault(node: &NodeProto, graph: &Graph) -> Option<&'static str> {
+pub(super) fn find_fault(node: &NodeProto, graph: &Graph) -> Option<&'static str> {
     let operator = node.op_type();
-    pooled(node, operator)
-        .or_else(|| shaped(node, operator, graph))
-        .or_else(|| computed(node, operator, graph))
+    find_window_fault(node, operator)
+        .or_else(|| find_shape_fault(node, operator, graph))
+        .or_else(|| find_value_fault(node, operator, graph))
 }
 
 /// Finds faults in pooling, resizing and recurrence, whose attributes OpenVINO interprets
 /// differently.
-fn pooled(node: &NodeProto, operator: &str) -> Option<&'static str> {
+fn find_window_fault(node: &NodeProto, operator: &str) -> Option<&'static str> {
     let is_set = |name| node.int(name).unwrap_or(0) != 0;
     match operator {
         "AveragePool" | "MaxPool" | "LpPool" if is_set("ceil_mode") => {
@@ -33,8 +34,8 @@ fn pooled(node: &NodeProto, operator: &str) -> Option<&'static str> {
     }
 }
 
-/// Finds faults with shapes that only a run determines, and with empty tensors.
-fn shaped(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
+/// Finds faults with shapes that only a run can determine, and with empty tensors.
+fn find_shape_fault(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
     let held = |index| {
         let name = node.input_name(index);
         name.is_none_or(|name| graph.weights.contains_key(name))
@@ -53,7 +54,7 @@ fn shaped(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static st
 }
 
 /// Finds operators whose values OpenVINO computes differently.
-fn computed(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
+fn find_value_fault(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
     let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
     let given = node.input.iter().filter(|name| !name.is_empty()).count();
     match operator {

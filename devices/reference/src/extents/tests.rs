@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use souk_onnx::schema::{Extents, OperatorSchema};
-use souk_testing::{node, noise, with_int, with_ints};
+use souk_testing::{node, noise_tensor, with_int, with_ints};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn whole(values: &[i64]) -> Tensor {
 }
 
 fn floats(dims: &[usize]) -> Tensor {
-    noise(dims, 1)
+    noise_tensor(dims, 1)
 }
 
 fn case(operator: &str, inputs: &[(&'static str, Tensor)]) -> Case {
@@ -55,7 +55,7 @@ impl Case {
         run_nodes(node, &mut made, 21).unwrap();
         let types = made.iter().map(|(name, it)| (name.clone(), it.dtype()));
         let types: Types = types.collect();
-        let told = follow(node, &types, 21, (&self.inputs, &none)).unwrap();
+        let told = infer_shapes(node, &types, 21, &self.inputs, &none).unwrap();
         for (name, tensor) in &made {
             assert_eq!(told[name], tensor.dims(), "{} {name}", self.node.op_type());
         }
@@ -158,8 +158,8 @@ fn products() -> Vec<Case> {
 
 /// Operators that rten is trusted with, whose sizes follow so.
 fn trusted(extents: Extents) -> impl Iterator<Item = &'static str> {
-    OperatorSchema::names().filter(move |name| {
-        let schema = OperatorSchema::of(name);
+    OperatorSchema::operator_names().filter(move |name| {
+        let schema = OperatorSchema::for_operator(name);
         schema.extents == extents && schema.rten.is_some()
     })
 }
@@ -203,7 +203,8 @@ fn sizes_are_told_of_every_operator_that_rten_is_trusted_with() {
     let cases = cases();
     cases.iter().for_each(Case::holds);
     let told: BTreeSet<&str> = cases.iter().map(|case| case.node.op_type()).collect();
-    let trusted = OperatorSchema::names().filter(|name| OperatorSchema::of(name).rten.is_some());
+    let trusted = OperatorSchema::operator_names()
+        .filter(|name| OperatorSchema::for_operator(name).rten.is_some());
     // A constant is bound as a weight when a graph is.
     let left: Vec<&str> = trusted
         .filter(|it| !told.contains(it) && *it != "Constant")
@@ -231,7 +232,7 @@ fn integers_that_leave_32_bits_are_in_doubt() {
         let given = [("a", whole(&[value])), ("b", whole(&[1]))];
         let given = given.map(|(name, it)| (name.to_owned(), it));
         let types = ["a", "b", "y"].map(|name| (name.to_owned(), DType::I64));
-        follow(&node, &types.into(), 21, (&given.into(), &Scope::new())).is_ok()
+        infer_shapes(&node, &types.into(), 21, &given.into(), &Scope::new()).is_ok()
     };
     let most = i64::from(i32::MAX);
     assert!(sum(most - 1));

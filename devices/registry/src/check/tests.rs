@@ -32,8 +32,8 @@ impl Processor for Driven {
         self.0.profile()
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        self.0.supports(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.0.check_support(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
@@ -85,7 +85,7 @@ fn altered(right: &Tensor, alter: impl Fn(usize, &[f32]) -> f32) -> Tensor {
 }
 
 fn found(lie: Lie) -> Result<(), CheckError> {
-    check(&Driven(cpu(), lie))
+    check_device(&Driven(cpu(), lie))
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn what_a_driver_leaves_swaps_repeats_or_spoils_is_found() {
             Ok(last.unwrap_or(right).clone())
         }),
         ("makes one element no number", |right, _| {
-            let last = right.shape().count() - 1;
+            let last = right.shape().element_count() - 1;
             Ok(altered(right, |index, values| match index == last {
                 true => f32::NAN,
                 false => values[index],
@@ -141,7 +141,7 @@ fn what_a_driver_leaves_swaps_repeats_or_spoils_is_found() {
 
 #[test]
 fn another_shape_and_a_failure_are_named() {
-    let flat: Lie = |right, _| Ok(right.reshaped([right.shape().count()]).unwrap());
+    let flat: Lie = |right, _| Ok(right.to_shape([right.shape().element_count()]).unwrap());
     let other = found(flat).unwrap_err().to_string();
     assert!(
         other.contains("answers Add with f32 [231], and f32 [7, 33] was asked for"),
@@ -160,8 +160,8 @@ fn another_shape_and_a_failure_are_named() {
 #[cfg(feature = "wgpu")]
 #[test]
 fn every_gpu_that_is_here_passes() {
-    for adapter in souk_gpu::adapters() {
-        let gpu = souk_gpu::Gpu::unmeasured(&adapter, Default::default()).unwrap();
-        check(&gpu).unwrap();
+    for adapter in souk_gpu::list_adapters() {
+        let gpu = souk_gpu::Gpu::open_unmeasured(&adapter, Default::default()).unwrap();
+        check_device(&gpu).unwrap();
     }
 }

@@ -43,38 +43,38 @@ impl Sub for ThreadTimes {
 pub(super) enum Whose {
     /// The calling thread.
     Thread,
-    /// All threads of the process, of which this many share the work.
+    /// All threads of the process, of which this many share the work. The others should be idle.
     Process(NonZeroUsize),
 }
 
 impl Whose {
     /// Measures the time of some work.
-    pub fn time(self, work: impl FnOnce()) -> Duration {
-        let before = self.counted();
+    pub fn time_work(self, work: impl FnOnce()) -> Duration {
+        let before = self.read_times();
         let start = Instant::now();
         work();
         let wall = start.elapsed();
-        undisturbed(wall, self.counted() - before, self.threads())
+        subtract_waits(wall, self.read_times() - before, self.thread_count())
     }
 
-    fn threads(self) -> u32 {
+    fn thread_count(self) -> u32 {
         match self {
             Self::Thread => 1,
             Self::Process(threads) => u32::try_from(threads.get()).unwrap_or(u32::MAX),
         }
     }
 
-    fn counted(self) -> ThreadTimes {
+    fn read_times(self) -> ThreadTimes {
         match self {
             Self::Thread => ThreadTimes {
                 ran: clock::of_thread(),
-                waited: waited(Path::new("/proc/thread-self")),
+                waited: thread_wait(Path::new("/proc/thread-self")),
             },
             Self::Process(_) => {
                 let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
                 ThreadTimes {
                     ran: clock::of_process(),
-                    waited: threads.flatten().map(|it| waited(&it.path())).sum(),
+                    waited: threads.flatten().map(|it| thread_wait(&it.path())).sum(),
                 }
             }
         }
@@ -82,19 +82,21 @@ impl Whose {
 }
 
 /// Subtracts from the wall time the threads' waits for a core, which were concurrent.
-fn undisturbed(wall: Duration, counted: ThreadTimes, threads: u32) -> Duration {
+fn subtract_waits(wall: Duration, counted: ThreadTimes, threads: u32) -> Duration {
     let own = wall.saturating_sub(counted.waited / threads);
     own.max(counted.ran / threads).min(wall)
 }
 
 /// Returns the wait of one thread.
-fn waited(thread: &Path) -> Duration {
+fn thread_wait(thread: &Path) -> Duration {
     let text = fs::read_to_string(thread.join("schedstat"));
-    text.ok().and_then(|text| parse(&text)).unwrap_or_default()
+    text.ok()
+        .and_then(|text| parse_wait(&text))
+        .unwrap_or_default()
 }
 
 /// Parses nanoseconds on a core, nanoseconds of wait and number of turns, and returns the second.
-fn parse(text: &str) -> Option<Duration> {
+fn parse_wait(text: &str) -> Option<Duration> {
     let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))
 }
@@ -116,24 +118,24 @@ mod tests {
 
     #[test]
     fn waiting_for_a_core_is_no_part_of_the_work() {
-        assert_eq!(undisturbed(ms(30), counted(10, 20), 1), ms(10));
-        assert_eq!(undisturbed(ms(10), counted(10, 0), 1), ms(10));
+        assert_eq!(subtract_waits(ms(30), counted(10, 20), 1), ms(10));
+        assert_eq!(subtract_waits(ms(10), counted(10, 0), 1), ms(10));
         // A device of its own at work while the thread sleeps.
-        assert_eq!(undisturbed(ms(30), counted(2, 1), 1), ms(29));
+        assert_eq!(subtract_waits(ms(30), counted(2, 1), 1), ms(29));
     }
 
     #[test]
     fn threads_wait_side_by_side() {
-        assert_eq!(undisturbed(ms(30), counted(20, 40), 2), ms(10));
+        assert_eq!(subtract_waits(ms(30), counted(20, 40), 2), ms(10));
         // One of them waited and the other for it.
-        assert_eq!(undisturbed(ms(30), counted(20, 20), 2), ms(20));
+        assert_eq!(subtract_waits(ms(30), counted(20, 20), 2), ms(20));
     }
 
     #[test]
     fn it_is_never_more_than_the_wall_nor_less_than_the_processors() {
-        assert_eq!(undisturbed(ms(10), counted(8, 100), 1), ms(8));
-        assert_eq!(undisturbed(ms(10), counted(100, 0), 2), ms(10));
-        assert_eq!(undisturbed(ms(10), ThreadTimes::default(), 2), ms(10));
+        assert_eq!(subtract_waits(ms(10), counted(8, 100), 1), ms(8));
+        assert_eq!(subtract_waits(ms(10), counted(100, 0), 2), ms(10));
+        assert_eq!(subtract_waits(ms(10), ThreadTimes::default(), 2), ms(10));
     }
 
     #[cfg(target_os = "linux")]
@@ -141,20 +143,20 @@ mod tests {
     fn work_is_counted_though_it_ends_before_a_tick() {
         for whose in [Whose::Thread, Whose::Process(NonZeroUsize::MIN)] {
             for _ in 0..8 {
-                let before = whose.counted();
+                let before = whose.read_times();
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_micros(100) {
                     std::hint::spin_loop();
                 }
-                assert!((whose.counted() - before).ran > Duration::ZERO);
+                assert!((whose.read_times() - before).ran > Duration::ZERO);
             }
         }
     }
 
     #[test]
     fn the_kernels_words_are_read() {
-        assert_eq!(parse("10000000 20000000 7\n"), Some(ms(20)));
-        assert_eq!(parse("not numbers"), None);
-        assert_eq!(parse(""), None);
+        assert_eq!(parse_wait("10000000 20000000 7\n"), Some(ms(20)));
+        assert_eq!(parse_wait("not numbers"), None);
+        assert_eq!(parse_wait(""), None);
     }
 }

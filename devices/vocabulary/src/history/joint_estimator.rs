@@ -28,7 +28,8 @@ pub struct Part {
     pub key: Key,
     /// How many works of this key ran.
     pub count: u32,
-    /// Seconds of all of them by the uncorrected model.
+    /// Seconds of all of them by the uncorrected model; must be positive and finite, or the history
+    /// will ignore the part.
     pub modelled: f64,
     /// The correction of the model to assume if the operator has no records.
     pub prior: f64,
@@ -63,7 +64,7 @@ impl History {
             part.modelled > 0.0 && part.modelled.is_finite() && named <= KEY_BYTES_MAX
         };
         let parts: Vec<&Part> = measured.parts.iter().filter(sound).collect();
-        let believed: Vec<Prior> = parts.iter().map(|part| self.believed(part)).collect();
+        let believed: Vec<Prior> = parts.iter().map(|part| self.part_prior(part)).collect();
         let sum: f64 = believed.iter().map(|part| part.seconds).sum();
         let ratio = measured.seconds / sum;
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
@@ -74,7 +75,7 @@ impl History {
             .iter()
             .map(|part| share(part).powi(2) / part.weight);
         let unsure: f64 = unsure.sum();
-        let said = self.said(&parts, &believed, (ratio.ln(), unsure));
+        let said = self.classify_deviation(&parts, &believed, ratio.ln(), unsure);
         let watts = self.watts_of(&parts, measured);
         let drew = believed.iter().zip(&watts);
         let drew = drew.map(|(part, watts)| share(part) * watts).sum::<f64>();
@@ -85,7 +86,7 @@ impl History {
             };
             // Without this limit a part would be corrected for the errors of others.
             let gain = (share(before) / before.weight / (1.0 + unsure)).min(1.0);
-            let (step, weight) = before.after(share(before), (said, unsure));
+            let (step, weight) = before.update_step(share(before), said, unsure);
             is_news |= step.abs() * share(before) > NEWS;
             if let Evidence::Change(off) = said {
                 let slower = (off > 0.0).then_some(before.mean);
@@ -94,10 +95,10 @@ impl History {
             record.mean = (before.mean + step).clamp(-RATIO_MAX.ln(), RATIO_MAX.ln());
             record.weight = weight;
             let each = before.seconds / f64::from(part.count.max(1));
-            record.told(gain * share(before), ratio.ln(), each.ln() + step);
+            record.add_joint(gain * share(before), ratio.ln(), each.ln() + step);
             if let Some(joules) = measured.joules.filter(|joules| *joules >= 0.0) {
                 let step = gain * (joules / measured.seconds - drew);
-                is_news |= record.draws(watts, step) * share(before) > NEWS;
+                is_news |= record.adjust_watts(watts, step) * share(before) > NEWS;
             }
         }
         assert!(self.records.len() <= KEYS_MAX, "the history is bounded");
@@ -107,15 +108,15 @@ impl History {
     /// Returns the seconds that works measured together should take.
     #[must_use]
     pub fn expected_joint(&self, parts: &[Part]) -> f64 {
-        parts.iter().map(|part| self.believed(part).seconds).sum()
+        parts.iter().map(|part| self.part_prior(part).seconds).sum()
     }
 
     /// Returns by which factor works take longer in this history than in the other, as a mean over
     /// their common keys; `None` if they have none.
     #[must_use]
-    pub fn over(&self, other: &Self) -> Option<f64> {
+    pub fn slowdown_over(&self, other: &Self) -> Option<f64> {
         let both = self.records.iter().filter_map(|(key, own)| {
-            let other = other.record(key)?;
+            let other = other.find_record(key)?;
             Some((own.mean - other.mean, own.weight.min(other.weight)))
         });
         let (sum, weight) = both.fold((0.0, 0.0), |(sum, all), (apart, weight)| {
@@ -126,8 +127,8 @@ impl History {
 
     /// Returns the factor that corrects the model of a part.
     #[must_use]
-    pub fn correction(&self, part: &Part) -> f64 {
-        self.believed(part).mean.exp()
+    pub fn correction_factor(&self, part: &Part) -> f64 {
+        self.part_prior(part).mean.exp()
     }
 
     /// Returns the estimated watts of each part; a part without records gets the mean of the whole
@@ -137,14 +138,16 @@ impl History {
             return vec![0.0; parts.len()];
         };
         let mean = joules / measured.seconds;
-        let each = parts.iter().map(|part| self.watts(&part.key));
+        let each = parts.iter().map(|part| self.expected_watts(&part.key));
         each.map(|watts| watts.unwrap_or(mean)).collect()
     }
 
-    fn believed(&self, part: &Part) -> Prior {
-        let weight = self.record(&part.key).map_or(0.0, |record| record.weight);
+    fn part_prior(&self, part: &Part) -> Prior {
+        let weight = self
+            .find_record(&part.key)
+            .map_or(0.0, |record| record.weight);
         let each = part.modelled / f64::from(part.count.max(1));
-        let known = self.foretold(&part.key, each);
+        let known = self.expected_time(&part.key, each);
         let factor = known.map_or(part.prior, |seconds| seconds / each);
         let least = 1.0 / RATIO_MAX;
         let factor = if factor.is_finite() { factor } else { 1.0 };
@@ -158,8 +161,14 @@ impl History {
 
     /// Classifies a deviation as noise or change, by the part with the largest share of the time.
     /// `off` is the logarithm of the deviation, `unsure` the variance of the estimate.
-    fn said(&mut self, parts: &[&Part], believed: &[Prior], (off, unsure): (f64, f64)) -> Evidence {
-        self.told(false);
+    fn classify_deviation(
+        &mut self,
+        parts: &[&Part],
+        believed: &[Prior],
+        off: f64,
+        unsure: f64,
+    ) -> Evidence {
+        self.record_measurement(false);
         let each = parts.iter().zip(believed);
         let most = each.max_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
         // The mean of a part with little evidence follows without this.
@@ -173,11 +182,11 @@ impl History {
         let deviation = record.variance.sqrt();
         let said = record
             .outliers
-            .see(before.mean + off, before.mean, deviation);
+            .classify_value(before.mean + off, before.mean, deviation);
         let is_near = record.outliers.is_empty();
         match said {
             Evidence::Noise(value) => {
-                self.told(is_near);
+                self.record_measurement(is_near);
                 Evidence::Noise(value - before.mean)
             }
             Evidence::Change(value) => Evidence::Change(value - before.mean),
@@ -212,8 +221,8 @@ impl History {
     /// Returns the watts of some work, if any run reported energy: of this very key; else the mean
     /// of its operator in all sizes and classes; else the mean of all records.
     #[must_use]
-    pub fn watts(&self, key: &Key) -> Option<f64> {
-        let own = self.record(key).and_then(|record| record.watts);
+    pub fn expected_watts(&self, key: &Key) -> Option<f64> {
+        let own = self.find_record(key).and_then(|record| record.watts);
         own.or_else(|| mean_watts(self.of_operator(key)))
             .or_else(|| mean_watts(self.records.iter()))
     }
@@ -224,7 +233,7 @@ impl Prior {
     /// this part's share of the time, `unsure` the variance of the whole estimate. If the deviation
     /// is noise, the measurement's own noise takes a part of it; if it is a change, the works
     /// account for all of it.
-    fn after(&self, share: f64, (said, unsure): (Evidence, f64)) -> (f64, f64) {
+    fn update_step(&self, share: f64, said: Evidence, unsure: f64) -> (f64, f64) {
         let pull = share / self.weight;
         match said {
             Evidence::Noise(off) => {
@@ -243,7 +252,7 @@ impl Prior {
 
 impl Record {
     /// Adds a joint measurement to the statistics, with this weight.
-    fn told(&mut self, weight: f64, distance: f64, seconds: f64) {
+    fn add_joint(&mut self, weight: f64, distance: f64, seconds: f64) {
         let deviation = self.variance.sqrt();
         self.drift = if deviation > 0.0 {
             distance / deviation
@@ -259,7 +268,7 @@ impl Record {
     }
 
     /// Moves the estimate of the power by `step`, and returns the relative size of the change.
-    fn draws(&mut self, believed: f64, step: f64) -> f64 {
+    fn adjust_watts(&mut self, believed: f64, step: f64) -> f64 {
         let is_new = self.watts.is_none();
         self.watts = Some((believed + step).max(0.0));
         match is_new {
@@ -293,7 +302,7 @@ mod tests {
             launches: 1,
             dtype: Some(DType::F32),
         };
-        Key::of(operator, class, &work)
+        Key::for_work(operator, class, &work)
     }
 
     /// Works of so many modelled seconds each that took so long in all.
@@ -313,7 +322,7 @@ mod tests {
 
     fn factor(history: &History, operator: &str, class: &str) -> f64 {
         let key = key(operator, class);
-        history.foretold(&key, 1.0).unwrap_or(1.0)
+        history.expected_time(&key, 1.0).unwrap_or(1.0)
     }
 
     const SMALL: (&str, &str, f64) = ("Conv", "1x1/1", 1.0);
@@ -375,7 +384,7 @@ mod tests {
         history.learn_joint(&together(&[LARGE], 16.0));
         let by_one = history.by_others(&unseen).unwrap();
         assert!((by_one - 1.0).abs() < 1e-6, "it is tried: {by_one}");
-        assert_eq!(history.foretold(&unseen, 1.0), None);
+        assert_eq!(history.expected_time(&unseen, 1.0), None);
         for class in 0..20 {
             history.learn_joint(&together(&[("Conv", &class.to_string(), 1.0)], 8.0));
         }
@@ -390,7 +399,7 @@ mod tests {
             let seconds = 3.0 + f64::from(run % 2) / 3.0;
             alone.learn_joint(&together(&[PRODUCT], seconds));
             let time = std::time::Duration::from_secs_f64;
-            apart.learn(key("MatMul", ""), time(1.0), time(seconds));
+            apart.learn_measurement(key("MatMul", ""), time(1.0), time(seconds));
         }
         let of = |history: &History| factor(history, "MatMul", "");
         assert!((of(&alone) / of(&apart) - 1.0).abs() < 0.01);
@@ -509,7 +518,7 @@ mod tests {
     #[test]
     fn joules_are_learned_with_the_time() {
         let mut history = History::default();
-        assert_eq!(history.watts(&key("MatMul", "")), None);
+        assert_eq!(history.expected_watts(&key("MatMul", "")), None);
         let mut drew = |work, joules| {
             let mut measured = together(&[work], 2.0);
             measured.joules = Some(joules);
@@ -527,7 +536,7 @@ mod tests {
         for _ in 0..99 {
             drew(PRODUCT, 30.0);
         }
-        let watts = |operator, class| history.watts(&key(operator, class)).unwrap();
+        let watts = |operator, class| history.expected_watts(&key(operator, class)).unwrap();
         assert!((watts("MatMul", "") - 15.0).abs() < 0.1);
         let small = watts("Conv", "1x1/1");
         assert!((small - 5.0).abs() < 0.1, "{small}");
@@ -549,7 +558,7 @@ mod tests {
             // A second of 10 W and two of 100 W.
             drew(&[PRODUCT, LARGE], 3.0, 210.0);
         }
-        let watts = |operator, class| history.watts(&key(operator, class)).unwrap();
+        let watts = |operator, class| history.expected_watts(&key(operator, class)).unwrap();
         assert!((watts("MatMul", "") - 10.0).abs() < 2.0);
         assert!((watts("Conv", "3x3/1") - 100.0).abs() < 5.0);
     }
@@ -564,7 +573,7 @@ mod tests {
             history.learn_joint(&together(&[("Conv", &class.to_string(), 1.0)], 1.0));
         }
         assert_eq!(history.records.len(), KEYS_MAX);
-        assert!(history.record(&key("MatMul", "")).is_some());
+        assert!(history.find_record(&key("MatMul", "")).is_some());
         assert!(history.is_sound());
     }
 

@@ -4,7 +4,7 @@
 //! a convolution reads each pixel as often as its window has taps, and a product by one of the
 //! model's matrices finds the matrix packed. So a class is the operator with those of its node's
 //! attributes that matter for speed. A size is three amounts, because two works with the same
-//! number of operations may differ a hundredfold in the bytes they read and write.
+//! number of operations can differ a hundredfold in the bytes they read and write.
 
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
@@ -42,7 +42,7 @@ pub struct Key {
 impl Key {
     /// Returns the key of some work of an operator and class.
     #[must_use]
-    pub fn of(operator: &str, class: &str, work: &Work) -> Self {
+    pub fn for_work(operator: &str, class: &str, work: &Work) -> Self {
         let step = |amount: u64| ((amount.max(1) as f64).log2() * STEPS_EACH_DOUBLING).round();
         let amounts = [work.operations, work.bytes_read, work.bytes_written];
         Self {
@@ -53,7 +53,7 @@ impl Key {
         }
     }
 
-    /// Returns the key of a whole model by its content id. It serves models whose operators do not
+    /// Returns the key of a whole model by its content id. Use it for models whose operators cannot
     /// state their work beforehand: a loop with a trip count computed in the run may take a
     /// thousand times as long as its operators say, and its time says nothing about another model.
     #[must_use]
@@ -62,7 +62,7 @@ impl Key {
             dtype: None,
             ..*work
         };
-        Self::of(MODEL, id, &work)
+        Self::for_work(MODEL, id, &work)
     }
 
     /// Returns whether this is the key of a whole model.
@@ -76,8 +76,8 @@ impl Key {
         self.operator == other.operator && self.dtype == other.dtype
     }
 
-    /// Returns how alike two keys are apart from their size, more for more alike; `None` if their
-    /// element types differ.
+    /// Returns how alike two keys are apart from their size, more for more alike; `None` if they
+    /// must not share a correction: their element types differ, or one is of another whole model.
     pub(super) fn kinship(&self, other: &Self) -> Option<u8> {
         let is_apart = self.is_model() || other.is_model();
         if self.dtype != other.dtype || (is_apart && self.class != other.class) {
@@ -91,7 +91,7 @@ impl Key {
     }
 
     /// Returns the square of the distance between two sizes, in doublings.
-    pub(super) fn distance(&self, other: &Self) -> f64 {
+    pub(super) fn squared_distance(&self, other: &Self) -> f64 {
         self.from(other).iter().map(|part| part * part).sum()
     }
 
@@ -114,9 +114,9 @@ pub(super) struct Span {
 
 impl Span {
     /// Returns the position of `key` between `low` and `high`; `None` if they do not enclose it.
-    pub fn of(low: &Key, high: &Key, key: &Key) -> Option<Self> {
+    pub fn from_keys(low: &Key, high: &Key, key: &Key) -> Option<Self> {
         let (way, here) = (high.from(low), key.from(low));
-        let square = high.distance(low);
+        let square = high.squared_distance(low);
         let part = way
             .iter()
             .zip(here)
@@ -140,15 +140,15 @@ impl Span {
     }
 }
 
-/// Returns the class of a node. `inputs` are its inputs in order, `None` for an absent one, each
-/// with whether it is a weight of the model.
+/// Returns the class of a node. `inputs` must be its inputs in order, `None` for an absent one,
+/// each with whether it is a weight of the model.
 #[must_use]
-pub fn class(node: &NodeProto, inputs: &[Option<(Extent<'_>, bool)>]) -> String {
+pub fn node_class(node: &NodeProto, inputs: &[Option<(Extent<'_>, bool)>]) -> String {
     let input = |index: usize| inputs.get(index).copied().flatten();
     match node.op_type() {
         "Conv" | "ConvTranspose" => {
             let window = input(1).map_or(&[][..], |(weights, _)| weights.dims);
-            let taps = joined(window.get(2..).unwrap_or(&[]));
+            let taps = join_sizes(window.get(2..).unwrap_or(&[]));
             let strides = node.ints("strides").unwrap_or(&[]);
             let step = strides.iter().copied().max().unwrap_or(1);
             let groups = match node.int("group").unwrap_or(1) {
@@ -158,14 +158,16 @@ pub fn class(node: &NodeProto, inputs: &[Option<(Extent<'_>, bool)>]) -> String 
             };
             format!("{taps}/{step}{groups}")
         }
-        "AveragePool" | "MaxPool" | "LpPool" => joined(node.ints("kernel_shape").unwrap_or(&[])),
+        "AveragePool" | "MaxPool" | "LpPool" => {
+            join_sizes(node.ints("kernel_shape").unwrap_or(&[]))
+        }
         "MatMul" | "Gemm" if input(1).is_some_and(|(_, held)| held) => "held".to_owned(),
-        "Transpose" => joined(node.ints("perm").unwrap_or(&[])),
+        "Transpose" => join_sizes(node.ints("perm").unwrap_or(&[])),
         _ => String::new(),
     }
 }
 
-fn joined<T: ToString>(sizes: &[T]) -> String {
+fn join_sizes<T: ToString>(sizes: &[T]) -> String {
     let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     sizes.join("x")
 }
@@ -185,9 +187,15 @@ mod tests {
     fn convolutions_are_told_apart_by_window_step_and_groups() {
         let image = floats(&[1, 64, 56, 56]);
         let conv = node("Conv", &["x", "w"], &["y"]);
-        assert_eq!(class(&conv, &[image, floats(&[64, 64, 3, 3])]), "3x3/1");
+        assert_eq!(
+            node_class(&conv, &[image, floats(&[64, 64, 3, 3])]),
+            "3x3/1"
+        );
         let strided = with_ints(conv.clone(), "strides", &[2, 2]);
-        assert_eq!(class(&strided, &[image, floats(&[64, 64, 1, 1])]), "1x1/2");
+        assert_eq!(
+            node_class(&strided, &[image, floats(&[64, 64, 1, 1])]),
+            "1x1/2"
+        );
         let mut each = conv;
         each.attribute.push(souk_onnx::AttributeProto {
             name: Some("group".to_owned()),
@@ -195,7 +203,7 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(
-            class(&each, &[image, floats(&[64, 1, 3, 3])]),
+            node_class(&each, &[image, floats(&[64, 1, 3, 3])]),
             "3x3/1 by channel"
         );
     }
@@ -207,7 +215,7 @@ mod tests {
             bytes_written,
             ..Work::default()
         };
-        Key::of("MatMul", "", &work)
+        Key::for_work("MatMul", "", &work)
     }
 
     #[test]
@@ -215,7 +223,7 @@ mod tests {
         let key = |operations| sized(operations, 1, 1);
         assert_eq!(key(1 << 20), key((1 << 20) + (1 << 14)));
         assert_ne!(key(1 << 20), key((1 << 20) + (1 << 17)));
-        assert!((key(1 << 20).distance(&key(1 << 22)) - 4.0).abs() < 1e-9);
+        assert!((key(1 << 20).squared_distance(&key(1 << 22)) - 4.0).abs() < 1e-9);
     }
 
     #[test]
@@ -224,7 +232,7 @@ mod tests {
             sized(1 << 10, 1 << 10, 1 << 10),
             sized(1 << 14, 1 << 14, 1 << 14),
         );
-        let part = |key: &Key| Span::of(&low, &high, key).map(|span| span.part);
+        let part = |key: &Key| Span::from_keys(&low, &high, key).map(|span| span.part);
         assert_eq!(part(&sized(1 << 11, 1 << 11, 1 << 11)), Some(0.25));
         assert_eq!(part(&low), Some(0.0));
         assert_eq!(part(&sized(1 << 15, 1 << 15, 1 << 15)), None, "beyond");
@@ -233,6 +241,9 @@ mod tests {
             None,
             "far off the line"
         );
-        assert!(Span::of(&low, &low, &low).is_none(), "two that are one");
+        assert!(
+            Span::from_keys(&low, &low, &low).is_none(),
+            "two that are one"
+        );
     }
 }

@@ -30,16 +30,16 @@ pub struct OutlierFilter {
 /// The meaning of a measurement, with its logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// Noise: the caller averages this value.
+    /// Noise: the caller should average this value.
     Noise(f64),
-    /// A change: the quantity now has this value, whatever it was before.
+    /// A change: the caller should take this value as the new mean, whatever the mean was before.
     Change(f64),
 }
 
 impl OutlierFilter {
-    /// Returns the state after outliers like `value` from `mean`: one more like them shows the
+    /// Returns the state after outliers like `value` from `mean`: one more like them will show the
     /// change.
-    pub(super) fn expecting(value: f64, mean: f64) -> Self {
+    pub(super) fn with_outliers(value: f64, mean: f64) -> Self {
         Self {
             values: [value; CHANGED - 1],
             count: CHANGED - 1,
@@ -54,7 +54,7 @@ impl OutlierFilter {
     }
 
     /// Classifies the logarithm of a measurement of a quantity with this mean and deviation.
-    pub fn see(&mut self, value: f64, mean: f64, deviation: f64) -> Evidence {
+    pub fn classify_value(&mut self, value: f64, mean: f64, deviation: f64) -> Evidence {
         if self.count > 0 && !self.is_like(value) {
             self.count = 0;
         }
@@ -94,7 +94,7 @@ mod tests {
     fn said(ratios: &[f64]) -> Vec<Evidence> {
         let mut outliers = OutlierFilter::default();
         let each = ratios.iter();
-        each.map(|ratio| outliers.see(ratio.ln(), 0.0, 0.1))
+        each.map(|ratio| outliers.classify_value(ratio.ln(), 0.0, 0.1))
             .collect()
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn what_was_as_far_off_before_is_no_change() {
         let mut outliers = OutlierFilter::default();
         let uneven = 4f64.ln() / 2.0;
-        let said = (0..9).map(|_| outliers.see(4f64.ln(), uneven, uneven));
+        let said = (0..9).map(|_| outliers.classify_value(4f64.ln(), uneven, uneven));
         assert!(said.eq([Evidence::Noise(4f64.ln()); 9]));
     }
 
@@ -143,7 +143,7 @@ mod tests {
         fn noise_is_taken_as_it_is(values in prop::collection::vec(-0.4f64..0.4, 1..60)) {
             let mut outliers = OutlierFilter::default();
             for value in values {
-                prop_assert_eq!(outliers.see(value, 0.0, 0.0), Evidence::Noise(value));
+                prop_assert_eq!(outliers.classify_value(value, 0.0, 0.0), Evidence::Noise(value));
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Retrials of a device that became slower and gets no work since, so that it reports no times.
 //!
 //! Once other devices have reported enough measurements, the history assumes that the device is as
-//! quick as before. If it is not, its first measurement shows this at once, and the next retrial
-//! comes after twice as many measurements.
+//! quick as before. If it is not, its first measurement will show this at once, and the next
+//! retrial will come after twice as many measurements.
 
 use super::{History, OutlierFilter, Record};
 
@@ -29,7 +29,7 @@ impl History {
 
     /// Notes a measurement by this device; if it was as expected, resets the distance to the next
     /// retrial.
-    pub(super) fn told(&mut self, is_expected: bool) {
+    pub(super) fn record_measurement(&mut self, is_expected: bool) {
         self.passed = 0;
         if is_expected {
             self.trials = 0;
@@ -40,7 +40,7 @@ impl History {
 impl Record {
     fn believe_again(&mut self) -> Option<()> {
         let before = self.before.take()?;
-        self.outliers = OutlierFilter::expecting(self.mean, before);
+        self.outliers = OutlierFilter::with_outliers(self.mean, before);
         self.seconds += before - self.mean;
         self.mean = before;
         Some(())

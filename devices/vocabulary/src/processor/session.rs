@@ -25,7 +25,7 @@ pub struct State {
 pub struct SequenceStep {
     /// Number of the sequence.
     pub sequence: u32,
-    /// The inputs that are not states.
+    /// The inputs that are not states; each step must bring all of them.
     pub inputs: BTreeMap<String, Tensor>,
 }
 
@@ -42,7 +42,8 @@ pub trait Session: Send {
     /// have written only positions that a cache did not count yet.
     fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>>;
 
-    /// Steps sequence 0 alone.
+    /// Steps sequence 0 alone. Use [`Self::step_all`] if you have several sequences, because a
+    /// device can then step them together.
     ///
     /// # Errors
     /// [`RunError`], as for a run.
@@ -59,7 +60,7 @@ pub trait Session: Send {
     ///
     /// # Errors
     /// [`RunError`] if the device failed.
-    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError>;
+    fn export_states(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError>;
 }
 
 /// A session of any program: a state is an output of one run that stays in the device's memory and
@@ -117,7 +118,7 @@ impl<P: Program + ?Sized> Session for HeldSession<'_, P> {
         steps.iter().map(|step| self.step_one(step)).collect()
     }
 
-    fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+    fn export_states(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
         let own = self.states.get(&sequence).unwrap_or(&self.first);
         let each = own.iter();
         each.map(|(name, state)| Ok((name.clone(), state.to_host()?)))

@@ -28,7 +28,7 @@ pub enum StepError {
     /// The system could not start a thread.
     #[error("a session's thread does not start: {0}")]
     Thread(std::io::Error),
-    /// The session's thread ended.
+    /// The session's thread ended; you must open another session.
     #[error("the session is gone")]
     Gone,
 }
@@ -52,11 +52,11 @@ impl SteppedSession {
     pub fn open(program: Arc<dyn Program>, states: Vec<State>) -> Result<Self, StepError> {
         let (give, asked) = channel();
         let (opened, told) = channel();
-        let stepping = move || match program.session(states) {
+        let stepping = move || match program.open_session(states) {
             Ok(session) => {
                 // The caller of `open` waits for this message.
                 let _ = opened.send(Ok(()));
-                serve(session, &asked);
+                serve_steps(session, &asked);
             }
             Err(error) => drop(opened.send(Err(error))),
         };
@@ -67,11 +67,12 @@ impl SteppedSession {
     }
 
     /// Steps a sequence together with the waiting steps of other callers. Steps of one sequence run
-    /// in the order of their arrival.
+    /// in the order of their arrival. Any number of threads can call this; each call will block
+    /// until its step has run.
     ///
     /// # Errors
     /// [`StepError`] if the step did not run.
-    pub fn step(
+    pub fn step_sequence(
         &self,
         sequence: u32,
         inputs: BTreeMap<String, Tensor>,
@@ -89,7 +90,7 @@ impl SteppedSession {
 }
 
 /// Steps until all senders are gone.
-fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
+fn serve_steps(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
     let (mut waiting, mut pace) = (Vec::new(), Pace::default());
     loop {
         if waiting.is_empty() {
@@ -98,9 +99,9 @@ fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
                 Err(_) => return,
             }
         }
-        gather(asked, &mut waiting, &pace);
+        gather_steps(asked, &mut waiting, &pace);
         let most = pace.most_at_once(&waiting);
-        let (steps, answers) = batch(&mut waiting, most);
+        let (steps, answers) = take_batch(&mut waiting, most);
         let begun = Instant::now();
         let outcomes = session.step_all(&steps);
         let took = begun.elapsed();
@@ -114,7 +115,7 @@ fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
 
 /// Collects the waiting steps, and waits a moment for those of the sequences that were just
 /// answered.
-fn gather(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, pace: &Pace) {
+fn gather_steps(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, pace: &Pace) {
     loop {
         waiting.extend(asked.try_iter());
         let are_back = pace.last.iter();
@@ -133,7 +134,7 @@ fn gather(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, pace: &
 }
 
 /// Takes the first step of each sequence, at most `most` of them, and leaves the others.
-fn batch(
+fn take_batch(
     waiting: &mut Vec<WaitingStep>,
     most: usize,
 ) -> (Vec<SequenceStep>, Vec<Sender<Result<Outcome, RunError>>>) {

@@ -100,7 +100,7 @@ impl Session for Noise {
         each.map(Ok).collect()
     }
 
-    fn export(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
+    fn export_states(&self, _: u32) -> Result<BTreeMap<String, Tensor>, RunError> {
         Ok(BTreeMap::new())
     }
 }
@@ -135,9 +135,9 @@ impl Wish {
         schema: &Value,
     ) -> Result<(String, Vec<u32>, GenerationOutcome), GenerationError> {
         let tokenizer = &words.tokenizer;
-        let grammar = words.vocabulary.schema(schema).unwrap();
+        let grammar = words.vocabulary.compile_schema(schema).unwrap();
         // Models have logits of more tokens than their tokenisers.
-        let width = tokenizer.spellings().unwrap().len() + 9;
+        let width = tokenizer.token_spellings().unwrap().len() + 9;
         let session = Noise::new(tokenizer, width, self.seed);
         let mut sequence = Sequence::new(Box::new(session), 4096);
         let request = Request {
@@ -377,7 +377,7 @@ fn a_text_that_no_token_goes_on_with_is_an_error_by_name() {
 
 #[test]
 fn what_no_grammar_has_is_refused_with_the_reason() {
-    let refused = |schema: Value| match BUNDLED.vocabulary.schema(&schema) {
+    let refused = |schema: Value| match BUNDLED.vocabulary.compile_schema(&schema) {
         Err(GrammarError::Schema { reason }) => reason,
         other => panic!("{schema} is {:?}", other.map(|_| "made").err()),
     };
@@ -462,29 +462,30 @@ fn a_schema_beyond_bounds_is_refused_by_name() {
     ];
     for (schema, reason) in refused {
         let began = Instant::now();
-        let Err(GrammarError::Schema { reason: told }) = BUNDLED.vocabulary.schema(&schema) else {
+        let Err(GrammarError::Schema { reason: told }) = BUNDLED.vocabulary.compile_schema(&schema)
+        else {
             panic!("{schema} is made");
         };
         assert!(told.contains(reason), "{told}");
         // A tenth of a second, of a build that is not optimised and has no core to itself.
         assert!(began.elapsed() < Duration::from_secs(2), "{told}");
     }
-    assert!(BUNDLED.vocabulary.schema(&wide(500)).is_ok());
-    assert!(BUNDLED.vocabulary.schema(&counted(40)).is_ok());
+    assert!(BUNDLED.vocabulary.compile_schema(&wide(500)).is_ok());
+    assert!(BUNDLED.vocabulary.compile_schema(&counted(40)).is_ok());
     let prices = json!({ "type": "number", "multipleOf": 0.05, "minimum": 0, "maximum": 100 });
-    assert!(BUNDLED.vocabulary.schema(&prices).is_ok());
+    assert!(BUNDLED.vocabulary.compile_schema(&prices).is_ok());
 }
 
 #[test]
 fn a_format_that_is_not_known_is_a_remark_and_a_known_one_is_held() {
     let made = |format: &str| {
         let schema = json!({ "type": "string", "format": format });
-        let grammar = BUNDLED.vocabulary.schema(&schema).unwrap();
+        let grammar = BUNDLED.vocabulary.compile_schema(&schema).unwrap();
         let mut matcher = grammar.matcher();
         let quote = BUNDLED.tokenizer.id("\"").unwrap();
         matcher.push(quote).unwrap();
         let letter = BUNDLED.tokenizer.id("z").unwrap();
-        matcher.allowed().unwrap().contains(letter)
+        matcher.allowed_tokens().unwrap().contains(letter)
     };
     for format in [
         "password",
@@ -501,7 +502,7 @@ fn a_format_that_is_not_known_is_a_remark_and_a_known_one_is_held() {
         "format": { "const": { "format": "password" } },
         "const": { "type": "string", "format": "password" },
     } });
-    assert!(BUNDLED.vocabulary.schema(&named).is_ok());
+    assert!(BUNDLED.vocabulary.compile_schema(&named).is_ok());
 }
 
 #[test]
@@ -510,17 +511,17 @@ fn a_text_that_begins_with_a_mark_is_not_held_to_its_grammar() {
     let schema = json!({ "type": "object", "additionalProperties": false });
     let mark = "[CALL]";
     let follow = |text: &str| {
-        let grammar = words.vocabulary.schema(&schema).unwrap();
+        let grammar = words.vocabulary.compile_schema(&schema).unwrap();
         let mut matcher = words.vocabulary.or_after(grammar, mark, None).matcher();
         for letter in text.chars() {
             let token = words.tokenizer.id(&letter.to_string()).unwrap();
-            if matcher.is_over() || !matcher.allowed().unwrap().contains(token) {
+            if matcher.is_over() || !matcher.allowed_tokens().unwrap().contains(token) {
                 return None;
             }
             matcher.push(token).unwrap();
         }
         Some((
-            matcher.is_over() || matcher.allowed().unwrap().may_end(),
+            matcher.is_over() || matcher.allowed_tokens().unwrap().may_end(),
             matcher.is_over(),
         ))
     };
@@ -548,7 +549,7 @@ static SPELLED: LazyLock<[(Tokenizer, Vec<Vec<u8>>); 4]> = LazyLock::new(|| {
         )),
     ];
     tokenizers.map(|tokenizer| {
-        let spellings = tokenizer.spellings().unwrap();
+        let spellings = tokenizer.token_spellings().unwrap();
         (tokenizer, spellings)
     })
 });

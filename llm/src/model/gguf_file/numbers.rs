@@ -3,7 +3,7 @@
 mod experts;
 
 use super::super::ModelError;
-use super::text;
+use super::require_text;
 use crate::config::{Architecture, Config, ConfigError, LocalLayers, Rotary, Window};
 use crate::gguf::{Gguf, Value};
 use crate::weights::Weight;
@@ -23,23 +23,25 @@ struct Numbers<'a> {
     family: &'a str,
 }
 
-pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
-    let family = text(file, "general.architecture")?;
+pub(super) fn read_config(file: &Gguf) -> Result<Config, ModelError> {
+    let family = require_text(file, "general.architecture")?;
     let numbers = Numbers { file, family };
-    let architecture = numbers.architecture()?;
-    let hidden = numbers.number("embedding_length")?;
-    let heads = numbers.number("attention.head_count")?;
+    let architecture = numbers.read_architecture()?;
+    let hidden = numbers.require_number("embedding_length")?;
+    let heads = numbers.require_number("attention.head_count")?;
     let width = hidden.checked_div(heads).unwrap_or(0);
     let head_width = numbers.number_or("attention.key_length", width)?;
     let vocabulary = file
-        .array("tokenizer.ggml.tokens")
+        .metadata_array("tokenizer.ggml.tokens")
         .map_or(0, <[Value]>::len);
     let epsilon = numbers.key("attention.layer_norm_rms_epsilon");
-    let epsilon = file.float(&epsilon).ok_or(ModelError::GgufLacks(epsilon))?;
-    let layers = numbers.number("block_count")?;
-    let (positions, bound) = numbers.positions()?;
-    let rotary = numbers.rotary(architecture, head_width)?;
-    let [score_limit, logit_limit] = architecture.limits();
+    let epsilon = file
+        .metadata_float(&epsilon)
+        .ok_or(ModelError::GgufLacks(epsilon))?;
+    let layers = numbers.require_number("block_count")?;
+    let (positions, bound) = numbers.read_positions()?;
+    let rotary = numbers.read_rotary(architecture, head_width)?;
+    let [score_limit, logit_limit] = architecture.default_limits();
     let config = Config {
         architecture,
         hidden,
@@ -47,19 +49,19 @@ pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
         heads,
         key_heads: numbers.number_or("attention.head_count_kv", heads)?,
         head_width,
-        feed_forward: numbers.number("feed_forward_length")?,
-        experts: numbers.experts(architecture)?,
+        feed_forward: numbers.require_number("feed_forward_length")?,
+        experts: numbers.read_experts(architecture)?,
         vocabulary: numbers.number_or("vocab_size", vocabulary)?,
         epsilon: epsilon as f32,
         positions,
         bound,
-        window: numbers.window(architecture, &rotary)?,
+        window: numbers.read_window(architecture, &rotary)?,
         rotary,
         score_factor: score_factor(architecture, layers, [hidden, heads, head_width]),
-        score_limit: numbers.limit("attn_logit_softcapping", score_limit),
-        logit_limit: numbers.limit("final_logit_softcapping", logit_limit),
+        score_limit: numbers.read_limit("attn_logit_softcapping", score_limit),
+        logit_limit: numbers.read_limit("final_logit_softcapping", logit_limit),
     };
-    Ok(config.checked()?)
+    Ok(config.into_validated()?)
 }
 
 /// Returns the factor of Gemma's scores. Files do not state it, but their largest models use the
@@ -86,38 +88,40 @@ impl Numbers<'_> {
         format!("{}.{part}", self.family)
     }
 
-    fn number(&self, part: &str) -> Result<usize, ModelError> {
+    fn require_number(&self, part: &str) -> Result<usize, ModelError> {
         let key = self.key(part);
-        let number = self.file.number(&key);
+        let number = self.file.metadata_integer(&key);
         // A number too large for the machine is refused with the others.
         let number = number.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         number.ok_or(ModelError::GgufLacks(key))
     }
 
     fn number_or(&self, part: &str, otherwise: usize) -> Result<usize, ModelError> {
-        match self.file.number(&self.key(part)) {
-            Some(_) => self.number(part),
+        match self.file.metadata_integer(&self.key(part)) {
+            Some(_) => self.require_number(part),
             None => Ok(otherwise),
         }
     }
 
     fn float_or(&self, part: &str, otherwise: f64) -> f64 {
-        self.file.float(&self.key(part)).unwrap_or(otherwise)
+        self.file
+            .metadata_float(&self.key(part))
+            .unwrap_or(otherwise)
     }
 
     /// Returns the positions that the makers designed the model for, and those beyond which the
     /// angles change.
-    fn positions(&self) -> Result<(usize, Option<usize>), ModelError> {
-        let made_for = self.number("context_length")?;
-        let bound = match self.table(DIVISORS_SHORT)?.is_empty() {
+    fn read_positions(&self) -> Result<(usize, Option<usize>), ModelError> {
+        let made_for = self.require_number("context_length")?;
+        let bound = match self.read_table(DIVISORS_SHORT)?.is_empty() {
             true => None,
-            false => Some(self.number("rope.scaling.original_context_length")?),
+            false => Some(self.require_number("rope.scaling.original_context_length")?),
         };
         Ok((bound.map_or(made_for, |bound| bound.min(made_for)), bound))
     }
 
     /// Returns the window, for families that have one; zero means none.
-    fn window(
+    fn read_window(
         &self,
         architecture: Architecture,
         rotary: &Rotary,
@@ -130,7 +134,7 @@ impl Numbers<'_> {
         };
         let positions = self.number_or("attention.sliding_window", otherwise)?;
         let key = self.key("attention.sliding_window_pattern");
-        let layers = match (self.file.array(&key), every) {
+        let layers = match (self.file.metadata_array(&key), every) {
             (Some(listed), _) => {
                 let is_local = |value: &Value| *value == Value::Bool(true);
                 LocalLayers::Listed(listed.iter().map(is_local).collect())
@@ -141,11 +145,11 @@ impl Numbers<'_> {
             }
             (None, None) => LocalLayers::From(0),
         };
-        let base = self.file.float(&self.key("rope.freq_base_swa"));
+        let base = self.file.metadata_float(&self.key("rope.freq_base_swa"));
         let otherwise = (architecture == Architecture::Gemma3).then_some(10_000.0);
         let rotary = base
             .or(otherwise)
-            .map(|base| Rotary::plain(rotary.width, base))
+            .map(|base| Rotary::new_unscaled(rotary.width, base))
             .transpose()?;
         let window = Window {
             positions,
@@ -155,21 +159,25 @@ impl Numbers<'_> {
         Ok((positions > 0).then_some(window))
     }
 
-    fn limit(&self, part: &str, otherwise: Option<f32>) -> Option<f32> {
-        let stated = self.file.float(&self.key(part));
+    fn read_limit(&self, part: &str, otherwise: Option<f32>) -> Option<f32> {
+        let stated = self.file.metadata_float(&self.key(part));
         // Zero means none.
         stated
             .map_or(otherwise, |limit| Some(limit as f32))
             .filter(|limit| *limit > 0.0)
     }
 
-    fn rotary(&self, architecture: Architecture, head_width: usize) -> Result<Rotary, ModelError> {
+    fn read_rotary(
+        &self,
+        architecture: Architecture,
+        head_width: usize,
+    ) -> Result<Rotary, ModelError> {
         let width = self.number_or("rope.dimension_count", head_width)?;
-        let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0))?;
+        let mut rotary = Rotary::new_unscaled(width, self.float_or("rope.freq_base", 10_000.0))?;
         // Llama's converters put the numbers of a pair side by side; the others do not.
         rotary.interleaved = matches!(architecture, Architecture::Llama | Architecture::Mixtral);
         for name in [DIVISORS, DIVISORS_SHORT] {
-            let divisors = self.table(name)?;
+            let divisors = self.read_table(name)?;
             if !divisors.is_empty() && divisors.len() != width / 2 {
                 return Err(ModelError::GgufLacks(name.to_owned()));
             }
@@ -178,7 +186,7 @@ impl Numbers<'_> {
             }
         }
         rotary.factor = self.float_or("rope.scaling.attn_factor", 1.0);
-        match self.file.text(&self.key("rope.scaling.type")) {
+        match self.file.metadata_text(&self.key("rope.scaling.type")) {
             None | Some("none" | "longrope") => {}
             Some("linear") => {
                 let factor = self.float_or("rope.scaling.factor", 1.0);
@@ -193,8 +201,8 @@ impl Numbers<'_> {
     }
 
     /// Returns a table of floats, or an empty one if the file has none.
-    fn table(&self, name: &str) -> Result<Vec<f64>, ModelError> {
-        match self.file.weight(name) {
+    fn read_table(&self, name: &str) -> Result<Vec<f64>, ModelError> {
+        match self.file.read_weight(name) {
             None => Ok(Vec::new()),
             Some(Weight::Floats(tensor)) => Ok(tensor.to_f64s().unwrap_or_default()),
             Some(Weight::Blocks { .. }) => Err(ModelError::GgufLacks(name.to_owned())),

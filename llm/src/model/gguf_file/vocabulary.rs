@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value as Json, json};
 
 use super::super::ModelError;
-use super::text;
+use super::require_text;
 use crate::gguf::{Gguf, Value};
 
 /// How byte-level vocabularies split a text before merging.
@@ -66,18 +66,18 @@ const DIGIT: &str = r"\p{N}";
 
 impl Cut {
     /// Returns the pre-tokeniser.
-    fn json(self) -> Json {
+    fn to_json(self) -> Json {
         let split = |pattern: String| {
             json!({"type": "Sequence", "pretokenizers": [
                 {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
                     "invert": false},
-                bytes(false)]})
+                byte_level_json(false)]})
         };
         match self {
-            Self::Gpt2 => bytes(true),
+            Self::Gpt2 => byte_level_json(true),
             Self::Digits => {
                 let digits = json!({"type": "Digits", "individual_digits": true});
-                json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]})
+                json!({"type": "Sequence", "pretokenizers": [digits, byte_level_json(true)]})
             }
             Self::Llama3 => split(format!("{SHORT}|{WORDS}|{THREE_DIGITS}|{OTHERS}")),
             Self::Qwen2 => split(format!("{SHORT}|{WORDS}|{DIGIT}|{OTHERS}")),
@@ -98,7 +98,7 @@ fn words_by_case(ending: &str) -> String {
     format!("{BEFORE}{LARGE}*{SMALL}+{ending}|{BEFORE}{LARGE}+{SMALL}*{ending}")
 }
 
-fn bytes(with_regex: bool) -> Json {
+fn byte_level_json(with_regex: bool) -> Json {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
         "use_regex": with_regex})
 }
@@ -123,23 +123,23 @@ struct Words<'a> {
 }
 
 /// Returns the file's tokeniser as `tokenizer.json`.
-pub(super) fn json(file: &Gguf) -> Result<Json, ModelError> {
+pub(super) fn tokenizer_json(file: &Gguf) -> Result<Json, ModelError> {
     let words = Words::read(file)?;
-    match text(file, "tokenizer.ggml.model")? {
+    match require_text(file, "tokenizer.ggml.model")? {
         "gpt2" => byte_level(file, &words),
-        "llama" => pieces(file, &words),
-        other => Err(unknown("tokenizer.ggml.model", other)),
+        "llama" => piece_vocabulary(file, &words),
+        other => Err(unknown_value("tokenizer.ggml.model", other)),
     }
 }
 
-fn unknown(key: &'static str, value: &str) -> ModelError {
+fn unknown_value(key: &'static str, value: &str) -> ModelError {
     let value = value.to_owned();
     ModelError::GgufTokenizer { key, value }
 }
 
-fn texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelError> {
+fn require_texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelError> {
     let lacks = || ModelError::GgufLacks(key.to_owned());
-    let values = file.array(key).ok_or_else(lacks)?;
+    let values = file.metadata_array(key).ok_or_else(lacks)?;
     let text = |value: &'a Value| match value {
         Value::Text(text) => Some(text.as_str()),
         _ => None,
@@ -153,18 +153,22 @@ fn texts<'a>(file: &'a Gguf, key: &str) -> Result<Vec<&'a str>, ModelError> {
 
 impl<'a> Words<'a> {
     fn read(file: &'a Gguf) -> Result<Self, ModelError> {
-        let words = texts(file, "tokenizer.ggml.tokens")?;
+        let words = require_texts(file, "tokenizer.ggml.tokens")?;
         if let Some(word) = words.iter().find(|word| word.len() > WORD_BYTES_MAX) {
             let value = format!("a token of {} bytes", word.len());
-            return Err(unknown("tokenizer.ggml.tokens", &value));
+            return Err(unknown_value("tokenizer.ggml.tokens", &value));
         }
-        let kinds = file.array("tokenizer.ggml.token_type").unwrap_or_default();
+        let kinds = file
+            .metadata_array("tokenizer.ggml.token_type")
+            .unwrap_or_default();
         let kind = |value: &Value| match value {
             Value::Unsigned(kind) => *kind,
             _ => 0,
         };
         let word = |key: &str| {
-            let id = file.number(key).and_then(|id| usize::try_from(id).ok());
+            let id = file
+                .metadata_integer(key)
+                .and_then(|id| usize::try_from(id).ok());
             id.filter(|id| *id < words.len())
         };
         Ok(Self {
@@ -175,13 +179,13 @@ impl<'a> Words<'a> {
         })
     }
 
-    fn ids(&self) -> BTreeMap<&'a str, usize> {
+    fn ids_by_word(&self) -> BTreeMap<&'a str, usize> {
         let each = self.words.iter().enumerate();
         each.map(|(id, word)| (*word, id)).collect()
     }
 
     /// Returns the tokens that merging never makes.
-    fn added(&self) -> Vec<Json> {
+    fn added_tokens(&self) -> Vec<Json> {
         let each = self.words.iter().enumerate();
         let added = each.filter_map(|(id, word)| {
             let kind = self.kinds.get(id).copied().unwrap_or(0);
@@ -194,7 +198,7 @@ impl<'a> Words<'a> {
     }
 
     /// Returns a post-processor that adds marks around a text, if the file asks for it.
-    fn framed(&self, file: &Gguf, otherwise: bool) -> Json {
+    fn post_processor(&self, file: &Gguf, otherwise: bool) -> Json {
         let wanted = |key: &str, otherwise: bool| match file.metadata.get(key) {
             Some(Value::Bool(wanted)) => *wanted,
             _ => otherwise,
@@ -225,32 +229,42 @@ impl<'a> Words<'a> {
     fn whole(&self, file: &Gguf, begins: bool, parts: [Json; 3], model: Json) -> Json {
         let [normalizer, cutter, decoder] = parts;
         json!({"version": "1.0", "truncation": null, "padding": null,
-            "added_tokens": self.added(), "normalizer": normalizer, "pre_tokenizer": cutter,
-            "post_processor": self.framed(file, begins), "decoder": decoder, "model": model})
+            "added_tokens": self.added_tokens(), "normalizer": normalizer, "pre_tokenizer": cutter,
+            "post_processor": self.post_processor(file, begins),
+            "decoder": decoder, "model": model})
     }
 }
 
 /// Returns a byte-level vocabulary with merges.
 fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
-    let name = file.text("tokenizer.ggml.pre").unwrap_or("default");
+    let name = file
+        .metadata_text("tokenizer.ggml.pre")
+        .unwrap_or("default");
     let known = CUTS.iter().find(|(known, ..)| *known == name);
-    let (_, cut, is_whole) = *known.ok_or_else(|| unknown("tokenizer.ggml.pre", name))?;
+    let (_, cut, is_whole) = *known.ok_or_else(|| unknown_value("tokenizer.ggml.pre", name))?;
     let normalizer = match cut {
         Cut::Qwen2 => json!({"type": "NFC"}),
         _ => Json::Null,
     };
-    let merges = texts(file, "tokenizer.ggml.merges")?;
+    let merges = require_texts(file, "tokenizer.ggml.merges")?;
     let model = json!({"type": "BPE", "dropout": null, "unk_token": null,
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-        "byte_fallback": false, "ignore_merges": is_whole, "vocab": words.ids(),
+        "byte_fallback": false, "ignore_merges": is_whole, "vocab": words.ids_by_word(),
         "merges": merges});
-    Ok(words.whole(file, is_whole, [normalizer, cut.json(), bytes(true)], model))
+    Ok(words.whole(
+        file,
+        is_whole,
+        [normalizer, cut.to_json(), byte_level_json(true)],
+        model,
+    ))
 }
 
 /// Returns a vocabulary of pieces with scores: a higher score merges first.
-fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
+fn piece_vocabulary(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     let lacks = || ModelError::GgufLacks("tokenizer.ggml.scores".to_owned());
-    let scores = file.array("tokenizer.ggml.scores").ok_or_else(lacks)?;
+    let scores = file
+        .metadata_array("tokenizer.ggml.scores")
+        .ok_or_else(lacks)?;
     let score = |value: &Value| match value {
         Value::Float(score) => Some(*score),
         _ => None,
@@ -260,13 +274,13 @@ fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
         .map(score)
         .collect::<Option<_>>()
         .ok_or_else(lacks)?;
-    let ids = words.ids();
+    let ids = words.ids_by_word();
     let unknown = words.kinds.iter().position(|kind| *kind == 2);
     let unknown = unknown.and_then(|id| words.words.get(id));
     let model = json!({"type": "BPE", "dropout": null, "unk_token": unknown,
         "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
         "byte_fallback": true, "ignore_merges": false, "vocab": ids,
-        "merges": merges(words, &ids, &scores)});
+        "merges": merge_pairs(words, &ids, &scores)});
     let prefixed = !matches!(
         file.metadata.get("tokenizer.ggml.add_space_prefix"),
         Some(Value::Bool(false))
@@ -291,7 +305,7 @@ fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
 }
 
 /// Returns all pairs of pieces that form a piece, in merge order.
-fn merges(words: &Words<'_>, ids: &BTreeMap<&str, usize>, scores: &[f64]) -> Vec<[String; 2]> {
+fn merge_pairs(words: &Words<'_>, ids: &BTreeMap<&str, usize>, scores: &[f64]) -> Vec<[String; 2]> {
     let special: BTreeSet<usize> = [CONTROL, USER_DEFINED]
         .into_iter()
         .flat_map(|kind| {

@@ -41,6 +41,8 @@ impl Summary {
         );
     }
 
+    /// Returns whether an order below can satisfy the demand. This can be true although none does,
+    /// because the best of each attribute can come from different orders.
     #[inline]
     pub(super) fn may_satisfy(&self, demand: &Demand) -> bool {
         let mut enough = true;
@@ -70,14 +72,14 @@ impl Place {
 
 /// Returns how many of the places come before `place`.
 #[inline]
-pub(super) fn before(places: &[Place], place: Place) -> usize {
+pub(super) fn count_before(places: &[Place], place: Place) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() < rank)
 }
 
 /// Returns how many of the places come before `place` or equal it.
 #[inline]
-pub(super) fn upto(places: &[Place], place: Place) -> usize {
+pub(super) fn count_up_to(places: &[Place], place: Place) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() <= rank)
 }
@@ -101,7 +103,7 @@ pub(super) struct Inner {
 }
 
 impl Leaf {
-    pub(super) fn empty() -> Self {
+    pub(super) fn new_empty() -> Self {
         Self {
             len: 0,
             places: [Place::default(); LEAF],
@@ -111,7 +113,7 @@ impl Leaf {
 
     /// Prefetches every cache line of the places at once; otherwise a search would wait for each in
     /// turn.
-    pub(super) fn fetch(&self) {
+    pub(super) fn prefetch_places(&self) {
         let lines = self.places.iter().step_by(4);
         std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
     }
@@ -141,10 +143,11 @@ impl Leaf {
         self.len -= 1;
     }
 
-    pub(super) fn split(&mut self) -> Self {
+    /// Moves the second half into a new leaf. The leaf must be full.
+    pub(super) fn split_right(&mut self) -> Self {
         assert_eq!(self.len as usize, LEAF, "only a full leaf is split");
         let half = LEAF / 2;
-        let mut right = Self::empty();
+        let mut right = Self::new_empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
         right.orders[..half].copy_from_slice(&self.orders[half..]);
         (self.len, right.len) = (half as u32, half as u32);
@@ -169,7 +172,7 @@ impl Leaf {
 }
 
 impl Inner {
-    pub(super) fn empty() -> Self {
+    pub(super) fn new_empty() -> Self {
         Self {
             len: 0,
             places: [Place::default(); WIDTH],
@@ -205,10 +208,11 @@ impl Inner {
         self.len -= 1;
     }
 
-    pub(super) fn split(&mut self) -> Self {
+    /// Moves the second half into a new node. The node must be full.
+    pub(super) fn split_right(&mut self) -> Self {
         assert_eq!(self.len as usize, WIDTH, "only a full node is split");
         let half = WIDTH / 2;
-        let mut right = Self::empty();
+        let mut right = Self::new_empty();
         right.places[..half].copy_from_slice(&self.places[half..]);
         right.children[..half].copy_from_slice(&self.children[half..]);
         right.summaries[..half].copy_from_slice(&self.summaries[half..]);
@@ -223,7 +227,7 @@ impl Inner {
     /// Returns the last child that begins at or before `place`, or the first child if none does.
     pub(super) fn child_for(&self, place: Place) -> usize {
         debug_assert!(self.len > 0, "a node has children");
-        let after = upto(&self.places[..self.len as usize], place);
+        let after = count_up_to(&self.places[..self.len as usize], place);
         after.saturating_sub(1)
     }
 

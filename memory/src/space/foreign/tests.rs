@@ -60,7 +60,9 @@ fn is_moving<T>(answer: &Result<T, SpaceError>) -> bool {
 /// Where a move goes its bytes are as they were.
 fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
     if let Some(through) = step.through_disk() {
-        space.ended(step.transit, through.unwrap(), None).unwrap();
+        space
+            .on_transfer_ended(step.transit, through.unwrap(), None)
+            .unwrap();
         return;
     }
     let fill = match step.content {
@@ -72,7 +74,9 @@ fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
         Place::Host => Content::Host(bytes(fill, step.transit.bytes)),
         _ => Content::Device(fill),
     };
-    space.ended(step.transit, content, None).unwrap();
+    space
+        .on_transfer_ended(step.transit, content, None)
+        .unwrap();
 }
 
 /// Asks until it is there; gives what it was and the hops it took.
@@ -97,12 +101,15 @@ fn two_who_want_the_same_copy_move_it_once() {
     let step = space.take_move().unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     assert!(space.take_move().is_none(), "another is at it");
-    assert_eq!(space.pool(GPU).used, 500, "its room is taken");
+    assert_eq!(space.pool_use(GPU).used, 500, "its room is taken");
     carry_out(&mut space, step);
     let (there, hops) = brought(&mut space, handle, GPU);
     assert_eq!((there, hops), (Content::Device(7), vec![]));
-    assert_eq!(space.moved().over.pcie, 500);
-    assert_eq!((space.over(GPU).pcie, space.over(OTHER).pcie), (500, 0));
+    assert_eq!(space.move_totals().over.pcie, 500);
+    assert_eq!(
+        (space.path_bytes(GPU).pcie, space.path_bytes(OTHER).pcie),
+        (500, 0)
+    );
 }
 
 #[test]
@@ -115,7 +122,7 @@ fn size_decides_whether_the_host_is_passed() {
     assert_eq!((there, hops), (Content::Device(1), vec![PCIE, PCIE]));
     let (there, hops) = brought(&mut space, large, OTHER);
     assert_eq!((there, hops), (Content::Device(2), vec![PathKind::NvLink]));
-    let over = space.moved().over;
+    let over = space.move_totals().over;
     assert_eq!((over.pcie, over.nvlink), (200, 1 << 20));
 }
 
@@ -128,7 +135,7 @@ fn what_a_processor_of_the_host_reads_crosses_once() {
     let of_cpu = space.adopt_unnamed(bytes(4, 100), CPU).unwrap();
     let (there, hops) = brought(&mut space, of_cpu, GPU);
     assert_eq!((there, hops), (Content::Device(4), vec![PCIE]));
-    assert_eq!(space.moved().copied_bytes, 500);
+    assert_eq!(space.move_totals().copied_bytes, 500);
 }
 
 #[test]
@@ -142,19 +149,19 @@ fn eviction_moves_to_the_host_before_the_room_is_free() {
     assert_eq!(step.transit.hop.to, Place::Host);
     carry_out(&mut space, step);
     let new = space.adopt_resident(2, 600, GPU).unwrap();
-    assert_eq!(space.holdings().places(old).unwrap(), [Place::Host]);
-    assert_eq!(space.pool(GPU).used, 600);
+    assert_eq!(space.holdings().copy_places(old).unwrap(), [Place::Host]);
+    assert_eq!(space.pool_use(GPU).used, 600);
     // Back it comes, and the other goes.
     let (there, hops) = brought(&mut space, old, GPU);
     assert_eq!((there, hops), (Content::Device(1), vec![PCIE, PCIE]));
-    assert_eq!(space.holdings().places(new).unwrap(), [Place::Host]);
+    assert_eq!(space.holdings().copy_places(new).unwrap(), [Place::Host]);
 }
 
 #[test]
 fn what_is_in_use_is_not_evicted_and_fullness_is_said() {
     let mut space = space(1 << 20, 1000);
     let used = space.adopt_resident(1, 600, GPU).unwrap();
-    space.pin(used, GPU).unwrap();
+    space.pin_copy(used, GPU).unwrap();
     let full = space.adopt_resident(2, 600, GPU).unwrap_err();
     assert_eq!(
         full.to_string(),
@@ -168,13 +175,13 @@ fn a_failed_move_leaves_its_room_and_may_be_asked_for_again() {
     let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     let step = space.take_move().unwrap();
-    space.failed(step.transit);
-    assert_eq!(space.pool(GPU).used, 0);
+    space.on_transfer_failed(step.transit);
+    assert_eq!(space.pool_use(GPU).used, 0);
     brought(&mut space, handle, GPU);
     let short = space.adopt_resident(1, 10, GPU).unwrap();
     assert!(is_moving(&space.ensure_on(short, Place::Host)));
     let step = space.take_move().unwrap();
-    let wrong = space.ended(step.transit, Content::Host(bytes(1, 9)), None);
+    let wrong = space.on_transfer_ended(step.transit, Content::Host(bytes(1, 9)), None);
     assert!(matches!(wrong, Err(SpaceError::Length { .. })));
 }
 
@@ -184,11 +191,14 @@ fn what_is_released_on_its_way_goes_when_it_comes() {
     let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     let step = space.take_move().unwrap();
-    space.release(handle).unwrap();
+    space.release_reference(handle).unwrap();
     assert!(space.ensure_on(handle, GPU).is_err());
     carry_out(&mut space, step);
     assert!(space.holdings().is_empty());
-    assert_eq!((space.pool(GPU).used, space.pool(Place::Host).used), (0, 0));
+    assert_eq!(
+        (space.pool_use(GPU).used, space.pool_use(Place::Host).used),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -201,12 +211,15 @@ fn a_lost_memory_gives_up_what_was_coming_and_what_left_it_in_time_is_kept() {
     assert!(is_moving(&space.ensure_on(leaving, Place::Host)));
     let leaving_step = space.take_move().unwrap();
     let gone = space.adopt_resident(3, 100, GPU).unwrap();
-    assert_eq!(space.lose(GPU), [leaving, gone]);
+    assert_eq!(space.forget_place(GPU), [leaving, gone]);
     carry_out(&mut space, coming_step);
     carry_out(&mut space, leaving_step);
-    assert_eq!(space.holdings().places(coming).unwrap(), [Place::Host]);
-    assert_eq!(space.holdings().places(leaving).unwrap(), [Place::Host]);
-    assert_eq!(space.pool(GPU).used, 0);
+    assert_eq!(space.holdings().copy_places(coming).unwrap(), [Place::Host]);
+    assert_eq!(
+        space.holdings().copy_places(leaving).unwrap(),
+        [Place::Host]
+    );
+    assert_eq!(space.pool_use(GPU).used, 0);
     assert!(
         space.adopt_resident(4, 1, GPU).is_err(),
         "nothing lies there"
@@ -235,7 +248,7 @@ fn measured_moves_correct_the_way() {
         };
         let took = Some(Duration::from_millis(3));
         space
-            .ended(step.transit, Content::Device(fill), took)
+            .on_transfer_ended(step.transit, Content::Device(fill), took)
             .unwrap();
     }
     panic!("the link was never left");
@@ -319,14 +332,14 @@ impl World {
                 let (Some(handle), place) = (self.at(index), Self::PLACES[place]) else {
                     return;
                 };
-                if self.space.pin(handle, place).is_ok() {
+                if self.space.pin_copy(handle, place).is_ok() {
                     self.pins.push((handle, place));
                 }
             }
             Act::Release(index) => {
                 let Some(handle) = self.at(index) else { return };
                 self.unpin(|(pinned, _)| *pinned == handle);
-                self.space.release(handle).unwrap();
+                self.space.release_reference(handle).unwrap();
                 self.held.remove(&handle);
             }
             Act::End(index) if index < self.moves.len() => {
@@ -335,16 +348,16 @@ impl World {
             }
             Act::Fail(index) if index < self.moves.len() => {
                 let step = self.moves.swap_remove(index);
-                self.space.failed(step.transit);
+                self.space.on_transfer_failed(step.transit);
             }
             Act::End(_) | Act::Fail(_) => {}
             Act::Lose(place) => {
                 let place = Self::PLACES[place];
                 self.pins.retain(|(_, pinned)| *pinned != place);
-                self.space.lose(place);
+                self.space.forget_place(place);
             }
             Act::Limit(place, limit) => {
-                let answer = self.space.resize(Self::PLACES[place], limit);
+                let answer = self.space.set_limit(Self::PLACES[place], limit);
                 self.after(answer);
             }
         }
@@ -355,7 +368,7 @@ impl World {
         self.pins = kept;
         let done: Vec<(Handle, Place)> = done;
         for (handle, place) in done {
-            self.space.unpin(handle, place).unwrap();
+            self.space.unpin_copy(handle, place).unwrap();
         }
     }
 }
@@ -380,7 +393,7 @@ proptest! {
         world.unpin(|_| true);
         let handles: Vec<Handle> = world.held.keys().copied().collect();
         for handle in handles {
-            world.space.release(handle).unwrap();
+            world.space.release_reference(handle).unwrap();
         }
         for step in std::mem::take(&mut world.moves) {
             carry_out(&mut world.space, step);
@@ -388,7 +401,7 @@ proptest! {
         prop_assert!(world.space.holdings().is_empty());
         prop_assert!(!world.space.holdings().is_moving());
         for place in World::PLACES.into_iter().chain([Place::Disk]) {
-            prop_assert_eq!(world.space.pool(place).used, 0);
+            prop_assert_eq!(world.space.pool_use(place).used, 0);
         }
         let shelves = std::fs::read_dir(folder.path()).unwrap();
         let mut files = shelves.flat_map(|shelf| shelf.unwrap().path().read_dir().unwrap());
@@ -411,7 +424,7 @@ fn no_way_leads_over_a_place_that_was_lost_or_is_too_small() {
         let link = path(PathKind::NvLink, 12, 450e9);
         space.paths_mut().declare_both(GPU, OTHER, link);
         if lost {
-            space.lose(OTHER);
+            space.forget_place(OTHER);
         }
         let handle = space.adopt_unnamed(bytes(1, 600), Place::Host).unwrap();
         assert!(is_moving(&space.ensure_on(handle, GPU)));

@@ -8,7 +8,7 @@ use souk_node::memory::ContentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::contents::missing;
+use crate::contents::missing_content;
 use crate::part::Part;
 use crate::problem::Problem;
 use crate::state::SharedState;
@@ -31,8 +31,8 @@ async fn put(
     Path(blake3): Path<String>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let id = parse(&blake3)?;
-    let is_new = state.contents.take(id, request.into_body()).await?;
+    let id = parse_content_id(&blake3)?;
+    let is_new = state.contents.store_upload(id, request.into_body()).await?;
     Ok(if is_new {
         StatusCode::CREATED
     } else {
@@ -51,9 +51,9 @@ async fn get(
     Path(blake3): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (id, part) = asked(&state, &blake3, &headers)?;
-    let stream = state.contents.stream(&id, part.range.clone()).await?;
-    Ok(part.response(Body::from_stream(stream)))
+    let (id, part) = find_part(&state, &blake3, &headers)?;
+    let stream = state.contents.stream_range(&id, part.range.clone()).await?;
+    Ok(part.build_response(Body::from_stream(stream)))
 }
 
 /// Whether a content is here, and how long it is.
@@ -65,21 +65,24 @@ async fn head(
     Path(blake3): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let (_, part) = asked(&state, &blake3, &headers)?;
-    Ok(part.response(Body::empty()))
+    let (_, part) = find_part(&state, &blake3, &headers)?;
+    Ok(part.build_response(Body::empty()))
 }
 
-fn asked(
+fn find_part(
     state: &SharedState,
     name: &str,
     headers: &HeaderMap,
 ) -> Result<(ContentId, Part), Problem> {
-    let id = parse(name)?;
-    let length = state.contents.length(&id).ok_or_else(|| missing(&id))?;
-    Ok((id, Part::asked(headers, (name, KIND), length)?))
+    let id = parse_content_id(name)?;
+    let length = state
+        .contents
+        .content_length(&id)
+        .ok_or_else(|| missing_content(&id))?;
+    Ok((id, Part::from_headers(headers, name, KIND, length)?))
 }
 
-fn parse(text: &str) -> Result<ContentId, Problem> {
+fn parse_content_id(text: &str) -> Result<ContentId, Problem> {
     text.parse()
-        .map_err(|error| Problem::malformed(format!("{text} is no BLAKE3: {error}")))
+        .map_err(|error| Problem::malformed_input(format!("{text} is no BLAKE3: {error}")))
 }

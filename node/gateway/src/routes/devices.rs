@@ -13,7 +13,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::Parameters;
-use crate::market_view::{ByDtype, throughput};
+use crate::market_view::{ByDtype, throughput_by_dtype};
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::SharedState;
@@ -84,7 +84,7 @@ async fn devices(
     }
     let all = all
         .into_values()
-        .filter_map(|asks| OfferedDevice::of(&asks));
+        .filter_map(|asks| OfferedDevice::from_asks(&asks));
     let paging = Paging {
         limit: asked.limit,
         cursor: asked.cursor,
@@ -97,7 +97,7 @@ async fn devices(
     let key = |one: &OfferedDevice| (one.device.clone(), one.emulated);
     // Names contain spaces and signs, but a cursor must be one word.
     let write = |(device, emulated): &(String, bool)| format!("{emulated}.{}", hex::encode(device));
-    Page::of(all.collect(), key, &paging, parse, write)
+    Page::from_sorted(all.collect(), key, &paging, parse, write)
 }
 
 /// The processors that souk knows by name, with what their data sheets say: those that providers
@@ -105,13 +105,13 @@ async fn devices(
 #[utoipa::path(get, path = "/v1/devices/catalogue", tag = "network",
     responses((status = 200, body = Vec<Object>)), security(("token" = ["read"])))]
 async fn known() -> Result<Json<Value>, Problem> {
-    serde_json::to_value(catalogue::all())
+    serde_json::to_value(catalogue::all_processors())
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }
 
 impl OfferedDevice {
-    fn of(asks: &[&Listing]) -> Option<OfferedDevice> {
+    fn from_asks(asks: &[&Listing]) -> Option<OfferedDevice> {
         let cheapest = asks.iter().min_by_key(|ask| ask.price)?;
         let providers: BTreeSet<_> = asks.iter().map(|ask| ask.provider).collect();
         let stated = &cheapest.resources;
@@ -119,14 +119,17 @@ impl OfferedDevice {
             device: stated.model.to_string(),
             kind: stated.kind_name.to_string(),
             emulated: stated.emulated,
-            classes: asks.iter().map(|ask| class_name::of(&ask.class)).collect(),
+            classes: asks
+                .iter()
+                .map(|ask| class_name::format_class(&ask.class))
+                .collect(),
             providers: providers.len(),
             units: asks.iter().map(|ask| u64::from(ask.quantity.0)).sum(),
             price_min: cheapest.price.0,
             price_max: asks.iter().map(|ask| ask.price.0).max().unwrap_or_default(),
             memory_bytes: stated.memory_bytes,
             memory_bandwidth: stated.memory_bandwidth,
-            throughput: throughput(&stated.throughput),
+            throughput: throughput_by_dtype(&stated.throughput),
             power_milliwatts: stated.power_mw,
         })
     }

@@ -1,5 +1,5 @@
 //! `/v1/providers/{account}/earnings`: an account's earnings from its leases, over time. Any client
-//! may read those of any account, because the log is public.
+//! can read those of any account, because the log is public.
 
 use std::collections::BTreeMap;
 
@@ -97,13 +97,13 @@ async fn earnings(
     Path(account): Path<String>,
     Parameters(asked): Parameters<Steps>,
 ) -> Result<Json<EarningsView>, Problem> {
-    let step = asked.step.as_deref().map_or(Ok(STEP), seconds)?;
+    let step = asked.step.as_deref().map_or(Ok(STEP), parse_seconds)?;
     let count = match asked.steps {
         None => STEPS,
         Some(count @ 1..=STEPS_MAX) => count,
         Some(count) => {
             let detail = format!("steps is {count}, and may be 1 to {STEPS_MAX}");
-            return Err(Problem::malformed(detail));
+            return Err(Problem::malformed_input(detail));
         }
     };
     let broker = state.buyer.broker();
@@ -113,13 +113,13 @@ async fn earnings(
         "me" => state.buyer.account(),
         text => text.parse().map_err(|_| none())?,
     };
-    broker.account(key).await?.ok_or_else(none)?;
+    broker.fetch_account(key).await?.ok_or_else(none)?;
     let now = unix_ms();
     let step_ms = step * 1_000;
     let from = (now - now % step_ms).saturating_sub((count - 1) * step_ms);
-    let (sold, complete) = sold(broker, key, from).await?;
+    let (sold, complete) = fetch_sold_leases(broker, key, from).await?;
     let asked = &sold[..sold.len().min(LEASES_MAX)];
-    let known = closings::known(broker, asked).await?;
+    let known = closings::fetch_leases(broker, asked).await?;
     let (steps, total) = by_step(&sold, &known, step_ms);
     Ok(Json(EarningsView {
         account: key.to_string(),
@@ -134,7 +134,7 @@ async fn earnings(
 
 /// Returns the leases that an account sold and that closed since this time, the newest first, and
 /// whether the list is complete.
-async fn sold(
+async fn fetch_sold_leases(
     broker: &Broker,
     key: AccountKey,
     from_ms: u64,
@@ -146,7 +146,7 @@ async fn sold(
             if line.time.0 < from_ms {
                 return Ok((sold, true));
             }
-            let own = closings::closings(key, line).filter(|closing| closing.provider == key);
+            let own = closings::line_closings(key, line).filter(|closing| closing.provider == key);
             sold.extend(own);
         }
         seen += page.lines.len();
@@ -189,7 +189,7 @@ fn by_step(
 }
 
 /// Parses a duration such as `3600`, `90s`, `15m`, `1h` or `1d`.
-fn seconds(text: &str) -> Result<u64, Problem> {
+fn parse_seconds(text: &str) -> Result<u64, Problem> {
     let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
     let unit = units.iter().find_map(|(unit, in_seconds)| {
         let number = text.strip_suffix(unit)?;
@@ -203,7 +203,7 @@ fn seconds(text: &str) -> Result<u64, Problem> {
         .filter(|seconds| (STEP_MIN..=STEP_MAX).contains(seconds))
         .ok_or_else(|| {
             let detail = format!("step is {text}, and is such as 15m, 1h or 1d, up to a week");
-            Problem::malformed(detail)
+            Problem::malformed_input(detail)
         })
 }
 
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_step_is_seconds_or_has_a_unit() {
         for (text, wanted) in [("3600", 3_600), ("90s", 90), ("15m", 900), ("7d", STEP_MAX)] {
-            assert_eq!(seconds(text).ok(), Some(wanted), "{text}");
+            assert_eq!(parse_seconds(text).ok(), Some(wanted), "{text}");
         }
         for wrong in [
             "",
@@ -228,7 +228,7 @@ mod tests {
             "1w",
             "99999999999999999999d",
         ] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -64,18 +64,18 @@ async fn events(
     Parameters(asked): Parameters<Topics>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let topics = topics(&state, &asked.topics)?;
+    let topics = parse_topics(&state, &asked.topics)?;
     let last = headers.get("last-event-id").map(|id| {
         let known = id.to_str().ok().and_then(EventId::parse);
-        known.ok_or_else(|| Problem::malformed("Last-Event-ID is none that was told"))
+        known.ok_or_else(|| Problem::malformed_input("Last-Event-ID is none that was told"))
     });
     let last = last.transpose()?;
-    let place = state.hub.place(topics.clone()).ok_or_else(|| {
+    let place = state.hub.reserve_place(topics.clone()).ok_or_else(|| {
         let detail = format!("{STREAMS_MAX} streams are open");
         Problem::new(Code::TooMany, detail, "close one, or ask again in a moment")
     })?;
-    let followed = state.hub.follow(last);
-    let reset = followed.missed.is_none().then(reset);
+    let followed = state.hub.subscribe_from(last);
+    let reset = followed.missed.is_none().then(reset_event);
     let following = Follower {
         topics,
         missed: followed.missed.unwrap_or_default().into(),
@@ -106,7 +106,7 @@ impl Follower {
                     // The follower is too far behind and must start anew.
                     Err(RecvError::Lagged(_)) => {
                         self.is_over = true;
-                        return Some(reset());
+                        return Some(reset_event());
                     }
                 },
             };
@@ -121,11 +121,11 @@ impl Follower {
     }
 }
 
-fn reset() -> Event {
+fn reset_event() -> Event {
     Event::default().event("reset").data("{}")
 }
 
-fn topics(state: &SharedState, asked: &str) -> Result<BTreeSet<String>, Problem> {
+fn parse_topics(state: &SharedState, asked: &str) -> Result<BTreeSet<String>, Problem> {
     let all: Vec<&str> = asked
         .split(',')
         .map(str::trim)
@@ -133,14 +133,14 @@ fn topics(state: &SharedState, asked: &str) -> Result<BTreeSet<String>, Problem>
         .collect();
     if all.is_empty() || all.len() > TOPICS_MAX {
         let detail = format!("topics names {}, and may name 1 to {TOPICS_MAX}", all.len());
-        return Err(Problem::malformed(detail));
+        return Err(Problem::malformed_input(detail));
     }
     let mut topics = BTreeSet::new();
     for text in all {
         let topic = Topic::parse(text);
         let topic = topic.ok_or_else(|| {
             let detail = format!("there is no topic \"{text}\"; give classes by their whole names");
-            Problem::malformed(detail)
+            Problem::malformed_input(detail)
         })?;
         let topic = match topic {
             Topic::Job(begins) => Topic::Job(job_view::full_name(state, &begins)?),

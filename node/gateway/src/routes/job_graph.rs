@@ -80,13 +80,15 @@ async fn graph(
     Path(id): Path<String>,
 ) -> Result<Json<GraphView>, Problem> {
     let name = job_view::full_name(&state, &id)?;
-    let kept = JobFiles::new(&state.jobs(), &name).plan().ok_or_else(|| {
-        let detail = format!("the plan of job {name} is not kept");
-        Problem::not_found(detail, "an older souk submitted it")
-    })?;
+    let kept = JobFiles::new(&state.jobs_folder(), &name)
+        .read_plan()
+        .ok_or_else(|| {
+            let detail = format!("the plan of job {name} is not kept");
+            Problem::not_found(detail, "an older souk submitted it")
+        })?;
     serde_json::from_value(kept.plan)
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }
 
 /// Why a job went as it did: its plan with what ruled offers out, and what went wrong. It is what
@@ -99,7 +101,7 @@ async fn explain(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let name = job_view::full_name(&state, &id)?;
-    let record = Journal::read(&state.jobs(), &name)?;
-    let files = JobFiles::new(&state.jobs(), &record.name);
+    let record = Journal::read(&state.jobs_folder(), &name)?;
+    let files = JobFiles::new(&state.jobs_folder(), &record.name);
     Ok(Json(explanation::to_json(&record, &files)))
 }

@@ -47,7 +47,7 @@ async fn list(
     };
     let key = |job: &JobView| (std::cmp::Reverse(job.begun_ms), job.id.clone());
     let write = |(begun, id): &(std::cmp::Reverse<u64>, String)| format!("{}.{id}", begun.0);
-    Page::of(job_view::all(&state), key, &paging, parse, write)
+    Page::from_sorted(job_view::all_jobs(&state), key, &paging, parse, write)
 }
 
 /// Buy, run and pay. Under a key that was used before: the job that was begun then.
@@ -60,8 +60,11 @@ async fn submit(
     headers: HeaderMap,
     Body(asked): Body<JobRequest>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
-    let name = running::submit(&state, keys::given(&headers)?, &asked).await?;
-    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+    let name = running::submit_job(&state, keys::idempotency_key(&headers)?, &asked).await?;
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(job_view::find_job(&state, &name)?),
+    ))
 }
 
 /// One job, with its leases and outputs.
@@ -73,7 +76,7 @@ async fn job(
     Path(id): Path<String>,
 ) -> Result<Json<JobDetail>, Problem> {
     let name = job_view::full_name(&state, &id)?;
-    job_view::detail(&state, &name).await.map(Json)
+    job_view::job_detail(&state, &name).await.map(Json)
 }
 
 /// End a job: its leases are ended, what was used is paid, and the rest returns.
@@ -85,8 +88,8 @@ async fn cancel(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let name = job_view::full_name(&state, &id)?;
-    let folder = state.jobs();
-    if !state.running.cancel(&name) {
+    let folder = state.jobs_folder();
+    if !state.running.cancel_job(&name) {
         let record = Journal::read(&folder, &name)?;
         if record.state == JobState::Done {
             let detail = format!("job {name} is done: there is nothing to end");
@@ -97,15 +100,18 @@ async fn cancel(
             ));
         }
         if Journal::is_busy(&folder, &name) {
-            JobFiles::new(&folder, &name).cancel()?;
+            JobFiles::new(&folder, &name).request_cancel()?;
         } else {
             end_leases(state.buyer.trader(), &record.ids).await?;
             if record.state == JobState::Running {
-                Journal::open(&folder, &name)?.cancel()?;
+                Journal::open_by_name(&folder, &name)?.record_cancel()?;
             }
         }
     }
-    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(job_view::find_job(&state, &name)?),
+    ))
 }
 
 /// Go on with a job that was interrupted, failed, or whose process is gone.
@@ -117,8 +123,11 @@ async fn resume(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let name = job_view::full_name(&state, &id)?;
-    running::resume(&state, &name)?;
-    Ok((StatusCode::ACCEPTED, Json(job_view::job(&state, &name)?)))
+    running::resume_job(&state, &name)?;
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(job_view::find_job(&state, &name)?),
+    ))
 }
 
 /// The plan that a job began with, as `souk plan --json` prints it.
@@ -129,8 +138,8 @@ async fn plan(
     State(state): State<SharedState>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let (name, files) = files(&state, &id)?;
-    let kept = files.plan().ok_or_else(|| {
+    let (name, files) = job_files(&state, &id)?;
+    let kept = files.read_plan().ok_or_else(|| {
         let detail = format!("the plan of job {name} is not kept");
         Problem::not_found(detail, "an older souk submitted it")
     })?;
@@ -146,16 +155,16 @@ async fn events(
     Path(id): Path<String>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<EventView>, Problem> {
-    let (_, files) = files(&state, &id)?;
+    let (_, files) = job_files(&state, &id)?;
     let parse = |text: &str| text.parse().ok();
-    let told = Page::of(
-        ToldEvent::all(&files.events()),
+    let told = Page::from_sorted(
+        ToldEvent::from_events(&files.read_events()),
         |one: &ToldEvent| one.number,
         &paging,
         parse,
         usize::to_string,
     )?;
-    let items: Result<_, Problem> = told.items.iter().map(EventView::of).collect();
+    let items: Result<_, Problem> = told.items.iter().map(EventView::from_event).collect();
     Ok(Page {
         items: items?,
         next: told.next,
@@ -173,7 +182,7 @@ async fn timeline(
     let timeline = whole_timeline(&state, &id)?;
     serde_json::to_value(timeline)
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }
 
 /// The same for <https://ui.perfetto.dev>.
@@ -187,7 +196,7 @@ async fn trace(
     let trace = whole_timeline(&state, &id)?.to_trace_json();
     serde_json::from_str(&trace)
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }
 
 /// The receipts of a job, each signed by both sides.
@@ -198,15 +207,15 @@ async fn receipts(
     State(state): State<SharedState>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let (_, files) = files(&state, &id)?;
-    serde_json::to_value(files.receipts())
+    let (_, files) = job_files(&state, &id)?;
+    serde_json::to_value(files.read_receipts())
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }
 
-fn files(state: &SharedState, id: &str) -> Result<(String, JobFiles), Problem> {
+fn job_files(state: &SharedState, id: &str) -> Result<(String, JobFiles), Problem> {
     let name = job_view::full_name(state, id)?;
-    let files = JobFiles::new(&state.jobs(), &name);
+    let files = JobFiles::new(&state.jobs_folder(), &name);
     Ok((name, files))
 }
 
@@ -214,10 +223,10 @@ fn whole_timeline(
     state: &SharedState,
     id: &str,
 ) -> Result<souk_node::scheduler::execution::timeline::Timeline, Problem> {
-    let (name, files) = files(state, id)?;
-    let mut called = files.plan().unwrap_or_default().names;
-    if let Ok(record) = Journal::read(&state.jobs(), &name) {
-        called.extend(names::names(&record.providers));
+    let (name, files) = job_files(state, id)?;
+    let mut called = files.read_plan().unwrap_or_default().names;
+    if let Ok(record) = Journal::read(&state.jobs_folder(), &name) {
+        called.extend(names::provider_names(&record.providers));
     }
     Ok(files.whole_timeline(&called))
 }

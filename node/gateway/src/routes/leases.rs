@@ -32,10 +32,14 @@ async fn open(
     State(state): State<SharedState>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<LeaseView>, Problem> {
-    let leases = state.buyer.broker().leases(state.buyer.account()).await?;
+    let leases = state
+        .buyer
+        .broker()
+        .fetch_leases(state.buyer.account())
+        .await?;
     let all = leases.iter().map(LeaseView::from).collect();
     let parse = |text: &str| text.parse().ok();
-    Page::of(all, LeaseView::number, &paging, parse, u64::to_string)
+    Page::from_sorted(all, LeaseView::number, &paging, parse, u64::to_string)
 }
 
 /// Leases of the gateway's account that were closed, bought and sold, the newest first.
@@ -46,8 +50,8 @@ async fn closed(
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<ClosedLeaseView>, Problem> {
     let broker = state.buyer.broker();
-    let page = closings::page(broker, state.buyer.account(), &paging).await?;
-    let known = closings::known(broker, &page.items).await?;
+    let page = closings::fetch_page(broker, state.buyer.account(), &paging).await?;
+    let known = closings::fetch_leases(broker, &page.items).await?;
     let views = page.items.iter().zip(&known);
     let views = views.map(|(closing, lease)| ClosedLeaseView::new(closing, lease.as_ref()));
     Ok(Page {
@@ -64,7 +68,7 @@ async fn one(
     State(state): State<SharedState>,
     Path(lease): Path<String>,
 ) -> Result<Json<LeaseView>, Problem> {
-    shown(&state, number(&lease)?).await.map(Json)
+    find_lease(&state, parse_lease_id(&lease)?).await.map(Json)
 }
 
 /// End a lease that the account bought: what was used is paid, the rest returns.
@@ -75,7 +79,7 @@ async fn end(
     State(state): State<SharedState>,
     Path(lease): Path<String>,
 ) -> Result<Json<LeaseView>, Problem> {
-    let lease = number(&lease)?;
+    let lease = parse_lease_id(&lease)?;
     carry_out(&state, Command::EndLease { lease }, lease).await
 }
 
@@ -97,7 +101,7 @@ async fn extend(
     Path(lease): Path<String>,
     Body(asked): Body<Extension>,
 ) -> Result<Json<LeaseView>, Problem> {
-    let lease = number(&lease)?;
+    let lease = parse_lease_id(&lease)?;
     let by = Millis(u64::from(asked.by) * 1_000);
     carry_out(&state, Command::Extend { lease, by }, lease).await
 }
@@ -108,13 +112,13 @@ async fn carry_out(
     lease: LeaseId,
 ) -> Result<Json<LeaseView>, Problem> {
     // This refuses an unknown lease.
-    shown(state, lease).await?;
+    find_lease(state, lease).await?;
     state.buyer.trader().submit_one(command).await?;
-    shown(state, lease).await.map(Json)
+    find_lease(state, lease).await.map(Json)
 }
 
-async fn shown(state: &Gateway, id: LeaseId) -> Result<LeaseView, Problem> {
-    let found = state.buyer.broker().lease(id).await?;
+async fn find_lease(state: &Gateway, id: LeaseId) -> Result<LeaseView, Problem> {
+    let found = state.buyer.broker().fetch_lease(id).await?;
     let found = found.ok_or_else(|| {
         let detail = format!("the market knows no lease {id}");
         Problem::not_found(
@@ -125,7 +129,7 @@ async fn shown(state: &Gateway, id: LeaseId) -> Result<LeaseView, Problem> {
     Ok(LeaseView::from(&found))
 }
 
-fn number(text: &str) -> Result<LeaseId, Problem> {
+fn parse_lease_id(text: &str) -> Result<LeaseId, Problem> {
     let number = text.parse().map(LeaseId);
-    number.map_err(|_| Problem::malformed(format!("{text} is no lease's number")))
+    number.map_err(|_| Problem::malformed_input(format!("{text} is no lease's number")))
 }

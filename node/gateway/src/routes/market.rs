@@ -96,10 +96,10 @@ async fn depth(
         Some(levels @ 1..=64) => levels,
         Some(levels) => {
             let detail = format!("levels is {levels}, and may be 1 to 64");
-            return Err(Problem::malformed(detail));
+            return Err(Problem::malformed_input(detail));
         }
     };
-    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
+    let quotes = market_data::find_quotes(state.buyer.broker(), &class).await?;
     Ok(Json(DepthView::new(&quotes, levels)))
 }
 
@@ -111,7 +111,7 @@ async fn trades(
     State(state): State<SharedState>,
     Path(class): Path<String>,
 ) -> Result<Json<TradesView>, Problem> {
-    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
+    let quotes = market_data::find_quotes(state.buyer.broker(), &class).await?;
     Ok(Json(TradesView::from(&quotes)))
 }
 
@@ -127,10 +127,10 @@ async fn candles(
     let step = asked.step.unwrap_or(MINUTE);
     if step == 0 || step > STEP_MAX || !step.is_multiple_of(MINUTE) {
         let detail = format!("step is {step}, and is a multiple of {MINUTE} up to {STEP_MAX}");
-        return Err(Problem::malformed(detail));
+        return Err(Problem::malformed_input(detail));
     }
-    let quotes = market_data::quotes(state.buyer.broker(), &class).await?;
-    let candles = market_data::merged(&quotes.candles, step * 1_000);
+    let quotes = market_data::find_quotes(state.buyer.broker(), &class).await?;
+    let candles = market_data::merge_candles(&quotes.candles, step * 1_000);
     Ok(Json(CandlesView::new(&quotes, step, &candles)))
 }
 
@@ -164,7 +164,7 @@ async fn asks(
         Some((price.parse().ok()?, order.parse().ok()?))
     };
     let key = |ask: &AskView| (ask.price, ask.order);
-    Page::of(all, key, &paging, parse, |(price, order)| {
+    Page::from_sorted(all, key, &paging, parse, |(price, order)| {
         format!("{price}.{order}")
     })
 }
@@ -173,6 +173,6 @@ async fn asks(
 #[utoipa::path(get, path = "/v1/market/totals", tag = "market",
     responses((status = 200, body = TotalsView)), security(("token" = ["read"])))]
 async fn totals(State(state): State<SharedState>) -> Result<Json<TotalsView>, Problem> {
-    let totals = state.buyer.broker().totals().await?;
+    let totals = state.buyer.broker().fetch_totals().await?;
     Ok(Json(TotalsView::from(totals)))
 }

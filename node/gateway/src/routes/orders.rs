@@ -49,10 +49,14 @@ async fn list(
     State(state): State<SharedState>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<OrderView>, Problem> {
-    let orders = state.buyer.broker().orders(state.buyer.account()).await?;
+    let orders = state
+        .buyer
+        .broker()
+        .fetch_orders(state.buyer.account())
+        .await?;
     let all = orders.iter().map(OrderView::from).collect();
     let parse = |text: &str| text.parse().ok();
-    Page::of(
+    Page::from_sorted(
         all,
         |one: &OrderView| one.order,
         &paging,
@@ -72,7 +76,7 @@ async fn place(
     headers: HeaderMap,
     Body(asked): Body<OrderBody>,
 ) -> Result<(StatusCode, Json<PlacedView>), Problem> {
-    let placed = orders::place(&state, keys::given(&headers)?, &asked).await?;
+    let placed = orders::place_order(&state, keys::idempotency_key(&headers)?, &asked).await?;
     Ok((StatusCode::CREATED, Json(placed)))
 }
 
@@ -84,7 +88,7 @@ async fn one(
     State(state): State<SharedState>,
     Path(order): Path<String>,
 ) -> Result<Json<OrderView>, Problem> {
-    let open = open(&state, &order).await?;
+    let open = find_open_order(&state, &order).await?;
     Ok(Json(OrderView::from(&open)))
 }
 
@@ -97,14 +101,16 @@ async fn amend(
     Path(order): Path<String>,
     Body(asked): Body<Amendment>,
 ) -> Result<Json<PlacedView>, Problem> {
-    let now = open(&state, &order).await?;
+    let now = find_open_order(&state, &order).await?;
     let amend = Command::Amend {
         order: now.id,
         quantity: asked.units.map_or(now.quantity, Units),
         price: asked.price.map_or(now.price, Price),
     };
     let done = state.buyer.trader().submit_one(amend).await?;
-    PlacedView::of(&done).map(Json).ok_or_else(otherwise)
+    PlacedView::from_acceptance(&done)
+        .map(Json)
+        .ok_or_else(unexpected_answer)
 }
 
 /// Take one out of its book: what was held for it returns.
@@ -115,14 +121,14 @@ async fn cancel(
     State(state): State<SharedState>,
     Path(order): Path<String>,
 ) -> Result<Json<CancelledView>, Problem> {
-    let order = open(&state, &order).await?.id;
+    let order = find_open_order(&state, &order).await?.id;
     let done = state
         .buyer
         .trader()
         .submit_one(Command::Cancel { order })
         .await?;
     let Acceptance::Cancelled { released } = done else {
-        return Err(otherwise());
+        return Err(unexpected_answer());
     };
     Ok(Json(CancelledView {
         order: order.0,
@@ -130,10 +136,14 @@ async fn cancel(
     }))
 }
 
-async fn open(state: &Gateway, id: &str) -> Result<OpenOrder, Problem> {
+async fn find_open_order(state: &Gateway, id: &str) -> Result<OpenOrder, Problem> {
     let number = id.parse().map(OrderId);
-    let number = number.map_err(|_| Problem::malformed(format!("{id} is no order's id")))?;
-    let orders = state.buyer.broker().orders(state.buyer.account()).await?;
+    let number = number.map_err(|_| Problem::malformed_input(format!("{id} is no order's id")))?;
+    let orders = state
+        .buyer
+        .broker()
+        .fetch_orders(state.buyer.account())
+        .await?;
     let found = orders.into_iter().find(|open| open.id == number);
     found.ok_or_else(|| {
         let detail = format!("order {number} does not rest in a book, or is another's");
@@ -141,6 +151,6 @@ async fn open(state: &Gateway, id: &str) -> Result<OpenOrder, Problem> {
     })
 }
 
-fn otherwise() -> Problem {
-    Problem::unexpected("the market answered something else")
+fn unexpected_answer() -> Problem {
+    Problem::unexpected_failure("the market answered something else")
 }

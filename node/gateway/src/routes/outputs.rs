@@ -40,8 +40,8 @@ async fn outputs(
     State(state): State<SharedState>,
     Path(id): Path<String>,
 ) -> Result<Json<Vec<OutputView>>, Problem> {
-    let name = done(&state, &id)?;
-    Ok(Json(job_view::outputs(&state, &name)))
+    let name = require_done(&state, &id)?;
+    Ok(Json(job_view::job_outputs(&state, &name)))
 }
 
 /// One output: a file of NumPy, or of safetensors where `Accept` says so. One that stands for texts
@@ -57,10 +57,10 @@ async fn output(
     Path((id, name)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let job = done(&state, &id)?;
-    let folder = Folder::new(&state.jobs(), &job);
-    let all = folder.outputs();
-    let mut all = all.ok_or_else(|| elsewhere(&job))?;
+    let job = require_done(&state, &id)?;
+    let folder = Folder::new(&state.jobs_folder(), &job);
+    let all = folder.read_outputs();
+    let mut all = all.ok_or_else(|| outputs_elsewhere(&job))?;
     let known = all.keys().cloned().collect::<Vec<_>>().join(", ");
     let tensor = all.remove(&name).ok_or_else(|| {
         let detail = format!("job {job} has no output {name}");
@@ -71,24 +71,24 @@ async fn output(
         .and_then(|value| value.to_str().ok())
         .unwrap_or("*/*");
     let (kind, pieces) = match accept == JSON {
-        true => (JSON, vec![meaning(&folder, &name, &tensor)?]),
-        false => written(&name, tensor.clone(), accept)?,
+        true => (JSON, vec![meaning_json(&folder, &name, &tensor)?]),
+        false => encode_output(&name, tensor.clone(), accept)?,
     };
     let ending = match kind {
         NPY => "npy",
         JSON => "json",
         _ => "safetensors",
     };
-    let described = job_view::outputs(&state, &job);
+    let described = job_view::job_outputs(&state, &job);
     let hash = described.iter().find(|output| output.name == name);
     let hash = hash.map_or_else(|| tensor.id().to_string(), |output| output.blake3.clone());
     let etag = format!("{hash}.{ending}");
     let length: usize = pieces.iter().map(Bytes::len).sum();
-    let part = Part::asked(&headers, (&etag, kind), length as u64)?;
+    let part = Part::from_headers(&headers, &etag, kind, length as u64)?;
     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
     let wanted = place(part.range.start)..place(part.range.end);
-    let wanted = stream::iter(sliced(pieces, wanted).map(Ok::<_, Infallible>));
-    let mut response = part.response(Body::from_stream(wanted));
+    let wanted = stream::iter(slice_pieces(pieces, wanted).map(Ok::<_, Infallible>));
+    let mut response = part.build_response(Body::from_stream(wanted));
     response
         .headers_mut()
         .insert(VARY, HeaderValue::from_static("accept"));
@@ -96,9 +96,11 @@ async fn output(
 }
 
 /// Returns the meaning of an output, as JSON.
-fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
+fn meaning_json(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Problem> {
     let outputs = BTreeMap::from([(name.to_owned(), tensor.clone())]);
-    let told = folder.legend().map(|legend| legend.meanings(&outputs));
+    let told = folder
+        .read_legend()
+        .map(|legend| legend.output_values(&outputs));
     let told = told.and_then(|mut told| told.remove(name));
     let told = told.ok_or_else(|| {
         let detail = format!("the output {name} stands for no texts and no maps");
@@ -109,17 +111,17 @@ fn meaning(folder: &Folder, name: &str, tensor: &Tensor) -> Result<Bytes, Proble
 
 /// Returns the file of an output in pieces, so that a large tensor need not be copied behind a
 /// header.
-fn written(
+fn encode_output(
     name: &str,
     tensor: Tensor,
     accept: &str,
 ) -> Result<(&'static str, Vec<Bytes>), Problem> {
     if accept.contains(SAFETENSORS) {
         let all = BTreeMap::from([(name.to_owned(), tensor)]);
-        let bytes = safetensors::write(&all).map_err(Problem::unexpected)?;
+        let bytes = safetensors::write(&all).map_err(Problem::unexpected_failure)?;
         return Ok((SAFETENSORS, vec![bytes]));
     }
-    let header = npy::header(&tensor).map_err(|error| {
+    let header = npy::header_bytes(&tensor).map_err(|error| {
         let hint = format!("ask with `Accept: {SAFETENSORS}`");
         Problem::new(Code::Input, error, &hint)
     })?;
@@ -127,7 +129,7 @@ fn written(
 }
 
 /// Cuts a range out of consecutive pieces.
-fn sliced(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes> {
+fn slice_pieces(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes> {
     let mut at = 0;
     pieces.into_iter().filter_map(move |piece| {
         let begin = at;
@@ -137,9 +139,9 @@ fn sliced(pieces: Vec<Bytes>, range: Range<usize>) -> impl Iterator<Item = Bytes
     })
 }
 
-fn done(state: &SharedState, id: &str) -> Result<String, Problem> {
+fn require_done(state: &SharedState, id: &str) -> Result<String, Problem> {
     let name = job_view::full_name(state, id)?;
-    let job = job_view::job(state, &name)?;
+    let job = job_view::find_job(state, &name)?;
     if job.state == Standing::Done {
         return Ok(name);
     }
@@ -148,7 +150,7 @@ fn done(state: &SharedState, id: &str) -> Result<String, Problem> {
     Err(Problem::new(Code::State, detail, hint).with("state", job.state))
 }
 
-fn elsewhere(job: &str) -> Problem {
+fn outputs_elsewhere(job: &str) -> Problem {
     let detail = format!("the outputs of job {job} are not kept here");
     let hint = format!("the command line submitted it, and wrote them: souk job result {job}");
     Problem::not_found(detail, &hint)
@@ -165,7 +167,7 @@ mod tests {
         let all = pieces.concat();
         for start in 0..=all.len() {
             for end in start..=all.len() {
-                let cut: Vec<Bytes> = sliced(pieces.to_vec(), start..end).collect();
+                let cut: Vec<Bytes> = slice_pieces(pieces.to_vec(), start..end).collect();
                 assert_eq!(cut.concat(), all[start..end]);
             }
         }

@@ -74,9 +74,9 @@ async fn providers(
     State(state): State<SharedState>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<ProviderView>, Problem> {
-    let all = parties_view::providers(&state.book().await?);
+    let all = parties_view::list_providers(&state.book().await?);
     let parse = |text: &str| text.parse::<AccountKey>().ok().map(|key| key.to_string());
-    Page::of(
+    Page::from_sorted(
         all,
         |one: &ProviderView| one.account.clone(),
         &paging,
@@ -97,7 +97,7 @@ async fn provider(
     let none = || Problem::not_found(format!("there is no account {account}"), hint);
     let key: AccountKey = account.parse().map_err(|_| none())?;
     let book = state.book().await?;
-    let found = parties_view::provider(state.buyer.broker(), &book, key).await?;
+    let found = parties_view::find_provider(state.buyer.broker(), &book, key).await?;
     found.map(Json).ok_or_else(none)
 }
 
@@ -119,8 +119,8 @@ async fn reprice(
     };
     let key: AccountKey = account.parse().map_err(|_| none())?;
     let home = price::folder_of(&state.folder, key).ok_or_else(none)?;
-    let until_now = price::set(&home, asked.price).map_err(|error| match error {
-        PriceError::Config(error) => Problem::unexpected(error),
+    let until_now = price::set_price(&home, asked.price).map_err(|error| match error {
+        PriceError::Config(error) => Problem::unexpected_failure(error),
         made @ PriceError::Made { .. } => {
             let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
             Problem::new(Code::State, made, hint)
@@ -137,7 +137,7 @@ async fn reprice(
 #[utoipa::path(get, path = "/v1/validators", tag = "parties",
     responses((status = 200, body = Vec<ValidatorView>)), security(("token" = ["read"])))]
 async fn validators(State(state): State<SharedState>) -> Result<Json<Vec<ValidatorView>>, Problem> {
-    let all = parties_view::validators(state.buyer.broker()).await?;
+    let all = parties_view::list_validators(state.buyer.broker()).await?;
     Ok(Json(all))
 }
 
@@ -146,7 +146,7 @@ async fn validators(State(state): State<SharedState>) -> Result<Json<Vec<Validat
     responses((status = 200, body = AccountView)), security(("token" = ["read"])))]
 async fn me(State(state): State<SharedState>) -> Result<Json<AccountView>, Problem> {
     let own = state.buyer.account();
-    let found = state.buyer.broker().account(own).await?;
+    let found = state.buyer.broker().fetch_account(own).await?;
     let found = found.ok_or_else(|| {
         let hint = "open it: `souk account new`";
         Problem::not_found(format!("the account {own} is not open"), hint)
@@ -161,8 +161,8 @@ async fn statement(
     State(state): State<SharedState>,
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<MovementView>, Problem> {
-    let limit = paging.limit()?;
-    let mut before = statement_place::behind(&paging)?;
+    let limit = paging.page_limit()?;
+    let mut before = statement_place::parse_cursor(&paging)?;
     let (mut lines, mut more) = (Vec::new(), true);
     let own = state.buyer.account();
     while more && lines.len() < limit {
@@ -176,7 +176,7 @@ async fn statement(
     let next = lines
         .last()
         .filter(|_| more)
-        .map(|line| statement_place::written(line.place));
+        .map(|line| statement_place::format_cursor(line.place));
     Ok(Page {
         items: lines.iter().map(MovementView::from).collect(),
         next,
@@ -197,7 +197,7 @@ impl From<&StatementLine> for MovementView {
     fn from(line: &StatementLine) -> MovementView {
         let causes = line.causes.iter().map(serde_json::to_value);
         MovementView {
-            place: statement_place::written(line.place),
+            place: statement_place::format_cursor(line.place),
             at: times::at(line.time.0),
             before: BalancesView::from(&line.before),
             after: BalancesView::from(&line.after),

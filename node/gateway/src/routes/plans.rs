@@ -25,7 +25,7 @@ async fn plan(
     State(state): State<SharedState>,
     Body(body): Body<JobBody>,
 ) -> Result<Json<Value>, Problem> {
-    planning::plan(&state, body).await.map(Json)
+    planning::plan_job(&state, body).await.map(Json)
 }
 
 /// A plan that was made lately.

@@ -52,15 +52,15 @@ async fn receipt(
 ) -> Result<Json<Value>, Problem> {
     let number: u64 = lease
         .parse()
-        .map_err(|_| Problem::malformed(format!("{lease} is no lease's number")))?;
-    let jobs = state.jobs();
+        .map_err(|_| Problem::malformed_input(format!("{lease} is no lease's number")))?;
+    let jobs = state.jobs_folder();
     let is_it = |receipt: &Receipt| receipt.body.lease.0 == number;
-    let records = Journal::list(&jobs);
+    let records = Journal::list_records(&jobs);
     let job = records
         .iter()
         .find(|record| record.receipts.iter().any(is_it));
     // The record has the receipts with the providers' signatures; the files have both signatures.
-    let receipts = job.map(|record| JobFiles::new(&jobs, &record.name).receipts());
+    let receipts = job.map(|record| JobFiles::new(&jobs, &record.name).read_receipts());
     let found = receipts.into_iter().flatten().find(is_it);
     let found = found.ok_or_else(|| {
         let detail = format!("no job of this account has a receipt for lease {number}");
@@ -68,5 +68,5 @@ async fn receipt(
     })?;
     serde_json::to_value(found)
         .map(Json)
-        .map_err(Problem::unexpected)
+        .map_err(Problem::unexpected_failure)
 }

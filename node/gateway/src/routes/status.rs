@@ -70,26 +70,26 @@ async fn healthz() -> Json<Healthy> {
 async fn metrics(State(state): State<SharedState>) -> Response {
     let mut page = Page::of_machine();
     let network = state.buyer.broker().network();
-    let connected = network.connected().await.len();
-    page.gauge(
+    let connected = network.connected_peers().await.len();
+    page.add_gauge(
         "souk_peers_connected",
         "Peers with a connection.",
         connected,
     );
-    let running = state.running.count();
-    page.gauge(
+    let running = state.running.job_count();
+    page.add_gauge(
         "souk_gateway_jobs_running",
         "Jobs that the gateway runs.",
         running,
     );
-    let streams = state.hub.streams();
-    page.gauge(
+    let streams = state.hub.follower_count();
+    page.add_gauge(
         "souk_gateway_streams",
         "Streams of events that are open.",
         streams,
     );
-    state.figures.put(&mut page);
-    watched::answer(Some(page))
+    state.figures.add_to_page(&mut page);
+    watched::metrics_response(Some(page))
 }
 
 /// What market this is, and how far it is.
@@ -100,16 +100,16 @@ async fn status(
     Extension(scope): Extension<Scope>,
 ) -> Result<Json<StatusView>, Problem> {
     let asked = unix_ms();
-    let all = state.buyer.broker().statuses().await;
+    let all = state.buyer.broker().fetch_statuses().await;
     let answered: Vec<_> = all.iter().flatten().collect();
     let Some(furthest) = answered.iter().max_by_key(|status| status.applied) else {
         let detail = format!("none of {} validators answered", all.len());
         let hint = "is the market up? `souk validator list` shows who runs";
         return Err(Problem::new(Code::MarketUnreachable, detail, hint));
     };
-    state.hub.reached(furthest.applied);
+    state.hub.record_index(furthest.applied);
     Ok(Json(StatusView {
-        market: state.market().to_string(),
+        market: state.market_id().to_string(),
         name: state.name.clone(),
         version: env!("CARGO_PKG_VERSION"),
         account: state.buyer.account().to_string(),
@@ -119,7 +119,7 @@ async fn status(
         leader: Some(furthest.leader).filter(|leader| *leader > 0),
         validators_answering: answered.len(),
         validators_known: all.len(),
-        jobs_running: state.running.count(),
-        streams: state.hub.streams(),
+        jobs_running: state.running.job_count(),
+        streams: state.hub.follower_count(),
     }))
 }

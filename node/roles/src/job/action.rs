@@ -60,8 +60,8 @@ pub enum Action {
         /// The word for the provider.
         word: BuyerWord,
     },
-    /// Close a leg's stream after its pending words are sent. No answer, no `Gone`, and no later
-    /// event of that stream.
+    /// Close a leg's stream after its pending words are sent. No answer; the shell must send no
+    /// `Gone` and no later event of that stream.
     Hang {
         /// The leg whose stream closes.
         leg: Leg,
@@ -123,9 +123,9 @@ pub enum Action {
     },
     /// Report an event to people. No answer.
     Tell(JobEvent),
-    /// Cancel an effect, which then sends no answer. No answer to this either.
+    /// Cancel an effect, which must then send no answer. No answer to this either.
     Stop(Ticket),
-    /// The job is over. No action follows.
+    /// The job is over. No action will follow.
     Over(Box<Outcome>),
 }
 

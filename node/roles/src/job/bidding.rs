@@ -14,36 +14,40 @@ use super::state::{Errand, Phase, Uncertain, Wait};
 use crate::clock::Micros;
 
 /// How often the core looks at the book again while a job waits for devices.
-pub(super) const BOOK_PERIOD: Micros = Micros::millis(50);
+pub(super) const BOOK_PERIOD: Micros = Micros::from_millis(50);
 
-/// How long the market may still sell a gang after no answer came: as long as a batch is valid,
+/// How long the market can still sell a gang after no answer came: as long as a batch is valid,
 /// plus a margin for clocks.
-const UNCERTAIN_FOR: Micros = Micros::seconds(75);
+const UNCERTAIN_FOR: Micros = Micros::from_seconds(75);
 
 impl JobCore {
     /// Buys the leases of a plan. Under a budget, the core first records their possible escrow,
-    /// because the market may sell a gang in flight after the next life has looked. A resumed job
+    /// because the market can sell a gang in flight after the next life has looked. A resumed job
     /// always records its number: the next life skips only one unrecorded number, and this life has
     /// already skipped one.
-    pub(super) fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
-        let left = self.pursuit(errand).left;
-        if let Err(reason) = money::duration(&plan, left) {
+    pub(super) fn buy_leases(&mut self, errand: Errand, plan: Box<Plan>) {
+        let left = self.pursuit_mut(errand).left;
+        if let Err(reason) = money::lease_duration(&plan, left) {
             return self.on_shortage(errand, reason);
         }
         let may_hold = self.may_hold(errand, &plan);
-        let pursuit = self.pursuit(errand);
+        let pursuit = self.pursuit_mut(errand);
         (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
         match left.is_some() || self.is_resumed {
-            true => self.record(vec![may_hold], Wait::Announce(errand)),
+            true => self.record_facts(vec![may_hold], Wait::Announce(errand)),
             false => self.send_bids(errand),
         }
     }
 
     /// Sends the bids of the plan to buy.
     pub(super) fn send_bids(&mut self, errand: Errand) {
-        let left = self.pursuit(errand).left;
-        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
-        let duration = money::duration(&plan, left).expect("it was looked at before");
+        let left = self.pursuit_mut(errand).left;
+        let plan = self
+            .pursuit_mut(errand)
+            .plan
+            .take()
+            .expect("a plan is bought");
+        let duration = money::lease_duration(&plan, left).expect("it was looked at before");
         let id = attempt_id(self.spec.job, self.next_attempt);
         let planned = |it: &AccountKey| plan.legs.iter().any(|leg| leg.listing.provider == *it);
         // The plan includes a provider that is back with a new ask.
@@ -53,18 +57,21 @@ impl JobCore {
         let limits = &self.spec.limits;
         let legs = plan.legs.iter();
         let bids = legs
-            .map(|leg| money::bid(leg, limits, &excluded, (duration, id)))
+            .map(|leg| money::bid_for_leg(leg, limits, &excluded, duration, id))
             .collect();
-        self.pursuit(errand).plan = Some(plan);
-        self.ask(Action::Buy { id, bids }, Wait::Buy(errand));
+        self.pursuit_mut(errand).plan = Some(plan);
+        self.request_effect(Action::Buy { id, bids }, Wait::Buy(errand));
     }
 
     /// Returns the fact that the next number may hold escrow if the market sells its leases in a
     /// moment.
     fn may_hold(&mut self, errand: Errand, plan: &Plan) -> Fact {
-        let left = self.pursuit(errand).left;
-        let duration = money::duration(plan, left).unwrap_or_default();
-        let escrows = plan.legs.iter().map(|leg| money::escrow(leg, duration).0);
+        let left = self.pursuit_mut(errand).left;
+        let duration = money::lease_duration(plan, left).unwrap_or_default();
+        let escrows = plan
+            .legs
+            .iter()
+            .map(|leg| money::leg_escrow(leg, duration).0);
         Fact::Skipped {
             n: self.next_attempt,
             escrow: Credits(escrows.fold(0, u64::saturating_add)),
@@ -75,29 +82,33 @@ impl JobCore {
     pub(super) fn on_bought(&mut self, errand: Errand, answer: Answer) {
         match answer {
             Answer::Bought(trades) => {
-                let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+                let plan = self
+                    .pursuit_mut(errand)
+                    .plan
+                    .take()
+                    .expect("a plan is bought");
                 if trades.len() != plan.legs.len() {
                     let text = "the market sold another number of leases".to_owned();
-                    return self.end(End::Failed(Reason::Unreachable(text)));
+                    return self.end_job(End::Failed(Reason::Unreachable(text)));
                 }
                 self.begin_attempt(errand, plan, trades.iter().map(Terms::from).collect());
             }
             Answer::NotBought(refusal) => {
                 let tick = self.now.tick;
-                let pursuit = self.pursuit(errand);
+                let pursuit = self.pursuit_mut(errand);
                 pursuit.plan = None;
                 match pursuit.wait_until.is_some_and(|until| tick < until) {
                     // Another buyer was faster.
-                    true => self.pause(errand, BOOK_PERIOD),
-                    false => self.end(End::Failed(Reason::Unsold(refusal))),
+                    true => self.pause_errand(errand, BOOK_PERIOD),
+                    false => self.end_job(End::Failed(Reason::Unsold(refusal))),
                 }
             }
             Answer::Uncertain(_) => {
-                self.pursuit(errand).phase = Phase::Adopting;
+                self.pursuit_mut(errand).phase = Phase::Adopting;
                 let ids = vec![attempt_id(self.spec.job, self.next_attempt)];
-                self.ask(Action::Look { ids }, Wait::Adopt(errand));
+                self.request_effect(Action::Look { ids }, Wait::Adopt(errand));
             }
-            other => self.end(End::Failed(unreachable(other))),
+            other => self.end_job(End::Failed(unreachable_reason(other))),
         }
     }
 
@@ -105,35 +116,39 @@ impl JobCore {
     pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
-            other => return self.end(End::Failed(unreachable(other))),
+            other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
-        let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
+        let plan = self
+            .pursuit_mut(errand)
+            .plan
+            .take()
+            .expect("a plan is bought");
         let leases: Vec<&Lease> = leases.iter().filter(|lease| lease.is_running()).collect();
-        if let Some(terms) = adopted(&plan, &leases) {
+        if let Some(terms) = adopt_terms(&plan, &leases) {
             return self.begin_attempt(errand, plan, terms);
         }
         for lease in &leases {
             self.end_lease(lease.id);
         }
-        // The market may sell them a moment later: the core does not reuse the number, and keeps
-        // their possible escrow unspent.
+        // The market can sell them a moment later: the core must not reuse the number, and must
+        // keep their possible escrow unspent.
         let skipped = self.may_hold(errand, &plan);
         if let Fact::Skipped { n, escrow, .. } = skipped {
             let until = self.now.tick.plus(UNCERTAIN_FOR);
             self.uncertain.insert(n, Uncertain { escrow, until });
         }
         self.next_attempt += 1;
-        self.record(vec![skipped], Wait::Skip(errand));
+        self.record_facts(vec![skipped], Wait::Skip(errand));
     }
 
     /// Continues once the journal says that a number is not used again.
     pub(super) fn on_skipped(&mut self, errand: Errand) {
-        self.pause(errand, BOOK_PERIOD);
+        self.pause_errand(errand, BOOK_PERIOD);
     }
 }
 
 /// Returns the terms of a gang's leases, by place; none if the gang is incomplete.
-fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
+fn adopt_terms(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
     if leases.len() != plan.legs.len() {
         return None;
     }
@@ -156,7 +171,7 @@ fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
 }
 
 /// Returns the reason for an answer that reports a failure of the market or the node.
-pub(super) fn unreachable(answer: Answer) -> Reason {
+pub(super) fn unreachable_reason(answer: Answer) -> Reason {
     match answer {
         Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),
         _ => Reason::Unreachable("an effect was answered out of turn".to_owned()),

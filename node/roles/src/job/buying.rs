@@ -6,7 +6,7 @@ use souk_market::{Command, Credits, Lease};
 use souk_memory::ContentId;
 
 use super::action::{Action, JobEvent, Spending};
-use super::bidding::{BOOK_PERIOD, unreachable};
+use super::bidding::{BOOK_PERIOD, unreachable_reason};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, Work};
@@ -20,12 +20,12 @@ use crate::lease::Request;
 
 /// How long the escrow of leases that are over is waited for where the budget needs it, and how
 /// often it is looked at: longer than markets let receipts come late.
-const ESCROW_WAIT: Micros = Micros::seconds(120);
-const ESCROW_PERIOD: Micros = Micros::millis(500);
+const ESCROW_WAIT: Micros = Micros::from_seconds(120);
+const ESCROW_PERIOD: Micros = Micros::from_millis(500);
 
 impl JobCore {
     /// Goes on with an errand that nothing is under way for; whether it did.
-    pub(super) fn advance(&mut self, errand: Errand) -> bool {
+    pub(super) fn advance_errand(&mut self, errand: Errand) -> bool {
         let is_there = match errand {
             Errand::Main => self.past.is_none() && self.requests.values().any(|it| !it.is_given),
             Errand::Check => self.check.is_some() && !self.is_given_on_its_way(),
@@ -34,7 +34,7 @@ impl JobCore {
         let is_busy = attempts.any(|it| it.errand == errand && it.judging != Judging::Doubting);
         if errand == Errand::Main && self.past.is_none() && !is_busy {
             if self.requests.is_empty() && self.no_more {
-                self.end(match self.is_unwanted {
+                self.end_job(match self.is_unwanted {
                     true => End::Cancelled,
                     false => End::Done,
                 });
@@ -47,15 +47,15 @@ impl JobCore {
                 return true;
             }
         }
-        let is_idle = is_there && !is_busy && self.pursuit(errand).phase == Phase::Idle;
+        let is_idle = is_there && !is_busy && self.pursuit_mut(errand).phase == Phase::Idle;
         if !is_idle || self.is_buying() {
             return false;
         }
-        self.prepare(errand);
+        self.prepare_purchase(errand);
         true
     }
 
-    /// Whether an errand is about to buy: the other one waits for its number and what it holds.
+    /// Whether an errand is about to buy: the other one must wait for its number and what it holds.
     pub(super) fn is_buying(&self) -> bool {
         self.waits.iter().any(|wait| {
             matches!(
@@ -85,19 +85,19 @@ impl JobCore {
     }
 
     /// Looks what is left of the budget, if there is one and something was bought.
-    fn prepare(&mut self, errand: Errand) {
+    fn prepare_purchase(&mut self, errand: Errand) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
         if self.spec.sequences > 0 && has_bought {
-            return self.end(End::Failed(self.session_over()));
+            return self.end_job(End::Failed(self.session_over()));
         }
         let budget = self.spec.limits.budget;
-        let pursuit = self.pursuit(errand);
+        let pursuit = self.pursuit_mut(errand);
         pursuit.wait_until.get_or_insert(wait_until);
         if budget.is_some() && has_bought {
             pursuit.phase = Phase::Looking;
-            let ids = self.ids();
-            self.ask(Action::Look { ids }, Wait::Look(errand));
+            let ids = self.attempt_ids();
+            self.request_effect(Action::Look { ids }, Wait::Look(errand));
             return;
         }
         pursuit.left = budget;
@@ -118,7 +118,7 @@ impl JobCore {
         if errand == Errand::Check && self.check.is_none() {
             return;
         }
-        let pursuit = self.pursuit(errand);
+        let pursuit = self.pursuit_mut(errand);
         assert_eq!(pursuit.phase, Phase::Pausing, "a moment is waited for");
         pursuit.phase = Phase::Idle;
     }
@@ -126,7 +126,7 @@ impl JobCore {
     pub(super) fn on_looked(&mut self, errand: Errand, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
-            other => return self.end(End::Failed(unreachable(other))),
+            other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
         let spending = self.count_costs(&leases);
         let tick = self.now.tick;
@@ -147,7 +147,7 @@ impl JobCore {
                     .saturating_sub(held.0),
             )
         });
-        let pursuit = self.pursuit(errand);
+        let pursuit = self.pursuit_mut(errand);
         (pursuit.held, pursuit.left) = (held, left);
         if let Some(Shortage {
             until,
@@ -158,21 +158,21 @@ impl JobCore {
             if held < before {
                 pursuit.shortage = None;
             } else if tick >= until {
-                return self.end(End::Failed(reason));
+                return self.end_job(End::Failed(reason));
             } else {
-                return self.pause(errand, ESCROW_PERIOD);
+                return self.pause_errand(errand, ESCROW_PERIOD);
             }
         }
         self.plan_or_buy(errand);
     }
 
     fn plan_or_buy(&mut self, errand: Errand) {
-        if let Some(plan) = self.pursuit(errand).plan.take() {
-            return self.buy(errand, plan);
+        if let Some(plan) = self.pursuit_mut(errand).plan.take() {
+            return self.buy_leases(errand, plan);
         }
         let limits = self.spec.limits.clone();
         let excluded = self.excluded_from(errand);
-        let left = self.pursuit(errand).left;
+        let left = self.pursuit_mut(errand).left;
         let passed = self.now.tick.since(self.begun);
         let deadline = limits.deadline.map(|deadline| deadline.since(passed));
         let wanted = match errand {
@@ -213,42 +213,43 @@ impl JobCore {
                 }
             }
         };
-        self.pursuit(errand).phase = Phase::Planning;
-        self.ask(Action::Plan(Box::new(wanted)), Wait::Plan(errand));
+        self.pursuit_mut(errand).phase = Phase::Planning;
+        self.request_effect(Action::Plan(Box::new(wanted)), Wait::Plan(errand));
     }
 
     pub(super) fn on_planned(&mut self, errand: Errand, answer: Answer) {
         let (why, passes) = match answer {
-            Answer::Planned(plan) => match self.fits(errand, &plan) {
-                Ok(()) => return self.buy(errand, plan),
+            Answer::Planned(plan) => match self.check_plan(errand, &plan) {
+                Ok(()) => return self.buy_leases(errand, plan),
                 Err(why) => (why, false),
             },
             Answer::NotPlanned { why, passes } => (why, passes),
-            other => return self.end(End::Failed(unreachable(other))),
+            other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
         if let Some(bad_input) = self.bad_input() {
-            return self.end(End::Failed(bad_input));
+            return self.end_job(End::Failed(bad_input));
         }
         let tick = self.now.tick;
         let is_early = self
-            .pursuit(errand)
+            .pursuit_mut(errand)
             .wait_until
             .is_some_and(|until| tick < until);
         if passes && is_early {
-            return self.pause(errand, BOOK_PERIOD);
+            return self.pause_errand(errand, BOOK_PERIOD);
         }
         let reason = Reason::NoPlan(why);
         match reason.is_budget() {
             true => self.on_shortage(errand, reason),
-            false => self.end(End::Failed(reason)),
+            false => self.end_job(End::Failed(reason)),
         }
     }
 
     /// Whether a plan is one, and makes what is wanted of what there is.
-    fn fits(&self, errand: Errand, plan: &Plan) -> Result<(), NoPlan> {
+    fn check_plan(&self, errand: Errand, plan: &Plan) -> Result<(), NoPlan> {
         let kind = NoPlanKind::Other;
         let no_plan = |text: String| NoPlan { kind, text };
-        plan.check().map_err(|fault| no_plan(fault.to_string()))?;
+        plan.check_plan()
+            .map_err(|fault| no_plan(fault.to_string()))?;
         let open = self.requests.values().find(|asked| !asked.is_given);
         let values = self.common_values();
         let is_there = |name: &String| match errand {
@@ -301,7 +302,7 @@ impl JobCore {
     }
 
     /// The values that every request has that is not answered, those of the first one; none where
-    /// others may come.
+    /// others can still come.
     fn common_values(&self) -> BTreeMap<String, ContentId> {
         let mut open = self.requests.values().filter(|asked| !asked.is_given);
         let all_came = self.no_more || self.spec.requests == 1;
@@ -329,40 +330,40 @@ impl JobCore {
         outputs.map(|output| output.name.clone()).collect()
     }
 
-    pub(super) fn pause(&mut self, errand: Errand, time: Micros) {
-        self.pursuit(errand).phase = Phase::Pausing;
+    pub(super) fn pause_errand(&mut self, errand: Errand, time: Micros) {
+        self.pursuit_mut(errand).phase = Phase::Pausing;
         let until = self.now.tick.plus(time);
-        self.timers.set(Timer::LookAgain(errand), until);
+        self.timers.set_timer(Timer::LookAgain(errand), until);
     }
 
     /// Waits until leases that are over give back some of what they hold, if any hold anything.
     pub(super) fn on_shortage(&mut self, errand: Errand, reason: Reason) {
         if let Some(bad_input) = self.bad_input() {
-            return self.end(End::Failed(bad_input));
+            return self.end_job(End::Failed(bad_input));
         }
         let until = self.now.tick.plus(ESCROW_WAIT);
-        let pursuit = self.pursuit(errand);
+        let pursuit = self.pursuit_mut(errand);
         let held = pursuit.held;
         if held == Credits(0) {
-            return self.end(End::Failed(reason));
+            return self.end_job(End::Failed(reason));
         }
         pursuit.shortage = Some(Shortage {
             until,
             held,
             reason,
         });
-        self.pause(errand, ESCROW_PERIOD);
+        self.pause_errand(errand, ESCROW_PERIOD);
     }
 
     pub(super) fn begin_attempt(&mut self, errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) {
         let n = self.next_attempt;
         self.next_attempt += 1;
-        *self.pursuit(errand) = Pursuit::default();
+        *self.pursuit_mut(errand) = Pursuit::default();
         let leases = terms.iter();
         let leases = leases
             .map(|it| (it.provider, it.lease, it.escrow))
             .collect();
-        self.tell(JobEvent::Leased { attempt: n, leases });
+        self.report_event(JobEvent::Leased { attempt: n, leases });
         let held = terms
             .iter()
             .map(|it| (it.lease, Spending::from_held(it.escrow)));
@@ -373,36 +374,36 @@ impl JobCore {
             leg.span.sold_at = Some(self.now.tick);
         }
         self.attempts.insert(n, attempt);
-        self.ask(Action::Find { providers }, Wait::Find(n));
+        self.request_effect(Action::Find { providers }, Wait::Find(n));
     }
 
     pub(super) fn on_found(&mut self, n: u32, answer: Answer) {
-        if self.attempt(n).is_resumed {
+        if self.attempt_mut(n).is_resumed {
             return self.on_past_found(n, answer);
         }
         let contacts = match answer {
             Answer::Found(contacts) => contacts,
             Answer::NotFound(provider) => {
-                return self.abandon(n, Reason::Unknown(provider));
+                return self.abandon_attempt(n, Reason::Unknown(provider));
             }
-            other => return self.end(End::Failed(unreachable(other))),
+            other => return self.end_job(End::Failed(unreachable_reason(other))),
         };
-        let errand = self.attempt(n).errand;
+        let errand = self.attempt_mut(n).errand;
         let Some((number, asked, last)) = self.first_request(errand) else {
             // Nobody wants an answer any more.
             return self.abandon_well(n);
         };
         let (job, priority) = (attempt_id(self.spec.job, n), self.spec.limits.priority);
-        let sequence = self.sequence(number);
+        let sequence = self.sequence_of(number);
         let first = Request {
             number,
             sequence,
             inputs: asked,
         };
         let sequences = self.spec.sequences;
-        let attempt = self.attempt(n);
-        if let Some(reason) = attempt.lack(&first) {
-            return self.end(End::Failed(reason));
+        let attempt = self.attempt_mut(n);
+        if let Some(reason) = attempt.missing_input_reason(&first) {
+            return self.end_job(End::Failed(reason));
         }
         for place in attempt.places() {
             let told = start::Briefing {
@@ -414,10 +415,10 @@ impl JobCore {
                 last,
                 sequences,
             };
-            let start = told.start(place, &first);
+            let start = told.build_start(place, &first);
             attempt.legs[place as usize].start = Some(start);
         }
-        attempt.send(&first, last);
+        attempt.note_first_request(&first, last);
         let terms = attempt.legs.iter().map(|leg| leg.terms.clone()).collect();
         let (is_check, plan) = (errand == Errand::Check, attempt.plan.clone());
         let fact = Fact::Attempt {
@@ -428,10 +429,10 @@ impl JobCore {
             first,
             last,
         };
-        self.record(vec![fact], Wait::RecordAttempt(n));
+        self.record_facts(vec![fact], Wait::RecordAttempt(n));
     }
 
-    /// The first request that is not answered, what the legs may read of it, and whether it is the
+    /// The first request that is not answered, what the legs can read of it, and whether it is the
     /// only one.
     fn first_request(&self, errand: Errand) -> Option<(u32, super::state::Tensors, bool)> {
         if errand == Errand::Check {
@@ -443,26 +444,26 @@ impl JobCore {
         let is_alone = open.next().is_none() && self.no_more;
         Some((
             *number,
-            asked.readable(),
+            asked.readable_values(),
             is_alone || self.spec.requests == 1,
         ))
     }
 
-    pub(super) fn serve(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+    pub(super) fn serve_contents(&mut self, n: u32) {
+        let attempt = self.attempt_mut(n);
         let parts = attempt.plan.parts.iter();
         let content = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
         let contents = content.chain(&attempt.given).copied();
         let contents: BTreeSet<_> = contents.collect();
         let contents = contents.into_iter().collect();
-        self.ask(Action::Serve { contents }, Wait::Serve(n));
+        self.request_effect(Action::Serve { contents }, Wait::Serve(n));
     }
 
     pub(super) fn on_served(&mut self, n: u32, answer: Answer) {
         match answer {
             Answer::Served => self.open_all(n),
-            Answer::NotServed(why) => self.end(End::Failed(Reason::Memory(why))),
-            other => self.end(End::Failed(unreachable(other))),
+            Answer::NotServed(why) => self.end_job(End::Failed(Reason::Memory(why))),
+            other => self.end_job(End::Failed(unreachable_reason(other))),
         }
     }
 
@@ -471,7 +472,7 @@ impl JobCore {
         if let Some(ending) = &mut self.ending {
             ending.leases_ended += 1;
         }
-        self.command(Command::EndLease { lease }, Wait::EndLease(lease));
+        self.submit_command(Command::EndLease { lease }, Wait::EndLease(lease));
     }
 }
 
@@ -501,14 +502,14 @@ impl Attempt {
     }
 
     /// An attempt of an earlier life, about whose legs nothing is known.
-    pub(super) fn resumed(plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
+    pub(super) fn new_resumed(plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
         let mut attempt = Attempt::new(Errand::Main, plan, terms);
         (attempt.is_resumed, attempt.no_more, attempt.has_begun) = (true, true, true);
         attempt
     }
 
-    /// Asserts what holds between two events.
-    pub(super) fn audit(&self, n: u32) {
+    /// Asserts what must hold between two events.
+    pub(super) fn assert_invariants(&self, n: u32) {
         assert_eq!(
             self.legs.len(),
             self.plan.legs.len(),

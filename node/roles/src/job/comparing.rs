@@ -1,4 +1,4 @@
-//! Two contents that ought to be the same: both are fetched, then they are compared.
+//! Two contents that should be the same: both are fetched, then they are compared.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    pub(super) fn attempt(self) -> Option<u32> {
+    pub(super) fn attempt_number(self) -> Option<u32> {
         match self {
             Purpose::Twins { attempt, .. } | Purpose::Third { attempt, .. } => Some(attempt),
             Purpose::Doubt { .. } => None,
@@ -57,7 +57,7 @@ impl Purpose {
 
 impl JobCore {
     /// Compares two contents that have not the same id.
-    pub(super) fn compare(
+    pub(super) fn compare_contents(
         &mut self,
         purpose: Purpose,
         name: String,
@@ -80,13 +80,12 @@ impl JobCore {
             let Some(maker) = side.maker else {
                 continue;
             };
-            let holders = vec![self.provider(maker)];
+            let holders = vec![self.leg_provider(maker)];
             let wait = Wait::FetchPair {
                 pair: number,
                 is_left,
             };
-            let made = (name.clone(), side.id);
-            self.fetch(maker.attempt, made, holders, wait);
+            self.fetch_content(maker.attempt, name.clone(), side.id, holders, wait);
         }
         self.compare_if_here(number);
     }
@@ -97,7 +96,7 @@ impl JobCore {
         };
         let (left, right, tolerance_ppm) = (pair.left.id, pair.right.id, pair.tolerance_ppm);
         let wait = Wait::Compare { pair: number };
-        self.ask(
+        self.request_effect(
             Action::Compare {
                 left,
                 right,
@@ -124,13 +123,15 @@ impl JobCore {
                 self.on_not_fetched(maker, name, fault);
                 self.on_pair_over(purpose, false);
             }
-            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(super::End::Failed(super::bidding::unreachable_reason(
+                other,
+            ))),
         }
     }
 
     fn forget_pair(&mut self, number: u32) {
         self.pairs.remove(&number);
-        self.stop(|wait| match wait {
+        self.stop_effects(|wait| match wait {
             Wait::FetchPair { pair, .. } | Wait::Compare { pair } => *pair == number,
             _ => false,
         });
@@ -142,7 +143,9 @@ impl JobCore {
         };
         match answer {
             Answer::Compared(is_alike) => self.on_pair_over(pair.purpose, is_alike),
-            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(super::End::Failed(super::bidding::unreachable_reason(
+                other,
+            ))),
         }
     }
 
@@ -153,13 +156,13 @@ impl JobCore {
                 request,
                 part,
             } => {
-                let alike = &mut self.attempt(attempt).alike;
+                let alike = &mut self.attempt_mut(attempt).alike;
                 let alike = alike.entry((request, part)).or_insert(true);
                 *alike &= is_alike;
                 self.on_request_compared(attempt, request);
             }
             Purpose::Third { attempt, place } => {
-                let question = self.attempt(attempt).questions.first_mut();
+                let question = self.attempt_mut(attempt).questions.first_mut();
                 let question = question.expect("a third run is of a question");
                 if let Some(agrees) = question.runs.get_mut(&place) {
                     *agrees &= is_alike;
@@ -173,7 +176,7 @@ impl JobCore {
     pub(super) fn is_comparing(&self, n: u32) -> bool {
         self.pairs
             .values()
-            .any(|pair| pair.purpose.attempt() == Some(n))
+            .any(|pair| pair.purpose.attempt_number() == Some(n))
     }
 
     /// Stops the comparisons that something is over for.
@@ -187,7 +190,7 @@ impl JobCore {
 }
 
 /// Who has a value that `maker` made: who made the same, and who took it to go on with.
-pub(super) fn holders(
+pub(super) fn value_holders(
     attempt: &Attempt,
     maker: u32,
     request: u32,
@@ -202,7 +205,7 @@ pub(super) fn holders(
             .flatten()
         {
             // Who made a part had what the part reads, of the first runs.
-            let has_read = reads && attempt.made(place, request, number).is_some();
+            let has_read = reads && attempt.part_outputs(place, request, number).is_some();
             let took = has_read && attempt.plan.first_of(maker) == maker;
             let made_it = attempt.value(place, request, number, name) == Some(id);
             if took || made_it {

@@ -11,9 +11,9 @@ use crate::clock::Micros;
 use crate::lease::BuyerWord;
 
 /// The pause before the core looks again after an unreachable market.
-const LOOK_PERIOD: Micros = Micros::seconds(1);
+const LOOK_PERIOD: Micros = Micros::from_seconds(1);
 
-/// How often the core looks for running leases: those left by then end with their time.
+/// How often the core looks for running leases: those left by then will end with their time.
 const LOOKS_MAX: u32 = 4;
 
 /// The state of a job's end.
@@ -39,12 +39,12 @@ pub(super) enum EndingStep {
 
 impl JobCore {
     /// Ends the job: no new work begins.
-    pub(super) fn end(&mut self, how: End) {
+    pub(super) fn end_job(&mut self, how: End) {
         if self.ending.is_some() {
             return;
         }
         self.decide_all();
-        self.stop(|wait| !wait.outlives());
+        self.stop_effects(|wait| !wait.can_outlive_job());
         self.stop_pairs(|_| true);
         self.timers.stop_all(|_| true);
         self.ending = Some(Ending {
@@ -56,28 +56,28 @@ impl JobCore {
         });
         let numbers: Vec<u32> = self.attempts.keys().copied().collect();
         for n in numbers {
-            for place in self.attempt(n).places() {
+            for place in self.attempt_mut(n).places() {
                 self.end_leg(Leg { attempt: n, place });
             }
         }
     }
 
     fn end_leg(&mut self, leg: Leg) {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let (has_started, is_told) = (state.has_started, state.is_disputed);
         match state.stage {
             // No buyer will answer its notes, so the leg gets paid by the buyer's observations.
             Stage::Working => {
                 let is_unseen = has_started && state.made.is_empty();
-                self.effect(Action::Say {
+                self.push_effect(Action::Say {
                     leg,
                     word: BuyerWord::Limit { parts: 0 },
                 });
                 self.let_go(leg, is_unseen);
             }
-            // A right result stays with its provider. The buyer pays for it when the job resumes,
-            // or the provider notes it.
+            // A right result stays with its provider. The buyer can pay for it when the job
+            // resumes, or the provider notes it.
             Stage::Finished => {
                 let is_open = has_started && !attempt.is_borne_out(leg.place);
                 self.let_go(leg, is_open || is_told);
@@ -99,8 +99,8 @@ impl JobCore {
     }
 
     pub(super) fn look_last(&mut self) {
-        let ids = self.ids();
-        self.ask(Action::Look { ids }, Wait::LookLast);
+        let ids = self.attempt_ids();
+        self.request_effect(Action::Look { ids }, Wait::LookLast);
     }
 
     fn set_step(&mut self, step: EndingStep) {
@@ -133,7 +133,7 @@ impl JobCore {
             }
             _ if is_early => {
                 let again = self.now.tick.plus(LOOK_PERIOD);
-                return self.timers.set(Timer::LookLast, again);
+                return self.timers.set_timer(Timer::LookLast, again);
             }
             _ => {}
         }
@@ -141,10 +141,10 @@ impl JobCore {
         let how = self.ending.as_ref().expect("it ends").how.clone();
         let mut facts = closed;
         facts.push(Fact::Over { how });
-        self.record(facts, Wait::RecordOver);
+        self.record_facts(facts, Wait::RecordOver);
     }
 
-    pub(super) fn close(&mut self) {
+    pub(super) fn close_job(&mut self) {
         self.attempts.clear();
         self.timers.stop_all(|_| true);
         self.set_step(EndingStep::Over);
@@ -155,6 +155,6 @@ impl JobCore {
             spending: ending.spending,
             leases_ended: ending.leases_ended,
         };
-        self.effect(Action::Over(Box::new(outcome)));
+        self.push_effect(Action::Over(Box::new(outcome)));
     }
 }

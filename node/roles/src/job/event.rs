@@ -27,7 +27,7 @@ pub enum Event {
         /// Its size as a multiple of the planned inputs.
         size: u32,
     },
-    /// No more requests follow.
+    /// No more requests will follow.
     NoMore,
     /// The user stops the job.
     Cancel,
@@ -38,8 +38,8 @@ pub enum Event {
         /// The provider's word.
         word: ProviderWord,
     },
-    /// A leg's provider was unreachable, disconnected or sent an invalid word. No event of that
-    /// stream follows.
+    /// A leg's provider was unreachable, disconnected or sent an invalid word. The shell must send
+    /// no further event of that stream.
     Gone {
         /// The leg of the provider.
         leg: Leg,
@@ -68,7 +68,7 @@ pub enum Answer {
     NotPlanned {
         /// The reason, with its kind.
         why: NoPlan,
-        /// Whether a plan may exist a moment later.
+        /// Whether a plan can exist a moment later.
         passes: bool,
     },
     /// A trade for each bid, in their order.
@@ -118,7 +118,7 @@ impl Answer {
     /// Converts the market's result for a command into an answer. A command whose effect exists
     /// already counts as success.
     #[must_use]
-    pub fn commanded(result: Result<Acceptance, Refusal>) -> Answer {
+    pub fn from_command_result(result: Result<Acceptance, Refusal>) -> Answer {
         Answer::Commanded(match result {
             Ok(_)
             | Err(

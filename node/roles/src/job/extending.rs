@@ -3,15 +3,15 @@
 //! The core checks an attempt half-way through the rest of its leases. If such a run is under way,
 //! it doubles the length of each lease, within its ask, the rest of the budget, the job's own
 //! deadline, and the time that the user is willing to wait for such a run. As before any purchase,
-//! it first asks the market for the job's cost and escrow, and it buys nothing meanwhile. A lease
-//! is longer once the market reports so, whatever the result of the command.
+//! it first asks the market for the job's cost and escrow, and it must buy nothing meanwhile. A
+//! lease is longer once the market reports so, whatever the result of the command.
 
 use souk_market::{Command, Credits, Lease, LeaseId, Millis};
 
 use super::JobCore;
 use super::action::{Action, Spending};
 use super::event::{Answer, Leg};
-use super::running::until;
+use super::running::time_until;
 use super::state::{Attempt, Judging, LegState, Stage, Timer, Wait};
 use crate::clock::{Micros, Now};
 
@@ -25,7 +25,7 @@ const AWAIT_UNTIL: u64 = 27;
 const EXTENSION_MIN: Millis = Millis(1_000);
 
 /// The pause before a retry while a purchase is under way.
-const BUYING_PAUSE: Micros = Micros::millis(500);
+const BUYING_PAUSE: Micros = Micros::from_millis(500);
 
 impl JobCore {
     /// Sets the timers of an attempt by the first of its leases to end.
@@ -33,14 +33,14 @@ impl JobCore {
         let (tick, log) = (self.now.tick, self.now.log);
         let attempt = self.attempts.get(&n).expect("it runs");
         let ends = attempt.legs.iter().map(|leg| leg.terms.deadline).min();
-        let left = until(ends.expect("an attempt has legs"), log);
+        let left = time_until(ends.expect("an attempt has legs"), log);
         let may_extend = attempt.has_open_ended();
         let at = |share: u64| tick.plus(Micros(left.0 / 30 * share));
-        self.timers.set(Timer::SendUntil(n), at(SEND_UNTIL));
-        self.timers.set(Timer::AwaitUntil(n), at(AWAIT_UNTIL));
-        self.timers.set(Timer::LeaseEnd(n), tick.plus(left));
+        self.timers.set_timer(Timer::SendUntil(n), at(SEND_UNTIL));
+        self.timers.set_timer(Timer::AwaitUntil(n), at(AWAIT_UNTIL));
+        self.timers.set_timer(Timer::LeaseEnd(n), tick.plus(left));
         if may_extend {
-            self.timers.set(Timer::Extend(n), at(EXTEND_AT));
+            self.timers.set_timer(Timer::Extend(n), at(EXTEND_AT));
         }
     }
 
@@ -52,11 +52,11 @@ impl JobCore {
         }
         if self.is_buying() {
             let again = self.now.tick.plus(BUYING_PAUSE);
-            self.timers.set(Timer::Extend(n), again);
+            self.timers.set_timer(Timer::Extend(n), again);
             return;
         }
-        let ids = self.ids();
-        self.ask(Action::Look { ids }, Wait::LookToExtend(n));
+        let ids = self.attempt_ids();
+        self.request_effect(Action::Look { ids }, Wait::LookToExtend(n));
     }
 
     /// Extends the leases within the rest of the budget, now that the job's cost and escrow are
@@ -69,7 +69,7 @@ impl JobCore {
         let Some(attempt) = self.attempts.get(&n).filter(|it| it.is_worth_more_time()) else {
             return;
         };
-        let spending = Spending::of(&leases);
+        let spending = Spending::from_leases(&leases);
         let uncertain: u64 = self.uncertain.values().map(|gang| gang.escrow.0).sum();
         let gone = spending.spent.0.saturating_add(spending.held.0);
         let gone = gone.saturating_add(uncertain);
@@ -81,8 +81,8 @@ impl JobCore {
         let leases: Vec<_> = leases.filter(|lease| lease.is_running()).collect();
         let time_max = Millis(self.spec.limits.time_max.0 / 1_000);
         let each = leases.iter().map(|lease| {
-            let duration = lease.deadline.since(lease.start);
-            let most = lease.duration_max.min(time_max).since(duration);
+            let duration = lease.deadline.saturating_since(lease.start);
+            let most = lease.duration_max.min(time_max).saturating_since(duration);
             duration.min(most)
         });
         let passed = self.now.tick.since(self.begun);
@@ -100,7 +100,7 @@ impl JobCore {
         };
         let asked: Vec<(LeaseId, Millis)> = leases
             .iter()
-            .map(|lease| (lease.id, lease.deadline.after(by)))
+            .map(|lease| (lease.id, lease.deadline.saturating_add(by)))
             .collect();
         for (lease, until) in asked {
             let legs = self.attempts.get_mut(&n).into_iter();
@@ -108,7 +108,7 @@ impl JobCore {
             if let Some(leg) = legs.find(|leg| leg.terms.lease == lease) {
                 leg.span.asked_until = leg.span.asked_until.max(until);
             }
-            self.command(Command::Extend { lease, by }, Wait::Extend(lease));
+            self.submit_command(Command::Extend { lease, by }, Wait::Extend(lease));
         }
     }
 
@@ -126,7 +126,7 @@ impl JobCore {
 
     /// Takes the market's deadline for the lease of a leg at work.
     pub(super) fn on_prolonged(&mut self, leg: Leg, deadline: Millis) {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let terms = &mut attempt.legs[leg.place as usize].terms;
         if deadline <= terms.deadline {
             return;
@@ -147,7 +147,7 @@ impl LegState {
     /// Returns the longest time that its device can have been held: the log's clock is an estimate
     /// and can go back.
     pub(super) fn held_at(&self, now: Now) -> Millis {
-        let by_log = now.log.since(self.terms.start);
+        let by_log = now.log.saturating_since(self.terms.start);
         by_log.max(self.span.held_at(now.tick))
     }
 }

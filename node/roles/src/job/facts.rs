@@ -1,9 +1,9 @@
 //! The facts that a job records, and the past that it reads when it resumes.
 //!
-//! A fact is on the disk before others can see its consequence: [`Fact::Began`] before the job buys
-//! its first lease, [`Fact::Attempt`] before it sends work to the first provider, [`Fact::Right`]
-//! before it signs a receipt, [`Fact::Refused`] before the provider learns of it. The job can find
-//! leases that no fact names, because their ids follow from the job's id.
+//! A fact must be on the disk before others can see its consequence: [`Fact::Began`] before the job
+//! buys its first lease, [`Fact::Attempt`] before it sends work to the first provider,
+//! [`Fact::Right`] before it signs a receipt, [`Fact::Refused`] before the provider learns of it.
+//! The job can find leases that no fact names, because their ids follow from the job's id.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ pub enum Fact {
         /// Whether no other request follows.
         last: bool,
     },
-    /// The job sent no work under this number and, unless an attempt follows, does not reuse it: it
+    /// The job sent no work under this number and, unless an attempt follows, must not reuse it: it
     /// ended the leases at once, or does not know whether it bought any.
     Skipped {
         /// The number of the attempt.
@@ -184,7 +184,7 @@ pub fn attempt_id(job: JobId, n: u32) -> JobId {
     }
     let mut words = job.0.to_vec();
     words.extend_from_slice(&u64::from(n).to_le_bytes());
-    JobId(*ContentId::of(&words).as_bytes())
+    JobId(*ContentId::for_content(&words).as_bytes())
 }
 
 /// Returns the id of a request, from its inputs and their names.
@@ -197,7 +197,7 @@ pub fn request_id(inputs: &[(String, ContentId)]) -> ContentId {
         words.extend_from_slice(name.as_bytes());
         words.extend_from_slice(id.as_bytes());
     }
-    ContentId::of(&words)
+    ContentId::for_content(&words)
 }
 
 /// The history of a job's earlier lives.
@@ -250,12 +250,13 @@ pub struct PastAnswer {
 }
 
 impl Past {
-    /// Folds facts, in the order of their records, into the past that they describe.
+    /// Folds facts, which must come in the order of their records, into the past that they
+    /// describe.
     #[must_use]
-    pub fn fold(facts: impl IntoIterator<Item = Fact>) -> Past {
+    pub fn from_facts(facts: impl IntoIterator<Item = Fact>) -> Past {
         let mut past = Past::default();
         for fact in facts {
-            past.take(fact);
+            past.apply_fact(fact);
         }
         past
     }
@@ -271,7 +272,7 @@ impl Past {
     }
 
     /// Applies the next fact.
-    pub fn take(&mut self, fact: Fact) {
+    pub fn apply_fact(&mut self, fact: Fact) {
         match fact {
             Fact::Began { job, subject, .. } => {
                 self.began.get_or_insert((job, subject));
@@ -335,7 +336,7 @@ impl Past {
     }
 
     /// Returns the providers of an attempt's legs.
-    pub(super) fn makers(&self, attempt: u32) -> Vec<AccountKey> {
+    pub(super) fn leg_providers(&self, attempt: u32) -> Vec<AccountKey> {
         let terms = self.attempts.get(&attempt).map(|past| &past.terms);
         let terms = terms.into_iter().flatten();
         terms.map(|terms| terms.provider).collect()
@@ -371,7 +372,8 @@ mod tests {
     fn a_request_is_named_by_what_its_inputs_are_and_are_called() {
         let of = |inputs: &[(&str, &str)]| {
             let inputs = inputs.iter();
-            let named = inputs.map(|(n, v)| ((*n).to_owned(), ContentId::of(v.as_bytes())));
+            let named =
+                inputs.map(|(n, v)| ((*n).to_owned(), ContentId::for_content(v.as_bytes())));
             request_id(&named.collect::<Vec<_>>())
         };
         assert_eq!(of(&[("x", "1"), ("y", "2")]), of(&[("y", "2"), ("x", "1")]));

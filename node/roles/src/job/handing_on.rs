@@ -19,7 +19,7 @@ impl JobCore {
             offer,
             why,
         } = &untaken;
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let is_of = state
             .start
@@ -43,22 +43,22 @@ impl JobCore {
         if !self.is_awaited(consumer, offer) {
             return;
         }
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let holders = vec![attempt.leg(leg.place).terms.provider];
         let (name, id) = (offer.name.clone(), offer.tensor);
         let untaken = RelayedOffer {
             offer: offer.clone(),
-            why: lease::cut(why.clone()),
+            why: lease::truncate_text(why.clone()),
         };
         let wait = Wait::FetchUntaken {
             maker: leg,
             consumer,
             untaken,
         };
-        self.fetch(leg.attempt, (name, id), holders, wait);
+        self.fetch_content(leg.attempt, name, id, holders, wait);
     }
 
-    /// Whether a consumer may wait for what is offered still: for its request, or where it is fed
+    /// Whether a consumer can still wait for what is offered: for its request, or where it is fed
     /// for the one after it in its sequence, if that leaves it out or is still to come.
     fn is_awaited(&self, consumer: Leg, offer: &Offer) -> bool {
         let attempt = self.attempts.get(&consumer.attempt);
@@ -66,7 +66,7 @@ impl JobCore {
         let state = attempt.leg(consumer.place);
         let start = state.start.as_ref().expect("it was told");
         let is_open = |request: u32| (state.parts_made(request) as usize) < start.parts.len();
-        let after = attempt.after(offer.request);
+        let after = attempt.next_in_sequence(offer.request);
         let is_left_out = |input: &Input| match after {
             None => !attempt.no_more,
             Some(after) => {
@@ -91,7 +91,7 @@ impl JobCore {
         answer: Answer,
     ) {
         if self
-            .talking(consumer)
+            .talking_leg(consumer)
             .is_none_or(|state| state.limit.is_some())
         {
             // Nobody waits for it any more.
@@ -99,7 +99,7 @@ impl JobCore {
         }
         match answer {
             Answer::Fetched => {
-                let to = self.provider(consumer);
+                let to = self.leg_provider(consumer);
                 let offer = untaken.offer.clone();
                 let wait = Wait::HandOn {
                     maker,
@@ -107,12 +107,12 @@ impl JobCore {
                     untaken,
                 };
                 let job = attempt_id(self.spec.job, consumer.attempt);
-                self.ask(Action::HandOn { job, to, offer }, wait);
+                self.request_effect(Action::HandOn { job, to, offer }, wait);
             }
             Answer::NotFetched(FetchFault::Lost(why) | FetchFault::NoTensor(why)) => {
-                let (provider, why) = (self.provider(maker), lease::cut(why));
-                if self.talking(maker).is_some() {
-                    self.lose(maker, Reason::Output { provider, why });
+                let (provider, why) = (self.leg_provider(maker), lease::truncate_text(why));
+                if self.talking_leg(maker).is_some() {
+                    self.lose_leg(maker, Reason::Output { provider, why });
                 }
             }
             _ => {}
@@ -126,10 +126,12 @@ impl JobCore {
         untaken: RelayedOffer,
         answer: Answer,
     ) {
-        let is_waiting = self.talking(consumer).is_some_and(|it| it.limit.is_none())
+        let is_waiting = self
+            .talking_leg(consumer)
+            .is_some_and(|it| it.limit.is_none())
             && self.is_awaited(consumer, &untaken.offer);
         if let (Answer::HandedOn(Err(_)), true) = (answer, is_waiting) {
-            let (name, maker) = (untaken.offer.name, self.provider(maker));
+            let (name, maker) = (untaken.offer.name, self.leg_provider(maker));
             self.lose_for(
                 consumer,
                 Loss::Untaken {

@@ -1,6 +1,6 @@
 //! The end of an attempt: decides which results are right, which values to keep and whom to pay.
 //!
-//! Two runs of a part read the same inputs, so honest results agree within rounding. If they
+//! Two runs of a part read the same inputs, so honest results must agree within rounding. If they
 //! differ, or only one of the two completed, a third provider runs the part. The buyer pays the
 //! providers that agree with the third run and no others.
 
@@ -27,8 +27,8 @@ struct LeftRequest {
 
 impl JobCore {
     /// Takes one step with an attempt whose legs are over. Returns whether it did.
-    pub(super) fn judge(&mut self, n: u32) -> bool {
-        let attempt = self.attempt(n);
+    pub(super) fn judge_attempt(&mut self, n: u32) -> bool {
+        let attempt = self.attempt_mut(n);
         let (judging, is_over) = (
             attempt.judging,
             attempt.legs.iter().all(|it| it.stage.is_over()),
@@ -49,18 +49,18 @@ impl JobCore {
                 Judging::Checking
             }
             Judging::Checking => {
-                if !self.attempt(n).questions.is_empty() {
+                if !self.attempt_mut(n).questions.is_empty() {
                     return self.decide_question(n);
                 }
                 self.fetch_what_is_left(n);
                 Judging::Fetching
             }
             Judging::Fetching => {
-                let right = self.attempt(n).right.values();
+                let right = self.attempt_mut(n).right.values();
                 let ids: Vec<ContentId> = right.copied().collect();
-                self.tell(JobEvent::Returned);
+                self.report_event(JobEvent::Returned);
                 if !ids.is_empty() {
-                    self.ask(Action::Keep { ids }, Wait::Keep(n));
+                    self.request_effect(Action::Keep { ids }, Wait::Keep(n));
                 }
                 Judging::Keeping
             }
@@ -69,14 +69,18 @@ impl JobCore {
                 Judging::Settling
             }
             Judging::Settling => {
-                let all_closed = self.attempt(n).legs.iter().all(|it| it.stage.is_closed());
+                let all_closed = self
+                    .attempt_mut(n)
+                    .legs
+                    .iter()
+                    .all(|it| it.stage.is_closed());
                 if all_closed {
-                    self.conclude(n);
+                    self.conclude_attempt(n);
                 }
                 return all_closed;
             }
             Judging::Doubting => {
-                let mut legs = self.attempt(n).legs.iter();
+                let mut legs = self.attempt_mut(n).legs.iter();
                 let is_decided = legs.all(|it| it.stage >= Stage::Settled);
                 if is_decided {
                     self.attempts.remove(&n);
@@ -85,7 +89,7 @@ impl JobCore {
             }
         };
         if self.ending.is_none() {
-            self.attempt(n).judging = next;
+            self.attempt_mut(n).judging = next;
         }
         true
     }
@@ -93,7 +97,7 @@ impl JobCore {
     /// Returns whether no answer of an attempt is pending.
     fn is_at_rest(&self, n: u32) -> bool {
         let mut waits = self.waits.iter();
-        !waits.any(|wait| wait.attempt() == Some(n)) && !self.is_comparing(n)
+        !waits.any(|wait| wait.attempt_number() == Some(n)) && !self.is_comparing(n)
     }
 
     /// Returns whether the core knows which request is left; a resumed job may not have received it
@@ -113,15 +117,15 @@ impl JobCore {
             Timer::LeaseEnd(n),
             Timer::Extend(n),
         ] {
-            self.timers.stop(timer);
+            self.timers.stop_timer(timer);
         }
-        self.stop(|wait| match wait {
+        self.stop_effects(|wait| match wait {
             Wait::FetchUntaken { maker, .. } | Wait::HandOn { maker, .. } => maker.attempt == n,
             _ => false,
         });
-        for (leg, objection) in self.objections(n) {
-            let provider = self.provider(leg);
-            self.refuse(
+        for (leg, objection) in self.receipt_objections(n) {
+            let provider = self.leg_provider(leg);
+            self.refuse_payment(
                 leg,
                 Reason::Receipt {
                     provider,
@@ -129,14 +133,14 @@ impl JobCore {
                 },
             );
         }
-        match self.attempt(n).is_resumed {
+        match self.attempt_mut(n).is_resumed {
             true => {
-                for request in self.attempt(n).requests_made() {
+                for request in self.attempt_mut(n).requests_made() {
                     self.compare_request(n, request);
                 }
             }
             false => {
-                if let Some(left) = self.left(n) {
+                if let Some(left) = self.find_left_request(n) {
                     self.compare_request(n, left.made_as);
                 }
             }
@@ -145,7 +149,7 @@ impl JobCore {
 
     /// Returns the request that is left of an attempt, if its values help: it is the only one left
     /// of the job, or two of its runs differ.
-    fn left(&self, n: u32) -> Option<LeftRequest> {
+    fn find_left_request(&self, n: u32) -> Option<LeftRequest> {
         let attempt = self.attempts.get(&n)?;
         if attempt.errand == Errand::Check {
             return None;
@@ -173,15 +177,15 @@ impl JobCore {
 
     /// Asks about the parts of the request left whose two runs do not confirm each other.
     fn ask_questions(&mut self, n: u32) {
-        if self.attempt(n).is_resumed {
-            self.attempt(n).taint_what_nobody_bears_out();
-            return self.doubt(n);
+        if self.attempt_mut(n).is_resumed {
+            self.attempt_mut(n).taint_what_nobody_bears_out();
+            return self.doubt_attempt(n);
         }
-        let Some(left) = self.left(n) else {
+        let Some(left) = self.find_left_request(n) else {
             return;
         };
         let request = left.made_as;
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let (mut questions, mut tainted) = (Vec::new(), Vec::new());
         for (part, planned) in (0..).zip(&attempt.plan.parts) {
             let first = planned.leg;
@@ -197,7 +201,7 @@ impl JobCore {
             let is_alike = attempt.alike.get(&(request, part)) == Some(&true);
             if !is_usable(&first) && !is_alike {
                 // No leg can still show whether the value that other parts read was right.
-                tainted.extend(lineage::readers(&attempt.plan, part));
+                tainted.extend(lineage::transitive_readers(&attempt.plan, part));
             }
             if runs.is_empty() || (runs.len() == 2 && is_alike) {
                 continue;
@@ -225,13 +229,13 @@ impl JobCore {
 
     /// Takes one step with an attempt's first question. Returns whether it did.
     fn decide_question(&mut self, n: u32) -> bool {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let question = attempt.questions[0].clone();
         let is_usable = |place: &u32| attempt.is_usable(*place, question.request, question.part);
         if question.third.is_none() && !question.runs.keys().any(is_usable) {
             // No run is left to decide about, and none to show what other parts read of it.
             attempt.questions.remove(0);
-            attempt.taint(lineage::readers(&attempt.plan, question.part));
+            attempt.taint_parts(lineage::transitive_readers(&attempt.plan, question.part));
             return true;
         }
         if self.check.is_some() {
@@ -247,7 +251,7 @@ impl JobCore {
                 true
             }
             (Some(third), true) => {
-                self.attempt(n).questions.remove(0);
+                self.attempt_mut(n).questions.remove(0);
                 self.decide_by_third(n, &question, third.clone());
                 true
             }
@@ -257,8 +261,10 @@ impl JobCore {
     /// Starts a third run of the part on the inputs that both runs read.
     fn begin_check(&mut self, n: u32, question: &Question) {
         let asked = self.requests.values().find(|asked| !asked.is_given);
-        let readable = asked.map(|asked| asked.readable()).unwrap_or_default();
-        let attempt = self.attempt(n);
+        let readable = asked
+            .map(|asked| asked.readable_values())
+            .unwrap_or_default();
+        let attempt = self.attempt_mut(n);
         let part = &attempt.plan.parts[question.part as usize];
         let (mut inputs, mut made) = (Vec::new(), Vec::new());
         for input in &part.inputs {
@@ -288,22 +294,22 @@ impl JobCore {
         });
         // This buyer serves these inputs to the third provider.
         for (leg, name, id) in made {
-            let of = self.attempt(n);
-            let holders = comparing::holders(of, leg.place, question.request, &name, id);
+            let of = self.attempt_mut(n);
+            let holders = comparing::value_holders(of, leg.place, question.request, &name, id);
             let wait = Wait::FetchGiven {
                 leg,
                 name: name.clone(),
             };
-            self.fetch(n, (name, id), holders, wait);
+            self.fetch_content(n, name, id, holders, wait);
         }
     }
 
     /// Drops the question, because no leg can still give the inputs of the part; a later attempt
     /// repeats it.
     fn leave_question(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let question = attempt.questions.remove(0);
-        attempt.taint(lineage::after(&attempt.plan, question.part));
+        attempt.taint_parts(lineage::part_and_readers(&attempt.plan, question.part));
     }
 
     /// Handles an input of a third run that its maker sent or did not send.
@@ -312,11 +318,11 @@ impl JobCore {
             Answer::Fetched => {}
             Answer::NotFetched(fault) => {
                 self.check = None;
-                self.stop(|wait| matches!(wait, Wait::FetchGiven { .. }));
+                self.stop_effects(|wait| matches!(wait, Wait::FetchGiven { .. }));
                 self.leave_question(leg.attempt);
                 self.on_not_fetched(leg, name, fault);
             }
-            other => self.end(End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
         }
     }
 
@@ -326,7 +332,7 @@ impl JobCore {
         question: &Question,
         third: &BTreeMap<String, ContentId>,
     ) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let part = &attempt.plan.parts[question.part as usize];
         let mut runs = question.runs.clone();
         runs.retain(|place, _| attempt.is_usable(*place, question.request, question.part));
@@ -358,7 +364,7 @@ impl JobCore {
         let open = &mut attempt.questions[0];
         (open.runs, open.is_compared) = (runs, true);
         for (place, name, sides) in pairs {
-            self.compare(Purpose::Third { attempt: n, place }, name, sides, tolerance);
+            self.compare_contents(Purpose::Third { attempt: n, place }, name, sides, tolerance);
         }
     }
 
@@ -377,7 +383,7 @@ impl JobCore {
                 attempt: n,
                 place: *place,
             };
-            let provider = self.provider(leg);
+            let provider = self.leg_provider(leg);
             let reason = match is_split {
                 true => Reason::Disagreement {
                     value: value.clone(),
@@ -387,37 +393,37 @@ impl JobCore {
                     value: value.clone(),
                 },
             };
-            if self.attempt(n).leg(*place).stage == Stage::Finished {
-                self.refuse(leg, reason);
+            if self.attempt_mut(n).leg(*place).stage == Stage::Finished {
+                self.refuse_payment(leg, reason);
             }
         }
         if is_split {
-            return self.end(End::Failed(Reason::Disagreement { value }));
+            return self.end_job(End::Failed(Reason::Disagreement { value }));
         }
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let first = attempt.plan.parts[question.part as usize].leg;
         if wrong.contains(&first) {
             // The readers of the wrong value have wrong inputs, second runs included.
-            attempt.taint(lineage::after(&attempt.plan, question.part));
+            attempt.taint_parts(lineage::part_and_readers(&attempt.plan, question.part));
             attempt.right.extend(third);
         } else if !question.runs.contains_key(&first) {
             // Other parts read a value of the lost run, which the third run did not check.
-            attempt.taint(lineage::readers(&attempt.plan, question.part));
+            attempt.taint_parts(lineage::transitive_readers(&attempt.plan, question.part));
         }
     }
 
     /// Fetches the right values of the request left that remaining parts or the caller need.
     fn fetch_what_is_left(&mut self, n: u32) {
-        let Some(left) = self.left(n) else {
+        let Some(left) = self.find_left_request(n) else {
             return;
         };
         let values = self.requests[&left.number].values.clone();
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let request = left.made_as;
-        let done = |part: u32| attempt.holder(request, part).is_some();
+        let done = |part: u32| attempt.output_holder(request, part).is_some();
         let mut wanted = Vec::new();
         for (number, part) in (0..).zip(&attempt.plan.parts) {
-            let Some(place) = attempt.holder(request, number) else {
+            let Some(place) = attempt.output_holder(request, number) else {
                 continue;
             };
             for output in &part.outputs {
@@ -427,7 +433,7 @@ impl JobCore {
                 let value = attempt.value(place, request, number, &output.name);
                 if let (true, false, Some(id)) = (output.is_wanted || is_read, is_here, value) {
                     let name = output.name.clone();
-                    let holders = comparing::holders(attempt, place, request, &name, id);
+                    let holders = comparing::value_holders(attempt, place, request, &name, id);
                     wanted.push((Leg { attempt: n, place }, name, id, holders));
                 }
             }
@@ -438,40 +444,42 @@ impl JobCore {
                 name: name.clone(),
                 id,
             };
-            self.fetch(n, (name, id), holders, wait);
+            self.fetch_content(n, name, id, holders, wait);
         }
     }
 
     pub(super) fn on_kept_fetched(
         &mut self,
         leg: Leg,
-        (name, id): (String, ContentId),
+        name: String,
+        id: ContentId,
         answer: Answer,
     ) {
         match answer {
             Answer::Fetched => {
-                self.attempt(leg.attempt).right.insert(name, id);
+                self.attempt_mut(leg.attempt).right.insert(name, id);
             }
             Answer::NotFetched(fault) => self.on_not_fetched(leg, name, fault),
-            other => self.end(End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
         }
     }
 
     pub(super) fn on_kept(&mut self, n: u32) {
-        let Some(left) = self.left(n) else {
+        let Some(left) = self.find_left_request(n) else {
             return;
         };
-        let right = self.attempt(n).right.clone();
+        let right = self.attempt_mut(n).right.clone();
         let asked = self.requests.get_mut(&left.number).expect("it is left");
         asked.values.extend(right);
     }
 
-    /// Records the kept values and the right legs, before the core signs any receipt.
+    /// Records the kept values and the right legs. Both must be on the disk before the core signs
+    /// any receipt.
     fn put_down(&mut self, n: u32) {
         let mut facts = Vec::new();
-        if let Some(left) = self.left(n) {
+        if let Some(left) = self.find_left_request(n) {
             let request = self.requests[&left.number].id;
-            let kept = self.attempt(n).right.iter();
+            let kept = self.attempt_mut(n).right.iter();
             let kept = kept.map(|(name, id)| Fact::Kept {
                 request,
                 name: name.clone(),
@@ -479,7 +487,7 @@ impl JobCore {
             });
             facts.extend(kept);
         }
-        for leg in &mut self.attempt(n).legs {
+        for leg in &mut self.attempt_mut(n).legs {
             match (leg.stage, leg.is_disputed) {
                 // The core disputed this lease: its right result came too late for payment.
                 (Stage::Finished, true) => leg.stage = Stage::Refused,
@@ -494,13 +502,13 @@ impl JobCore {
         self.timers
             .stop_all(|timer| matches!(timer, Timer::Note(leg) if leg.attempt == n));
         if !facts.is_empty() {
-            self.record(facts, Wait::RecordRight(n));
+            self.record_facts(facts, Wait::RecordRight(n));
         }
     }
 
     /// Concludes an attempt whose payments are done, and leaves the rest to the next one.
-    fn conclude(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+    fn conclude_attempt(&mut self, n: u32) {
+        let attempt = self.attempt_mut(n);
         let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
         let kept = u32::try_from(attempt.right.len()).unwrap_or(u32::MAX);
         let reason = attempt.failed.take().or(attempt.stalled.take());
@@ -515,9 +523,9 @@ impl JobCore {
             self.past = None;
         }
         if let Some(reason) = reason.filter(|_| !is_resumed) {
-            self.on_failure(errand, (reason, asks), kept);
+            self.on_failure(errand, reason, asks, kept);
         }
-        if errand == Errand::Check && self.question().is_none_or(|it| it.third.is_some()) {
+        if errand == Errand::Check && self.question_mut().is_none_or(|it| it.third.is_some()) {
             self.check = None;
         }
     }
@@ -526,7 +534,7 @@ impl JobCore {
 impl Attempt {
     /// Marks parts that read a wrong or doubtful value: the core neither keeps them nor asks about
     /// them.
-    fn taint(&mut self, parts: Vec<u32>) {
+    fn taint_parts(&mut self, parts: Vec<u32>) {
         self.questions.retain(|later| !parts.contains(&later.part));
         self.tainted.extend(parts);
     }
@@ -541,13 +549,13 @@ impl Attempt {
             let first = self.plan.parts[part as usize].leg;
             let is_twice = self.plan.second_of(first).is_some();
             if is_twice && self.alike.get(&(request, part)) != Some(&true) {
-                self.taint(lineage::readers(&self.plan, part));
+                self.taint_parts(lineage::transitive_readers(&self.plan, part));
             }
         }
     }
 
     /// Returns a place that holds the outputs of a part for a request, if they can be used.
-    fn holder(&self, request: u32, part: u32) -> Option<u32> {
+    fn output_holder(&self, request: u32, part: u32) -> Option<u32> {
         let first = self.plan.parts[part as usize].leg;
         let second = self.plan.second_of(first);
         // In a resumed attempt no third run decides between two.

@@ -10,7 +10,8 @@ use crate::clock::Micros;
 pub(super) struct LeaseSpan {
     /// When it was bought, if this life did.
     pub sold_at: Option<Micros>,
-    /// Until when it was asked to be made longer: it may be, whether that was heard or not.
+    /// Until when it was asked to be made longer: it can last so long, whether an answer came or
+    /// not.
     pub asked_until: Millis,
 }
 

@@ -6,7 +6,7 @@ use super::action::Action;
 use super::event::Leg;
 use super::facts::Fact;
 use super::reason::{Loss, Reason, WorkUnit};
-use super::running::patience;
+use super::running::max_work_time;
 use super::state::{Attempt, Progress, Stage, Timer, Wait};
 use super::{JobCore, lineage};
 use crate::clock::Micros;
@@ -14,16 +14,16 @@ use crate::lease::BuyerWord;
 
 impl JobCore {
     pub(super) fn lose_for(&mut self, leg: Leg, loss: Loss) {
-        if let Some(provider) = self.talking(leg).map(|state| state.terms.provider) {
-            self.lose(leg, Reason::Lost { provider, loss });
+        if let Some(provider) = self.talking_leg(leg).map(|state| state.terms.provider) {
+            self.lose_leg(leg, Reason::Lost { provider, loss });
         }
     }
 
     /// A provider gives no result: its lease is ended, and the others run what they still can. Who
     /// made nothing in a lease that silence pays for is not paid.
-    pub(super) fn lose(&mut self, leg: Leg, reason: Reason) {
+    pub(super) fn lose_leg(&mut self, leg: Leg, reason: Reason) {
         let is_blamed = reason.bad_input().is_none();
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = attempt.leg(leg.place);
         let is_disputed = is_blamed && state.has_started && state.made.is_empty();
@@ -33,10 +33,10 @@ impl JobCore {
 
     /// Does without a leg whose lease is ended, or refused.
     pub(super) fn let_go(&mut self, leg: Leg, is_disputed: bool) {
-        self.leave(leg);
-        let lease = self.attempt(leg.attempt).leg(leg.place).terms.lease;
+        self.leave_leg(leg);
+        let lease = self.attempt_mut(leg.attempt).leg(leg.place).terms.lease;
         match is_disputed {
-            true => self.dispute(lease),
+            true => self.dispute_lease(lease),
             false => self.end_lease(lease),
         }
     }
@@ -46,9 +46,9 @@ impl JobCore {
         self.let_go(leg, false);
     }
 
-    fn leave(&mut self, leg: Leg) {
+    fn leave_leg(&mut self, leg: Leg) {
         self.timers.stop_all(|timer| timer.leg() == Some(leg));
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         let before = state.stage;
         assert!(
             before <= Stage::Doubted,
@@ -56,13 +56,13 @@ impl JobCore {
         );
         state.stage = Stage::Lost;
         if before != Stage::Sold {
-            self.effect(Action::Hang { leg });
+            self.push_effect(Action::Hang { leg });
         }
     }
 
     /// Some leg is lost or ends early: what its parts would feed is not run.
     pub(super) fn limit_others(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         attempt.no_more = true;
         let mut limits: Vec<u32> = vec![0; attempt.legs.len()];
         if let ([request], true) = (&attempt.sent[..], attempt.has_begun) {
@@ -75,16 +75,16 @@ impl JobCore {
                     ended.insert(place, run);
                 }
             }
-            limits = lineage::runnable(&attempt.plan, &ended);
+            limits = lineage::runnable_counts(&attempt.plan, &ended);
         }
         for (place, parts) in (0..).zip(limits) {
-            self.limit(Leg { attempt: n, place }, parts);
+            self.limit_leg(Leg { attempt: n, place }, parts);
         }
     }
 
     /// Has a leg run so many parts of each request and no more; none is not worth waiting for.
-    pub(super) fn limit(&mut self, leg: Leg, parts: u32) {
-        let attempt = self.attempt(leg.attempt);
+    pub(super) fn limit_leg(&mut self, leg: Leg, parts: u32) {
+        let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
         if state.stage.is_over() || state.has_stalled || state.limit.is_some_and(|it| it <= parts) {
             return;
@@ -97,56 +97,56 @@ impl JobCore {
         let is_working = state.stage == Stage::Working;
         state.limit = Some(parts);
         if is_working {
-            self.effect(Action::Say {
+            self.push_effect(Action::Say {
                 leg,
                 word: BuyerWord::Limit { parts },
             });
         }
         if is_working && (parts > 0 || has_made) {
-            let start = self.attempt(leg.attempt).leg(leg.place).start.as_ref();
+            let start = self.attempt_mut(leg.attempt).leg(leg.place).start.as_ref();
             let run = start.expect("it was told").parts[..parts as usize].iter();
             let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
             let sizes = self.requests.values().map(|asked| asked.size);
             let expected = Micros(expected.0.saturating_mul(sizes.max().unwrap_or(1).into()));
-            self.wrap(leg, patience(expected));
+            self.set_wrap_timer(leg, max_work_time(expected));
         } else {
             self.drop_leg(leg);
         }
     }
 
-    pub(super) fn wrap(&mut self, leg: Leg, time: Micros) {
+    pub(super) fn set_wrap_timer(&mut self, leg: Leg, time: Micros) {
         let until = self.now.tick.plus(time);
-        self.timers.set(Timer::Wrap(leg), until);
+        self.timers.set_timer(Timer::Wrap(leg), until);
     }
 
     /// Ends an attempt that nobody has begun.
-    pub(super) fn abandon(&mut self, n: u32, reason: Reason) {
-        self.attempt(n).failed.get_or_insert(reason);
+    pub(super) fn abandon_attempt(&mut self, n: u32, reason: Reason) {
+        self.attempt_mut(n).failed.get_or_insert(reason);
         self.abandon_well(n);
     }
 
     pub(super) fn abandon_well(&mut self, n: u32) {
-        for place in self.attempt(n).places() {
+        for place in self.attempt_mut(n).places() {
             self.drop_leg(Leg { attempt: n, place });
         }
-        self.attempt(n).no_more = true;
+        self.attempt_mut(n).no_more = true;
         // Its leases are ended: nothing of it comes later.
         let (escrow, until) = Default::default();
         let skipped = Fact::Skipped { n, escrow, until };
-        self.record(vec![skipped], Wait::RecordSkipped(n));
+        self.record_facts(vec![skipped], Wait::RecordSkipped(n));
     }
 
-    /// From now on nothing is sent.
+    /// From now on the attempt must not send another request.
     pub(super) fn on_send_over(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         attempt.requests_max = attempt.sent.len();
-        self.fill(n);
+        self.fill_window(n);
     }
 
     /// The leases are about to end: what was not answered is for the next attempt, unless it would
     /// be no better.
     pub(super) fn on_await_over(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         if attempt.legs.iter().all(|leg| leg.stage.is_over()) {
             return;
         }
@@ -167,20 +167,20 @@ impl JobCore {
             !leg.stage.is_over() && is_behind
         };
         let slow = attempt.places().find(is_silent);
-        let is_fruitless = attempt.answered() == 0;
+        let is_fruitless = attempt.answer_count() == 0;
         match slow.filter(|_| is_fruitless) {
             Some(place) => self.lose_for(Leg { attempt: n, place }, Loss::Deadline),
             None => {
-                for place in self.attempt(n).places() {
-                    self.attempt(n).no_more = true;
-                    self.limit(Leg { attempt: n, place }, 0);
+                for place in self.attempt_mut(n).places() {
+                    self.attempt_mut(n).no_more = true;
+                    self.limit_leg(Leg { attempt: n, place }, 0);
                 }
             }
         }
     }
 
     pub(super) fn on_lease_end(&mut self, n: u32) {
-        for place in self.attempt(n).places() {
+        for place in self.attempt_mut(n).places() {
             self.lose_for(Leg { attempt: n, place }, Loss::Deadline);
         }
     }
@@ -188,7 +188,7 @@ impl JobCore {
 
 impl Attempt {
     /// A provider took its device back: how much it did.
-    pub(super) fn reclaimed(&self, place: u32) -> Reason {
+    pub(super) fn reclaim_reason(&self, place: u32) -> Reason {
         let leg = self.leg(place);
         let parts = self.plan.parts_at(place).count();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);

@@ -12,7 +12,7 @@ type Run = (u32, u32);
 ///
 /// A provider runs its parts in order: what comes after one that cannot be run is not run either,
 /// and neither is what needs that.
-pub(super) fn runnable(plan: &Plan, ended: &BTreeMap<u32, u32>) -> Vec<u32> {
+pub(super) fn runnable_counts(plan: &Plan, ended: &BTreeMap<u32, u32>) -> Vec<u32> {
     let order = |part: u32| -> Run {
         let place = plan.parts[part as usize].leg;
         let mut parts = plan.parts_at(place).map(|(number, _)| number);
@@ -28,12 +28,15 @@ pub(super) fn runnable(plan: &Plan, ended: &BTreeMap<u32, u32>) -> Vec<u32> {
         });
         makers.collect()
     };
-    let needs: Vec<_> = plan.places().map(|(place, _)| needs(place)).collect();
-    settled(&needs, ended)
+    let needs: Vec<_> = plan
+        .legs_by_place()
+        .map(|(place, _)| needs(place))
+        .collect();
+    settle_counts(&needs, ended)
 }
 
 /// The same of what each part of each place needs.
-fn settled(needs: &[Vec<Vec<Run>>], ended: &BTreeMap<u32, u32>) -> Vec<u32> {
+fn settle_counts(needs: &[Vec<Vec<Run>>], ended: &BTreeMap<u32, u32>) -> Vec<u32> {
     let count = |parts: &[Vec<Run>]| u32::try_from(parts.len()).expect("parts are few");
     let begin = (0..).zip(needs);
     let begin = begin.map(|(place, parts)| ended.get(&place).copied().unwrap_or(count(parts)));
@@ -61,7 +64,7 @@ fn settled(needs: &[Vec<Vec<Run>>], ended: &BTreeMap<u32, u32>) -> Vec<u32> {
 }
 
 /// The part and all that read, directly or not, what it made.
-pub(super) fn after(plan: &Plan, part: u32) -> Vec<u32> {
+pub(super) fn part_and_readers(plan: &Plan, part: u32) -> Vec<u32> {
     let (mut found, mut open) = (Vec::new(), vec![part]);
     while let Some(next) = open.pop() {
         if !found.contains(&next) {
@@ -74,8 +77,8 @@ pub(super) fn after(plan: &Plan, part: u32) -> Vec<u32> {
 }
 
 /// All that read, directly or not, what a part made.
-pub(super) fn readers(plan: &Plan, part: u32) -> Vec<u32> {
-    let mut readers = after(plan, part);
+pub(super) fn transitive_readers(plan: &Plan, part: u32) -> Vec<u32> {
+    let mut readers = part_and_readers(plan, part);
     readers.retain(|reader| *reader != part);
     readers
 }
@@ -95,22 +98,22 @@ mod tests {
 
     #[test]
     fn what_comes_before_the_one_that_is_away_is_run() {
-        assert_eq!(settled(&chain(), &[(1, 0)].into()), [1, 0, 1]);
+        assert_eq!(settle_counts(&chain(), &[(1, 0)].into()), [1, 0, 1]);
     }
 
     #[test]
     fn without_the_first_nothing_is_run() {
-        assert_eq!(settled(&chain(), &[(0, 0)].into()), [0, 0, 0]);
+        assert_eq!(settle_counts(&chain(), &[(0, 0)].into()), [0, 0, 0]);
     }
 
     #[test]
     fn who_is_needed_by_nobody_takes_nobody_along() {
-        assert_eq!(settled(&chain(), &[(2, 0)].into()), [2, 1, 0]);
+        assert_eq!(settle_counts(&chain(), &[(2, 0)].into()), [2, 1, 0]);
     }
 
     #[test]
     fn what_one_that_went_away_has_done_is_there() {
-        assert_eq!(settled(&chain(), &[(0, 1)].into()), [1, 1, 1]);
+        assert_eq!(settle_counts(&chain(), &[(0, 1)].into()), [1, 1, 1]);
     }
 
     #[test]
@@ -121,6 +124,6 @@ mod tests {
             vec![vec![]],
             vec![vec![(0, 2)]],
         ];
-        assert_eq!(settled(&needs, &[(1, 0)].into()), [1, 0, 0]);
+        assert_eq!(settle_counts(&needs, &[(1, 0)].into()), [1, 0, 0]);
     }
 }

@@ -17,20 +17,21 @@ impl JobCore {
     pub(super) fn on_failure(
         &mut self,
         errand: Errand,
-        (reason, asks): (Reason, BTreeMap<AccountKey, OrderId>),
+        reason: Reason,
+        asks: BTreeMap<AccountKey, OrderId>,
         kept: u32,
     ) {
         let is_left = match errand {
             Errand::Main => !(self.requests.is_empty() && self.no_more),
-            Errand::Check => self.question().is_some_and(|it| it.third.is_none()),
+            Errand::Check => self.question_mut().is_some_and(|it| it.third.is_none()),
         };
         if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
             let words = reason.bad_input().unwrap_or_default().to_owned();
-            return self.end(End::Failed(Reason::BadInput(words)));
+            return self.end_job(End::Failed(Reason::BadInput(words)));
         }
         let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
             if is_left {
-                self.end(End::Failed(reason));
+                self.end_job(End::Failed(reason));
             }
             return;
         };
@@ -41,11 +42,11 @@ impl JobCore {
         match reason.bad_input() {
             // Another provider is asked whether it says the same: that is no fault of this one.
             Some(_) => self.excluded.push(excluded),
-            None => self.exclude(excluded, reason.code()),
+            None => self.exclude_provider(excluded, reason.code()),
         }
         self.losses.push(reason.clone());
         if is_left {
-            self.tell(JobEvent::Retrying {
+            self.report_event(JobEvent::Retrying {
                 provider,
                 why: reason,
                 kept,
@@ -59,7 +60,7 @@ impl JobCore {
         Some(Reason::BadInput(words.to_owned()))
     }
 
-    pub(super) fn exclude(&mut self, excluded: Exclusion, why: &str) {
+    pub(super) fn exclude_provider(&mut self, excluded: Exclusion, why: &str) {
         self.excluded.push(excluded);
         let Exclusion { provider, ask } = excluded;
         let excluded = Fact::Excluded {
@@ -67,6 +68,6 @@ impl JobCore {
             ask,
             why: why.to_owned(),
         };
-        self.record(vec![excluded], Wait::Record);
+        self.record_facts(vec![excluded], Wait::Record);
     }
 }

@@ -25,7 +25,7 @@ const ALLOWANCE_MIN: Millis = Millis(100);
 impl Spending {
     /// Returns the cost and escrow of leases.
     #[must_use]
-    pub fn of(leases: &[Lease]) -> Spending {
+    pub fn from_leases(leases: &[Lease]) -> Spending {
         let sum = |part: fn(&Lease) -> u64| Credits(leases.iter().map(part).sum());
         Spending {
             spent: sum(|lease| lease.cost.0),
@@ -53,7 +53,7 @@ impl Spending {
 
 impl Past {
     /// Returns the most that each lease costs or holds, as far as the journal knows.
-    pub(super) fn costs(&self) -> BTreeMap<LeaseId, Spending> {
+    pub(super) fn max_lease_costs(&self) -> BTreeMap<LeaseId, Spending> {
         let terms = self.attempts.values().flat_map(|past| &past.terms);
         let mut costs: BTreeMap<LeaseId, Spending> = terms
             .map(|terms| (terms.lease, Spending::from_held(terms.escrow)))
@@ -74,9 +74,9 @@ impl Past {
 
 impl JobCore {
     /// Counts the cost and escrow of the job's leases, where the log has these. A lease that the
-    /// log has forgotten is closed: it cost the amount known here, or its whole escrow.
+    /// log has forgotten must be closed: it cost the amount known here, or its whole escrow.
     pub(super) fn count_costs(&mut self, leases: &[Lease]) -> Spending {
-        let of = |lease: &Lease| (lease.id, Spending::of(std::slice::from_ref(lease)));
+        let of = |lease: &Lease| (lease.id, Spending::from_leases(std::slice::from_ref(lease)));
         let seen: BTreeMap<LeaseId, Spending> = leases.iter().map(of).collect();
         self.costs.extend(&seen);
         let mut all = Spending::default();
@@ -96,18 +96,18 @@ impl JobCore {
 ///
 /// # Errors
 /// Returns [`Reason::Escrow`] if even the shortest lease costs too much.
-pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Reason> {
+pub(super) fn lease_duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Reason> {
     let longest = plan.legs.iter().map(|leg| leg.listing.duration_max).min();
-    let wanted = Millis(millis(plan.makespan, 4, 1).saturating_add(ALLOWANCE.0));
+    let wanted = Millis(scale_to_millis(plan.makespan, 4, 1).saturating_add(ALLOWANCE.0));
     let wanted = wanted.min(longest.unwrap_or(wanted));
     let Some(left) = left else {
         return Ok(wanted);
     };
-    let per_second = plan.price().0.max(1);
+    let per_second = plan.total_price().0.max(1);
     // The market rounds each lease's escrow up.
     let whole = left.0.saturating_sub(plan.legs.len() as u64);
     let affordable = Millis(whole.saturating_mul(1_000) / per_second);
-    let shortest = Millis(millis(plan.makespan, 3, 2).saturating_add(ALLOWANCE_MIN.0));
+    let shortest = Millis(scale_to_millis(plan.makespan, 3, 2).saturating_add(ALLOWANCE_MIN.0));
     let shortest = shortest.min(wanted);
     if affordable < shortest {
         let needed = u128::from(per_second) * u128::from(shortest.0) / 1_000;
@@ -125,24 +125,28 @@ pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Rea
 ///
 /// # Errors
 /// Returns [`Reason::Escrow`] if even the shortest leases cost too much.
-pub fn holds(plan: &Plan, left: Option<Credits>) -> Result<(Credits, Millis), Reason> {
-    let duration = duration(plan, left)?;
-    let held = plan.legs.iter().map(|leg| escrow(leg, duration).0);
+pub fn escrow_and_duration(
+    plan: &Plan,
+    left: Option<Credits>,
+) -> Result<(Credits, Millis), Reason> {
+    let duration = lease_duration(plan, left)?;
+    let held = plan.legs.iter().map(|leg| leg_escrow(leg, duration).0);
     Ok((Credits(held.fold(0, u64::saturating_add)), duration))
 }
 
 /// Returns a multiple of a time, in milliseconds, rounded up.
-fn millis(time: Micros, times: u64, over: u64) -> u64 {
+fn scale_to_millis(time: Micros, times: u64, over: u64) -> u64 {
     time.0.saturating_mul(times).div_ceil(over * 1_000)
 }
 
 /// Returns the bid for one leg of a plan.
 #[must_use]
-pub fn bid(
+pub fn bid_for_leg(
     leg: &PlanLeg,
     limits: &Limits,
     excluded: &[souk_market::AccountKey],
-    (duration, job): (Millis, JobId),
+    duration: Millis,
+    job: JobId,
 ) -> Bid {
     let listing = &leg.listing;
     // A bid can name only a few providers; the last excluded ones are those that just failed.
@@ -163,7 +167,7 @@ pub fn bid(
         class: listing.class,
         wants,
         limit: Limit::Price(listing.price),
-        budget: escrow(leg, duration),
+        budget: leg_escrow(leg, duration),
         quantity: Units(1),
         all_or_none: true,
         duration,
@@ -175,7 +179,7 @@ pub fn bid(
 }
 
 /// Returns the escrow of a leg's lease.
-pub(super) fn escrow(leg: &PlanLeg, duration: Millis) -> Credits {
-    let escrow = leg.listing.price.escrow(Units(1), duration);
+pub(super) fn leg_escrow(leg: &PlanLeg, duration: Millis) -> Credits {
+    let escrow = leg.listing.price.escrow_for(Units(1), duration);
     escrow.unwrap_or(Credits(u64::MAX))
 }

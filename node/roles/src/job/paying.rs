@@ -6,7 +6,7 @@ use souk_market::{Command, Millis, Note};
 use super::JobCore;
 use super::event::{Answer, CommandError, Leg};
 use super::reason::{Loss, Objection, Reason};
-use super::running::{START_AFTER, until};
+use super::running::{START_AFTER, time_until};
 use super::state::{LegState, Stage, Timer, Wait};
 use crate::clock::Micros;
 
@@ -15,21 +15,21 @@ const ANSWERED_SHARE: u64 = 3;
 const ANSWERED_WITHIN: Millis = Millis(10_000);
 
 impl JobCore {
-    /// Reports to the log that the work of a leg has begun: from now on its provider may note
+    /// Reports to the log that the work of a leg has begun: from now on its provider can note
     /// usage.
     pub(super) fn start_work(&mut self, leg: Leg) {
-        let Some(lease) = self.talking(leg).map(|state| state.terms.lease) else {
+        let Some(lease) = self.talking_leg(leg).map(|state| state.terms.lease) else {
             return;
         };
-        self.attempt(leg.attempt).legs[leg.place as usize].has_started = true;
-        self.command(Command::StartWork { lease }, Wait::StartWork(leg));
+        self.attempt_mut(leg.attempt).legs[leg.place as usize].has_started = true;
+        self.submit_command(Command::StartWork { lease }, Wait::StartWork(leg));
     }
 
     pub(super) fn on_work_started(&mut self, leg: Leg, answer: Answer) {
         let is_lost = matches!(answer, Answer::Commanded(Err(CommandError::Unreachable(_))));
-        if is_lost && self.attempts.contains_key(&leg.attempt) && self.talking(leg).is_some() {
+        if is_lost && self.attempts.contains_key(&leg.attempt) && self.talking_leg(leg).is_some() {
             let again = self.now.tick.plus(START_AFTER);
-            self.timers.set(Timer::Start(leg), again);
+            self.timers.set_timer(Timer::Start(leg), again);
         }
     }
 
@@ -51,7 +51,7 @@ impl JobCore {
             .now
             .tick
             .plus(answer_within(note.accepted_at, self.now.log));
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         if state.noted.replace(note) == Some(note) {
             return;
         }
@@ -62,13 +62,13 @@ impl JobCore {
         let is_over_own = receipt
             .as_ref()
             .is_some_and(|it| note.usage > it.body.usage);
-        let (noted, seen) = (Micros(note.usage.0), self.payable(leg));
+        let (noted, seen) = (Micros(note.usage.0), self.payable_time(leg));
         let is_over = is_over_own || noted > seen;
         let loss = Loss::Overnoted { noted, seen };
         match (is_over, stage) {
-            (false, _) => self.timers.set(Timer::Note(leg), moment),
+            (false, _) => self.timers.set_timer(Timer::Note(leg), moment),
             (true, Stage::Finished) => {
-                let provider = self.provider(leg);
+                let provider = self.leg_provider(leg);
                 self.hold_back(leg, &Reason::Lost { provider, loss });
             }
             (true, _) => self.lose_for(leg, loss),
@@ -80,7 +80,7 @@ impl JobCore {
     /// outputs is paid by silence, which covers one note's span only. The core also accepts the
     /// note of a complete result, if no evidence contradicts it and none is still to come.
     pub(super) fn answer_note(&mut self, leg: Leg) {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let (lease, noted) = (state.terms.lease, state.noted);
         if !state.is_noted() {
@@ -100,16 +100,16 @@ impl JobCore {
         if let Some(Note { usage, .. }) = noted
             && !is_late
         {
-            self.attempt(leg.attempt).legs[leg.place as usize].agreed_parts = parts;
+            self.attempt_mut(leg.attempt).legs[leg.place as usize].agreed_parts = parts;
             let accept = Command::AcceptNote { lease, usage };
-            self.command(accept, Wait::AcceptNote(lease));
+            self.submit_command(accept, Wait::AcceptNote(lease));
         }
     }
 
     /// Disputes in the log a usage that silence would pay for. The leg's outputs remain evidence,
     /// and the core uses them if they are right.
     fn hold_back(&mut self, leg: Leg, reason: &Reason) {
-        self.attempt(leg.attempt).legs[leg.place as usize].is_disputed = true;
+        self.attempt_mut(leg.attempt).legs[leg.place as usize].is_disputed = true;
         self.record_refused(leg, reason.to_string());
     }
 }
@@ -121,9 +121,9 @@ impl LegState {
     }
 }
 
-/// Returns how long the answer to a note may wait.
+/// Returns how long the answer to a note can wait.
 pub(super) fn answer_within(accepted_at: Millis, now: Millis) -> Micros {
-    let left = accepted_at.since(now);
+    let left = accepted_at.saturating_since(now);
     let kept = Millis((left.0 / ANSWERED_SHARE).min(ANSWERED_WITHIN.0));
-    until(Millis(left.0 - kept.0), Millis(0))
+    time_until(Millis(left.0 - kept.0), Millis(0))
 }

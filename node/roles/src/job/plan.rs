@@ -128,8 +128,8 @@ pub struct PlanInput {
     pub name: String,
     /// The part that makes it; none if the buyer has it.
     pub maker: Option<u32>,
-    /// In a session, the value that replaces this input in a request that omits it. Only for the
-    /// buyer's inputs.
+    /// In a session, the value that replaces this input in a request that omits it. Only the
+    /// buyer's inputs can have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fed: Option<PlanFeedback>,
 }
@@ -210,11 +210,11 @@ pub enum PlanFault {
 }
 
 impl Plan {
-    /// Checks the properties that a core relies on.
+    /// Checks the properties that a plan must have before a core can rely on it.
     ///
     /// # Errors
     /// Returns the first fault.
-    pub fn check(&self) -> Result<(), PlanFault> {
+    pub fn check_plan(&self) -> Result<(), PlanFault> {
         let (legs, parts) = (self.legs.len(), self.parts.len());
         let of = |part: &PlanPart| part.inputs.len() + part.outputs.len();
         let things: usize = self.parts.iter().map(of).sum();
@@ -239,7 +239,7 @@ impl Plan {
     }
 
     fn check_feedback(&self) -> Result<(), PlanFault> {
-        let is_once = self.firsts() as usize == self.legs.len();
+        let is_once = self.first_leg_count() as usize == self.legs.len();
         let mut values = BTreeMap::new();
         for (number, part) in (0..).zip(&self.parts) {
             for input in &part.inputs {
@@ -249,7 +249,7 @@ impl Plan {
                 let is_made = input
                     .fed
                     .as_ref()
-                    .is_none_or(|fed| is_given && is_once && self.makes(fed.part, &fed.name));
+                    .is_none_or(|fed| is_given && is_once && self.has_output(fed.part, &fed.name));
                 if !(is_one && is_made) {
                     return Err(PlanFault::Feedback(number));
                 }
@@ -259,13 +259,13 @@ impl Plan {
     }
 
     /// Returns whether a part gives a value of that name.
-    fn makes(&self, part: u32, name: &str) -> bool {
+    fn has_output(&self, part: u32, name: &str) -> bool {
         let outputs = self.parts.get(part as usize).map(|part| &part.outputs);
         outputs.is_some_and(|outputs| outputs.iter().any(|output| output.name == name))
     }
 
     /// Returns the values that parts are fed, each with the number of its part.
-    pub fn feedback(&self) -> impl Iterator<Item = (u32, &PlanFeedback)> {
+    pub fn feedback_inputs(&self) -> impl Iterator<Item = (u32, &PlanFeedback)> {
         let parts = (0..).zip(&self.parts);
         parts.flat_map(|(number, part)| {
             let fed = part.inputs.iter().filter_map(|input| input.fed.as_ref());
@@ -274,12 +274,12 @@ impl Plan {
     }
 
     fn check_legs(&self) -> Result<(), PlanFault> {
-        let firsts = self.firsts();
+        let firsts = self.first_leg_count();
         let mut providers = BTreeSet::new();
-        for (place, leg) in self.places() {
+        for (place, leg) in self.legs_by_place() {
             let twin_is_right = match leg.twin_of {
                 None => place < firsts && self.parts.iter().any(|part| part.leg == place),
-                // Either each first run has a second one in the same order, or none has.
+                // Each first run must have a second one in the same order, unless none has.
                 Some(first) => place.checked_sub(firsts) == Some(first) && first < firsts,
             };
             if !twin_is_right || !providers.insert(leg.listing.provider) {
@@ -303,7 +303,7 @@ impl Plan {
         };
         let from_before = |input: &PlanInput| match input.maker {
             None => true,
-            Some(maker) => maker < number && self.makes(maker, &input.name),
+            Some(maker) => maker < number && self.has_output(maker, &input.name),
         };
         let to_after = |output: &PlanOutput| {
             let mut readers = output.readers.iter();
@@ -311,7 +311,7 @@ impl Plan {
         };
         let mut names = BTreeSet::new();
         let once = part.inputs.iter().all(|input| names.insert(&input.name));
-        let holds = part.leg < self.firsts()
+        let holds = part.leg < self.first_leg_count()
             && once
             && !part.outputs.is_empty()
             && part.inputs.iter().all(from_before)
@@ -321,13 +321,13 @@ impl Plan {
 
     /// Returns the number of legs that run the job; the others repeat it.
     #[must_use]
-    pub fn firsts(&self) -> u32 {
+    pub fn first_leg_count(&self) -> u32 {
         let firsts = self.legs.iter().take_while(|leg| leg.twin_of.is_none());
         u32::try_from(firsts.count()).unwrap_or(u32::MAX)
     }
 
     /// Returns the legs with their places.
-    pub fn places(&self) -> impl Iterator<Item = (u32, &PlanLeg)> {
+    pub fn legs_by_place(&self) -> impl Iterator<Item = (u32, &PlanLeg)> {
         (0..).zip(&self.legs)
     }
 
@@ -341,7 +341,7 @@ impl Plan {
     /// Returns the leg that repeats the parts of `place`, if any.
     #[must_use]
     pub fn second_of(&self, place: u32) -> Option<u32> {
-        let mut places = self.places();
+        let mut places = self.legs_by_place();
         let second = places.find(|(_, leg)| leg.twin_of == Some(place));
         second.map(|(second, _)| second)
     }
@@ -355,7 +355,7 @@ impl Plan {
 
     /// Returns the sum of the legs' prices per device-second.
     #[must_use]
-    pub fn price(&self) -> Price {
+    pub fn total_price(&self) -> Price {
         let prices = self.legs.iter().map(|leg| leg.listing.price.0);
         Price(prices.fold(0, u64::saturating_add))
     }
@@ -397,7 +397,7 @@ mod tests {
     fn part(leg: u32, reads: (&str, Option<u32>), makes: (&str, &[u32])) -> PlanPart {
         PlanPart {
             leg,
-            graph: ContentId::of(makes.0.as_bytes()),
+            graph: ContentId::for_content(makes.0.as_bytes()),
             weights: Vec::new(),
             inputs: vec![PlanInput {
                 name: reads.0.to_owned(),
@@ -419,7 +419,7 @@ mod tests {
     /// Two parts on two legs, each run twice.
     fn plan() -> Plan {
         Plan {
-            id: ContentId::of(b"plan"),
+            id: ContentId::for_content(b"plan"),
             legs: vec![leg(1, None), leg(2, None), leg(3, Some(0)), leg(4, Some(1))],
             parts: vec![
                 part(0, ("x", None), ("v", &[1])),
@@ -432,12 +432,12 @@ mod tests {
     #[test]
     fn a_sound_plan_says_who_runs_what_again() {
         let plan = plan();
-        assert_eq!(plan.check(), Ok(()));
-        assert_eq!(plan.firsts(), 2);
+        assert_eq!(plan.check_plan(), Ok(()));
+        assert_eq!(plan.first_leg_count(), 2);
         assert_eq!([0, 1, 2, 3].map(|place| plan.first_of(place)), [0, 1, 0, 1]);
         assert_eq!(plan.second_of(1), Some(3));
         assert_eq!(plan.second_of(2), None);
-        assert_eq!(plan.price(), Price(28));
+        assert_eq!(plan.total_price(), Price(28));
         let parts: Vec<u32> = plan.parts_at(3).map(|(number, _)| number).collect();
         assert_eq!(parts, [1]);
     }
@@ -447,7 +447,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Plan)| {
             let mut plan = plan();
             change(&mut plan);
-            plan.check().unwrap_err()
+            plan.check_plan().unwrap_err()
         };
         let none = refused(&|plan| plan.legs.clear());
         assert!(matches!(none, PlanFault::Size { legs: 0, .. }));
@@ -494,7 +494,7 @@ mod tests {
         let checked = |change: &dyn Fn(&mut Plan)| {
             let mut plan = once();
             change(&mut plan);
-            plan.check()
+            plan.check_plan()
         };
         for (part, name) in [(0, "v"), (1, "y")] {
             let sound = checked(&|plan| plan.parts[0].inputs[0].fed = fed(part, name));
@@ -512,6 +512,6 @@ mod tests {
         assert_eq!(unlike, Err(PlanFault::Feedback(1)), "one input is two");
         let mut twice = plan();
         twice.parts[0].inputs[0].fed = fed(1, "y");
-        assert_eq!(twice.check(), Err(PlanFault::Feedback(0)));
+        assert_eq!(twice.check_plan(), Err(PlanFault::Feedback(0)));
     }
 }

@@ -355,7 +355,7 @@ impl Reason {
         self.code() == BUDGET
     }
 
-    /// Returns the reason as a word that never changes its meaning; docs/cli.md lists them.
+    /// Returns the reason as a word that must never change its meaning; docs/cli.md lists them.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -418,7 +418,7 @@ mod tests {
     fn ends() -> Vec<(Reason, &'static str, &'static str)> {
         let provider = WHO;
         let value = "logits".to_owned();
-        let patience = Micros::seconds(7);
+        let patience = Micros::from_seconds(7);
         let (needed, budget) = (Credits(500_000), Credits(250_000));
         let failure = Failure::Crashed("signal 11 (SIGSEGV)".to_owned());
         let away = "no validator answers".to_owned();
@@ -473,7 +473,7 @@ mod tests {
             ),
             (
                 lost(Loss::Overnoted {
-                    noted: Micros::seconds(90),
+                    noted: Micros::from_seconds(90),
                     seen: patience,
                 }),
                 "overnoted",

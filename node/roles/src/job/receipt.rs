@@ -30,9 +30,9 @@ pub(super) struct Purchase<'a> {
     pub start: &'a Start,
     /// The most parts that any request reached, by the provider's words.
     pub parts: usize,
-    /// The tensors that the provider may have used.
+    /// The tensors that the provider can have used.
     pub given: BTreeSet<ContentId>,
-    /// The most further tensors that it may have used without a report: only the consumer knows the
+    /// The most further tensors that it can have used without a report: only the consumer knows the
     /// tensors that a failed provider gave it.
     pub untold: usize,
     /// The tensors that the provider reported as made.
@@ -42,11 +42,11 @@ pub(super) struct Purchase<'a> {
 }
 
 impl Purchase<'_> {
-    /// Checks whether the buyer may sign the receipt.
+    /// Checks whether the buyer can sign the receipt.
     ///
     /// # Errors
     /// Returns the first objection.
-    pub(super) fn check(&self, receipt: &Receipt) -> Result<(), Objection> {
+    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), Objection> {
         receipt.verify_provider()?;
         let body = &receipt.body;
         let terms = [
@@ -61,19 +61,19 @@ impl Purchase<'_> {
         if let Some((what, _)) = terms.into_iter().find(|(_, holds)| !holds) {
             return Err(Objection::Terms(what));
         }
-        let span = self.ends.since(self.terms.start);
-        let possible = DeviceMicros::of(self.terms.quantity, span);
+        let span = self.ends.saturating_since(self.terms.start);
+        let possible = DeviceMicros::from_units(self.terms.quantity, span);
         let possible = possible.min(DeviceMicros(self.payable.0));
         check_usage(body, possible, DeviceMicros(self.failed_run.0))?;
         check_speed(body, self.start)?;
         if self.start.sequences > 0 {
             return check_transcript(body, &self.told, &self.served);
         }
-        let strange = |id: &&souk_market::ContentId| !self.given.contains(&ours(id));
+        let strange = |id: &&souk_market::ContentId| !self.given.contains(&to_content_id(id));
         if let Some(unknown) = body.inputs.iter().filter(strange).nth(self.untold) {
             return Err(Objection::Input(*unknown));
         }
-        let named: BTreeSet<ContentId> = body.outputs.iter().map(ours).collect();
+        let named: BTreeSet<ContentId> = body.outputs.iter().map(to_content_id).collect();
         let is_served = |id: &ContentId| self.told.contains(id) || self.served.contains(id);
         match self.told.is_subset(&named) && named.iter().all(is_served) {
             true => Ok(()),
@@ -97,7 +97,7 @@ fn check_transcript(
     if let Some(unknown) = body.inputs.first() {
         return Err(Objection::Input(*unknown));
     }
-    let named = body.outputs.iter().map(ours);
+    let named = body.outputs.iter().map(to_content_id);
     match told.is_subset(served) && named.eq(transcript(served)) {
         true => Ok(()),
         false => Err(Objection::Outputs),
@@ -176,7 +176,7 @@ fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
     Ok(())
 }
 
-fn ours(id: &souk_market::ContentId) -> ContentId {
+fn to_content_id(id: &souk_market::ContentId) -> ContentId {
     ContentId::from_bytes(id.0)
 }
 
@@ -191,7 +191,7 @@ mod tests {
     fn start(flops: u64) -> Start {
         let part = |number: u64| Part {
             name: format!("part {number} of 2"),
-            graph: ContentId::of(&[number as u8]),
+            graph: ContentId::for_content(&[number as u8]),
             weights: Vec::new(),
             inputs: Vec::new(),
             outputs: vec![Output {
@@ -200,7 +200,7 @@ mod tests {
                 is_wanted: true,
             }],
             flops,
-            expected: Micros::millis(2 * number),
+            expected: Micros::from_millis(2 * number),
         };
         Start {
             sequences: 0,
@@ -312,7 +312,10 @@ mod tests {
     #[test]
     fn a_sessions_receipt_names_all_that_was_made_by_one_hash() {
         let ids = |bytes: &[u8]| -> BTreeSet<ContentId> {
-            bytes.iter().map(|byte| ContentId::of(&[*byte])).collect()
+            bytes
+                .iter()
+                .map(|byte| ContentId::for_content(&[*byte]))
+                .collect()
         };
         let named = |made: &[u8]| {
             let hash = transcript(&ids(made)).map(|id| souk_market::ContentId(*id.as_bytes()));

@@ -11,8 +11,8 @@ use super::state::{Errand, Judging, OpenRequest, Progress, Stage, Tensors, Wait}
 use crate::lease;
 
 impl OpenRequest {
-    /// Returns the values of it that legs may read: its inputs, and the kept values.
-    pub(super) fn readable(&self) -> Tensors {
+    /// Returns the values of it that legs can read: its inputs, and the kept values.
+    pub(super) fn readable_values(&self) -> Tensors {
         let mut readable = self.inputs.clone();
         let is_input = |name: &String| self.inputs.iter().any(|(input, _)| input == name);
         let values = self.values.iter().filter(|(name, _)| !is_input(name));
@@ -25,7 +25,7 @@ impl JobCore {
     /// Handles new outputs of a request.
     pub(super) fn on_progress(&mut self, n: u32, request: u32) {
         let is_wanted = self.requests.contains_key(&request);
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let is_wanted = is_wanted || attempt.errand == Errand::Check;
         let is_open = attempt.progress[&request] == Progress::Open;
         if !is_wanted || !is_open || !attempt.is_made(request) {
@@ -38,7 +38,7 @@ impl JobCore {
 
     /// Compares the outputs that two runs made and that differ in some bit.
     pub(super) fn compare_request(&mut self, n: u32, request: u32) {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let mut pairs = Vec::new();
         let mut alike = Vec::new();
         for part in 0..u32::try_from(attempt.plan.parts.len()).expect("parts are few") {
@@ -50,7 +50,7 @@ impl JobCore {
             let Some(second) = attempt.plan.second_of(first) else {
                 continue;
             };
-            let is_there = |place| attempt.made(place, request, part).is_some();
+            let is_there = |place| attempt.part_outputs(place, request, part).is_some();
             if !is_there(first) || !is_there(second) {
                 continue;
             }
@@ -74,7 +74,7 @@ impl JobCore {
             }
         }
         for part in alike {
-            self.attempt(n).alike.insert((request, part), true);
+            self.attempt_mut(n).alike.insert((request, part), true);
         }
         for (part, name, sides, tolerance) in pairs {
             let purpose = Purpose::Twins {
@@ -82,7 +82,7 @@ impl JobCore {
                 request,
                 part,
             };
-            self.compare(purpose, name, sides, tolerance);
+            self.compare_contents(purpose, name, sides, tolerance);
         }
     }
 
@@ -92,36 +92,41 @@ impl JobCore {
             matches!(pair.purpose, Purpose::Twins { attempt, request: of, .. }
                 if (attempt, of) == (n, request))
         });
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         if !is_compared || attempt.progress.get(&request) != Some(&Progress::Comparing) {
             return;
         }
         let mut parts = attempt.alike.range((request, 0)..=(request, u32::MAX));
         if parts.any(|(_, alike)| !alike) {
             attempt.progress.insert(request, Progress::Broken);
-            // The core decides between the two runs before it sends them any other request.
+            // The core must decide between the two runs before it sends them any other request.
             attempt.no_more = true;
             for place in attempt.places() {
-                self.limit(Leg { attempt: n, place }, 0);
+                self.limit_leg(Leg { attempt: n, place }, 0);
             }
             return;
         }
         attempt.progress.insert(request, Progress::Fetching);
-        for (name, id, leg) in self.answer(n, request) {
-            let holders = comparing::holders(self.attempt(n), leg.place, request, &name, id);
+        for (name, id, leg) in self.wanted_outputs(n, request) {
+            let holders =
+                comparing::value_holders(self.attempt_mut(n), leg.place, request, &name, id);
             let wait = Wait::FetchAnswer {
                 leg,
                 request,
                 name: name.clone(),
             };
-            self.fetch(n, (name, id), holders, wait);
+            self.fetch_content(n, name, id, holders, wait);
         }
         self.on_request_fetched(n, request);
     }
 
     /// Returns the wanted outputs of a request, each with its maker.
-    fn answer(&mut self, n: u32, request: u32) -> Vec<(String, souk_memory::ContentId, Leg)> {
-        let attempt = self.attempt(n);
+    fn wanted_outputs(
+        &mut self,
+        n: u32,
+        request: u32,
+    ) -> Vec<(String, souk_memory::ContentId, Leg)> {
+        let attempt = self.attempt_mut(n);
         let parts = (0..).zip(&attempt.plan.parts);
         let mut answer = Vec::new();
         for (number, part) in parts {
@@ -149,24 +154,28 @@ impl JobCore {
         match answer {
             Answer::Fetched => self.on_request_fetched(n, request),
             Answer::NotFetched(fault) => {
-                self.attempt(n).progress.insert(request, Progress::Broken);
+                self.attempt_mut(n)
+                    .progress
+                    .insert(request, Progress::Broken);
                 self.on_not_fetched(leg, name, fault);
             }
-            other => self.end(super::End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(super::End::Failed(super::bidding::unreachable_reason(
+                other,
+            ))),
         }
     }
 
     /// Excludes the maker of an output that did not arrive.
     pub(super) fn on_not_fetched(&mut self, leg: Leg, name: String, fault: FetchFault) {
-        let provider = self.provider(leg);
-        let is_over = self.attempt(leg.attempt).leg(leg.place).stage > Stage::Doubted;
+        let provider = self.leg_provider(leg);
+        let is_over = self.attempt_mut(leg.attempt).leg(leg.place).stage > Stage::Doubted;
         let reason = match fault {
             FetchFault::Lost(why) => Reason::Output {
                 provider,
-                why: lease::cut(why),
+                why: lease::truncate_text(why),
             },
             FetchFault::NoTensor(cause) => {
-                let cause = lease::cut(cause);
+                let cause = lease::truncate_text(cause);
                 let objection = Objection::NoTensor { name, cause };
                 Reason::Receipt {
                     provider,
@@ -176,17 +185,17 @@ impl JobCore {
         };
         if is_over {
             // The core excludes the maker already, and all that it made.
-            self.attempt(leg.attempt).failed.get_or_insert(reason);
+            self.attempt_mut(leg.attempt).failed.get_or_insert(reason);
             return self.limit_others(leg.attempt);
         }
-        let stage = self.attempt(leg.attempt).leg(leg.place).stage;
+        let stage = self.attempt_mut(leg.attempt).leg(leg.place).stage;
         match (&reason, stage) {
-            (_, Stage::Doubted) => self.refuse(leg, reason),
+            (_, Stage::Doubted) => self.refuse_payment(leg, reason),
             (Reason::Receipt { .. }, Stage::Finished) => {
-                self.refuse(leg, reason);
+                self.refuse_payment(leg, reason);
                 self.limit_others(leg.attempt);
             }
-            _ => self.lose(leg, reason),
+            _ => self.lose_leg(leg, reason),
         }
     }
 
@@ -195,17 +204,17 @@ impl JobCore {
             matches!(wait, Wait::FetchAnswer { leg, request: of, .. }
                 if (leg.attempt, *of) == (n, request))
         });
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         if !is_here || attempt.progress.get(&request) != Some(&Progress::Fetching) {
             return;
         }
         attempt.progress.insert(request, Progress::Here);
-        match self.attempt(n).errand {
-            Errand::Main => self.give(n),
+        match self.attempt_mut(n).errand {
+            Errand::Main => self.give_answers(n),
             Errand::Check => {
-                let answer = self.answer(n, request).into_iter();
+                let answer = self.wanted_outputs(n, request).into_iter();
                 let third = answer.map(|(name, id, _)| (name, id)).collect();
-                let question = self.question().expect("a check is of a question");
+                let question = self.question_mut().expect("a check is of a question");
                 question.third = Some(third);
             }
         }
@@ -214,7 +223,7 @@ impl JobCore {
     /// Returns the next request to deliver: the first undelivered one of its sequence, once it is
     /// here. Sequences do not wait for each other.
     fn next_here(&mut self, n: u32) -> Option<u32> {
-        let attempt = self.attempt(n);
+        let attempt = self.attempt_mut(n);
         let is_here = |it: &u32| attempt.progress[it] == Progress::Here;
         let is_given = |it: &u32| matches!(attempt.progress[it], Progress::Given | Progress::Taken);
         let firsts = attempt.sequences.values().filter_map(|sent| {
@@ -225,14 +234,14 @@ impl JobCore {
     }
 
     /// Returns the sequence that a request is a step of.
-    pub(super) fn sequence(&self, request: u32) -> u32 {
+    pub(super) fn sequence_of(&self, request: u32) -> u32 {
         self.requests
             .get(&request)
             .map_or(0, |asked| asked.sequence)
     }
 
     /// Passes the answers that are here to the caller.
-    fn give(&mut self, n: u32) {
+    fn give_answers(&mut self, n: u32) {
         loop {
             let Some(number) = self.next_here(n) else {
                 return;
@@ -240,8 +249,8 @@ impl JobCore {
             if !self.requests.contains_key(&number) {
                 return;
             }
-            self.attempt(n).progress.insert(number, Progress::Given);
-            let answer = self.answer(n, number).into_iter();
+            self.attempt_mut(n).progress.insert(number, Progress::Given);
+            let answer = self.wanted_outputs(n, number).into_iter();
             let mut outputs: Tensors = answer.map(|(name, id, _)| (name, id)).collect();
             let asked = self.requests.get(&number).expect("it is not answered");
             // A resumed attempt may have repeated a value that was kept before.
@@ -269,10 +278,10 @@ impl JobCore {
             attempt: by,
             outputs: outputs.clone(),
         };
-        self.record(vec![answered], Wait::Record);
-        self.weigh(&outputs);
+        self.record_facts(vec![answered], Wait::Record);
+        self.weigh_evidence(&outputs);
         let wait = Wait::Give { attempt, request };
-        self.ask(Action::Give { request, outputs }, wait);
+        self.request_effect(Action::Give { request, outputs }, wait);
     }
 
     /// Delivers requests whose values are all kept. Returns whether there was one.
@@ -306,8 +315,10 @@ impl JobCore {
         );
         self.answered += 1;
         if let Some(n) = attempt {
-            self.attempt(n).progress.insert(request, Progress::Taken);
-            self.fill(n);
+            self.attempt_mut(n)
+                .progress
+                .insert(request, Progress::Taken);
+            self.fill_window(n);
         }
     }
 
@@ -315,16 +326,16 @@ impl JobCore {
     fn on_not_wanted(&mut self) {
         (self.no_more, self.is_unwanted) = (true, true);
         self.requests.clear();
-        self.stop(|wait| matches!(wait, Wait::Give { .. }));
+        self.stop_effects(|wait| matches!(wait, Wait::Give { .. }));
         let running = self
             .attempts
             .iter()
             .filter(|(_, it)| it.judging == Judging::Running);
         let running: Vec<u32> = running.map(|(n, _)| *n).collect();
         for n in running {
-            self.attempt(n).no_more = true;
-            for place in self.attempt(n).places() {
-                self.limit(Leg { attempt: n, place }, 0);
+            self.attempt_mut(n).no_more = true;
+            for place in self.attempt_mut(n).places() {
+                self.limit_leg(Leg { attempt: n, place }, 0);
             }
         }
     }

@@ -11,7 +11,7 @@ use super::event::{Answer, Leg};
 use super::facts::{End, Past, PastAttempt, attempt_id};
 use super::plan::Exclusion;
 use super::reason::{Objection, Reason};
-use super::running::{START_AFTER, patience, until};
+use super::running::{START_AFTER, max_work_time, time_until};
 use super::state::{Attempt, KnownRequest, Stage, Timer, Uncertain, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
@@ -19,42 +19,42 @@ use crate::lease::{Opening, ProviderWord, WorkResult};
 
 /// How soon and for how long the core contacts a provider again whose stream breaks: the provider
 /// may be restarting.
-const ASK_PERIOD: Micros = Micros::millis(500);
-const ASKED_FOR: Micros = Micros::seconds(5);
+const ASK_PERIOD: Micros = Micros::from_millis(500);
+const ASKED_FOR: Micros = Micros::from_seconds(5);
 
 impl JobCore {
     pub(super) fn look_after(&mut self, past: Past) {
         (self.has_begun, self.is_resumed) = (true, true);
         self.excluded.extend(&past.excluded);
         self.next_attempt = past.next_attempt();
-        self.costs = past.costs();
+        self.costs = past.max_lease_costs();
         for (request, values) in &past.kept {
             let known = self.known.entry(*request).or_default();
             known.values.clone_from(values);
         }
         for (request, answer) in &past.answered {
             let known = self.known.entry(*request).or_default();
-            known.makers = past.makers(answer.attempt);
+            known.makers = past.leg_providers(answer.attempt);
             known.answer = Some(answer.clone());
         }
         for (n, (escrow, until)) in &past.skipped {
-            let until = self.now.tick.plus(running::until(*until, self.now.log));
+            let until = self.now.tick.plus(time_until(*until, self.now.log));
             let escrow = *escrow;
             self.uncertain.insert(*n, Uncertain { escrow, until });
         }
         self.past = Some(past);
-        let ids = self.ids();
-        self.ask(Action::Look { ids }, Wait::LookPast);
+        let ids = self.attempt_ids();
+        self.request_effect(Action::Look { ids }, Wait::LookPast);
     }
 
     /// Finds the makers of an answer that the caller does not have but an earlier life gave. The
-    /// buyer has paid for it, and its makers serve it for some time.
+    /// buyer has paid for it, and its makers will serve it for some time.
     pub(super) fn find_makers(&mut self, request: u32, known: &KnownRequest) {
         let outputs = known.answer.iter().flat_map(|answer| &answer.outputs);
         let mut missing = outputs.filter(|(name, _)| !known.values.contains_key(name));
         if missing.next().is_some() && !known.makers.is_empty() {
             let providers = known.makers.clone();
-            self.ask(Action::Find { providers }, Wait::FindPast { request });
+            self.request_effect(Action::Find { providers }, Wait::FindPast { request });
         }
     }
 
@@ -77,7 +77,7 @@ impl JobCore {
                 name: name.clone(),
                 id,
             };
-            self.fetch(answer.attempt, (name, id), known.makers.clone(), wait);
+            self.fetch_content(answer.attempt, name, id, known.makers.clone(), wait);
         }
     }
 
@@ -85,7 +85,8 @@ impl JobCore {
     pub(super) fn on_past_fetched(
         &mut self,
         request: u32,
-        (name, id): (String, ContentId),
+        name: String,
+        id: ContentId,
         answer: &Answer,
     ) {
         let asked = self.requests.get_mut(&request);
@@ -97,7 +98,7 @@ impl JobCore {
     pub(super) fn on_past_seen(&mut self, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
-            other => return self.end(End::Failed(super::bidding::unreachable(other))),
+            other => return self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
         };
         let past = self.past.clone().expect("it is looked after");
         let closed: BTreeMap<_, _> = leases
@@ -116,12 +117,12 @@ impl JobCore {
             };
             if let Some(leg) = past.leg_of(*lease) {
                 let receipt = Box::new(receipt.clone());
-                self.ask(Action::Sign { receipt }, Wait::SignPast { leg, is_paid });
+                self.request_effect(Action::Sign { receipt }, Wait::SignPast { leg, is_paid });
             }
         }
         let refused = past.refused.keys();
         for lease in refused.filter(|lease| !closed.contains_key(lease)) {
-            self.dispute(*lease);
+            self.dispute_lease(*lease);
         }
         let main = past
             .attempts
@@ -151,15 +152,15 @@ impl JobCore {
     /// paid.
     pub(super) fn on_past_signed(&mut self, leg: Leg, is_paid: bool, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
-            return self.end(End::Failed(super::bidding::unreachable(answer)));
+            return self.end_job(End::Failed(super::bidding::unreachable_reason(answer)));
         };
         let lease = receipt.body.lease;
-        self.tell(JobEvent::Signed {
+        self.report_event(JobEvent::Signed {
             leg,
             receipt: receipt.clone(),
         });
         if !is_paid {
-            self.command(Command::Settle(receipt), Wait::Settle { lease, leg: None });
+            self.submit_command(Command::Settle(receipt), Wait::Settle { lease, leg: None });
         }
     }
 
@@ -170,8 +171,8 @@ impl JobCore {
         past: &PastAttempt,
         all: &Past,
     ) -> BTreeSet<souk_market::LeaseId> {
-        let is_sound = past.plan.check().is_ok() && past.plan.legs.len() == past.terms.len();
-        let mut attempt = Attempt::resumed(past.plan.clone(), past.terms.clone());
+        let is_sound = past.plan.check_plan().is_ok() && past.plan.legs.len() == past.terms.len();
+        let mut attempt = Attempt::new_resumed(past.plan.clone(), past.terms.clone());
         let mut asked = BTreeSet::new();
         for place in attempt.places() {
             let told = start::Briefing {
@@ -184,7 +185,7 @@ impl JobCore {
                 sequences: self.spec.sequences,
             };
             let leg = &mut attempt.legs[place as usize];
-            leg.start = Some(told.start(place, &past.first));
+            leg.start = Some(told.build_start(place, &past.first));
             let lease = leg.terms.lease;
             let is_judged = all.right.contains_key(&lease) || all.refused.contains_key(&lease);
             match is_judged {
@@ -202,59 +203,60 @@ impl JobCore {
     }
 
     fn find_past(&mut self, n: u32) {
-        let legs = self.attempt(n).legs.iter();
+        let legs = self.attempt_mut(n).legs.iter();
         let open = legs.filter(|leg| leg.stage == Stage::Sold);
         let providers: Vec<_> = open.map(|leg| leg.terms.provider).collect();
         if !providers.is_empty() {
-            self.ask(Action::Find { providers }, Wait::Find(n));
+            self.request_effect(Action::Find { providers }, Wait::Find(n));
         }
     }
 
     pub(super) fn on_past_found(&mut self, n: u32, answer: Answer) {
         match answer {
             Answer::Found(_) => {
-                for place in self.attempt(n).places() {
+                for place in self.attempt_mut(n).places() {
                     let leg = Leg { attempt: n, place };
-                    if self.attempt(n).leg(place).stage == Stage::Sold {
+                    if self.attempt_mut(n).leg(place).stage == Stage::Sold {
                         self.ask_how_it_went(leg);
                     }
                 }
             }
             Answer::NotFound(provider) => {
-                let attempt = self.attempt(n);
+                let attempt = self.attempt_mut(n);
                 let is_it = |place: &u32| attempt.leg(*place).terms.provider == provider;
                 let place = attempt.places().find(is_it);
                 let Some(place) = place.filter(|it| attempt.leg(*it).stage == Stage::Sold) else {
                     let text = "a provider is not found that was not asked for".to_owned();
-                    return self.end(End::Failed(Reason::Unreachable(text)));
+                    return self.end_job(End::Failed(Reason::Unreachable(text)));
                 };
                 self.drop_leg(Leg { attempt: n, place });
                 self.find_past(n);
             }
-            other => self.end(End::Failed(super::bidding::unreachable(other))),
+            other => self.end_job(End::Failed(super::bidding::unreachable_reason(other))),
         }
     }
 
     fn ask_how_it_went(&mut self, leg: Leg) {
         let (tick, log) = (self.now.tick, self.now.log);
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         state.stage = Stage::Asked;
         // No one saw the work meanwhile: at most, the leg was at work since its lease began.
-        let passed = until(log, state.terms.start);
-        state.seen.resume(passed, tick);
+        let passed = time_until(log, state.terms.start);
+        state.seen.resume_work(passed, tick);
         let (lease, provider) = (state.terms.lease, state.terms.provider);
         let parts = &state.start.as_ref().expect("it was told").parts;
         let expected = parts
             .iter()
             .fold(Micros(0), |sum, part| sum.plus(part.expected));
         // If the lease is over already, the core still waits for an answer.
-        let ends = until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
-        let moment = tick.plus(ends.min(patience(expected)));
-        self.timers.set(Timer::Wrap(leg), moment);
+        let ends = time_until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
+        let moment = tick.plus(ends.min(max_work_time(expected)));
+        self.timers.set_timer(Timer::Wrap(leg), moment);
         self.hear_from(leg);
-        self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
+        self.timers
+            .set_timer(Timer::Start(leg), tick.plus(START_AFTER));
         let opening = Opening::Resume(lease);
-        self.effect(Action::Open {
+        self.push_effect(Action::Open {
             leg,
             provider,
             opening,
@@ -262,10 +264,10 @@ impl JobCore {
     }
 
     pub(super) fn ask_again(&mut self, leg: Leg) {
-        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let terms = &self.attempt_mut(leg.attempt).leg(leg.place).terms;
         let (lease, provider) = (terms.lease, terms.provider);
         let opening = Opening::Resume(lease);
-        self.effect(Action::Open {
+        self.push_effect(Action::Open {
             leg,
             provider,
             opening,
@@ -287,18 +289,20 @@ impl JobCore {
         let now = self.now.tick;
         let state = self.attempts[&leg.attempt].leg(leg.place);
         match now.since(state.heard) < ASKED_FOR {
-            true => self.timers.set(Timer::AskAgain(leg), now.plus(ASK_PERIOD)),
+            true => self
+                .timers
+                .set_timer(Timer::AskAgain(leg), now.plus(ASK_PERIOD)),
             false => self.on_asked_gone(leg),
         }
     }
 
     pub(super) fn on_asked_gone(&mut self, leg: Leg) {
-        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let terms = &self.attempt_mut(leg.attempt).leg(leg.place).terms;
         let excluded = Exclusion {
             provider: terms.provider,
             ask: Some(terms.ask),
         };
-        self.exclude(excluded, "provider_vanished");
+        self.exclude_provider(excluded, "provider_vanished");
         self.drop_leg(leg);
     }
 
@@ -307,8 +311,8 @@ impl JobCore {
     fn on_past_finished(&mut self, leg: Leg, finished: WorkResult) {
         let outputs = finished.outputs.clone();
         self.take_finished(leg, finished);
-        let provider = self.provider(leg);
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let provider = self.leg_provider(leg);
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         let start = state.start.clone().expect("it was told");
         for (request, made) in outputs {
             let mut made = made.into_iter().peekable();
@@ -322,7 +326,7 @@ impl JobCore {
                 let wanted = part.outputs.iter().map(|output| output.name.as_str());
                 if named != wanted.collect() {
                     let objection = Objection::Outputs;
-                    return self.refuse(
+                    return self.refuse_payment(
                         leg,
                         Reason::Receipt {
                             provider,
@@ -334,7 +338,7 @@ impl JobCore {
             }
             if made.peek().is_some() || state.made.insert(request, parts).is_some() {
                 let objection = Objection::Outputs;
-                return self.refuse(
+                return self.refuse_payment(
                     leg,
                     Reason::Receipt {
                         provider,

@@ -16,33 +16,33 @@ use crate::lease::{
     self, BuyerWord, Failure, Opening, ProviderWord, Request, Source, WINDOW_MAX, WorkResult,
 };
 
-/// A part may take its planned time this many times over, plus the allowance: a plan uses peak
+/// A part can take its planned time this many times over, plus the allowance: a plan uses peak
 /// figures, and machines are shared.
 const RUN_MARGIN: u64 = 20;
-pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
+pub(super) const RUN_ALLOWANCE: Micros = Micros::from_seconds(5);
 
 /// The longest silence before the core drops a provider, whose heartbeat comes every few seconds.
-/// The first word may take longer, because the provider first finds peers and asks the log.
-const SILENCE_MAX: Micros = Micros::seconds(9);
-const FIRST_WORD_MAX: Micros = Micros::seconds(20);
+/// The first word can take longer, because the provider first finds peers and asks the log.
+const SILENCE_MAX: Micros = Micros::from_seconds(9);
+const FIRST_WORD_MAX: Micros = Micros::from_seconds(20);
 
 /// A timer this late shows that the machine slept, so the core heard no provider meanwhile.
-const SLEPT: Micros = Micros::seconds(1);
+const SLEPT: Micros = Micros::from_seconds(1);
 
 /// The delay before the core reports to the log that the work of a lease has begun. The receipt
 /// pays for shorter work, which needs no report: a short job sends no extra command, and a long one
 /// waits for none.
-pub(super) const START_AFTER: Micros = Micros::seconds(2);
+pub(super) const START_AFTER: Micros = Micros::from_seconds(2);
 
-/// Returns how long work may take that the plan expects to take `expected`: plans err, but not by
+/// Returns how long work can take that the plan expects to take `expected`: plans err, but not by
 /// so much.
-pub(super) fn patience(expected: Micros) -> Micros {
+pub(super) fn max_work_time(expected: Micros) -> Micros {
     Micros(expected.0.saturating_mul(RUN_MARGIN)).plus(RUN_ALLOWANCE)
 }
 
 /// Returns the time until a moment of the log.
-pub(super) fn until(moment: Millis, now: Millis) -> Micros {
-    Micros::millis(moment.since(now).0)
+pub(super) fn time_until(moment: Millis, now: Millis) -> Micros {
+    Micros::from_millis(moment.saturating_since(now).0)
 }
 
 impl JobCore {
@@ -64,8 +64,9 @@ impl JobCore {
         self.set_lease_timers(n);
         for (leg, provider, opening) in opened {
             self.hear_from(leg);
-            self.timers.set(Timer::Start(leg), tick.plus(START_AFTER));
-            self.effect(Action::Open {
+            self.timers
+                .set_timer(Timer::Start(leg), tick.plus(START_AFTER));
+            self.push_effect(Action::Open {
                 leg,
                 provider,
                 opening,
@@ -74,14 +75,14 @@ impl JobCore {
     }
 
     /// Returns the leg, if its provider can still report.
-    pub(super) fn talking(&mut self, leg: Leg) -> Option<&mut LegState> {
+    pub(super) fn talking_leg(&mut self, leg: Leg) -> Option<&mut LegState> {
         let attempt = self.attempts.get_mut(&leg.attempt)?;
         let state = attempt.legs.get_mut(leg.place as usize)?;
         state.stage.is_talking().then_some(state)
     }
 
     pub(super) fn on_said(&mut self, leg: Leg, word: ProviderWord) {
-        let Some(state) = self.talking(leg) else {
+        let Some(state) = self.talking_leg(leg) else {
             return;
         };
         let (stage, provider) = (state.stage, state.terms.provider);
@@ -92,16 +93,16 @@ impl JobCore {
         match (word, stage) {
             (ProviderWord::Alive, _) => {}
             (ProviderWord::Failed(failure), _) => {
-                let failure = cut(failure);
+                let failure = truncate_failure(failure);
                 self.note_blame(leg, &failure);
-                self.lose(leg, Reason::Failed { provider, failure });
+                self.lose_leg(leg, Reason::Failed { provider, failure });
             }
             (ProviderWord::Accepted, Stage::Opened) => {
                 self.set_stage(leg, Stage::Accepted);
                 self.hear_from(leg);
                 let now = self.now.tick;
-                self.attempt(leg.attempt).legs[leg.place as usize].answered(now);
-                self.go(leg.attempt);
+                self.attempt_mut(leg.attempt).legs[leg.place as usize].record_echo(now);
+                self.begin_ready_legs(leg.attempt);
             }
             (
                 ProviderWord::Fetched {
@@ -111,7 +112,7 @@ impl JobCore {
                 },
                 Stage::Accepted | Stage::Ready | Stage::Working,
             ) => {
-                self.tell(JobEvent::Fetched {
+                self.report_event(JobEvent::Fetched {
                     provider,
                     pieces,
                     held,
@@ -120,8 +121,8 @@ impl JobCore {
             }
             (ProviderWord::Ready, Stage::Accepted) => {
                 self.set_stage(leg, Stage::Ready);
-                self.tell(JobEvent::Ready { provider });
-                self.go(leg.attempt);
+                self.report_event(JobEvent::Ready { provider });
+                self.begin_ready_legs(leg.attempt);
             }
             (ProviderWord::Running { request, part }, Stage::Working) => {
                 self.on_running(leg, request, part);
@@ -141,7 +142,7 @@ impl JobCore {
             // The provider returns a lease that did not begin.
             (ProviderWord::Stalled(failure), _) => {
                 let reason = self.stalled_by(leg, failure);
-                self.lose(leg, reason);
+                self.lose_leg(leg, reason);
             }
             (ProviderWord::Finished(finished), Stage::Working) => self.on_finished(leg, *finished),
             _ => self.lose_for(leg, Loss::Confused),
@@ -151,15 +152,16 @@ impl JobCore {
     /// Restarts the timer for a provider's silence, after its word or a word to it.
     pub(super) fn hear_from(&mut self, leg: Leg) {
         let now = self.now.tick;
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         state.heard = now;
         let patience = state.silence_max();
-        self.timers.set(Timer::Silent(leg), now.plus(patience));
+        self.timers
+            .set_timer(Timer::Silent(leg), now.plus(patience));
     }
 
     pub(super) fn on_silent(&mut self, leg: Leg) {
         let now = self.now.tick;
-        let Some(state) = self.talking(leg) else {
+        let Some(state) = self.talking_leg(leg) else {
             return;
         };
         let patience = state.silence_max();
@@ -175,47 +177,47 @@ impl JobCore {
     /// Notes that a provider blames the job's inputs.
     fn note_blame(&mut self, leg: Leg, failure: &Failure) {
         if let Failure::BadInput(_) = failure {
-            let provider = self.provider(leg);
+            let provider = self.leg_provider(leg);
             self.blamers.insert(provider);
         }
     }
 
     pub(super) fn on_gone(&mut self, leg: Leg, why: String) {
         if self
-            .talking(leg)
+            .talking_leg(leg)
             .is_some_and(|state| state.stage == Stage::Asked)
         {
             return self.on_asked_broken(leg);
         }
-        self.lose_for(leg, Loss::Gone(lease::cut(why)));
+        self.lose_for(leg, Loss::Gone(lease::truncate_text(why)));
     }
 
     /// Handles a leg whose work is overdue.
     pub(super) fn on_late(&mut self, leg: Leg) {
-        match self.talking(leg).map(|state| state.stage) {
+        match self.talking_leg(leg).map(|state| state.stage) {
             Some(Stage::Asked) => self.on_asked_gone(leg),
             _ => self.lose_for(leg, Loss::Deadline),
         }
     }
 
     fn set_stage(&mut self, leg: Leg, stage: Stage) {
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         assert!(stage > state.stage, "a leg goes on and never back");
         state.stage = stage;
     }
 
     /// Orders the ready legs to begin, once all have accepted.
-    fn go(&mut self, n: u32) {
-        let attempt = self.attempt(n);
+    fn begin_ready_legs(&mut self, n: u32) {
+        let attempt = self.attempt_mut(n);
         if attempt.legs.iter().any(|leg| leg.stage < Stage::Accepted) {
             return;
         }
         attempt.has_begun = true;
         for place in attempt.places() {
             let leg = Leg { attempt: n, place };
-            if self.attempt(n).leg(place).stage == Stage::Ready {
+            if self.attempt_mut(n).leg(place).stage == Stage::Ready {
                 self.set_stage(leg, Stage::Working);
-                self.effect(Action::Say {
+                self.push_effect(Action::Say {
                     leg,
                     word: BuyerWord::Go,
                 });
@@ -223,13 +225,13 @@ impl JobCore {
                 self.catch_up(leg);
             }
         }
-        self.fill(n);
+        self.fill_window(n);
     }
 
     /// Starts the first request, which a leg received when its stream opened.
     fn begin_first(&mut self, leg: Leg) {
         let now = self.now.tick;
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let first = attempt.sent[0];
         let state = &mut attempt.legs[leg.place as usize];
         let inputs = &state.start.as_ref().expect("it was told").parts[0].inputs;
@@ -239,7 +241,7 @@ impl JobCore {
     }
 
     /// Sends as many requests as the window allows, and says when none follows.
-    pub(super) fn fill(&mut self, n: u32) {
+    pub(super) fn fill_window(&mut self, n: u32) {
         let window = self.spec.window.clamp(1, WINDOW_MAX) as usize;
         let attempt = self.attempts.get_mut(&n).expect("it is filled");
         if attempt.no_more || !attempt.has_begun {
@@ -257,12 +259,12 @@ impl JobCore {
             unsent.push(Request {
                 number: *number,
                 sequence: asked.sequence,
-                inputs: asked.readable(),
+                inputs: asked.readable_values(),
             });
         }
         for request in &unsent {
-            if let Some(reason) = attempt.lack(request) {
-                return self.end(End::Failed(reason));
+            if let Some(reason) = attempt.missing_input_reason(request) {
+                return self.end_job(End::Failed(reason));
             }
             attempt.add(request);
         }
@@ -279,12 +281,12 @@ impl JobCore {
         let running = running.filter(|(_, it)| it.errand == super::state::Errand::Main);
         let running: Vec<u32> = running.map(|(n, _)| *n).collect();
         for n in running {
-            self.fill(n);
+            self.fill_window(n);
         }
     }
 
     fn catch_up_all(&mut self, n: u32) {
-        for place in self.attempt(n).places() {
+        for place in self.attempt_mut(n).places() {
             self.catch_up(Leg { attempt: n, place });
         }
     }
@@ -306,7 +308,7 @@ impl JobCore {
             let request = Request {
                 number,
                 sequence: asked.sequence,
-                inputs: asked.readable(),
+                inputs: asked.readable_values(),
             };
             let request = start::for_place(&attempt.plan, leg.place, &request);
             words.push(BuyerWord::Next(request));
@@ -316,12 +318,12 @@ impl JobCore {
             words.push(BuyerWord::NoMore);
         }
         for word in words {
-            self.effect(Action::Say { leg, word });
+            self.push_effect(Action::Say { leg, word });
         }
     }
 
     fn on_running(&mut self, leg: Leg, request: u32, part: u32) {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let start = state.start.as_ref().expect("it was told");
         let is_sent = attempt.sent[..state.told].contains(&request);
@@ -334,11 +336,11 @@ impl JobCore {
         let provider = state.terms.provider;
         let now = self.now.tick;
         let until = now.plus(self.run_patience(leg, request, part));
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
-        state.answered(now);
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
+        state.record_echo(now);
         self.timers
-            .set(Timer::Patience { leg, request, part }, until);
-        self.tell(JobEvent::Running {
+            .set_timer(Timer::Patience { leg, request, part }, until);
+        self.report_event(JobEvent::Running {
             provider,
             part: name,
         });
@@ -348,14 +350,14 @@ impl JobCore {
     /// usual size.
     fn request_patience(&self, request: u32, expected: Micros) -> Micros {
         let size = self.requests.get(&request).map_or(1, |asked| asked.size);
-        patience(Micros(expected.0.saturating_mul(size.max(1).into())))
+        max_work_time(Micros(expected.0.saturating_mul(size.max(1).into())))
     }
 
     /// Returns how long a leg may run a part for a request. If only the run can show its length,
     /// that is the user's own limit.
     fn run_patience(&mut self, leg: Leg, request: u32, part: u32) -> Micros {
         let time_max = self.spec.limits.time_max;
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         if attempt.is_open_ended(leg, part) {
             return time_max;
         }
@@ -365,7 +367,7 @@ impl JobCore {
     }
 
     pub(super) fn on_slow(&mut self, leg: Leg, request: u32, part: u32) {
-        if self.talking(leg).is_none() {
+        if self.talking_leg(leg).is_none() {
             return;
         }
         let patience = self.run_patience(leg, request, part);
@@ -379,7 +381,7 @@ impl JobCore {
         part: u32,
         outputs: Vec<(String, souk_memory::ContentId)>,
     ) {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
         let start = state.start.as_ref().expect("it was told");
         let parts = start.parts.len();
@@ -399,7 +401,8 @@ impl JobCore {
         if state.parts_made(request) as usize == parts {
             state.open.remove(&request);
         }
-        self.timers.stop(Timer::Patience { leg, request, part });
+        self.timers
+            .stop_timer(Timer::Patience { leg, request, part });
         self.on_progress(leg.attempt, request);
     }
 
@@ -407,11 +410,11 @@ impl JobCore {
         self.note_blame(leg, &failure);
         let failed = self.failed_run(leg, &failure);
         let reason = self.stalled_by(leg, failure);
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
         (state.has_stalled, state.failed_run) = (true, failed);
         attempt.stalled.get_or_insert(reason);
-        self.wrap(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
+        self.set_wrap_timer(leg, RUN_ALLOWANCE.plus(RUN_ALLOWANCE));
         self.limit_others(leg.attempt);
     }
 
@@ -436,22 +439,22 @@ impl JobCore {
 
     /// Returns the reason for a provider's stall.
     fn stalled_by(&mut self, leg: Leg, failure: Failure) -> Reason {
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let provider = attempt.leg(leg.place).terms.provider;
         match failure {
-            Failure::Expired | Failure::Stopping => attempt.reclaimed(leg.place),
+            Failure::Expired | Failure::Stopping => attempt.reclaim_reason(leg.place),
             failure => Reason::Failed {
                 provider,
-                failure: cut(failure),
+                failure: truncate_failure(failure),
             },
         }
     }
 
     fn on_finished(&mut self, leg: Leg, finished: WorkResult) {
-        let provider = self.attempt(leg.attempt).leg(leg.place).terms.provider;
-        self.tell(JobEvent::Finished { provider });
+        let provider = self.attempt_mut(leg.attempt).leg(leg.place).terms.provider;
+        self.report_event(JobEvent::Finished { provider });
         self.take_finished(leg, finished);
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let parts = attempt.plan.parts_at(leg.place).count();
         let told = &attempt.sent[..state.told];
@@ -459,7 +462,7 @@ impl JobCore {
             .iter()
             .all(|it| state.parts_made(*it) as usize == parts);
         if !is_whole && state.limit.is_none() && !state.has_stalled {
-            let reason = attempt.reclaimed(leg.place);
+            let reason = attempt.reclaim_reason(leg.place);
             attempt.failed.get_or_insert(reason);
             self.limit_others(leg.attempt);
         } else if !attempt.no_more {
@@ -476,23 +479,23 @@ impl JobCore {
         let now = self.now.tick;
         let timers = &mut self.timers;
         timers.stop_all(|timer| timer.leg() == Some(leg) && !is_note(timer));
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         assert!(state.stage < Stage::Finished, "a leg finishes once");
         state.stage = Stage::Finished;
-        state.seen.end(now);
+        state.seen.end_work(now);
         state.receipt = Some(Box::new(finished.receipt));
         let outputs = finished.outputs.iter().flat_map(|(_, outputs)| outputs);
         state.served = outputs.map(|(_, id)| *id).collect();
     }
 
-    pub(super) fn provider(&mut self, leg: Leg) -> AccountKey {
-        self.attempt(leg.attempt).leg(leg.place).terms.provider
+    pub(super) fn leg_provider(&mut self, leg: Leg) -> AccountKey {
+        self.attempt_mut(leg.attempt).leg(leg.place).terms.provider
     }
 }
 
 impl Attempt {
     /// Notes the first request, which is part of the legs' starts.
-    pub(super) fn send(&mut self, first: &Request, last: bool) {
+    pub(super) fn note_first_request(&mut self, first: &Request, last: bool) {
         assert!(self.sent.is_empty(), "there is one first request");
         self.add(first);
         let tensors = self.places().map(|place| self.tensors_each(place)).max();
@@ -516,7 +519,7 @@ impl Attempt {
 
     /// Returns why a request cannot be sent: it lacks an input that no earlier request of its
     /// sequence feeds.
-    pub(super) fn lack(&self, request: &Request) -> Option<Reason> {
+    pub(super) fn missing_input_reason(&self, request: &Request) -> Option<Reason> {
         let given = request.inputs.iter().map(|(name, _)| name.as_str());
         let given: BTreeSet<&str> = given.collect();
         let is_fed = self.sequences.contains_key(&request.sequence);
@@ -530,7 +533,7 @@ impl Attempt {
     }
 
     /// Returns the next request of the same sequence, if it was sent.
-    pub(super) fn after(&self, request: u32) -> Option<u32> {
+    pub(super) fn next_in_sequence(&self, request: u32) -> Option<u32> {
         self.sequences.values().find_map(|sent| {
             let place = sent.binary_search(&request).ok()?;
             sent.get(place + 1).copied()
@@ -541,7 +544,7 @@ impl Attempt {
     fn tensors_each(&self, place: u32) -> usize {
         let start = self.leg(place).start.as_ref().expect("it is made by now");
         if start.sequences > 0 {
-            return start.outputs();
+            return start.output_count();
         }
         let inputs = start.parts.iter().flat_map(|part| &part.inputs);
         let outside = inputs.filter(|input| input.source != Source::Own);
@@ -552,7 +555,7 @@ impl Attempt {
 }
 
 impl LegState {
-    /// Returns how long the provider may be silent.
+    /// Returns how long the provider can be silent before the core drops it.
     fn silence_max(&self) -> Micros {
         match self.stage {
             Stage::Sold | Stage::Asked | Stage::Opened => FIRST_WORD_MAX,
@@ -562,17 +565,17 @@ impl LegState {
 }
 
 /// Returns a peer's failure with its text cut to the limit.
-fn cut(failure: Failure) -> Failure {
+fn truncate_failure(failure: Failure) -> Failure {
     match failure {
-        Failure::Lease(text) => Failure::Lease(lease::cut(text)),
-        Failure::Input(text) => Failure::Input(lease::cut(text)),
-        Failure::Compile(text) => Failure::Compile(lease::cut(text)),
-        Failure::Run(text) => Failure::Run(lease::cut(text)),
-        Failure::Limit(text) => Failure::Limit(lease::cut(text)),
-        Failure::Crashed(text) => Failure::Crashed(lease::cut(text)),
-        Failure::Journal(text) => Failure::Journal(lease::cut(text)),
-        Failure::Disk(text) => Failure::Disk(lease::cut(text)),
-        Failure::BadInput(text) => Failure::BadInput(lease::cut(text)),
+        Failure::Lease(text) => Failure::Lease(lease::truncate_text(text)),
+        Failure::Input(text) => Failure::Input(lease::truncate_text(text)),
+        Failure::Compile(text) => Failure::Compile(lease::truncate_text(text)),
+        Failure::Run(text) => Failure::Run(lease::truncate_text(text)),
+        Failure::Limit(text) => Failure::Limit(lease::truncate_text(text)),
+        Failure::Crashed(text) => Failure::Crashed(lease::truncate_text(text)),
+        Failure::Journal(text) => Failure::Journal(lease::truncate_text(text)),
+        Failure::Disk(text) => Failure::Disk(lease::truncate_text(text)),
+        Failure::BadInput(text) => Failure::BadInput(lease::truncate_text(text)),
         other => other,
     }
 }

@@ -1,4 +1,4 @@
-//! Time that is counted while there is something to do, and the most that may be billed for it.
+//! Time that is counted while there is something to do, and the most that can be billed for it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::clock::Micros;
 /// A bill can exceed the time that the buyer saw by a sixteenth and 250 ms, because clocks
 /// differ and words travel unevenly.
 const UNSEEN_SHARE: u64 = 16;
-const UNSEEN: Micros = Micros::millis(250);
+const UNSEEN: Micros = Micros::from_millis(250);
 
 /// How long a provider had something to do, as its buyer has counted it so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,8 @@ pub(super) struct SeenTime {
 }
 
 impl SeenTime {
-    /// The provider has no request: it cannot begin another part before `now`.
+    /// The provider has no request, so it must not have anything to do: it cannot begin another
+    /// part before `now`.
     pub(super) fn hold_off(&mut self, now: Micros) {
         assert!(
             self.since.is_none(),
@@ -32,19 +33,19 @@ impl SeenTime {
     }
 
     /// The provider has something to do since `moment`.
-    pub(super) fn begin(&mut self, moment: Micros) {
+    pub(super) fn begin_work(&mut self, moment: Micros) {
         self.since.get_or_insert(moment.max(self.until));
     }
 
     /// The provider has something to do since a moment so long ago that this process's clock may
     /// not reach back to it.
-    pub(super) fn resume(&mut self, passed: Micros, now: Micros) {
+    pub(super) fn resume_work(&mut self, passed: Micros, now: Micros) {
         self.counted = passed;
         (self.since, self.until) = (Some(now), now);
     }
 
     /// The provider has nothing more to do.
-    pub(super) fn end(&mut self, now: Micros) {
+    pub(super) fn end_work(&mut self, now: Micros) {
         if self.since.is_some() {
             self.counted = self.seen_at(now);
             (self.since, self.until) = (None, now);
@@ -56,8 +57,8 @@ impl SeenTime {
     /// each other. The run can then have begun at any moment that is not counted yet.
     pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
         if parts > self.parts && self.since.is_none() {
-            self.begin(self.until);
-            self.end(now);
+            self.begin_work(self.until);
+            self.end_work(now);
         }
         self.parts = parts;
     }
@@ -70,7 +71,7 @@ impl SeenTime {
 }
 
 /// The most that may be billed where so much was seen.
-pub(super) fn payable(seen: Micros) -> Micros {
+pub(super) fn max_payable(seen: Micros) -> Micros {
     seen.plus(Micros(seen.0 / UNSEEN_SHARE)).plus(UNSEEN)
 }
 
@@ -81,14 +82,14 @@ mod tests {
     #[test]
     fn time_is_counted_once_however_early_it_began() {
         let mut seen = SeenTime::default();
-        seen.begin(Micros(100));
-        seen.begin(Micros(150));
+        seen.begin_work(Micros(100));
+        seen.begin_work(Micros(150));
         assert_eq!(seen.seen_at(Micros(160)), Micros(60));
-        seen.end(Micros(200));
-        seen.end(Micros(210));
+        seen.end_work(Micros(200));
+        seen.end_work(Micros(210));
         assert_eq!(seen.seen_at(Micros(900)), Micros(100));
         // A run that the buyer hears of late began no earlier than the last one ended.
-        seen.begin(Micros(180));
+        seen.begin_work(Micros(180));
         assert_eq!(seen.seen_at(Micros(300)), Micros(200));
     }
 
@@ -99,31 +100,34 @@ mod tests {
         seen.note_parts(1, Micros(150));
         assert_eq!(seen.seen_at(Micros(150)), Micros(50));
         // Its input is heard of then: nothing is counted twice.
-        seen.end(Micros(170));
+        seen.end_work(Micros(170));
         seen.note_parts(1, Micros(180));
         assert_eq!(seen.seen_at(Micros(200)), Micros(50));
-        seen.begin(Micros(210));
+        seen.begin_work(Micros(210));
         seen.note_parts(2, Micros(230));
-        seen.end(Micros(230));
+        seen.end_work(Micros(230));
         assert_eq!(seen.seen_at(Micros(300)), Micros(70));
     }
 
     #[test]
     fn what_passed_before_this_clock_began_is_counted() {
-        let (mut seen, second) = (SeenTime::default(), Micros::seconds(1));
+        let (mut seen, second) = (SeenTime::default(), Micros::from_seconds(1));
         seen.hold_off(Micros(100));
-        seen.resume(Micros::seconds(8), Micros(200));
+        seen.resume_work(Micros::from_seconds(8), Micros(200));
         let now = second.plus(Micros(200));
-        assert_eq!(seen.seen_at(now), Micros::seconds(9));
+        assert_eq!(seen.seen_at(now), Micros::from_seconds(9));
         seen.note_parts(3, now);
-        seen.end(now);
-        assert_eq!(seen.seen_at(now.plus(second)), Micros::seconds(9));
+        seen.end_work(now);
+        assert_eq!(seen.seen_at(now.plus(second)), Micros::from_seconds(9));
     }
 
     #[test]
     fn a_bill_is_at_most_a_sixteenth_and_a_moment_over_what_was_seen() {
-        assert_eq!(payable(Micros(0)), UNSEEN);
-        let hour = Micros::seconds(3_600);
-        assert_eq!(payable(hour), Micros::seconds(3_600 + 225).plus(UNSEEN));
+        assert_eq!(max_payable(Micros(0)), UNSEEN);
+        let hour = Micros::from_seconds(3_600);
+        assert_eq!(
+            max_payable(hour),
+            Micros::from_seconds(3_600 + 225).plus(UNSEEN)
+        );
     }
 }

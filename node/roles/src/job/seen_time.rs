@@ -8,14 +8,14 @@
 
 use super::JobCore;
 use super::event::Leg;
-use super::seen_span::payable;
+use super::seen_span::max_payable;
 use super::state::{Attempt, LegState, Stage};
 use crate::clock::Micros;
 use crate::lease::{Input, Source};
 
 impl JobCore {
     /// Counts for each provider at work whether it has something to do.
-    pub(super) fn observe(&mut self) {
+    pub(super) fn observe_work(&mut self) {
         let now = self.now.tick;
         for attempt in self.attempts.values_mut() {
             let work: Vec<Option<Micros>> = attempt
@@ -34,8 +34,8 @@ impl JobCore {
                 leg.seen
                     .note_parts(leg.made.values().map(Vec::len).sum(), now);
                 match lag {
-                    Some(lag) => leg.seen.begin(Micros(now.since(lag).0)),
-                    None => leg.seen.end(now),
+                    Some(lag) => leg.seen.begin_work(Micros(now.since(lag).0)),
+                    None => leg.seen.end_work(now),
                 }
                 if leg.open.is_empty() {
                     leg.seen.hold_off(now);
@@ -47,14 +47,14 @@ impl JobCore {
     /// The most that a provider can bill: what was seen of it. Time in which a session holds its
     /// device and asks nothing is billed by the terms of its lease, where those say so, and would
     /// be added here.
-    pub(super) fn payable(&self, leg: Leg) -> Micros {
+    pub(super) fn payable_time(&self, leg: Leg) -> Micros {
         let state = self.attempts[&leg.attempt].leg(leg.place);
-        payable(state.seen.seen_at(self.now.tick))
+        max_payable(state.seen.seen_at(self.now.tick))
     }
 }
 
 impl Attempt {
-    /// Whether a place has something to do, and how much earlier than its buyer heard so it may
+    /// Whether a place has something to do, and how much earlier than its buyer heard so it can
     /// have begun.
     fn work_of(&self, place: u32) -> Option<Micros> {
         let leg = self.leg(place);
@@ -79,7 +79,7 @@ impl Attempt {
     fn lag_of_input(&self, input: &Input, request: u32) -> Option<Micros> {
         let (maker, request, name) = match (input.source, &input.fed) {
             (Source::Lease { lease, .. }, _) => (lease, request, &input.name),
-            (Source::Buyer, Some(fed)) => match (fed.maker, self.before(request)) {
+            (Source::Buyer, Some(fed)) => match (fed.maker, self.previous_in_sequence(request)) {
                 (Some((lease, _)), Some(before)) => (lease, before, &fed.name),
                 _ => return Some(Micros(0)),
             },
@@ -93,7 +93,7 @@ impl Attempt {
     }
 
     /// The request before one in its sequence.
-    fn before(&self, request: u32) -> Option<u32> {
+    fn previous_in_sequence(&self, request: u32) -> Option<u32> {
         self.sequences.values().find_map(|sent| {
             let place = sent.binary_search(&request).ok()?;
             sent.get(place.checked_sub(1)?).copied()

@@ -22,7 +22,7 @@ use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 
 /// How long answers have to decide if no usage note is open. Providers send one at the latest half
 /// a minute after they were asked.
-const DECIDED_WITHIN: Micros = Micros::seconds(25);
+const DECIDED_WITHIN: Micros = Micros::from_seconds(25);
 
 /// The most by which this buyer's clock may lag the clock that a provider bills by.
 const CLOCKS_DIFFER: Millis = Millis(5_000);
@@ -32,7 +32,7 @@ const PAIRS_MAX: usize = 512;
 
 impl JobCore {
     /// Returns the legs whose receipts do not match the purchase.
-    pub(super) fn objections(&self, n: u32) -> Vec<(Leg, Objection)> {
+    pub(super) fn receipt_objections(&self, n: u32) -> Vec<(Leg, Objection)> {
         let attempt = &self.attempts[&n];
         let told = self.past.as_ref().filter(|_| attempt.is_resumed);
         let mut objections = Vec::new();
@@ -42,7 +42,8 @@ impl JobCore {
                 continue;
             }
             let (given, untold) = attempt.given_to(place);
-            let given: BTreeSet<ContentId> = given.into_iter().chain(self.given(n)).collect();
+            let given: BTreeSet<ContentId> =
+                given.into_iter().chain(self.buyer_tensors(n)).collect();
             let mut said: BTreeSet<ContentId> = leg.all_made().map(|(_, id)| *id).collect();
             if let Some(past) = told.filter(|_| attempt.plan.second_of(place).is_none()) {
                 // The receipt must name the tensors in the answers.
@@ -62,7 +63,7 @@ impl JobCore {
                 job: attempt_id(self.spec.job, n),
                 terms: &leg.terms,
                 ends: leg.ends_at_most(),
-                payable: self.payable(Leg { attempt: n, place }),
+                payable: self.payable_time(Leg { attempt: n, place }),
                 failed_run: leg.failed_run,
                 start: leg.start.as_ref().expect("it was told"),
                 parts,
@@ -72,9 +73,9 @@ impl JobCore {
                 served: leg.served.clone(),
             };
             let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
-            let held = leg.held_at(self.now).after(CLOCKS_DIFFER);
-            let held = DeviceMicros::of(leg.terms.quantity, held);
-            let checked = bought.check(receipt);
+            let held = leg.held_at(self.now).saturating_add(CLOCKS_DIFFER);
+            let held = DeviceMicros::from_units(leg.terms.quantity, held);
+            let checked = bought.check_receipt(receipt);
             if let Err(objection) = checked.and_then(|()| check_held(&receipt.body, held)) {
                 objections.push((Leg { attempt: n, place }, objection));
             }
@@ -82,8 +83,8 @@ impl JobCore {
         objections
     }
 
-    /// Returns the tensors that the buyer may have given in an attempt.
-    fn given(&self, n: u32) -> impl Iterator<Item = ContentId> {
+    /// Returns the tensors that the buyer can have given in an attempt.
+    fn buyer_tensors(&self, n: u32) -> impl Iterator<Item = ContentId> {
         let attempt = &self.attempts[&n];
         let earlier = self.spec.given.iter().filter(|_| attempt.is_resumed);
         attempt.given.iter().chain(earlier).copied()
@@ -92,8 +93,8 @@ impl JobCore {
     /// Signs the receipts of an attempt whose right results are on the disk.
     pub(super) fn on_right(&mut self, n: u32) {
         let mut signed = Vec::new();
-        for place in self.attempt(n).places() {
-            let state = &mut self.attempt(n).legs[place as usize];
+        for place in self.attempt_mut(n).places() {
+            let state = &mut self.attempt_mut(n).legs[place as usize];
             if state.stage == Stage::Right {
                 state.stage = Stage::Signing;
                 let receipt = state.receipt.clone().expect("a leg that is right has one");
@@ -105,32 +106,32 @@ impl JobCore {
                 lease: receipt.body.lease,
                 leg,
             };
-            self.ask(Action::Sign { receipt }, wait);
+            self.request_effect(Action::Sign { receipt }, wait);
         }
     }
 
     pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Leg, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
-            return self.end(End::Failed(super::bidding::unreachable(answer)));
+            return self.end_job(End::Failed(super::bidding::unreachable_reason(answer)));
         };
         assert_eq!(
             receipt.body.lease, lease,
             "what is signed is what was asked"
         );
         let signed = BuyerWord::Signed(receipt.clone());
-        self.effect(Action::Say { leg, word: signed });
-        self.effect(Action::Hang { leg });
-        self.tell(JobEvent::Signed {
+        self.push_effect(Action::Say { leg, word: signed });
+        self.push_effect(Action::Hang { leg });
+        self.report_event(JobEvent::Signed {
             leg,
             receipt: receipt.clone(),
         });
         let leg = Some(leg);
-        self.command(Command::Settle(receipt), Wait::Settle { lease, leg });
+        self.submit_command(Command::Settle(receipt), Wait::Settle { lease, leg });
     }
 
     pub(super) fn on_settled(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
         if let Some(leg) = leg {
-            let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+            let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
             assert_eq!(state.stage, Stage::Signing, "what is settled was signed");
             state.stage = Stage::Settled;
             let provider = state.terms.provider;
@@ -142,37 +143,38 @@ impl JobCore {
                 Reason::MarketRefused(refusal)
             }
             Answer::Commanded(Err(CommandError::Unreachable(why))) => Reason::Unreachable(why),
-            other => super::bidding::unreachable(other),
+            other => super::bidding::unreachable_reason(other),
         };
         let why = reason.to_string();
-        self.tell(JobEvent::NotCommanded { lease, why });
-        self.end(End::Failed(reason));
+        self.report_event(JobEvent::NotCommanded { lease, why });
+        self.end_job(End::Failed(reason));
     }
 
-    /// Refuses to pay for a leg: records that, and then sends and disputes it.
-    pub(super) fn refuse(&mut self, leg: Leg, reason: Reason) {
+    /// Refuses to pay for a leg, whose result must be here and unpaid. Records that, and then sends
+    /// and disputes it.
+    pub(super) fn refuse_payment(&mut self, leg: Leg, reason: Reason) {
         let why = reason.to_string();
-        let attempt = self.attempt(leg.attempt);
+        let attempt = self.attempt_mut(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = &mut attempt.legs[leg.place as usize];
         let is_known = matches!(state.stage, Stage::Finished | Stage::Doubted);
         assert!(is_known, "what is refused is here and not paid");
         (state.stage, state.doubt) = (Stage::Refused, None);
         let is_told = state.is_disputed;
-        self.timers.stop(Timer::Decide(leg));
-        self.timers.stop(Timer::Note(leg));
+        self.timers.stop_timer(Timer::Decide(leg));
+        self.timers.stop_timer(Timer::Note(leg));
         self.stop_pairs(|pair| pair.is_of_doubt(leg));
         if !is_told {
             self.record_refused(leg, why);
         }
     }
 
-    /// Records that a leg gets no payment. Once that is on the disk, the core sends and disputes
-    /// it.
+    /// Records that a leg gets no payment. Only once that is on the disk can the core send and
+    /// dispute it.
     pub(super) fn record_refused(&mut self, leg: Leg, why: String) {
-        let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
+        let terms = &self.attempt_mut(leg.attempt).leg(leg.place).terms;
         let (lease, provider) = (terms.lease, terms.provider);
-        self.tell(JobEvent::Refused {
+        self.report_event(JobEvent::Refused {
             provider,
             why: why.clone(),
         });
@@ -180,19 +182,19 @@ impl JobCore {
             lease,
             why: why.clone(),
         };
-        self.record(vec![refused], Wait::RecordRefused { leg, lease, why });
+        self.record_facts(vec![refused], Wait::RecordRefused { leg, lease, why });
     }
 
     pub(super) fn tell_refused(&mut self, leg: Leg, lease: LeaseId, reason: String) {
         let word = BuyerWord::Refused { reason };
-        self.effect(Action::Say { leg, word });
-        self.effect(Action::Hang { leg });
-        self.dispute(lease);
+        self.push_effect(Action::Say { leg, word });
+        self.push_effect(Action::Hang { leg });
+        self.dispute_lease(lease);
     }
 
     /// Disputes a lease in the log, which then pays no more than the buyer accepted.
-    pub(super) fn dispute(&mut self, lease: LeaseId) {
-        self.command(Command::Dispute { lease }, Wait::Dispute(lease));
+    pub(super) fn dispute_lease(&mut self, lease: LeaseId) {
+        self.submit_command(Command::Dispute { lease }, Wait::Dispute(lease));
     }
 
     /// Handles a new state of a followed lease.
@@ -208,21 +210,21 @@ impl JobCore {
             return lease.note.map_or((), |note| self.on_noted(leg, note));
         }
         let Some(leg) = self
-            .doubted()
+            .doubtful_legs()
             .find(|(_, id)| *id == lease.id)
             .map(|(leg, _)| leg)
         else {
             return;
         };
         let (tick, log) = (self.now.tick, self.now.log);
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         let (Some(doubt), Some(note)) = (&mut state.doubt, &lease.note) else {
             return;
         };
         if doubt.note != Some(note.accepted_at) {
             doubt.note = Some(note.accepted_at);
             let moment = tick.plus(answer_within(note.accepted_at, log));
-            self.timers.set(Timer::Decide(leg), moment);
+            self.timers.set_timer(Timer::Decide(leg), moment);
         }
     }
 
@@ -232,20 +234,20 @@ impl JobCore {
             Answer::Commanded(Err(CommandError::Unreachable(why))) => why,
             _ => return,
         };
-        self.tell(JobEvent::NotCommanded { lease, why });
+        self.report_event(JobEvent::NotCommanded { lease, why });
     }
 
     /// Follows the leases whose state the core must know.
-    pub(super) fn follow(&mut self) {
-        let followed = self.doubted().chain(self.paid_as_they_go());
+    pub(super) fn follow_leases(&mut self) {
+        let followed = self.doubtful_legs().chain(self.paid_as_they_go());
         let leases: Vec<LeaseId> = followed.map(|(_, lease)| lease).collect();
         if leases != self.followed && !self.is_over() {
             self.followed.clone_from(&leases);
-            self.effect(Action::Follow { leases });
+            self.push_effect(Action::Follow { leases });
         }
     }
 
-    fn doubted(&self) -> impl Iterator<Item = (Leg, LeaseId)> {
+    fn doubtful_legs(&self) -> impl Iterator<Item = (Leg, LeaseId)> {
         self.attempts.iter().flat_map(|(n, attempt)| {
             let legs = (0..).zip(&attempt.legs);
             let legs = legs.filter(|(_, leg)| leg.stage == Stage::Doubted);
@@ -254,7 +256,7 @@ impl JobCore {
     }
 
     /// Holds back the legs of a resumed attempt that no other run or answer confirms.
-    pub(super) fn doubt(&mut self, n: u32) {
+    pub(super) fn doubt_attempt(&mut self, n: u32) {
         let attempt = &self.attempts[&n];
         let answered = self
             .past
@@ -286,21 +288,22 @@ impl JobCore {
             }
         }
         for (place, left) in doubts {
-            let state = &mut self.attempt(n).legs[place as usize];
+            let state = &mut self.attempt_mut(n).legs[place as usize];
             state.stage = Stage::Doubted;
             state.doubt = Some(Doubt { left, note: None });
-            self.timers.stop(Timer::Note(Leg { attempt: n, place }));
+            self.timers
+                .stop_timer(Timer::Note(Leg { attempt: n, place }));
             let until = self.now.tick.plus(DECIDED_WITHIN);
             self.timers
-                .set(Timer::Decide(Leg { attempt: n, place }), until);
+                .set_timer(Timer::Decide(Leg { attempt: n, place }), until);
         }
     }
 
     /// Weighs an answer as evidence for the legs in doubt that made the same values.
-    pub(super) fn weigh(&mut self, outputs: &[(String, ContentId)]) {
-        let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
+    pub(super) fn weigh_evidence(&mut self, outputs: &[(String, ContentId)]) {
+        let doubted: Vec<Leg> = self.doubtful_legs().map(|(leg, _)| leg).collect();
         for leg in doubted {
-            let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+            let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
             let doubt = state.doubt.as_mut().expect("a leg in doubt says why");
             doubt
                 .left
@@ -319,7 +322,12 @@ impl JobCore {
                         id: *right,
                         maker: None,
                     };
-                    self.compare(Purpose::Doubt { leg, id }, name, (left, right), tolerance);
+                    self.compare_contents(
+                        Purpose::Doubt { leg, id },
+                        name,
+                        (left, right),
+                        tolerance,
+                    );
                 }
             }
             self.clear_if_borne_out(leg);
@@ -344,7 +352,7 @@ impl JobCore {
     }
 
     fn clear_if_borne_out(&mut self, leg: Leg) {
-        let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
+        let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         if state
             .doubt
             .as_ref()
@@ -354,25 +362,25 @@ impl JobCore {
         }
         (state.stage, state.doubt) = (Stage::Right, None);
         let receipt = state.receipt.clone().expect("a leg in doubt has one");
-        self.timers.stop(Timer::Decide(leg));
+        self.timers.stop_timer(Timer::Decide(leg));
         self.stop_pairs(|pair| pair.is_of_doubt(leg));
-        self.record(
+        self.record_facts(
             vec![Fact::Right { receipt }],
             Wait::RecordRight(leg.attempt),
         );
     }
 
     /// Refuses a leg that no evidence confirmed in time.
-    pub(super) fn decide(&mut self, leg: Leg) {
-        let provider = self.provider(leg);
-        let state = self.attempt(leg.attempt).leg(leg.place);
+    pub(super) fn refuse_doubtful_leg(&mut self, leg: Leg) {
+        let provider = self.leg_provider(leg);
+        let state = self.attempt_mut(leg.attempt).leg(leg.place);
         let doubt = state.doubt.as_ref().expect("a leg in doubt is decided");
         let names: BTreeSet<&str> = doubt.left.iter().map(|(name, ..)| name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().collect();
         let count = u32::try_from(doubt.left.len()).unwrap_or(u32::MAX);
-        let names = crate::lease::cut(names.join(", "));
+        let names = crate::lease::truncate_text(names.join(", "));
         let objection = Objection::Alone { count, names };
-        self.refuse(
+        self.refuse_payment(
             leg,
             Reason::Receipt {
                 provider,
@@ -383,9 +391,9 @@ impl JobCore {
 
     /// Refuses all legs in doubt, because no more answers will come.
     pub(super) fn decide_all(&mut self) {
-        let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
+        let doubted: Vec<Leg> = self.doubtful_legs().map(|(leg, _)| leg).collect();
         for leg in doubted {
-            self.decide(leg);
+            self.refuse_doubtful_leg(leg);
         }
     }
 }
@@ -397,7 +405,7 @@ impl Pair {
 }
 
 impl Attempt {
-    /// Returns the tensors of others that a leg may have used, and how many more of others no
+    /// Returns the tensors of others that a leg can have used, and how many more of others no
     /// provider reported.
     fn given_to(&self, place: u32) -> (Vec<ContentId>, usize) {
         let start = self.leg(place).start.as_ref().expect("it was told");

@@ -11,14 +11,14 @@ use crate::clock::Micros;
 /// A job: the outputs to make, and the buyer's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Its id, which no other job has; its first leases are bought under it.
+    /// Its id, which must not be another job's; its first leases are bought under it.
     pub job: JobId,
     /// The account that buys.
     pub account: AccountKey,
     /// The market it buys in.
     pub market: MarketId,
     /// The id of its subject: the model with the shapes of its inputs, and the inputs if there is
-    /// one request. A job resumes with the same subject.
+    /// one request. A job can resume only with the same subject.
     pub subject: ContentId,
     /// The caller's command, which the journal keeps.
     pub command: String,
@@ -54,7 +54,7 @@ pub struct Limits {
     pub providers_max: u32,
     /// The providers not to buy from.
     pub excluded: Vec<AccountKey>,
-    /// The regions where devices may be.
+    /// The regions where devices can be.
     pub regions: Regions,
     /// The least reputation of a provider.
     pub reputation_min: Permille,

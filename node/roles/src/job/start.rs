@@ -23,11 +23,11 @@ pub(super) struct Briefing<'a> {
 
 impl Briefing<'_> {
     /// Returns the start for the provider at `place`.
-    pub(super) fn start(&self, place: u32, first: &Request) -> Start {
+    pub(super) fn build_start(&self, place: u32, first: &Request) -> Start {
         let terms = self.terms[place as usize];
-        let fed: Vec<(u32, &PlanFeedback)> = self.plan.feedback().collect();
+        let fed: Vec<(u32, &PlanFeedback)> = self.plan.feedback_inputs().collect();
         let parts = self.plan.parts_at(place);
-        let parts = parts.map(|(number, part)| self.part(place, (number, part), &fed));
+        let parts = parts.map(|(number, part)| self.build_part(place, number, part, &fed));
         let others = self.contacts.iter();
         let others = others.filter(|contact| contact.account != terms.provider);
         Start {
@@ -42,10 +42,11 @@ impl Briefing<'_> {
         }
     }
 
-    fn part(
+    fn build_part(
         &self,
         place: u32,
-        (number, part): (u32, &PlanPart),
+        number: u32,
+        part: &PlanPart,
         fed: &[(u32, &PlanFeedback)],
     ) -> Part {
         let fed_by = |output: &PlanOutput| {
@@ -63,11 +64,15 @@ impl Briefing<'_> {
             name: format!("part {} of {}", number + 1, self.plan.parts.len()),
             graph: part.graph,
             weights: part.weights.clone(),
-            inputs: part.inputs.iter().map(|it| self.input(place, it)).collect(),
+            inputs: part
+                .inputs
+                .iter()
+                .map(|it| self.build_input(place, it))
+                .collect(),
             outputs: part
                 .outputs
                 .iter()
-                .map(|it| self.output(place, it, &fed_by(it)))
+                .map(|it| self.build_output(place, it, &fed_by(it)))
                 .collect(),
             // If the ask is not the planned one, the speed is not judged.
             flops: if is_as_planned {
@@ -81,15 +86,15 @@ impl Briefing<'_> {
 
     /// Returns an input with its source. A second run reads the first runs' outputs, so that both
     /// compared runs have the same inputs.
-    fn input(&self, place: u32, input: &PlanInput) -> Input {
-        let source = match input.maker.map(|maker| self.maker(place, maker)) {
+    fn build_input(&self, place: u32, input: &PlanInput) -> Input {
+        let source = match input.maker.map(|maker| self.remote_maker(place, maker)) {
             None => Source::Buyer,
             Some(None) => Source::Own,
             Some(Some((lease, provider))) => Source::Lease { lease, provider },
         };
         let fed = input.fed.as_ref().map(|fed| Feedback {
             name: fed.name.clone(),
-            maker: self.maker(place, fed.part),
+            maker: self.remote_maker(place, fed.part),
         });
         Input {
             name: input.name.clone(),
@@ -100,12 +105,12 @@ impl Briefing<'_> {
 
     /// Returns the lease and the provider that make a part for this place; none if the place makes
     /// it itself.
-    fn maker(&self, place: u32, part: u32) -> Option<(LeaseId, AccountKey)> {
+    fn remote_maker(&self, place: u32, part: u32) -> Option<(LeaseId, AccountKey)> {
         let maker = self.plan.parts[part as usize].leg;
-        (maker != place).then(|| self.party(maker))
+        (maker != place).then(|| self.lease_and_provider(maker))
     }
 
-    fn output(&self, place: u32, output: &PlanOutput, fed: &[u32]) -> Output {
+    fn build_output(&self, place: u32, output: &PlanOutput, fed: &[u32]) -> Output {
         let mut others = BTreeSet::new();
         if self.plan.first_of(place) == place {
             // A part at the same place is no consumer, but its second run is.
@@ -119,7 +124,9 @@ impl Briefing<'_> {
             }
             others.remove(&place);
         }
-        let consumers = others.into_iter().map(|reader| self.party(reader));
+        let consumers = others
+            .into_iter()
+            .map(|reader| self.lease_and_provider(reader));
         Output {
             name: output.name.clone(),
             consumers: consumers.collect(),
@@ -127,7 +134,7 @@ impl Briefing<'_> {
         }
     }
 
-    fn party(&self, place: u32) -> (LeaseId, AccountKey) {
+    fn lease_and_provider(&self, place: u32) -> (LeaseId, AccountKey) {
         let terms = self.terms[place as usize];
         (terms.lease, terms.provider)
     }

@@ -128,7 +128,7 @@ pub(super) struct RelayedOffer {
 
 impl Wait {
     /// Returns the attempt that must wait for this answer.
-    pub(super) fn attempt(&self) -> Option<u32> {
+    pub(super) fn attempt_number(&self) -> Option<u32> {
         match self {
             Wait::Find(n) | Wait::RecordAttempt(n) | Wait::Serve(n) => Some(*n),
             Wait::Keep(n) | Wait::RecordRight(n) | Wait::RecordSkipped(n) => Some(*n),
@@ -143,7 +143,7 @@ impl Wait {
     }
 
     /// Returns whether the core awaits the answer even while the job ends.
-    pub(super) fn outlives(&self) -> bool {
+    pub(super) fn can_outlive_job(&self) -> bool {
         matches!(
             self,
             Wait::RecordRight(_)
@@ -385,7 +385,7 @@ impl LegState {
     }
 
     /// Records an answer that needs no work.
-    pub(super) fn answered(&mut self, now: Micros) {
+    pub(super) fn record_echo(&mut self, now: Micros) {
         if let Some(called) = self.called.take() {
             let took = now.since(called);
             self.echo = Some(self.echo.map_or(took, |echo| echo.min(took)));
@@ -494,7 +494,7 @@ impl Attempt {
     }
 
     /// Returns the index of a part among those of its place.
-    pub(super) fn order(&self, part: u32) -> usize {
+    pub(super) fn part_order(&self, part: u32) -> usize {
         let place = self.plan.parts[part as usize].leg;
         let mut parts = self.plan.parts_at(place);
         let order = parts.position(|(number, _)| number == part);
@@ -502,9 +502,9 @@ impl Attempt {
     }
 
     /// Returns the outputs that a place made of a part of a request.
-    pub(super) fn made(&self, place: u32, request: u32, part: u32) -> Option<&Tensors> {
+    pub(super) fn part_outputs(&self, place: u32, request: u32, part: u32) -> Option<&Tensors> {
         let made = self.leg(place).made.get(&request)?;
-        made.get(self.order(part))
+        made.get(self.part_order(part))
     }
 
     /// Returns a named output that a place made of a part.
@@ -515,7 +515,7 @@ impl Attempt {
         part: u32,
         name: &str,
     ) -> Option<ContentId> {
-        let made = self.made(place, request, part)?;
+        let made = self.part_outputs(place, request, part)?;
         made.iter()
             .find(|(made, _)| made == name)
             .map(|(_, id)| *id)
@@ -531,11 +531,11 @@ impl Attempt {
 
     /// Returns the number of requests that the attempt sent and the caller does not have.
     pub(super) fn under_way(&self) -> usize {
-        self.sent.len() - self.answered()
+        self.sent.len() - self.answer_count()
     }
 
     /// Returns the number of its requests that the caller has.
-    pub(super) fn answered(&self) -> usize {
+    pub(super) fn answer_count(&self) -> usize {
         let mut progress = self.progress.values();
         progress
             .by_ref()
@@ -561,7 +561,7 @@ impl Attempt {
     pub(super) fn is_usable(&self, place: u32, request: u32, part: u32) -> bool {
         let leg = self.leg(place);
         let stands = !matches!(leg.stage, Stage::Refused | Stage::Lost | Stage::Doubted);
-        stands && self.made(place, request, part).is_some() && !self.tainted.contains(&part)
+        stands && self.part_outputs(place, request, part).is_some() && !self.tainted.contains(&part)
     }
 }
 

@@ -296,7 +296,7 @@ fn inputs_that_the_only_provider_cannot_work_with_end_the_job_at_once() {
     assert_eq!(reason.code(), "bad_input");
     assert_eq!(world.leases().len(), 1);
     assert!(
-        world.now.tick.since(before) < Micros::seconds(1),
+        world.now.tick.since(before) < Micros::from_seconds(1),
         "nothing is waited for"
     );
 }
@@ -324,7 +324,10 @@ fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() 
         let took = world.now.tick.since(begun);
         let before = &world.outcome.as_ref().unwrap().before;
         assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
-        assert!(took < Micros::seconds(10), "{took:?} after {words} words");
+        assert!(
+            took < Micros::from_seconds(10),
+            "{took:?} after {words} words"
+        );
     }
 }
 
@@ -486,7 +489,7 @@ fn a_liar_that_is_judged_when_silence_would_have_paid_it_is_not_paid() {
     let (noted, at) = noted.expect("the liar finished");
     assert_eq!(world.outcome.as_ref().map(|it| &it.how), Some(&End::Done));
     assert!(
-        world.now.log.since(at) > Millis(10_000),
+        world.now.log.saturating_since(at) > Millis(10_000),
         "the note's time is over"
     );
     let leases = world.leases();
@@ -541,7 +544,7 @@ fn a_gang_that_is_bought_late_is_within_the_budget_and_ended() {
     };
     let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
     world.lose_answer_to_gang = Some(false);
-    world.gang_comes_after = Some(Micros::millis(120));
+    world.gang_comes_after = Some(Micros::from_millis(120));
     assert_done(&mut world, 30);
     assert_eq!(
         world.leases().len(),
@@ -561,7 +564,7 @@ fn a_gang_on_its_way_when_its_buyer_is_killed_is_within_the_budget() {
     for after in (510..800).step_by(10) {
         let mut world = World::new(3, vec![Style::Honest; 4], 30, limits.clone());
         world.lose_answer_to_gang = Some(false);
-        world.gang_comes_after = Some(Micros::millis(after));
+        world.gang_comes_after = Some(Micros::from_millis(after));
         world.is_killed_with_gang = true;
         while world.outcome.is_none() {
             world.step();
@@ -620,7 +623,7 @@ fn a_budget_covers_every_attempt_and_what_is_held_is_waited_for() {
     let mut world = World::new(3, styles.to_vec(), 1, limits);
     world.legs = 1;
     assert_done(&mut world, 1);
-    assert!(world.now.tick > Micros::seconds(5), "it waited");
+    assert!(world.now.tick > Micros::from_seconds(5), "it waited");
 }
 
 #[test]
@@ -640,7 +643,7 @@ fn a_budget_that_holds_no_lease_is_refused_with_both_figures() {
 #[test]
 fn a_deadline_ends_the_job_and_its_leases() {
     let limits = Limits {
-        deadline: Some(Micros::millis(500)),
+        deadline: Some(Micros::from_millis(500)),
         ..limits()
     };
     let mut world = World::new(5, vec![Style::Mute(3); 4], 1, limits);
@@ -945,7 +948,7 @@ fn long_job(seconds: u64, limits: Limits) -> World {
 fn length(world: &World) -> Millis {
     let leases = world.leases();
     assert_eq!(leases.len(), 1, "no other is bought");
-    leases[0].deadline.since(leases[0].start)
+    leases[0].deadline.saturating_since(leases[0].start)
 }
 
 #[test]
@@ -971,7 +974,7 @@ fn leases_are_extended_within_the_budget_and_the_time_that_the_user_waits() {
     assert_ne!(world.run().how, End::Done);
     assert!(length(&world) > Millis(20_000) && length(&world) <= Millis(40_000));
     let hasty = Limits {
-        time_max: Micros::seconds(30),
+        time_max: Micros::from_seconds(30),
         ..limits()
     };
     let mut world = long_job(90, hasty);
@@ -1008,7 +1011,7 @@ fn a_device_was_held_as_long_though_the_log_s_clock_goes_back() {
     let mut legs = attempts.flat_map(|attempt| &attempt.legs);
     let (leg, bought) = (legs.next().expect("it was bought"), world.now);
     let later = Now {
-        tick: bought.tick.plus(Micros::seconds(20)),
+        tick: bought.tick.plus(Micros::from_seconds(20)),
         log: Millis(bought.log.0 - 11_000),
     };
     assert!(leg.held_at(later) >= Millis(20_000));

@@ -24,13 +24,13 @@ pub use watching::WatchId;
 use watching::Watching;
 
 /// How long the client repeats a question. The validators elect a new leader well within that time.
-pub const PATIENCE: Micros = Micros::seconds(10);
+pub const PATIENCE: Micros = Micros::from_seconds(10);
 
-/// How long one validator may take for an answer before the client tries the next.
-pub const ANSWER_PATIENCE: Micros = Micros::seconds(3);
+/// How long one validator can take for an answer before the client tries the next.
+pub const ANSWER_PATIENCE: Micros = Micros::from_seconds(3);
 
 /// The pause after each validator has failed once.
-const ROUND_PAUSE: Micros = Micros::millis(100);
+const ROUND_PAUSE: Micros = Micros::from_millis(100);
 
 /// How long a signed batch stays valid by the market's clock.
 const EXPIRY: Millis = Millis(60_000);
@@ -39,7 +39,7 @@ const EXPIRY: Millis = Millis(60_000);
 const SIGNED_MAX: u32 = 4;
 
 /// How long the client trusts the validators' clocks before it asks all of them again.
-const CLOCK_PERIOD: Micros = Micros::seconds(30);
+const CLOCK_PERIOD: Micros = Micros::from_seconds(30);
 
 /// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
@@ -48,7 +48,7 @@ const ASKED_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct CallId(pub u64);
 
-/// The id of one question to one validator. The client never uses an id twice.
+/// The id of one question to one validator. The client will never use an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Putting(pub u64);
 
@@ -256,7 +256,7 @@ pub struct MarketClient {
 }
 
 impl MarketClient {
-    /// Creates a client of an account that knows `validators` validators, at least one.
+    /// Creates a client of an account that knows `validators` validators: at least one.
     #[must_use]
     pub fn new(account: AccountKey, market: MarketId, validators: usize) -> MarketClient {
         assert!(validators > 0, "a client knows a validator");
@@ -297,7 +297,7 @@ impl MarketClient {
 
     /// Returns the number of questions and batches that await a reply.
     #[must_use]
-    pub fn waits(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         self.open.len() + self.waiting.len()
     }
 
@@ -319,18 +319,19 @@ impl MarketClient {
                 };
                 self.waiting.push_back((asked, matter, None));
             }
-            Event::Forget(asked) => self.forget(asked, &mut actions),
+            Event::Forget(asked) => self.forget_call(asked, &mut actions),
             Event::Signed { asked, batch } => self.on_signed(asked, *batch, now, &mut actions),
             Event::Heard { putting, heard } => {
                 self.on_heard(putting, heard, now, own, &mut actions);
             }
             Event::Time { validator, time } => {
-                self.offsets.hear(validator, time, Millis(own.0 / 1_000));
+                self.offsets
+                    .record_clock(validator, time, Millis(own.0 / 1_000));
             }
-            Event::Watch(account) => self.watch(account, &mut actions),
+            Event::Watch(account) => self.watch_account(account, &mut actions),
             Event::Unwatch(account) => {
-                self.timers.stop(Timer::Watch(account));
-                actions.extend(self.watching.end(account).map(Action::Unwatch));
+                self.timers.stop_timer(Timer::Watch(account));
+                actions.extend(self.watching.end_watch(account).map(Action::Unwatch));
             }
             Event::Watched { watch, goes_on } => {
                 self.on_watched(watch, goes_on, now, &mut actions);
@@ -339,7 +340,7 @@ impl MarketClient {
                 assert!(count > 0, "a client knows a validator");
                 self.validators = count;
                 self.preferred = 0;
-                self.offsets.forget();
+                self.offsets.forget_clocks();
                 self.clocks_asked = None;
             }
             Event::Woke => self.on_woke(now, &mut actions),
@@ -367,8 +368,8 @@ impl MarketClient {
             let before = self.open.insert(asked, open);
             assert!(before.is_none(), "what is asked has a name of its own");
             match self.open[&asked].question {
-                Some(_) => self.put(asked, now, actions),
-                None => self.sign(asked, own, actions),
+                Some(_) => self.ask_next_validator(asked, now, actions),
+                None => self.sign_batch(asked, own, actions),
             }
         }
     }
@@ -384,30 +385,30 @@ impl MarketClient {
         actions.extend((0..self.validators).map(|place| Action::AskTime(Seat(place))));
     }
 
-    fn forget(&mut self, asked: CallId, actions: &mut Vec<Action>) {
+    fn forget_call(&mut self, asked: CallId, actions: &mut Vec<Action>) {
         self.waiting.retain(|(other, ..)| *other != asked);
-        if let Some(open) = self.close(asked) {
+        if let Some(open) = self.close_call(asked) {
             actions.extend(open.putting.map(Action::Stop));
         }
     }
 
     /// Ends a call and all that it waits for.
-    fn close(&mut self, asked: CallId) -> Option<Open> {
+    fn close_call(&mut self, asked: CallId) -> Option<Open> {
         let open = self.open.remove(&asked)?;
-        self.timers.stop(Timer::Answer(asked));
-        self.timers.stop(Timer::Pause(asked));
+        self.timers.stop_timer(Timer::Answer(asked));
+        self.timers.stop_timer(Timer::Pause(asked));
         if let Some(putting) = open.putting {
             self.putting.remove(&putting);
         }
         Some(open)
     }
 
-    fn reply(&mut self, asked: CallId, reply: Reply, actions: &mut Vec<Action>) {
-        self.close(asked).expect("a reply is to what is under way");
+    fn send_reply(&mut self, asked: CallId, reply: Reply, actions: &mut Vec<Action>) {
+        self.close_call(asked).expect("a reply is to an open call");
         actions.push(Action::Reply { asked, reply });
     }
 
-    fn sign(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
+    fn sign_batch(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
         let is_other = |(call, open): (&CallId, &Open)| {
             *call != asked && matches!(open.matter, Matter::Commands { signed: 1.., .. })
         };
@@ -445,11 +446,11 @@ impl MarketClient {
             return;
         };
         open.question = Some(Box::new(Request::Submit(batch)));
-        self.put(asked, now, actions);
+        self.ask_next_validator(asked, now, actions);
     }
 
     /// Puts the question to the next validator.
-    fn put(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
+    fn ask_next_validator(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
         let putting = Putting(self.next);
         self.next += 1;
         let open = self.open.get_mut(&asked).expect("it is under way");
@@ -458,7 +459,7 @@ impl MarketClient {
         let question = open.question.clone().expect("what is put is signed");
         self.putting.insert(putting, (asked, validator));
         let over = now.tick.plus(ANSWER_PATIENCE);
-        self.timers.set(Timer::Answer(asked), over);
+        self.timers.set_timer(Timer::Answer(asked), over);
         actions.push(Action::Put {
             asked,
             putting,
@@ -478,10 +479,11 @@ impl MarketClient {
         let Some((asked, validator)) = self.putting.remove(&putting) else {
             return;
         };
-        self.timers.stop(Timer::Answer(asked));
+        self.timers.stop_timer(Timer::Answer(asked));
         let heard = heard.and_then(|heard| {
             if let Some(time) = heard.time {
-                self.offsets.hear(validator, time, Millis(own.0 / 1_000));
+                self.offsets
+                    .record_clock(validator, time, Millis(own.0 / 1_000));
             }
             match heard.answer {
                 Answer::Busy { .. } => Err(Silence::Busy),
@@ -511,25 +513,25 @@ impl MarketClient {
                 true => Reply::Uncertain(silence),
                 false => Reply::Unreached(silence),
             };
-            return self.reply(asked, reply, actions);
+            return self.send_reply(asked, reply, actions);
         }
         open.tried += 1;
         if open.tried.is_multiple_of(self.validators) {
             let over = now.tick.plus(ROUND_PAUSE);
-            return self.timers.set(Timer::Pause(asked), over);
+            return self.timers.set_timer(Timer::Pause(asked), over);
         }
-        self.put(asked, now, actions);
+        self.ask_next_validator(asked, now, actions);
     }
 
     fn on_answer(&mut self, asked: CallId, answer: Answer, own: Micros, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         let Matter::Commands { signed, mended, .. } = &mut open.matter else {
             let answer = Box::new(answer);
-            return self.reply(asked, Reply::Answer(answer), actions);
+            return self.send_reply(asked, Reply::Answer(answer), actions);
         };
         let Answer::Applied(results) = answer else {
             let answer = Box::new(answer);
-            return self.reply(asked, Reply::NotTaken(answer), actions);
+            return self.send_reply(asked, Reply::NotTaken(answer), actions);
         };
         match results.first() {
             // A validator may have accepted the same bytes before, with a result that only the log
@@ -538,28 +540,28 @@ impl MarketClient {
                 Refusal::NonceUsed { .. } | Refusal::NonceOld { .. } | Refusal::BatchExpired { .. },
             )) if open.repeated => {
                 let last = open.last;
-                self.reply(asked, Reply::Uncertain(last), actions);
+                self.send_reply(asked, Reply::Uncertain(last), actions);
             }
             // This clock was ahead once, or that of another process of this account is. Any nonce
             // within the window may be in use: the next must exceed the highest.
             Some(Err(Refusal::NonceOld { oldest, .. })) if *signed < SIGNED_MAX => {
                 self.nonces.rise_above(*oldest);
-                self.sign(asked, own, actions);
+                self.sign_batch(asked, own, actions);
             }
             Some(Err(Refusal::BatchExpired { now, .. })) if !*mended => {
                 *mended = true;
-                self.offsets.learn(*now, Millis(own.0 / 1_000));
-                self.sign(asked, own, actions);
+                self.offsets.record_log_time(*now, Millis(own.0 / 1_000));
+                self.sign_batch(asked, own, actions);
             }
-            _ => self.reply(asked, Reply::Carried(results), actions),
+            _ => self.send_reply(asked, Reply::Carried(results), actions),
         }
     }
 
     fn on_woke(&mut self, now: Now, actions: &mut Vec<Action>) {
         while let Some(timer) = self.timers.pop(now.tick) {
             match timer {
-                Timer::Pause(asked) => self.put(asked, now, actions),
-                Timer::Watch(account) => self.watch(account, actions),
+                Timer::Pause(asked) => self.ask_next_validator(asked, now, actions),
+                Timer::Watch(account) => self.watch_account(account, actions),
                 Timer::Answer(asked) => {
                     let open = self.open.get_mut(&asked).expect("a timer has an owner");
                     let putting = open.putting.take().expect("it waits for a validator");
@@ -571,8 +573,8 @@ impl MarketClient {
         }
     }
 
-    fn watch(&mut self, account: AccountKey, actions: &mut Vec<Action>) {
-        let (watch, turn) = self.watching.begin(account);
+    fn watch_account(&mut self, account: AccountKey, actions: &mut Vec<Action>) {
+        let (watch, turn) = self.watching.begin_watch(account);
         let validator = Seat(turn % self.validators);
         actions.push(Action::Watch {
             watch,
@@ -588,9 +590,9 @@ impl MarketClient {
         if goes_on {
             return actions.push(Action::Changed(account));
         }
-        self.watching.broke(watch);
+        self.watching.forget_watch(watch);
         let over = now.tick.plus(watching::RECONNECT_PAUSE);
-        self.timers.set(Timer::Watch(account), over);
+        self.timers.set_timer(Timer::Watch(account), over);
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Demands {
     pub notice_min: Millis,
     /// Whether spot leases are wanted, at what asks ask for them.
     pub spot: bool,
-    /// Where devices may be; the empty set for anywhere.
+    /// Where devices can be; the empty set for anywhere.
     pub regions: Regions,
     /// The least reputation.
     pub reputation_min: Permille,
@@ -50,7 +50,7 @@ pub struct Demands {
     pub operators: Operators,
     /// Digests of the model's nodes, in order, as [`souk_market::RefusedNodes`] has them.
     pub nodes: Vec<u64>,
-    /// Whether a device that runs only some of them will do, for others may run the rest.
+    /// Whether a device that runs only some of them will do, for others can run the rest.
     pub in_parts: bool,
     /// Kinds or models of which the device must be one, by kind or name; none for any.
     pub devices: Vec<String>,
@@ -83,7 +83,7 @@ pub struct ScarceOperator {
 impl Demands {
     /// Picks among the asks of a book, which come in any order.
     #[must_use]
-    pub fn choose(&self, asks: impl Iterator<Item = Listing>) -> Choice {
+    pub fn choose_asks(&self, asks: impl Iterator<Item = Listing>) -> Choice {
         let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
         let mut tally = Tally::default();
         let mut choice = Choice::default();
@@ -91,13 +91,16 @@ impl Demands {
         for listing in asks {
             choice.seen += 1;
             let there = &listing.resources.operators;
-            let missing = self.operators.numbers().filter(|it| !there.has(*it));
+            let missing = self
+                .operators
+                .numbers()
+                .filter(|it| !there.has_operator(*it));
             missing.for_each(|number| *lacks.entry(number).or_default() += 1);
             let listing = match self.spot {
                 true => listing.to_spot_buyer(self.notice_min),
                 false => listing,
             };
-            let Some(lack) = self.lack(&listing) else {
+            let Some(lack) = self.unsuitable_cause(&listing) else {
                 choice.eligible += 1;
                 suiting.entry(listing.class).or_default().push(listing);
                 continue;
@@ -105,14 +108,14 @@ impl Demands {
             tally.add(&listing, lack);
         }
         for mut class in suiting.into_values() {
-            let is_short = |it: &Listing| !it.resources.operators.covers(&self.operators);
+            let is_short = |it: &Listing| !it.resources.operators.is_superset_of(&self.operators);
             class.sort_by_key(|listing| (is_short(listing), listing.price, listing.order));
             class.truncate(PER_CLASS);
             choice.listings.extend(class);
         }
         choice.listings.sort_by_key(|listing| listing.order);
         choice.listings.truncate(LISTINGS_MAX);
-        choice.unsuitable = tally.told();
+        choice.unsuitable = tally.into_unsuitable();
         let scarce = lacks.into_iter().map(|(number, lacking)| ScarceOperator {
             operator: u16::try_from(number).expect("a set holds few"),
             asks: choice.seen - lacking,
@@ -124,12 +127,12 @@ impl Demands {
 
     /// Whether an ask would do.
     #[must_use]
-    pub fn suits(&self, listing: &Listing) -> bool {
-        self.lack(listing).is_none()
+    pub fn is_suitable(&self, listing: &Listing) -> bool {
+        self.unsuitable_cause(listing).is_none()
     }
 
     /// Why an ask does not suit, if it does not, and what it has in place of what is wanted.
-    fn lack(&self, listing: &Listing) -> Option<(Cause, String)> {
+    fn unsuitable_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
         let stated = &listing.resources;
         let bare = |cause| Some((cause, String::new()));
         if listing.provider == self.buyer {
@@ -143,18 +146,20 @@ impl Demands {
         if !self.devices.is_empty() && !self.devices.iter().any(is_it) {
             return Some((Cause::Device, format!("is a {}", stated.kind_name)));
         }
-        let mut backends = features::missing(&features::BACKENDS, self.features, stated.features);
+        let mut backends =
+            features::missing_names(&features::BACKENDS, self.features, stated.features);
         if let Some(backend) = backends.next() {
             return Some((Cause::Backend, format!("runs nothing through {backend}")));
         }
-        let mut services = features::missing(&features::SERVICES, self.features, stated.features);
+        let mut services =
+            features::missing_names(&features::SERVICES, self.features, stated.features);
         if services.next().is_some() {
             return Some((
                 Cause::Sessions,
                 "keeps no states between requests".to_owned(),
             ));
         }
-        let kernels = features::missing(&features::KERNELS, self.features, stated.features);
+        let kernels = features::missing_names(&features::KERNELS, self.features, stated.features);
         let kernels: Vec<&str> = kernels.collect();
         if !kernels.is_empty() {
             let has = format!("runs no kernels in {}", kernels.join(" or "));
@@ -170,16 +175,17 @@ impl Demands {
         if self.real_only && stated.emulated {
             return bare(Cause::Emulated);
         }
-        self.far(listing).or_else(|| self.dear(listing))
+        self.terms_cause(listing)
+            .or_else(|| self.price_cause(listing))
     }
 
     /// What a device does not run of the model, if that keeps it out.
     fn lack_operators(&self, there: &Operators) -> Option<String> {
-        let runs_some = || self.operators.numbers().any(|it| there.has(it));
-        if there.covers(&self.operators) || (self.in_parts && runs_some()) {
+        let runs_some = || self.operators.numbers().any(|it| there.has_operator(it));
+        if there.is_superset_of(&self.operators) || (self.in_parts && runs_some()) {
             return None;
         }
-        let missing: Vec<&str> = operators::missing(&self.operators, there).collect();
+        let missing: Vec<&str> = operators::missing_names(&self.operators, there).collect();
         let named = missing[..missing.len().min(NAMED_MAX)].join(", ");
         let more = match missing.len().saturating_sub(NAMED_MAX) {
             0 => String::new(),
@@ -189,9 +195,9 @@ impl Demands {
     }
 
     /// The same of what is promised around the device.
-    fn far(&self, listing: &Listing) -> Option<(Cause, String)> {
+    fn terms_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
         let stated = &listing.resources;
-        if self.regions != Regions(0) && !self.regions.hold(stated.region) {
+        if self.regions != Regions(0) && !self.regions.has_region(stated.region) {
             let region = regions::name(stated.region);
             return Some((Cause::Region, format!("is in {region}")));
         }
@@ -206,14 +212,14 @@ impl Demands {
         if self.power_known && stated.power_mw == 0 {
             return Some((Cause::Power, String::new()));
         }
-        refuses(listing, self.buyer).then(|| (Cause::Buyer, String::new()))
+        is_buyer_refused(listing, self.buyer).then(|| (Cause::Buyer, String::new()))
     }
 
-    fn dear(&self, listing: &Listing) -> Option<(Cause, String)> {
+    fn price_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
         let limit = self.price_max?;
         let dear = listing.price > limit;
         dear.then(|| {
-            let (asked, most) = (credits(listing.price), credits(limit));
+            let (asked, most) = (format_credits(listing.price), format_credits(limit));
             let has = format!("asks {asked} credits a second, above the limit of {most}");
             (Cause::Price, has)
         })
@@ -221,7 +227,7 @@ impl Demands {
 }
 
 /// A price in credits a second, without zeros at the end.
-fn credits(price: Price) -> String {
+fn format_credits(price: Price) -> String {
     let (whole, micros) = (price.0 / 1_000_000, price.0 % 1_000_000);
     let text = format!("{whole}.{micros:06}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -233,7 +239,7 @@ fn is_named(word: &str, kind: &str, model: &str) -> bool {
     kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())
 }
 
-fn refuses(listing: &Listing, buyer: AccountKey) -> bool {
+fn is_buyer_refused(listing: &Listing, buyer: AccountKey) -> bool {
     let accepts = &listing.accepts;
     let named = accepts.excluded.contains(&buyer);
     let closed = !accepts.only.is_empty() && !accepts.only.contains(&buyer);
@@ -294,7 +300,7 @@ mod tests {
     #[test]
     fn of_a_large_book_the_cheapest_of_a_class_are_sent() {
         let asks = (1..=200).map(|order| listing(order, 1_000 - order));
-        let choice = demands().choose(asks);
+        let choice = demands().choose_asks(asks);
         assert_eq!((choice.seen, choice.eligible), (200, 200));
         assert_eq!(choice.listings.len(), PER_CLASS);
         let dearest = choice.listings.iter().map(|listing| listing.price.0).max();
@@ -317,7 +323,7 @@ mod tests {
                 notice_min: Millis(notice_min),
                 ..demands()
             };
-            let choice = wanted.choose([ask.clone()].into_iter());
+            let choice = wanted.choose_asks([ask.clone()].into_iter());
             choice.listings.first().map(|it| (it.price.0, it.notice.0))
         };
         assert_eq!(seen(false, 0), Some((30, 0)));
@@ -332,7 +338,7 @@ mod tests {
             reputation_min: Permille(600),
             ..demands()
         };
-        let choice = wanted.choose((1..=3).map(|order| listing(order, 5)));
+        let choice = wanted.choose_asks((1..=3).map(|order| listing(order, 5)));
         assert!(choice.listings.is_empty());
         let text: Vec<String> = choice
             .unsuitable
@@ -348,8 +354,10 @@ mod tests {
     #[test]
     fn only_who_runs_what_the_model_has_suits_and_what_is_scarce_is_counted() {
         let set = |names: &[&str]| {
-            let numbers = names.iter().map(|name| operators::number(name).unwrap());
-            Operators::of(numbers)
+            let numbers = names
+                .iter()
+                .map(|name| operators::operator_number(name).unwrap());
+            Operators::from_numbers(numbers)
         };
         let asks = || {
             [
@@ -369,7 +377,7 @@ mod tests {
                 in_parts,
                 ..demands()
             };
-            let choice = wanted.choose(asks().into_iter());
+            let choice = wanted.choose_asks(asks().into_iter());
             let orders = choice
                 .listings
                 .iter()
@@ -399,7 +407,7 @@ mod tests {
             price_max: Some(Price(5)),
             ..demands()
         };
-        let mut choice = wanted.choose((1..=9).map(|order| listing(order, 20 - order)));
+        let mut choice = wanted.choose_asks((1..=9).map(|order| listing(order, 20 - order)));
         let dear = choice.unsuitable.pop().expect("all are too dear");
         assert_eq!(
             (dear.cause, dear.asks, dear.examples.len()),
@@ -421,7 +429,7 @@ mod tests {
     #[test]
     fn each_demand_rules_out_by_itself() {
         let ask = listing(7, 5);
-        let rules_out = |demands: Demands| demands.lack(&ask).is_some();
+        let rules_out = |demands: Demands| demands.unsuitable_cause(&ask).is_some();
         assert!(!rules_out(demands()));
         assert!(rules_out(Demands {
             excluded: vec![ask.provider],
@@ -451,7 +459,7 @@ mod tests {
             features: Features(1),
             ..demands()
         }));
-        let sessions = features::of(&features::SERVICES, "sessions");
+        let sessions = features::find_feature(&features::SERVICES, "sessions");
         assert!(rules_out(Demands {
             features: sessions,
             ..demands()

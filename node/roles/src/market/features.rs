@@ -1,5 +1,6 @@
 //! What the bits of [`Features`] stand for: languages that a device runs a buyer's own kernels in,
-//! what it runs operators through, and whether it sells sessions. A bit never changes its meaning.
+//! what it runs operators through, and whether it sells sessions. A bit must never change its
+//! meaning.
 
 use souk_market::Features;
 
@@ -20,13 +21,13 @@ pub const SERVICES: [(&str, Features); 1] = [("sessions", Features(1 << 7))];
 
 /// The bit of a name in one of the tables; none where it has no such name.
 #[must_use]
-pub fn of(table: &[(&str, Features)], name: &str) -> Features {
+pub fn find_feature(table: &[(&str, Features)], name: &str) -> Features {
     let found = table.iter().find(|(word, _)| *word == name);
     found.map_or(Features(0), |(_, feature)| *feature)
 }
 
 /// The names of one of the tables that are needed and not there.
-pub fn missing<'a>(
+pub fn missing_names<'a>(
     table: &'a [(&'static str, Features)],
     needed: Features,
     there: Features,
@@ -51,13 +52,13 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let of_kernels = |there| missing(&KERNELS, Features(3), Features(there));
+        let of_kernels = |there| missing_names(&KERNELS, Features(3), Features(there));
         assert_eq!(of_kernels(0).collect::<Vec<_>>(), ["wasm", "wgsl"]);
         assert_eq!(of_kernels(1).collect::<Vec<_>>(), ["wgsl"]);
-        let cuda = of(&BACKENDS, "cuda");
-        let of_backends = |there| missing(&BACKENDS, cuda, there).next();
+        let cuda = find_feature(&BACKENDS, "cuda");
+        let of_backends = |there| missing_names(&BACKENDS, cuda, there).next();
         assert_eq!(of_backends(cuda), None);
         assert_eq!(of_backends(Features(0)), Some("cuda"));
-        assert_eq!(of(&BACKENDS, "abacus"), Features(0));
+        assert_eq!(find_feature(&BACKENDS, "abacus"), Features(0));
     }
 }

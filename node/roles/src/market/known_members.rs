@@ -3,7 +3,7 @@
 //! The genesis names the founders and the operators. An answer of one validator adds those of whom
 //! it brings the operators' order that admits them and their own that they have begun; it takes
 //! away only those of whom it brings the operators' order that removes them. So a validator that
-//! lies neither hides the others nor invents some.
+//! lies can neither hide the others nor invent some.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl KnownMembers {
     }
 
     /// Learns from an answer what its signatures show.
-    pub fn learn(&mut self, answer: &Members) {
+    pub fn learn_members(&mut self, answer: &Members) {
         for member in &answer.validators {
             let raft_id = member.raft_id;
             let beginning = self
@@ -55,7 +55,7 @@ impl KnownMembers {
             if !self.is_shown(member, answer, beginning.is_some()) {
                 continue;
             }
-            let was_removed = self.removed(raft_id);
+            let was_removed = self.is_removed(raft_id);
             let is_removed = was_removed || self.genesis.proves_removal(raft_id, &answer.orders);
             let before = self.members.get(&raft_id);
             let standing = match (member.standing, is_removed) {
@@ -87,19 +87,19 @@ impl KnownMembers {
     }
 
     /// Those that were not removed.
-    pub fn staying(&self) -> impl Iterator<Item = &Member> {
+    pub fn staying_members(&self) -> impl Iterator<Item = &Member> {
         let all = self.members.values();
         all.filter(|member| member.standing != Standing::Removed)
     }
 
     /// Everyone there is or was.
-    pub fn all(&self) -> impl Iterator<Item = &Member> {
+    pub fn all_members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }
 
     /// Whether a validator was removed.
     #[must_use]
-    pub fn removed(&self, raft_id: u64) -> bool {
+    pub fn is_removed(&self, raft_id: u64) -> bool {
         let member = self.members.get(&raft_id);
         member.is_some_and(|member| member.standing == Standing::Removed)
     }
@@ -208,7 +208,10 @@ mod tests {
     }
 
     fn addresses(known: &KnownMembers) -> Vec<&str> {
-        known.staying().map(|it| it.address.as_str()).collect()
+        known
+            .staying_members()
+            .map(|it| it.address.as_str())
+            .collect()
     }
 
     #[test]
@@ -225,12 +228,12 @@ mod tests {
             remove(2, LIAR),
         ];
         let lie = answer(validators, orders);
-        known.learn(&lie);
+        known.learn_members(&lie);
         assert_eq!(addresses(&known), ["founder 1", "founder 2", "founder 3"]);
-        assert!((1..=3).all(|id| !known.removed(id) && !known.shows_removal(id, &lie)));
+        assert!((1..=3).all(|id| !known.is_removed(id) && !known.shows_removal(id, &lie)));
         assert!(!known.has_begun(1, account(1)), "founder 1 has not said so");
         // Nor does one that leaves them out, or gives a founder's id to another.
-        known.learn(&answer(vec![member(1, LIAR, Standing::Voter)], Vec::new()));
+        known.learn_members(&answer(vec![member(1, LIAR, Standing::Voter)], Vec::new()));
         assert_eq!(addresses(&known), ["founder 1", "founder 2", "founder 3"]);
     }
 
@@ -251,16 +254,16 @@ mod tests {
             begin(2, 2),
         ];
         let told = answer(validators, orders);
-        known.learn(&told);
+        known.learn_members(&told);
         assert_eq!(
             addresses(&known),
             ["validator 2", "founder 3", "validator 4"]
         );
-        assert!(known.removed(1) && known.shows_removal(1, &told));
+        assert!(known.is_removed(1) && known.shows_removal(1, &told));
         assert!(known.has_begun(4, account(4)) && !known.has_begun(4, account(5)));
         // Who left never comes back under its id.
-        known.learn(&answer(vec![member(1, 1, Standing::Voter)], Vec::new()));
-        assert!(known.removed(1));
+        known.learn_members(&answer(vec![member(1, 1, Standing::Voter)], Vec::new()));
+        assert!(known.is_removed(1));
     }
 
     #[test]
@@ -276,8 +279,8 @@ mod tests {
             begin(5, 4),
             remove(4, OPERATOR),
         ];
-        known.learn(&answer(validators, orders));
-        assert!(known.removed(4) && !known.removed(5));
+        known.learn_members(&answer(validators, orders));
+        assert!(known.is_removed(4) && !known.is_removed(5));
         assert!(addresses(&known).contains(&"validator 5"));
     }
 }

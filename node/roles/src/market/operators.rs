@@ -1,5 +1,6 @@
 //! What the numbers of [`Operators`] stand for: ONNX's operators by name, those beyond the standard
-//! domain with their domain in front. A number never changes its meaning: new ones come at the end.
+//! domain with their domain in front. A number must never change its meaning: new ones must come at
+//! the end.
 
 use souk_market::Operators;
 
@@ -235,7 +236,7 @@ pub const NAMES: [&str; 226] = [
 
 /// The number of an operator; none of one that is not listed.
 #[must_use]
-pub fn number(name: &str) -> Option<usize> {
+pub fn operator_number(name: &str) -> Option<usize> {
     NAMES.iter().position(|known| *known == name)
 }
 
@@ -246,8 +247,11 @@ pub fn name(number: usize) -> &'static str {
 }
 
 /// The names of what is needed and not there.
-pub fn missing(needed: &Operators, there: &Operators) -> impl Iterator<Item = &'static str> {
-    needed.numbers().filter(|it| !there.has(*it)).map(name)
+pub fn missing_names(needed: &Operators, there: &Operators) -> impl Iterator<Item = &'static str> {
+    needed
+        .numbers()
+        .filter(|it| !there.has_operator(*it))
+        .map(name)
 }
 
 #[cfg(test)]
@@ -260,7 +264,7 @@ mod tests {
         let kept = blake3::hash(listed.as_bytes()).to_hex();
         assert_eq!((NAMES.len(), &kept[..16]), (226, "558e3f7e1a4a1ead"));
         assert_eq!(
-            NAMES.map(number),
+            NAMES.map(operator_number),
             std::array::from_fn(Some),
             "each has one number"
         );
@@ -269,10 +273,12 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let set = |names: &[&str]| Operators::of(names.iter().filter_map(|name| number(name)));
+        let set = |names: &[&str]| {
+            Operators::from_numbers(names.iter().filter_map(|name| operator_number(name)))
+        };
         let needed = set(&["Add", "MatMul", "Relu"]);
-        let names: Vec<_> = missing(&needed, &set(&["Relu"])).collect();
+        let names: Vec<_> = missing_names(&needed, &set(&["Relu"])).collect();
         assert_eq!(names, ["Add", "MatMul"]);
-        assert_eq!(number("com.example.Fold"), None);
+        assert_eq!(operator_number("com.example.Fold"), None);
     }
 }

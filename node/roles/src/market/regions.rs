@@ -1,4 +1,4 @@
-//! Names of the regions that devices are in. A number never changes its meaning.
+//! Names of the regions that devices are in. A number must never change its meaning.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Region, Regions};
@@ -48,7 +48,7 @@ impl std::str::FromStr for NamedRegion {
     type Err = RegionUnknown;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let region = named(text).map(NamedRegion);
+        let region = find_region(text).map(NamedRegion);
         region.ok_or_else(|| RegionUnknown(text.to_owned()))
     }
 }
@@ -71,7 +71,7 @@ pub fn name(region: Region) -> String {
 
 /// The region of a name, or of a number from 0 to 31.
 #[must_use]
-pub fn named(text: &str) -> Option<Region> {
+pub fn find_region(text: &str) -> Option<Region> {
     let place = NAMES.iter().position(|name| *name == text);
     let number = place.and_then(|place| u8::try_from(place).ok());
     let given = || text.parse().ok().filter(|number: &u8| *number < 32);
@@ -81,9 +81,9 @@ pub fn named(text: &str) -> Option<Region> {
 /// The regions of a name, of a number, or all whose names begin with whole words of it:
 /// `europe` is four of them. None where there is no such region.
 #[must_use]
-pub fn beginning(text: &str) -> Option<Regions> {
-    if let Some(region) = named(text) {
-        return Some(Regions::of(&[region]));
+pub fn find_regions(text: &str) -> Option<Regions> {
+    if let Some(region) = find_region(text) {
+        return Some(Regions::from_regions(&[region]));
     }
     let begins = |name: &str| {
         let rest = name.strip_prefix(text);
@@ -92,9 +92,9 @@ pub fn beginning(text: &str) -> Option<Regions> {
     let all: Vec<Region> = NAMES
         .iter()
         .filter(|name| begins(name))
-        .filter_map(|name| named(name))
+        .filter_map(|name| find_region(name))
         .collect();
-    (!all.is_empty()).then(|| Regions::of(&all))
+    (!all.is_empty()).then(|| Regions::from_regions(&all))
 }
 
 #[cfg(test)]
@@ -104,18 +104,21 @@ mod tests {
     #[test]
     fn a_region_is_named_numbered_or_begun() {
         for (number, name) in (0..).zip(NAMES) {
-            assert_eq!(named(name), Some(Region(number)));
+            assert_eq!(find_region(name), Some(Region(number)));
             assert_eq!(super::name(Region(number)), name);
         }
-        assert_eq!(named("31"), Some(Region(31)));
+        assert_eq!(find_region("31"), Some(Region(31)));
         assert_eq!(name(Region(31)), "region 31");
-        assert_eq!(beginning("europe").map(|all| all.0.count_ones()), Some(4));
         assert_eq!(
-            beginning("asia-south").map(|all| all.0.count_ones()),
+            find_regions("europe").map(|all| all.0.count_ones()),
+            Some(4)
+        );
+        assert_eq!(
+            find_regions("asia-south").map(|all| all.0.count_ones()),
             Some(1)
         );
         for unknown in ["", "eur", "32", "mars"] {
-            assert_eq!(beginning(unknown), None, "{unknown}");
+            assert_eq!(find_regions(unknown), None, "{unknown}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! command, so that every replica checks them, every restart knows them, and an audit replays them.
 //! The roster says which accounts *should* be validators; the leader applies it to raft.
 //!
-//! The roster never reuses a raft id. A validator that left, or lost its disk, comes back under
+//! The roster never reuses a raft id. A validator that left, or lost its disk, must come back under
 //! another.
 //!
 //! The roster keeps the signed orders that made it. They prove to anyone who knows the genesis that
@@ -75,7 +75,7 @@ pub struct Body {
     pub market: MarketId,
     /// The account that signs.
     pub signer: AccountKey,
-    /// The order's number, which rises with each order of a signer: an order takes effect once.
+    /// The order's number, which must rise with each order of a signer: an order takes effect once.
     pub number: u64,
     /// The log time from which it is void.
     pub expires: Millis,
@@ -184,7 +184,7 @@ pub enum RosterRefusal {
     NotForTheLog,
 }
 
-/// The most orders that may wait for more operators.
+/// The most orders that can wait for more operators.
 pub const ORDERS_MAX: usize = 16;
 
 /// An order that too few operators have signed yet.
@@ -253,7 +253,7 @@ impl Roster {
             seats: BTreeMap::new(),
         };
         for founder in &genesis.validators {
-            roster.seat(founder.raft_id, founder.account, founder.address.clone());
+            roster.add_seat(founder.raft_id, founder.account, founder.address.clone());
         }
         roster
     }
@@ -274,20 +274,20 @@ impl Roster {
     }
 
     /// Returns the entry of a key that is not leaving.
-    pub fn of(&self, account: AccountKey) -> Option<(u64, &RosterSeat)> {
+    pub fn find_seat(&self, account: AccountKey) -> Option<(u64, &RosterSeat)> {
         let mut seats = self.seats.iter();
         let found = seats.find(|(_, seat)| seat.account == account && !seat.leaving);
         found.map(|(raft_id, seat)| (*raft_id, seat))
     }
 
     /// Returns the raft ids of the validators that should stay.
-    pub fn staying(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn staying_ids(&self) -> impl Iterator<Item = u64> + '_ {
         let seats = self.seats.iter().filter(|(_, seat)| !seat.leaving);
         seats.map(|(raft_id, _)| *raft_id)
     }
 
     /// Applies an order and returns the raft id that it concerns.
-    pub fn apply(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
+    pub fn apply_order(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
         let body = &signed.body;
         signed.verify()?;
         if body.market != self.market {
@@ -302,9 +302,9 @@ impl Roster {
                 raft_id,
                 address,
                 speaks,
-            } => self.begin(signed, *raft_id, (address, *speaks)),
+            } => self.begin_validator(signed, *raft_id, address, *speaks),
             Order::Backup { .. } => Err(RosterRefusal::NotForTheLog),
-            _ => self.operate(now, signed),
+            _ => self.apply_operator_order(now, signed),
         }
     }
 
@@ -371,18 +371,22 @@ impl Roster {
         })
     }
 
-    fn operate(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
+    fn apply_operator_order(
+        &mut self,
+        now: Millis,
+        signed: &SignedOrder,
+    ) -> Result<u64, RosterRefusal> {
         let (body, order) = (&signed.body, &signed.body.order);
         let signer = body.signer;
         if !self.is_operator(signer) {
             return Err(RosterRefusal::Operator(signer));
         }
         let last = self.numbers.get(&signer).copied().unwrap_or(0);
-        newer(body.number, last)?;
+        check_newer(body.number, last)?;
         // A change of leader harms no one, so one operator may order it.
         let orders = match order {
             Order::Lead { .. } => Vec::new(),
-            _ => match self.approve(now, signed) {
+            _ => match self.approve_order(now, signed) {
                 Ok(orders) => orders,
                 Err(awaits) => {
                     self.numbers.insert(signer, body.number);
@@ -391,7 +395,7 @@ impl Roster {
             },
         };
         let raft_id = match order {
-            Order::Admit { account, address } => self.admit(*account, address, orders)?,
+            Order::Admit { account, address } => self.admit_validator(*account, address, orders)?,
             Order::Remove { raft_id } => self.remove(*raft_id, orders)?,
             Order::Lead { raft_id } => self.staying_seat(*raft_id).map(|_| *raft_id)?,
             Order::Begin { .. } | Order::Backup { .. } => unreachable!("told apart by the caller"),
@@ -401,7 +405,7 @@ impl Roster {
     }
 
     /// Returns the operators' orders if enough have signed; otherwise keeps this one.
-    fn approve(
+    fn approve_order(
         &mut self,
         now: Millis,
         signed: &SignedOrder,
@@ -421,7 +425,7 @@ impl Roster {
             self.awaited.push(AwaitedOrder {
                 order: order.clone(),
                 given: Vec::new(),
-                until: now.after(APPROVAL_LIFE),
+                until: now.saturating_add(APPROVAL_LIFE),
             });
         }
         let given = &mut self.awaited[at].given;
@@ -436,28 +440,28 @@ impl Roster {
         Ok(self.awaited.remove(at).given)
     }
 
-    fn admit(
+    fn admit_validator(
         &mut self,
         account: AccountKey,
         address: &str,
         orders: Vec<SignedOrder>,
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
-        if let Some((raft_id, _)) = self.of(account) {
+        if let Some((raft_id, _)) = self.find_seat(account) {
             return Err(RosterRefusal::Known { account, raft_id });
         }
-        if self.staying().count() >= SEATS_MAX {
+        if self.staying_ids().count() >= SEATS_MAX {
             return Err(RosterRefusal::Full);
         }
         let raft_id = self.next_id;
-        self.seat(raft_id, account, address.to_owned());
+        self.add_seat(raft_id, account, address.to_owned());
         self.staying_seat(raft_id)?.admission = orders;
         Ok(raft_id)
     }
 
     fn remove(&mut self, raft_id: u64, orders: Vec<SignedOrder>) -> Result<u64, RosterRefusal> {
         self.staying_seat(raft_id)?;
-        if self.staying().count() == 1 {
+        if self.staying_ids().count() == 1 {
             return Err(RosterRefusal::Last(raft_id));
         }
         let seat = self.staying_seat(raft_id)?;
@@ -466,11 +470,12 @@ impl Roster {
         Ok(raft_id)
     }
 
-    fn begin(
+    fn begin_validator(
         &mut self,
         signed: &SignedOrder,
         raft_id: u64,
-        (address, speaks): (&str, u16),
+        address: &str,
+        speaks: u16,
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
         let body = &signed.body;
@@ -478,7 +483,7 @@ impl Roster {
         if seat.account != body.signer {
             return Err(RosterRefusal::Operator(body.signer));
         }
-        newer(body.number, seat.number)?;
+        check_newer(body.number, seat.number)?;
         seat.number = body.number;
         seat.begun = true;
         seat.address = address.to_owned();
@@ -495,7 +500,7 @@ impl Roster {
         }
     }
 
-    fn seat(&mut self, raft_id: u64, account: AccountKey, address: String) {
+    fn add_seat(&mut self, raft_id: u64, account: AccountKey, address: String) {
         let seat = RosterSeat {
             account,
             address,
@@ -513,7 +518,7 @@ impl Roster {
     }
 }
 
-fn newer(number: u64, last: u64) -> Result<(), RosterRefusal> {
+fn check_newer(number: u64, last: u64) -> Result<(), RosterRefusal> {
     match number > last {
         true => Ok(()),
         false => Err(RosterRefusal::Number { number, last }),

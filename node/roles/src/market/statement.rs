@@ -53,7 +53,7 @@ pub struct Statement {
 /// the market's own, which nobody signs for.
 pub const DECISIONS: AccountKey = AccountKey([0; 32]);
 
-/// Causes of one line: a large order may trade with thousands.
+/// Causes of one line: a large order can trade with thousands.
 pub const CAUSES_MAX: usize = 64;
 
 /// Lines in one answer.
@@ -62,8 +62,9 @@ pub const LINES_MAX: usize = 512;
 /// The movements that one step of the log made. Events come in groups: what a command or time did,
 /// then the balances that it changed.
 #[must_use]
-pub fn lines(
-    (index, offset): (u64, u32),
+pub fn statement_lines(
+    index: u64,
+    offset: u32,
     time: Millis,
     events: &[Event],
 ) -> Vec<(AccountKey, StatementLine)> {
@@ -106,7 +107,7 @@ pub fn lines(
             offset,
             part,
         };
-        let causes = causes(*account, &events[group.clone()]);
+        let causes = movement_causes(*account, &events[group.clone()]);
         let (before, after) = (*before, *after);
         let line = StatementLine {
             place,
@@ -122,9 +123,9 @@ pub fn lines(
 
 /// Those of the events that moved credits of an account. Who resold a lease is paid when it closes,
 /// and is not named then: where none names the account, all count.
-fn causes(account: AccountKey, events: &[Event]) -> Vec<Event> {
+fn movement_causes(account: AccountKey, events: &[Event]) -> Vec<Event> {
     let moving = || events.iter().filter(|event| moves_credits(event));
-    let own = moving().filter(|event| event.accounts().any(|named| named == account));
+    let own = moving().filter(|event| event.involved_accounts().any(|named| named == account));
     let own: Vec<Event> = own.take(CAUSES_MAX).cloned().collect();
     match own.is_empty() {
         true => moving().take(CAUSES_MAX).cloned().collect(),
@@ -212,7 +213,7 @@ mod tests {
             balance(ann, 5, 6),
             balance(bob, 3, 4),
         ];
-        let lines = lines((7, 2), Millis(11), &events);
+        let lines = statement_lines(7, 2, Millis(11), &events);
         let causes = |at: usize| lines[at].1.causes.as_slice();
         let keys: Vec<AccountKey> = lines.iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, [ann, ann, bob]);

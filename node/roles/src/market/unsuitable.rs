@@ -87,7 +87,7 @@ impl Tally {
     }
 
     /// Returns the causes, those with the most asks first.
-    pub(super) fn told(self) -> Vec<Unsuitable> {
+    pub(super) fn into_unsuitable(self) -> Vec<Unsuitable> {
         let told = self.causes.into_iter();
         let told = told.map(|(cause, (asks, examples))| Unsuitable {
             cause,

@@ -19,10 +19,10 @@ pub const PROTOCOL: &str = "/souk/market/11";
 /// half of it.
 pub const REQUEST_BYTES_MAX: usize = 2 << 20;
 
-/// The most accounts or jobs that one request may name: several times the size of a book's answer.
+/// The most accounts or jobs that one request can name: several times the size of a book's answer.
 pub const NAMED_MAX: usize = 1_024;
 
-/// The most requests for credits in one answer. To read more, ask again after the last.
+/// The most requests for credits in one answer. To read more, you can ask again after the last.
 pub const MONEY_REQUESTS_MAX: usize = 4_096;
 
 /// A peer's request to a validator.
@@ -116,7 +116,7 @@ impl Request {
 
     /// Returns why the request names more than a validator looks up at once, if it does.
     #[must_use]
-    pub fn excess(&self) -> Option<String> {
+    pub fn excess_reason(&self) -> Option<String> {
         let named = match self {
             Request::Find(accounts) => accounts.len(),
             Request::JobLeases(_, jobs) => jobs.len(),
@@ -362,7 +362,7 @@ impl Members {
 
     /// Returns the validator of a key that is neither leaving nor removed.
     #[must_use]
-    pub fn of(&self, account: AccountKey) -> Option<&Member> {
+    pub fn find_by_account(&self, account: AccountKey) -> Option<&Member> {
         let stays = |member: &&Member| {
             member.account == account
                 && !matches!(member.standing, Standing::Leaving | Standing::Removed)

@@ -141,7 +141,7 @@ pub enum Action {
         work: Box<Part>,
         /// The inputs of the part by name.
         inputs: Vec<(String, ContentId)>,
-        /// The most bytes that the run may make: the rest of the lease's allowance.
+        /// The most bytes that the run can make: the rest of the lease's allowance.
         bytes_max: u64,
         /// The price per device-second, which sets the run's share of the device.
         price: Price,
@@ -154,9 +154,9 @@ pub enum Action {
     Sign(Box<ReceiptBody>),
     /// Report an event to people. No answer.
     Tell(Report),
-    /// Cancel an effect, which then sends no answer. No answer to this either.
+    /// Cancel an effect, which must then send no answer. No answer to this either.
     Stop(Ticket),
-    /// The provider has stopped. No action follows.
+    /// The provider has stopped. No action will follow.
     Over,
 }
 

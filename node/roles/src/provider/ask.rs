@@ -18,11 +18,11 @@ use crate::clock::Micros;
 /// The shortest lease.
 const DURATION_MIN: Millis = Millis(1);
 
-/// The difference in per mille by which an ask's price may be off before the core replaces the ask.
+/// The difference in per mille by which an ask's price can be off before the core replaces the ask.
 const PRICE_SLACK: u64 = 10;
 
 /// The pause before the core retries an ask that the market has no room for.
-const PLACE_WAIT: Micros = Micros::seconds(10);
+const PLACE_WAIT: Micros = Micros::from_seconds(10);
 
 /// The device of a provider, which sells exactly one.
 pub const DEVICE: DeviceId = DeviceId(1);
@@ -40,7 +40,7 @@ pub(super) struct Shelf {
 }
 
 impl Terms {
-    /// Returns whether an ask with these terms may stay although others are due.
+    /// Returns whether an ask with these terms can stay although others are due.
     fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
         let slack = due.price.0 / 1_000 * PRICE_SLACK;
         let off = self.price.0.abs_diff(due.price.0);
@@ -58,7 +58,7 @@ impl Terms {
 
     /// Returns an ask with these terms, for `free` of `leases` leases.
     #[must_use]
-    pub fn ask(&self, resources: &Resources, leases: Units, free: Units) -> Ask {
+    pub fn to_ask(&self, resources: &Resources, leases: Units, free: Units) -> Ask {
         Ask {
             device: DEVICE,
             capacity: leases,
@@ -95,7 +95,7 @@ impl Shelf {
             self.clears = false;
             self.placed = None;
             for order in &view.asks {
-                cancel(shared, *order);
+                cancel_ask(shared, *order);
             }
             if !view.asks.is_empty() {
                 return;
@@ -116,14 +116,14 @@ impl Shelf {
         match (view.open_orders, &view.due, &self.placed) {
             (0, None, _) => {}
             (0, Some(_), _) if self.waits_for_place(shared.now.tick) => {}
-            (0, Some(due), _) => self.place(shared, due.clone(), (sold, free)),
+            (0, Some(due), _) => self.place_ask(shared, due.clone(), sold, free),
             (_, Some(due), Some((_, placed)))
                 if view.offered == free && placed.stand_for(due, price_min) && !is_other_speed => {}
-            (_, _, Some((order, _))) => cancel(shared, *order),
+            (_, _, Some((order, _))) => cancel_ask(shared, *order),
             // These asks are of an earlier life.
             (_, _, None) => {
                 self.clears = true;
-                shared.ask(Wait::Market, Action::LookAtMarket { asks: true });
+                shared.request_effect(Wait::Market, Action::LookAtMarket { asks: true });
             }
         }
     }
@@ -132,21 +132,22 @@ impl Shelf {
         self.refused.as_ref().is_some_and(|(_, until)| now < *until)
     }
 
-    fn place(&self, shared: &mut SharedState, terms: Terms, (sold, free): (u32, Units)) {
+    fn place_ask(&self, shared: &mut SharedState, terms: Terms, sold: u32, free: Units) {
         let due = self.due.as_deref().filter(|_| sold == 0);
         let resources = due.unwrap_or(&shared.resources).clone();
-        let ask = terms.ask(&resources, shared.config.capacity, free);
+        let ask = terms.to_ask(&resources, shared.config.capacity, free);
         assert!(ask.quantity > Units(0) && ask.quantity <= ask.capacity);
         let command = Command::PlaceAsk(Box::new(ask));
         let wait = Wait::Place(terms, Box::new(resources));
-        shared.ask(wait, Action::Command(Box::new(command)));
+        shared.request_effect(wait, Action::Command(Box::new(command)));
     }
 
     /// Handles the result of an ask. Returns whether the core must look at the market again.
     pub(super) fn on_placed(
         &mut self,
         shared: &mut SharedState,
-        (terms, resources): (Terms, Box<Resources>),
+        terms: Terms,
+        resources: Box<Resources>,
         placed: Result<Acceptance, NotDone>,
     ) {
         match placed {
@@ -160,7 +161,7 @@ impl Shelf {
                 let price = terms.price;
                 self.placed = Some((order, terms));
                 self.refused = None;
-                shared.act(Action::Tell(Report::Placed {
+                shared.push_effect(Action::Tell(Report::Placed {
                     order,
                     resources,
                     price,
@@ -181,14 +182,14 @@ impl Shelf {
                 let is_told = self.refused.as_ref().is_some_and(|(told, _)| *told == why);
                 self.refused = Some((why.clone(), until));
                 if !is_told {
-                    shared.act(Action::Tell(Report::NotPlaced { why }));
+                    shared.push_effect(Action::Tell(Report::NotPlaced { why }));
                 }
             }
             Err(why) => {
-                let ask = terms.ask(&resources, shared.config.capacity, Units(1));
+                let ask = terms.to_ask(&resources, shared.config.capacity, Units(1));
                 let command = Box::new(Command::PlaceAsk(Box::new(ask)));
                 let why = why.to_string();
-                shared.act(Action::Tell(Report::NotCommanded { command, why }));
+                shared.push_effect(Action::Tell(Report::NotCommanded { command, why }));
                 // The ask may be in the book nevertheless.
                 self.placed = None;
             }
@@ -212,19 +213,19 @@ impl Shelf {
     }
 
     /// Cancels the ask because the provider stops.
-    pub(super) fn withdraw(&self, shared: &mut SharedState) {
+    pub(super) fn withdraw_ask(&self, shared: &mut SharedState) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
         if let Some((order, _)) = &self.placed
             && !shared.waits.iter().any(is_at_it)
         {
-            cancel(shared, *order);
+            cancel_ask(shared, *order);
         }
     }
 }
 
-fn cancel(shared: &mut SharedState, order: OrderId) {
+fn cancel_ask(shared: &mut SharedState, order: OrderId) {
     let command = Box::new(Command::Cancel { order });
-    shared.ask(Wait::Cancel(order), Action::Command(command));
+    shared.request_effect(Wait::Cancel(order), Action::Command(command));
 }
 
 #[cfg(test)]
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn an_ask_is_for_the_leases_that_are_free_of_those_there_are() {
-        let ask = DUE.ask(&Resources::default(), Units(3), Units(2));
+        let ask = DUE.to_ask(&Resources::default(), Units(3), Units(2));
         assert_eq!((ask.capacity, ask.quantity), (Units(3), Units(2)));
     }
 
@@ -264,7 +265,7 @@ mod tests {
             ..DUE
         };
         assert!(!pickier.stand_for(&DUE, 900));
-        let ask = pickier.ask(&Resources::default(), Units(1), Units(1));
+        let ask = pickier.to_ask(&Resources::default(), Units(1), Units(1));
         assert_eq!(ask.accepts.reputation, Permille(510));
         let shorter = Terms {
             duration_max: Millis(1),

@@ -54,7 +54,7 @@ impl Bill {
     }
 
     /// Adds a content that arrived.
-    pub(super) fn came(&mut self, arrival: &Arrival, is_input: bool) {
+    pub(super) fn add_arrival(&mut self, arrival: &Arrival, is_input: bool) {
         self.moved = self.moved.saturating_add(arrival.moved);
         if is_input && !self.inputs.contains(&arrival.id) {
             self.inputs.push(arrival.id);
@@ -68,7 +68,7 @@ impl Bill {
     }
 
     /// Adds a run of a part of a request.
-    pub(super) fn ran(&mut self, request: u32, index: u32, part: &Part, ran: &RunResult) {
+    pub(super) fn add_run(&mut self, request: u32, index: u32, part: &Part, ran: &RunResult) {
         self.runs = self.runs.saturating_add(1);
         self.busy = self.busy.plus(ran.busy);
         self.made = self.made.saturating_add(ran.bytes);
@@ -84,19 +84,19 @@ impl Bill {
     }
 
     /// Adds time in which the device waited for a request.
-    pub(super) fn waited(&mut self, idle: Micros) {
+    pub(super) fn add_idle_time(&mut self, idle: Micros) {
         self.idle = self.idle.plus(idle);
     }
 
     /// Adds a run without outputs because its inputs are at fault: the buyer owes for its time.
-    pub(super) fn failed(&mut self, took: Micros) {
+    pub(super) fn add_failed_run(&mut self, took: Micros) {
         self.runs = self.runs.saturating_add(1);
         self.busy = self.busy.plus(took);
         self.parts = self.parts.max(1);
     }
 
     /// Returns the bytes of the tensors made.
-    pub(super) fn made(&self) -> u64 {
+    pub(super) fn output_bytes(&self) -> u64 {
         self.made
     }
 
@@ -106,7 +106,7 @@ impl Bill {
     }
 
     /// Returns the device time of runs whose work was known beforehand, and their operations.
-    pub(super) fn judged(&self) -> (Micros, u64) {
+    pub(super) fn measurable_work(&self) -> (Micros, u64) {
         self.judged
     }
 
@@ -115,20 +115,22 @@ impl Bill {
         outputs.map(|(n, made)| (*n, made.clone())).collect()
     }
 
-    /// Returns the receipt body to sign; none if the price overflows.
-    pub(super) fn body(
+    /// Returns the receipt body to sign; none if the price overflows. Some work must have run.
+    pub(super) fn receipt_body(
         &self,
         shared: &SharedState,
-        (lease, start): (&Lease, &Start),
+        lease: &Lease,
+        start: &Start,
         started: Millis,
     ) -> Option<ReceiptBody> {
         assert!(self.has_run(), "nothing is billed for nothing");
         let usage = DeviceMicros(self.busy.0).max(USAGE_MIN);
         // A lease has only this much time, and clocks differ.
-        let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
+        let most =
+            DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
         let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
-        let (declared_mega_ops, delivered_mega_ops) = self.speeds(shared);
+        let (declared_mega_ops, delivered_mega_ops) = self.work_speeds(shared);
         let made = self.outputs.values().flatten().map(|(_, id)| id);
         let (inputs, outputs) = match start.sequences {
             0 => (self.inputs.iter().map(id).collect(), made.map(id).collect()),
@@ -159,14 +161,14 @@ impl Bill {
             started,
             finished: shared.now.log.max(started),
         };
-        body.amount = ReceiptBody::due(body.price, body.charged())?;
+        body.amount = ReceiptBody::amount_due(body.price, body.billable_usage())?;
         Some(body)
     }
 
     /// Returns the speed that the ask promises for this work and the delivered speed; the latter is
     /// 0 if the runs were too short to tell, or their work was unknown beforehand.
-    fn speeds(&self, shared: &SharedState) -> (u64, u64) {
-        let untold = (shared.resources.throughput.of(Dtype::F32), 0);
+    fn work_speeds(&self, shared: &SharedState) -> (u64, u64) {
+        let untold = (shared.resources.throughput.for_dtype(Dtype::F32), 0);
         let (busy, flops) = self.judged;
         // Operations per microsecond equal mega-operations per second.
         let promised = self.promised.and_then(|time| flops.checked_div(time.0));

@@ -6,7 +6,7 @@
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
 //!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
-//! In every stage, a buyer that comes back receives the result once it is signed, and may sign.
+//! In every stage, a buyer that comes back receives the result once it is signed, and can sign.
 
 use serde::Serialize;
 use souk_market::{
@@ -20,14 +20,14 @@ use super::event::NotDone;
 use super::facts::{Fact, PastLease, PastState, Work};
 use super::shared::{Follows, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, cut};
+use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, truncate_text};
 
-/// How long the buyer may take to fetch the outputs and sign.
-const SIGN_WAIT: Micros = Micros::seconds(30);
+/// How long the buyer can take to fetch the outputs and sign.
+const SIGN_WAIT: Micros = Micros::from_seconds(30);
 
 /// How long the provider waits before it settles itself; the buyer normally settles as soon as it
 /// has signed.
-const SETTLE_WAIT: Micros = Micros::seconds(2);
+const SETTLE_WAIT: Micros = Micros::from_seconds(2);
 
 /// The part of the grace that the buyer gets if its lease ended before it received the result.
 const LATE_WAIT: Millis = Millis(1_000);
@@ -45,7 +45,7 @@ pub enum ClaimStage {
     Told,
     /// The core records that both sides signed.
     Keeping,
-    /// Both sides signed: the buyer may settle.
+    /// Both sides signed: the buyer can settle.
     Settling,
     /// The core notes the usage in the log.
     Noting,
@@ -92,7 +92,7 @@ impl Claim {
             usage,
             work: Some(Box::new(work.clone())),
         };
-        shared.record(vec![ran], Follows::Told(lease));
+        shared.record_facts(vec![ran], Follows::Told(lease));
         let mut claim = Claim {
             lease,
             buyer: work.body.buyer,
@@ -112,7 +112,9 @@ impl Claim {
     /// Creates the claim for a lease without any debt.
     pub(super) fn of_nothing(
         shared: &mut SharedState,
-        (lease, buyer, ends_at): (LeaseId, AccountKey, Millis),
+        lease: LeaseId,
+        buyer: AccountKey,
+        ends_at: Millis,
         is_own_fault: bool,
     ) -> Claim {
         let mut claim = Claim {
@@ -161,7 +163,7 @@ impl Claim {
         }
         if let Some(work) = &claim.work {
             let body = Box::new(work.body.clone());
-            shared.ask(Wait::Sign(lease), Action::Sign(body));
+            shared.request_effect(Wait::Sign(lease), Action::Sign(body));
         }
         shared.look_at(lease);
         Some(claim)
@@ -175,9 +177,9 @@ impl Claim {
     /// Sets the timer for the buyer's signature, at the latest a moment after the end of the lease.
     fn await_signature(&mut self, shared: &mut SharedState) {
         let late = Millis(shared.now.log.0.saturating_add(LATE_WAIT.0));
-        let until = shared.moment(self.ends_at.max(late));
+        let until = shared.tick_at(self.ends_at.max(late));
         let until = until.min(shared.now.tick.plus(SIGN_WAIT));
-        shared.timers.set(Timer::Signature(self.lease), until);
+        shared.timers.set_timer(Timer::Signature(self.lease), until);
     }
 
     /// Continues once the record of the work is on the disk.
@@ -188,7 +190,7 @@ impl Claim {
         self.stage = ClaimStage::Signing;
         let work = self.work.as_ref().expect("what was recorded is known");
         let body = Box::new(work.body.clone());
-        shared.ask(Wait::Sign(self.lease), Action::Sign(body));
+        shared.request_effect(Wait::Sign(self.lease), Action::Sign(body));
     }
 
     /// Takes the receipt with this provider's signature.
@@ -202,14 +204,14 @@ impl Claim {
             outputs: work.outputs.clone(),
             shown: Vec::new(),
         };
-        shared.remember(&finished);
+        shared.store_result(&finished);
         if self.stage != ClaimStage::Signing {
             return;
         }
         self.stage = ClaimStage::Told;
-        shared.send(self.stream, ProviderWord::Finished(Box::new(finished)));
+        shared.send_word(self.stream, ProviderWord::Finished(Box::new(finished)));
         match self.must_not_wait(shared) {
-            true => self.note(shared, None),
+            true => self.note_usage(shared, None),
             false => self.await_signature(shared),
         }
     }
@@ -217,17 +219,17 @@ impl Claim {
     /// Handles the buyer's return. Returns whether the claim has something for it.
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) -> bool {
         if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
-            shared.hang(&mut self.stream);
-            shared.send(Some(stream), ProviderWord::Accepted);
+            shared.close_stream(&mut self.stream);
+            shared.send_word(Some(stream), ProviderWord::Accepted);
             self.stream = Some(stream);
             return true;
         }
-        let Some(finished) = shared.result(self.lease, self.buyer).cloned() else {
+        let Some(finished) = shared.result_for_buyer(self.lease, self.buyer).cloned() else {
             return false;
         };
-        shared.hang(&mut self.stream);
+        shared.close_stream(&mut self.stream);
         let word = ProviderWord::Finished(Box::new(finished));
-        shared.send(Some(stream), word);
+        shared.send_word(Some(stream), word);
         self.stream = Some(stream);
         true
     }
@@ -237,8 +239,8 @@ impl Claim {
         match word {
             BuyerWord::Signed(receipt) => self.on_receipt(shared, receipt),
             BuyerWord::Refused { reason } => {
-                shared.hang(&mut self.stream);
-                self.unsigned(shared, Some(cut(reason)));
+                shared.close_stream(&mut self.stream);
+                self.note_unless_signed(shared, Some(truncate_text(reason)));
             }
             // All work was done when the word arrived.
             BuyerWord::Go | BuyerWord::Next(_) | BuyerWord::NoMore | BuyerWord::Limit { .. } => {}
@@ -246,21 +248,21 @@ impl Claim {
     }
 
     fn on_receipt(&mut self, shared: &mut SharedState, receipt: Box<Receipt>) {
-        shared.hang(&mut self.stream);
+        shared.close_stream(&mut self.stream);
         let is_told = matches!(
             self.stage,
             ClaimStage::Told | ClaimStage::Noting | ClaimStage::Closing
         );
         let is_ours = self.work.as_ref().is_some_and(|w| w.body == receipt.body);
         if !is_told || !is_ours || receipt.verify().is_err() {
-            return self.unsigned(shared, None);
+            return self.note_unless_signed(shared, None);
         }
         self.stage = ClaimStage::Keeping;
-        shared.timers.stop(Timer::Signature(self.lease));
-        shared.timers.stop(Timer::Retry(self.lease));
+        shared.timers.stop_timer(Timer::Signature(self.lease));
+        shared.timers.stop_timer(Timer::Retry(self.lease));
         self.receipt = Some(receipt.clone());
         let signed = Fact::Signed { receipt };
-        shared.record(vec![signed], Follows::Settled(self.lease));
+        shared.record_facts(vec![signed], Follows::Settled(self.lease));
     }
 
     /// Continues once the record of both signatures is on the disk.
@@ -270,7 +272,7 @@ impl Claim {
         }
         self.stage = ClaimStage::Settling;
         let receipt = self.receipt.as_ref().expect("it was recorded");
-        shared.act(Action::Tell(Report::Settled(receipt.clone())));
+        shared.push_effect(Action::Tell(Report::Settled(receipt.clone())));
         // A stopping provider does not wait for the buyer: to settle twice has no effect.
         match shared.stage >= Stage::Draining {
             true => shared.look_at(self.lease),
@@ -282,10 +284,10 @@ impl Claim {
     /// that an absent buyer has not signed.
     pub(super) fn on_stopping(&mut self, shared: &mut SharedState) {
         if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
-            return self.note(shared, None);
+            return self.note_usage(shared, None);
         }
         if self.stage == ClaimStage::Settling && shared.timers.is_set(Timer::Settle(self.lease)) {
-            shared.timers.stop(Timer::Settle(self.lease));
+            shared.timers.stop_timer(Timer::Settle(self.lease));
             shared.look_at(self.lease);
         }
     }
@@ -295,7 +297,7 @@ impl Claim {
     pub(super) fn on_lost(&mut self, shared: &mut SharedState) {
         self.stream = None;
         if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
-            self.note(shared, None);
+            self.note_usage(shared, None);
         }
     }
 
@@ -305,9 +307,9 @@ impl Claim {
         shared.stage >= Stage::Leaving || is_away && shared.stage >= Stage::Draining
     }
 
-    fn unsigned(&mut self, shared: &mut SharedState, reason: Option<String>) {
+    fn note_unless_signed(&mut self, shared: &mut SharedState, reason: Option<String>) {
         if self.stage == ClaimStage::Told {
-            self.note(shared, reason);
+            self.note_usage(shared, reason);
         }
     }
 
@@ -317,24 +319,24 @@ impl Claim {
             self.stage,
             ClaimStage::Told | ClaimStage::Recording | ClaimStage::Signing
         ) {
-            self.note(shared, None);
+            self.note_usage(shared, None);
         }
     }
 
     /// Notes the usage if the buyer does not sign: the note counts unless the buyer disputes it.
-    fn note(&mut self, shared: &mut SharedState, reason: Option<String>) {
+    fn note_usage(&mut self, shared: &mut SharedState, reason: Option<String>) {
         self.stage = ClaimStage::Noting;
-        shared.timers.stop(Timer::Signature(self.lease));
+        shared.timers.stop_timer(Timer::Signature(self.lease));
         let lease = self.lease;
-        shared.act(Action::Tell(Report::Unsigned { lease, reason }));
-        self.command(shared);
+        shared.push_effect(Action::Tell(Report::Unsigned { lease, reason }));
+        self.send_command(shared);
     }
 
     /// Gives up the lease, without any debt.
     pub(super) fn give_up(&mut self, shared: &mut SharedState) {
         self.is_claimable = false;
         self.stage = ClaimStage::GivingUp;
-        self.command(shared);
+        self.send_command(shared);
     }
 
     /// Returns the usage in the next note.
@@ -343,7 +345,7 @@ impl Claim {
     }
 
     /// Sends the market the command that fits the stage.
-    fn command(&self, shared: &mut SharedState) {
+    fn send_command(&self, shared: &mut SharedState) {
         let lease = self.lease;
         let command = match self.stage {
             ClaimStage::Noting => Command::NoteUsage {
@@ -358,14 +360,14 @@ impl Claim {
             }
             stage => unreachable!("nothing is commanded while {stage:?}"),
         };
-        shared.ask(Wait::Command(lease), Action::Command(Box::new(command)));
+        shared.request_effect(Wait::Command(lease), Action::Command(Box::new(command)));
     }
 
     /// Retries a command.
     pub(super) fn on_retry(&mut self, shared: &mut SharedState) {
         match self.stage {
             ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Claiming => {
-                self.command(shared);
+                self.send_command(shared);
             }
             ClaimStage::Settling | ClaimStage::Recovering | ClaimStage::Closing => {
                 shared.look_at(self.lease);
@@ -396,7 +398,7 @@ impl Claim {
                     && self.next_note() > Some(possible) =>
             {
                 self.noted_part = Some(possible);
-                return self.command(shared);
+                return self.send_command(shared);
             }
             // The buyer must answer an earlier note first.
             Err(NotDone::Refused(Refusal::NoteOpen { .. })) => {
@@ -412,7 +414,7 @@ impl Claim {
                         let receipt = self.receipt.clone().expect("both have signed");
                         self.usage = Some(receipt.body.usage);
                         self.stage = ClaimStage::Noting;
-                        self.command(shared);
+                        self.send_command(shared);
                         return;
                     }
                     ClaimStage::GivingUp => Command::GiveUp { lease },
@@ -423,7 +425,7 @@ impl Claim {
                     },
                 };
                 let command = Box::new(command);
-                shared.act(Action::Tell(Report::NotCommanded { command, why }));
+                shared.push_effect(Action::Tell(Report::NotCommanded { command, why }));
             }
             Err(NotDone::Refused(_)) => self.noted_part = None,
             Ok(_) => {}
@@ -444,16 +446,16 @@ impl Claim {
         }
         self.stage = ClaimStage::Closed;
         let id = self.lease;
-        shared.timers.stop_all(|timer| timer.lease() == Some(id));
-        shared.stop(|wait| matches!(wait, Wait::Command(of) | Wait::Look(of) if *of == id));
-        shared.hang(&mut self.stream);
+        shared.timers.stop_all(|timer| timer.lease_id() == Some(id));
+        shared.stop_effects(|wait| matches!(wait, Wait::Command(of) | Wait::Look(of) if *of == id));
+        shared.close_stream(&mut self.stream);
         let closed = Fact::Closed {
             lease: id,
             paid,
             reason,
             at: shared.now.log,
         };
-        shared.record(vec![closed], Follows::Nothing);
+        shared.record_facts(vec![closed], Follows::Nothing);
     }
 
     /// Handles a lease that is open in the log.
@@ -461,21 +463,21 @@ impl Claim {
         let lease = lease.expect("it was looked at");
         match self.stage {
             ClaimStage::Recovering => {
-                self.ends_at = lease.ends();
+                self.ends_at = lease.end_time();
                 let report = Report::Recovered { lease: self.lease };
-                shared.act(Action::Tell(report));
+                shared.push_effect(Action::Tell(report));
                 if self.receipt.is_some() {
                     self.stage = ClaimStage::Settling;
-                    self.command(shared);
+                    self.send_command(shared);
                 } else if self.usage.is_some() {
                     self.stage = ClaimStage::Noting;
-                    self.command(shared);
+                    self.send_command(shared);
                 } else {
                     self.give_up(shared);
                 }
             }
-            ClaimStage::Told if lease.ends() < self.ends_at => {
-                self.ends_at = lease.ends();
+            ClaimStage::Told if lease.end_time() < self.ends_at => {
+                self.ends_at = lease.end_time();
                 self.await_signature(shared);
             }
             ClaimStage::Closing
@@ -485,17 +487,17 @@ impl Claim {
             {
                 self.noted_part = None;
                 self.stage = ClaimStage::Noting;
-                self.command(shared);
+                self.send_command(shared);
             }
             ClaimStage::Closing if self.is_claimable && is_unclaimed(lease) => {
                 self.is_claimable = false;
                 self.stage = ClaimStage::Claiming;
-                self.command(shared);
+                self.send_command(shared);
             }
             ClaimStage::Settling if !shared.timers.is_set(Timer::Settle(self.lease)) => {
                 let is_asked = |w: &Wait| matches!(w, Wait::Command(of) if *of == self.lease);
                 if !shared.waits.iter().any(is_asked) {
-                    self.command(shared);
+                    self.send_command(shared);
                 }
             }
             _ => {}
@@ -514,10 +516,10 @@ impl Claim {
         self.stage == ClaimStage::Closing && self.stream.is_none()
     }
 
-    /// Asserts the invariants that hold after each step.
-    pub(super) fn audit(&self, shared: &SharedState) {
+    /// Asserts the invariants that must hold after each step.
+    pub(super) fn assert_invariants(&self, shared: &SharedState) {
         use ClaimStage::{Closing, GivingUp, Keeping, Settling};
-        assert!(shared.begun.has(self.lease), "it was begun");
+        assert!(shared.begun.has_begun(self.lease), "it was begun");
         if matches!(self.stage, Keeping | Settling) {
             let receipt = self.receipt.as_ref().expect("both have signed");
             // The core verified the signatures on arrival: to verify them after each step costs too
@@ -530,7 +532,7 @@ impl Claim {
         let moves = shared
             .timers
             .iter()
-            .any(|(t, _)| t.lease() == Some(self.lease));
+            .any(|(t, _)| t.lease_id() == Some(self.lease));
         let waits = shared.waits.iter().any(|wait| match wait {
             Wait::Command(of) | Wait::Look(of) | Wait::Sign(of) => *of == self.lease,
             Wait::Record(facts, _) => !facts.is_empty(),
@@ -539,7 +541,7 @@ impl Claim {
         let is_at_rest =
             matches!(self.stage, Closing | ClaimStage::Closed) || shared.stage == Stage::Stopped;
         assert!(
-            is_at_rest || moves || waits || shared.unwritten() > 0,
+            is_at_rest || moves || waits || shared.unwritten_fact_count() > 0,
             "{:?} of {} waits for nothing",
             self.stage,
             self.lease
@@ -563,5 +565,5 @@ fn is_harmless(refusal: &Refusal) -> bool {
 
 /// Returns the failure of a lease that cannot begin because the disk failed.
 pub(super) fn not_written(why: String) -> Failure {
-    Failure::Journal(cut(why))
+    Failure::Journal(truncate_text(why))
 }

@@ -16,12 +16,12 @@ pub struct Config {
     pub resources: Resources,
     /// The number of leases that it sells at once.
     pub capacity: Units,
-    /// The lowest price at which its ask may stay in the book.
+    /// The lowest price at which its ask can stay in the book.
     pub price_min: Price,
     /// The most bytes of graphs, weights and inputs of one lease.
     pub memory_bytes_max: u64,
-    /// The most bytes that one lease may make, outputs and intermediate values together.
+    /// The most bytes that one lease can make, outputs and intermediate values together.
     pub made_bytes_max: u64,
-    /// How long leases at work may continue once the provider must stop.
+    /// How long leases at work can continue once the provider must stop.
     pub patience: Micros,
 }

@@ -27,21 +27,21 @@ use crate::effect::Effect;
 use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};
 
 /// How often the core looks at the market even without a report of a change.
-const LOOK_PERIOD: Micros = Micros::seconds(2);
+const LOOK_PERIOD: Micros = Micros::from_seconds(2);
 
-/// How long a buyer may leave a lease alone before the core reports to the log that its provider is
+/// How long a buyer can leave a lease alone before the core reports to the log that its provider is
 /// ready.
 const UNHEARD: Millis = Millis(10_000);
 
 /// The time for leases that end with the results so far: the run of one request, and its way to the
 /// buyer.
-const LAST_CALL: Micros = Micros::seconds(5);
+const LAST_CALL: Micros = Micros::from_seconds(5);
 
 /// How long a stopping provider without work waits for the market to take its ask back.
 const SILENCE: Micros = Micros(1_500_000);
 
-/// How long pending facts may delay the end.
-const LEAVE_WAIT: Micros = Micros::seconds(2);
+/// How long pending facts can delay the end.
+const LEAVE_WAIT: Micros = Micros::from_seconds(2);
 
 /// The purpose of a stream.
 #[derive(Clone, Debug, Serialize)]
@@ -126,7 +126,7 @@ impl ProviderCore {
         (core, effects)
     }
 
-    /// Applies an event and returns the effects to carry out.
+    /// Applies an event and returns the effects to carry out. The tick of `now` must not go back.
     pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
         if self.shared.stage == Stage::Stopped {
             return Vec::new();
@@ -146,14 +146,14 @@ impl ProviderCore {
             Event::SandboxLost { lease, fault } => {
                 let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Checking;
                 if self.leases.get(&lease).filter(has_place).is_some() {
-                    self.end(lease, End::Failed(fault));
+                    self.end_lease(lease, End::Failed(fault));
                 }
             }
             Event::Stop => self.on_stop(),
             Event::Hurry => self.on_last_call(),
             Event::Woke => {}
             Event::Answer { ticket, answer } => {
-                if let Some(wait) = self.shared.waits.take(ticket) {
+                if let Some(wait) = self.shared.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
             }
@@ -186,11 +186,15 @@ impl ProviderCore {
     }
 
     /// Asserts all invariants of the provider.
-    pub fn audit(&self) {
+    pub fn assert_invariants(&self) {
         assert!(self.leases.len() <= RUNNING_MAX, "so many at work at most");
         assert!(self.streams.len() <= STREAMS_MAX, "so many streams at most");
-        self.leases.values().for_each(|l| l.audit(&self.shared));
-        self.claims.values().for_each(|c| c.audit(&self.shared));
+        self.leases
+            .values()
+            .for_each(|l| l.assert_invariants(&self.shared));
+        self.claims
+            .values()
+            .for_each(|c| c.assert_invariants(&self.shared));
         let both = self.leases.keys().find(|l| self.claims.contains_key(l));
         assert_eq!(both, None, "a lease is at work or owed");
         let runs: usize = self.leases.values().map(LeaseCore::at_work).sum();
@@ -202,7 +206,9 @@ impl ProviderCore {
             assert_eq!(at_work.or(owed), Some(*stream), "a stream has its lease");
         }
         for (timer, _) in self.shared.timers.iter() {
-            let Some(lease) = timer.lease() else { continue };
+            let Some(lease) = timer.lease_id() else {
+                continue;
+            };
             let is_known = self.leases.contains_key(&lease) || self.claims.contains_key(&lease);
             assert!(is_known, "a timer has an owner");
         }
@@ -215,8 +221,8 @@ impl ProviderCore {
         }
     }
 
-    /// Returns the BLAKE3 hash of its whole state: two cores with the same hash behave alike from
-    /// now on.
+    /// Returns the BLAKE3 hash of its whole state: two cores with the same hash will behave alike
+    /// from now on.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let bytes = postcard::to_allocvec(self).expect("plain data in memory always encodes");
@@ -225,7 +231,7 @@ impl ProviderCore {
 
     /// Returns the number of answers that arrived for no pending effect.
     #[must_use]
-    pub fn strays(&self) -> u64 {
+    pub fn stray_answers(&self) -> u64 {
         self.shared.waits.strays
     }
 }

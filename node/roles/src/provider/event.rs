@@ -11,7 +11,7 @@ use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 
-/// A stream that a peer opened. A core never sees the same number twice.
+/// A stream that a peer opened. A core must never see the same number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub u64);
 
@@ -34,8 +34,8 @@ pub enum Event {
         /// The buyer's word.
         word: BuyerWord,
     },
-    /// A stream ended, or its peer sent an invalid word. No event of the stream follows, and no
-    /// word sent on it arrives.
+    /// A stream ended, or its peer sent an invalid word. The shell must send no further event of
+    /// the stream, and no word sent on it will arrive.
     Hung {
         /// The stream that ended.
         stream: StreamId,

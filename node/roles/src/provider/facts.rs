@@ -1,9 +1,9 @@
 //! The facts that a provider records, and the past that it reads when it restarts.
 //!
-//! A fact is on the disk before others can see its consequence: [`Fact::Began`] before the buyer
-//! learns that the provider accepted the lease, [`Fact::Ran`] before it learns the result, and
-//! [`Fact::Signed`] before the provider settles the receipt. So after a crash every lease is paid
-//! or returned, and the provider runs no work twice.
+//! A fact must be on the disk before others can see its consequence: [`Fact::Began`] before the
+//! buyer learns that the provider accepted the lease, [`Fact::Ran`] before it learns the result,
+//! and [`Fact::Signed`] before the provider settles the receipt. So after a crash every lease is
+//! paid or returned, and the provider runs no work twice.
 
 use std::collections::BTreeMap;
 
@@ -126,20 +126,20 @@ pub enum PastState {
 }
 
 impl Past {
-    /// Folds facts, in the order of their records, into the past that they describe. Ignores facts
-    /// that contradict earlier ones.
+    /// Folds facts, which must come in the order of their records, into the past that they
+    /// describe. Ignores facts that contradict earlier ones.
     #[must_use]
-    pub fn fold(facts: impl IntoIterator<Item = Fact>) -> Past {
+    pub fn from_facts(facts: impl IntoIterator<Item = Fact>) -> Past {
         let mut past = Past::default();
         for fact in facts {
-            past.take(fact);
+            past.apply_fact(fact);
         }
         past
     }
 
     /// Returns the outputs of open leases, each with the parties that can fetch them: a buyer can
     /// come back for them.
-    pub fn made(&self) -> impl Iterator<Item = (Scope, Vec<ContentId>)> {
+    pub fn open_lease_outputs(&self) -> impl Iterator<Item = (Scope, Vec<ContentId>)> {
         self.leases.values().filter_map(|lease| {
             let body = match &lease.state {
                 PastState::Ran { work, .. } => &work.as_ref()?.body,
@@ -153,7 +153,7 @@ impl Past {
         })
     }
 
-    fn take(&mut self, fact: Fact) {
+    fn apply_fact(&mut self, fact: Fact) {
         match fact {
             Fact::Began { lease, buyer, .. } => {
                 let state = PastState::Began;
@@ -161,17 +161,19 @@ impl Past {
                     .entry(lease)
                     .or_insert(PastLease { buyer, state });
             }
-            Fact::Ran { lease, usage, work } => self.step(lease, PastState::Ran { usage, work }),
-            Fact::Signed { receipt } => {
-                self.step(receipt.body.lease, PastState::Signed { receipt });
+            Fact::Ran { lease, usage, work } => {
+                self.advance_lease(lease, PastState::Ran { usage, work })
             }
-            Fact::Closed { lease, .. } => self.step(lease, PastState::Closed),
+            Fact::Signed { receipt } => {
+                self.advance_lease(receipt.body.lease, PastState::Signed { receipt });
+            }
+            Fact::Closed { lease, .. } => self.advance_lease(lease, PastState::Closed),
             Fact::Before(before) => self.up_to = self.up_to.max(before.up_to),
         }
     }
 
     /// Moves a lease to a later state, never to an earlier one.
-    fn step(&mut self, lease: LeaseId, state: PastState) {
+    fn advance_lease(&mut self, lease: LeaseId, state: PastState) {
         let Some(known) = self.leases.get_mut(&lease) else {
             return;
         };
@@ -226,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_as_far_as_its_last_fact_and_never_goes_back() {
-        let past = Past::fold([began(1), ran(1), began(1), began(2), closed(2), ran(2)]);
+        let past = Past::from_facts([began(1), ran(1), began(1), began(2), closed(2), ran(2)]);
         let state = |lease| &past.leases[&LeaseId(lease)].state;
         assert!(matches!(state(1), PastState::Ran { .. }));
         assert_eq!(state(2), &PastState::Closed);
@@ -234,6 +236,6 @@ mod tests {
 
     #[test]
     fn what_was_never_begun_has_not_run() {
-        assert_eq!(Past::fold([ran(1), closed(2)]), Past::default());
+        assert_eq!(Past::from_facts([ran(1), closed(2)]), Past::default());
     }
 }

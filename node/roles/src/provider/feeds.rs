@@ -1,4 +1,4 @@
-//! Feeding in a session: a request may omit an input, which then takes the value that the previous
+//! Feeding in a session: a request can omit an input, which then takes the value that the previous
 //! request of its sequence made.
 //!
 //! The core keeps a value for the last request of each sequence, which another may follow, and for
@@ -44,13 +44,13 @@ impl Feeds {
     }
 
     /// Opens a request, the next of its sequence.
-    pub(super) fn open(&mut self, request: &Request) {
+    pub(super) fn open_request(&mut self, request: &Request) {
         let before = self.last.insert(request.sequence, request.number);
         self.after.extend(before.map(|it| (it, request.number)));
     }
 
     /// Closes a request. Returns the contents held for it and for no other.
-    pub(super) fn close(&mut self, number: u32) -> Vec<ContentId> {
+    pub(super) fn close_request(&mut self, number: u32) -> Vec<ContentId> {
         self.after.retain(|_, after| *after != number);
         let held = std::mem::take(&mut self.held).into_iter();
         let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -70,12 +70,12 @@ impl Feeds {
     }
 
     /// Returns the open request that this one feeds.
-    pub(super) fn after(&self, request: u32) -> Option<u32> {
+    pub(super) fn next_request(&self, request: u32) -> Option<u32> {
         self.after.get(&request).copied()
     }
 
     /// Returns the request that feeds an open one.
-    pub(super) fn before(&self, request: u32) -> Option<u32> {
+    pub(super) fn previous_request(&self, request: u32) -> Option<u32> {
         let mut open = self.after.iter();
         open.find(|(_, after)| **after == request)
             .map(|(before, _)| *before)
@@ -101,13 +101,17 @@ impl Feeds {
     }
 
     /// Holds the outputs of a part that feed the next request. Returns the newly held contents.
-    pub(super) fn hold(&mut self, request: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
+    pub(super) fn hold_outputs(
+        &mut self,
+        request: u32,
+        made: &[(String, ContentId)],
+    ) -> Vec<ContentId> {
         if !self.is_feeding(request) {
             return Vec::new();
         }
         let is_fed = |name: &str| self.made_here().any(|(_, fed)| fed == name);
         let mut fed: Vec<_> = made.iter().filter(|(name, _)| is_fed(name)).collect();
-        // A start may name one output twice.
+        // A start can name one output twice.
         fed.retain(|(name, id)| {
             let slot = self.held.entry((request, name.clone()));
             let is_new = matches!(slot, Entry::Vacant(_));
@@ -118,7 +122,7 @@ impl Feeds {
     }
 
     /// Returns the inputs that a request feeds from held values.
-    pub(super) fn held(&self, request: u32) -> Vec<(String, ContentId)> {
+    pub(super) fn values_to_feed(&self, request: u32) -> Vec<(String, ContentId)> {
         let value = |name: &str| self.held.get(&(request, name.to_owned())).copied();
         let inputs = self.made_here();
         inputs
@@ -127,7 +131,7 @@ impl Feeds {
     }
 
     /// Asserts the invariants that hold between two steps.
-    pub(super) fn audit(&self) {
+    pub(super) fn assert_invariants(&self) {
         let mut held = self.held.keys();
         assert!(
             held.all(|(request, _)| self.is_feeding(*request)),
@@ -136,7 +140,7 @@ impl Feeds {
     }
 }
 
-/// Returns the first input with invalid feeding. Only a session may feed, only inputs that the
+/// Returns the first input with invalid feeding. Only a session can feed, only inputs that the
 /// buyer holds, and each from one value that a part here or one other lease makes.
 pub(super) fn fed_wrongly(start: &Start) -> Option<&str> {
     let outputs = start.parts.iter().flat_map(|part| &part.outputs);

@@ -145,7 +145,7 @@ impl LeaseCore {
     ) -> LeaseCore {
         assert_eq!(lease.id, start.lease);
         assert!(start.is_bounded() && lease.state == LeaseState::Active);
-        shared.begun.begin(lease.id);
+        shared.begun.mark_begun(lease.id);
         let began = Fact::Began {
             lease: lease.id,
             buyer: lease.buyer,
@@ -154,11 +154,11 @@ impl LeaseCore {
             deadline: lease.deadline,
             at: shared.now.log,
         };
-        shared.record(vec![began], Follows::Accepted(lease.id));
+        shared.record_facts(vec![began], Follows::Accepted(lease.id));
         let mut requests = Requests::new(&start, lease.buyer);
-        requests.open(&start.first);
+        requests.open_request(&start.first);
         let core = LeaseCore {
-            ends_at: lease.ends(),
+            ends_at: lease.end_time(),
             limit: u32::try_from(start.parts.len()).unwrap_or(u32::MAX),
             no_more: start.last,
             lease,
@@ -182,7 +182,7 @@ impl LeaseCore {
             pins: Vec::new(),
         };
         core.set_timers(shared);
-        core.check();
+        core.assert_step_invariants();
         core
     }
 
@@ -204,10 +204,10 @@ impl LeaseCore {
     /// Continues once the begin of the work is on the disk.
     pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
-        shared.send(self.stream, ProviderWord::Accepted);
+        shared.send_word(self.stream, ProviderWord::Accepted);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
         self.stage = WorkStage::Fetching;
-        shared.act(Action::Learn {
+        shared.push_effect(Action::Learn {
             buyer: self.buyer(),
             start: self.start.clone(),
         });
@@ -217,7 +217,7 @@ impl LeaseCore {
         for number in open {
             self.bring_inputs(shared, number);
         }
-        self.check();
+        self.assert_step_invariants();
         None
     }
 
@@ -228,17 +228,17 @@ impl LeaseCore {
             BuyerWord::Next(request) => self.on_request(shared, &request),
             BuyerWord::NoMore => {
                 self.no_more = true;
-                self.pump(shared)
+                self.pump_runs(shared)
             }
             BuyerWord::Limit { parts: 0 } => self.on_unwanted(shared),
             BuyerWord::Limit { parts } => {
                 self.limit = self.limit.min(parts);
                 self.no_more = true;
-                self.pump(shared)
+                self.pump_runs(shared)
             }
             // The buyer has received no result yet that it could sign.
             BuyerWord::Signed(_) | BuyerWord::Refused { .. } => {
-                shared.hang(&mut self.stream);
+                shared.close_stream(&mut self.stream);
                 self.on_lost(shared)
             }
         }
@@ -247,7 +247,7 @@ impl LeaseCore {
     fn on_go(&mut self, shared: &mut SharedState) -> Option<End> {
         self.may_run = true;
         match self.stage {
-            WorkStage::Ready => self.serve(shared),
+            WorkStage::Ready => self.begin_serving(shared),
             _ => None,
         }
     }
@@ -255,12 +255,12 @@ impl LeaseCore {
     /// Stops all runs, because the buyer wants no more results.
     fn on_unwanted(&mut self, shared: &mut SharedState) -> Option<End> {
         self.no_more = true;
-        self.over.get_or_insert_with(unwanted);
+        self.over.get_or_insert_with(unwanted_failure);
         if self.stage < WorkStage::Serving {
-            return Some(End::Failed(unwanted()));
+            return Some(End::Failed(unwanted_failure()));
         }
         self.stop_runs(shared);
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Opens one more request and fetches its inputs from now on.
@@ -271,7 +271,7 @@ impl LeaseCore {
         let tensors = self.tensors_each();
         let wrong = if !self.requests.has_room(request) {
             Some("the buyer sent requests beyond its window".to_owned())
-        } else if !self.gives(request) {
+        } else if !self.has_all_inputs(request) {
             Some("a request is not as the first, or of no sequence there is".to_owned())
         } else if !self
             .bill
@@ -284,28 +284,28 @@ impl LeaseCore {
             None
         };
         if let Some(why) = wrong {
-            self.stall(shared, Failure::Input(why));
-            return self.pump(shared);
+            self.stall_work(shared, Failure::Input(why));
+            return self.pump_runs(shared);
         }
-        self.requests.open(request);
+        self.requests.open_request(request);
         if self.stage > WorkStage::Recording {
             self.bring_inputs(shared, request.number);
         }
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Returns whether a request brings all inputs that it must; the first of a sequence must also
     /// bring the fed ones.
-    fn gives(&self, request: &Request) -> bool {
+    fn has_all_inputs(&self, request: &Request) -> bool {
         match self.requests.is_fed(request) {
-            true => self.start.gives(request),
+            true => self.start.is_complete_request(request),
             false => self.start.gives_all(request),
         }
     }
 
     /// Returns the number of tensors that a receipt names for each request, in or out.
     fn tensors_each(&self) -> usize {
-        let (parts, outputs) = (&self.start.parts, self.start.outputs());
+        let (parts, outputs) = (&self.start.parts, self.start.output_count());
         if self.start.sequences > 0 {
             return outputs.max(1);
         }
@@ -333,27 +333,27 @@ impl LeaseCore {
             self.drop_request(shared, number);
         }
         self.be_patient(shared);
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Sends a heartbeat and sets the timer of the next one.
     pub(super) fn say_alive(&self, shared: &mut SharedState) {
-        shared.send(self.stream, ProviderWord::Alive);
+        shared.send_word(self.stream, ProviderWord::Alive);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
     }
 
     /// Continues with a buyer that is back on a new stream.
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) {
-        shared.hang(&mut self.stream);
-        shared.timers.stop(Timer::Patience(self.id()));
-        shared.send(Some(stream), ProviderWord::Accepted);
+        shared.close_stream(&mut self.stream);
+        shared.timers.stop_timer(Timer::Patience(self.id()));
+        shared.send_word(Some(stream), ProviderWord::Accepted);
         self.stream = Some(stream);
     }
 
     fn be_patient(&self, shared: &mut SharedState) {
         let parts = self.start.parts.iter();
         let expected = parts.map(|part| part.expected.0).max().unwrap_or(0);
-        let patience = Micros(expected.saturating_mul(20)).plus(Micros::seconds(5));
+        let patience = Micros(expected.saturating_mul(20)).plus(Micros::from_seconds(5));
         shared.wake_in(Timer::Patience(self.id()), patience);
     }
 
@@ -368,7 +368,7 @@ impl LeaseCore {
         }
         let why = "what another provider makes was never offered".to_owned();
         self.over.get_or_insert(Failure::Input(why));
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Accepts a tensor that another provider offers, or the buyer passes on.
@@ -381,16 +381,16 @@ impl LeaseCore {
         let (taken, takers) = self.requests.on_offer(peer, offer);
         if self.stage > WorkStage::Recording {
             for (request, input) in takers {
-                self.bring_input(shared, request, &input, (offer.tensor, peer));
+                self.bring_input(shared, request, &input, offer.tensor, peer);
             }
         }
-        self.check();
+        self.assert_step_invariants();
         taken
     }
 }
 
 /// Returns the summary of the fetched contents that the buyer receives before the first run.
-fn summary(arrivals: &[Arrival]) -> ProviderWord {
+fn fetch_summary(arrivals: &[Arrival]) -> ProviderWord {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let held = arrivals.iter().filter(|arrival| arrival.moved == 0);
     let moved = arrivals.iter().map(|arrival| arrival.moved);
@@ -402,6 +402,6 @@ fn summary(arrivals: &[Arrival]) -> ProviderWord {
 }
 
 /// Returns the failure of a lease whose buyer left before any work was done.
-fn unwanted() -> Failure {
+fn unwanted_failure() -> Failure {
     Failure::Input("the buyer wants nothing of it any more".to_owned())
 }

@@ -8,7 +8,7 @@ use super::action::ContentKind;
 use crate::access::{Readers, Scope};
 use crate::lease::Start;
 
-/// The parties of one lease. What is the buyer's it may have back. Others of its providers may have
+/// The parties of one lease. What is the buyer's it can have back. Others of its providers can have
 /// weights, whose ids only the buyer has told them, and a tensor that they wait for.
 #[derive(Clone, Debug)]
 pub struct LeaseReaders {
@@ -84,7 +84,7 @@ mod tests {
             job: JobId([7; 32]),
             parts: vec![Part {
                 name: String::new(),
-                graph: ContentId::of(b"graph"),
+                graph: ContentId::for_content(b"graph"),
                 weights: Vec::new(),
                 inputs: Vec::new(),
                 outputs: vec![Output {

@@ -86,19 +86,19 @@ impl Requests {
         }
     }
 
-    /// Returns whether one more request may open.
+    /// Returns whether one more request can open.
     pub(super) fn has_room(&self, request: &Request) -> bool {
         request.number >= self.next && self.open.len() < self.window
     }
 
-    /// Returns whether a request may omit fed inputs, because an earlier request of its sequence
+    /// Returns whether a request can omit fed inputs, because an earlier request of its sequence
     /// preceded it.
     pub(super) fn is_fed(&self, request: &Request) -> bool {
         self.feeds.has_begun(request.sequence)
     }
 
-    /// Opens a request.
-    pub(super) fn open(&mut self, request: &Request) {
+    /// Opens a request, for which there must be room.
+    pub(super) fn open_request(&mut self, request: &Request) {
         assert!(self.has_room(request), "it was looked at");
         self.next = request.number.saturating_add(1);
         self.count += 1;
@@ -109,9 +109,9 @@ impl Requests {
             ..OpenRequest::default()
         };
         self.open.insert(request.number, open);
-        self.feeds.open(request);
-        if let Some(before) = self.feeds.before(request.number) {
-            self.feed(before);
+        self.feeds.open_request(request);
+        if let Some(before) = self.feeds.previous_request(request.number) {
+            self.feed_next_request(before);
         }
         self.forget_done();
     }
@@ -119,17 +119,17 @@ impl Requests {
     /// Takes the outputs of a part of a request, and feeds the request after it. Returns the
     /// contents to hold until that one is over.
     pub(super) fn on_made(&mut self, number: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
-        let held = self.feeds.hold(number, made);
-        self.feed(number);
+        let held = self.feeds.hold_outputs(number, made);
+        self.feed_next_request(number);
         held
     }
 
     /// Gives the next request the values held for it.
-    fn feed(&mut self, number: u32) {
-        let after = self.feeds.after(number);
+    fn feed_next_request(&mut self, number: u32) {
+        let after = self.feeds.next_request(number);
         let open = after.and_then(|after| self.open.get_mut(&after));
         let Some(open) = open else { return };
-        for (input, id) in self.feeds.held(number) {
+        for (input, id) in self.feeds.values_to_feed(number) {
             if !open.given.contains_key(&input) {
                 open.values.insert(input, id);
             }
@@ -137,14 +137,18 @@ impl Requests {
     }
 
     /// Returns the offers for a request: inputs, contents and their holders.
-    pub(super) fn offered(&self, request: u32) -> Vec<(String, ContentId, AccountKey)> {
+    pub(super) fn request_offers(&self, request: u32) -> Vec<(String, ContentId, AccountKey)> {
         let value = |request: u32, name: &str| self.offered.get(&(request, name.to_owned()));
         let makers = self.makers.keys();
         let of_it = makers.filter_map(|name| Some((name.as_str(), value(request, name)?)));
-        let fed = self.feeds.before(request).into_iter().flat_map(|before| {
-            let left_out = self.left_out(request);
-            left_out.filter_map(move |(input, name)| Some((input, value(before, name)?)))
-        });
+        let fed = self
+            .feeds
+            .previous_request(request)
+            .into_iter()
+            .flat_map(|before| {
+                let left_out = self.left_out(request);
+                left_out.filter_map(move |(input, name)| Some((input, value(before, name)?)))
+            });
         of_it
             .chain(fed)
             .map(|(input, (id, peer))| (input.to_owned(), *id, *peer))
@@ -182,23 +186,23 @@ impl Requests {
             // A closed request waits for no input, and its successor brought its own: neither the
             // buyer nor the maker may know.
             let is_late = (from_buyer || is_fed) && offer.request < self.next;
-            return (answer(is_late), Vec::new());
+            return (offer_answer(is_late), Vec::new());
         }
         let slot = (offer.request, offer.name.clone());
         if let Some(known) = self.offered.get(&slot) {
             // The maker repeats its offer if the stream broke before the answer arrived.
             let is_again = from_buyer || *known == (offer.tensor, peer);
-            return (answer(is_again), Vec::new());
+            return (offer_answer(is_again), Vec::new());
         }
         self.offered.insert(slot, (offer.tensor, peer));
-        (OfferAnswer::Yes, self.takers(offer))
+        (OfferAnswer::Yes, self.offer_takers(offer))
     }
 
     /// Returns the open requests that wait for an offer, each with the input's name.
-    fn takers(&self, offer: &Offer) -> Vec<(u32, String)> {
+    fn offer_takers(&self, offer: &Offer) -> Vec<(u32, String)> {
         let own = self.is_awaited(offer.request, &offer.name);
         let own = own.then(|| (offer.request, offer.name.clone()));
-        let after = self.feeds.after(offer.request).into_iter();
+        let after = self.feeds.next_request(offer.request).into_iter();
         let fed = after.flat_map(|after| {
             let inputs = self.left_out(after);
             let inputs = inputs.filter(|(_, name)| *name == offer.name);
@@ -231,7 +235,7 @@ impl Requests {
     /// Closes a request, done or not. Contents held for it become its own pins.
     pub(super) fn remove(&mut self, number: u32) -> Option<OpenRequest> {
         let mut removed = self.open.remove(&number)?;
-        removed.pins.extend(self.feeds.close(number));
+        removed.pins.extend(self.feeds.close_request(number));
         self.forget_done();
         Some(removed)
     }
@@ -253,7 +257,7 @@ impl Requests {
     }
 
     /// Returns the bytes fetched for all open requests.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(super) fn fetched_bytes(&self) -> u64 {
         let bytes = self.open.values().map(|open| open.bytes);
         bytes.fold(0, u64::saturating_add)
     }
@@ -264,8 +268,8 @@ impl Requests {
     }
 
     /// Asserts the invariants that hold between two steps.
-    pub(super) fn audit(&self) {
-        self.feeds.audit();
+    pub(super) fn assert_invariants(&self) {
+        self.feeds.assert_invariants();
         let mut offered = self.offered.keys();
         assert!(
             offered.all(|(number, name)| self.is_kept(*number, name)),
@@ -282,13 +286,13 @@ impl OpenRequest {
     }
 
     /// Returns the failure of the first input of a part that did not arrive.
-    pub(super) fn failure(&self, part: &Part) -> Option<&Failure> {
+    pub(super) fn input_failure(&self, part: &Part) -> Option<&Failure> {
         let mut names = part.inputs.iter().map(|input| &input.name);
         names.find_map(|name| self.failed.get(name))
     }
 
     /// Returns the inputs of a part, all of which are here.
-    pub(super) fn inputs(&self, part: &Part) -> Vec<(String, ContentId)> {
+    pub(super) fn part_inputs(&self, part: &Part) -> Vec<(String, ContentId)> {
         let names = part.inputs.iter().map(|input| &input.name);
         let held = names.map(|name| {
             let id = self.values.get(name).expect("it was looked at");
@@ -298,7 +302,7 @@ impl OpenRequest {
     }
 }
 
-fn answer(is_yes: bool) -> OfferAnswer {
+fn offer_answer(is_yes: bool) -> OfferAnswer {
     match is_yes {
         true => OfferAnswer::Yes,
         false => OfferAnswer::No,

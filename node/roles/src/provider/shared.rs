@@ -31,7 +31,7 @@ const RESULTS_MAX: usize = 256;
 const BEGUN_MAX: usize = 100_000;
 
 /// The pause before the core retries what the market or the disk did not accept.
-pub(super) const RETRY: Micros = Micros::seconds(2);
+pub(super) const RETRY: Micros = Micros::from_seconds(2);
 
 /// How far a provider is with selling and stopping. It never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -143,7 +143,7 @@ pub(super) enum Timer {
 }
 
 impl Timer {
-    pub(super) fn lease(self) -> Option<LeaseId> {
+    pub(super) fn lease_id(self) -> Option<LeaseId> {
         match self {
             Timer::Ends(lease)
             | Timer::Nears(lease)
@@ -185,12 +185,12 @@ impl BegunLeases {
         BegunLeases { up_to, later }
     }
 
-    pub(super) fn has(&self, lease: LeaseId) -> bool {
+    pub(super) fn has_begun(&self, lease: LeaseId) -> bool {
         lease <= self.up_to || self.later.contains(&lease)
     }
 
-    pub(super) fn begin(&mut self, lease: LeaseId) {
-        assert!(!self.has(lease), "a lease is begun once");
+    pub(super) fn mark_begun(&mut self, lease: LeaseId) {
+        assert!(!self.has_begun(lease), "a lease is begun once");
         self.later.insert(lease);
         if self.later.len() > BEGUN_MAX
             && let Some(first) = self.later.pop_first()
@@ -238,35 +238,35 @@ impl SharedState {
     }
 
     /// Requests an effect whose answer goes to `wait`.
-    pub(super) fn ask(&mut self, wait: Wait, action: Action) {
-        let ticket = self.waits.open(wait);
+    pub(super) fn request_effect(&mut self, wait: Wait, action: Action) {
+        let ticket = self.waits.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
     /// Requests an effect without an answer.
-    pub(super) fn act(&mut self, action: Action) {
-        let ticket = self.waits.unanswered();
+    pub(super) fn push_effect(&mut self, action: Action) {
+        let ticket = self.waits.new_ticket();
         self.effects.push(Effect { ticket, action });
     }
 
     /// Sends a word to the buyer, if one is connected.
-    pub(super) fn send(&mut self, stream: Option<StreamId>, word: ProviderWord) {
+    pub(super) fn send_word(&mut self, stream: Option<StreamId>, word: ProviderWord) {
         if let Some(stream) = stream {
-            self.act(Action::Send { stream, word });
+            self.push_effect(Action::Send { stream, word });
         }
     }
 
     /// Closes the stream of the buyer, if one is connected.
-    pub(super) fn hang(&mut self, stream: &mut Option<StreamId>) {
+    pub(super) fn close_stream(&mut self, stream: &mut Option<StreamId>) {
         if let Some(stream) = stream.take() {
-            self.act(Action::Hang { stream });
+            self.push_effect(Action::Hang { stream });
         }
     }
 
     /// Cancels the effects whose purpose is over.
-    pub(super) fn stop(&mut self, is_over: impl FnMut(&Wait) -> bool) {
-        for ticket in self.waits.forget(is_over) {
-            self.act(Action::Stop(ticket));
+    pub(super) fn stop_effects(&mut self, is_over: impl FnMut(&Wait) -> bool) {
+        for ticket in self.waits.forget_waits(is_over) {
+            self.push_effect(Action::Stop(ticket));
         }
     }
 
@@ -274,23 +274,23 @@ impl SharedState {
     pub(super) fn look_at(&mut self, lease: LeaseId) {
         let is_asked = |wait: &Wait| matches!(wait, Wait::Look(of) if *of == lease);
         if !self.waits.iter().any(is_asked) {
-            self.ask(Wait::Look(lease), Action::LookAt { lease });
+            self.request_effect(Wait::Look(lease), Action::LookAt { lease });
         }
     }
 
     /// Returns the moment of this clock, after now, at which the log's clock shows `log`.
-    pub(super) fn moment(&self, log: Millis) -> Micros {
-        let left = Micros::millis(log.since(self.now.log).0);
-        self.now.tick.plus(left.max(Micros::millis(1)))
+    pub(super) fn tick_at(&self, log: Millis) -> Micros {
+        let left = Micros::from_millis(log.saturating_since(self.now.log).0);
+        self.now.tick.plus(left.max(Micros::from_millis(1)))
     }
 
     /// Sets a timer to fire after `wait`.
     pub(super) fn wake_in(&mut self, timer: Timer, wait: Micros) {
-        self.timers.set(timer, self.now.tick.plus(wait));
+        self.timers.set_timer(timer, self.now.tick.plus(wait));
     }
 
     /// Records facts, after those that the disk has not accepted yet.
-    pub(super) fn record(&mut self, facts: Vec<Fact>, follows: Follows) {
+    pub(super) fn record_facts(&mut self, facts: Vec<Fact>, follows: Follows) {
         match self.journal.is_broken {
             true => self.journal.unwritten.push_back((facts, follows)),
             false => self.write(facts, follows),
@@ -299,7 +299,7 @@ impl SharedState {
 
     fn write(&mut self, facts: Vec<Fact>, follows: Follows) {
         let wait = Wait::Record(facts.clone(), follows);
-        self.ask(wait, Action::Record(facts));
+        self.request_effect(wait, Action::Record(facts));
     }
 
     /// Handles facts that the disk accepted, and retries those that wait.
@@ -309,7 +309,7 @@ impl SharedState {
             self.journal.unwritten.pop_front();
         }
         self.journal.is_broken = false;
-        self.timers.stop(Timer::Write);
+        self.timers.stop_timer(Timer::Write);
         for (facts, follows) in std::mem::take(&mut self.journal.unwritten) {
             self.write(facts, follows);
         }
@@ -337,7 +337,7 @@ impl SharedState {
     }
 
     /// Remembers a result for a buyer that comes back.
-    pub(super) fn remember(&mut self, finished: &WorkResult) {
+    pub(super) fn store_result(&mut self, finished: &WorkResult) {
         let lease = finished.receipt.body.lease;
         self.results.insert(lease, Box::new(finished.clone()));
         if self.results.len() > RESULTS_MAX {
@@ -346,14 +346,18 @@ impl SharedState {
     }
 
     /// Returns the result of a lease to its buyer.
-    pub(super) fn result(&self, lease: LeaseId, buyer: AccountKey) -> Option<&WorkResult> {
+    pub(super) fn result_for_buyer(
+        &self,
+        lease: LeaseId,
+        buyer: AccountKey,
+    ) -> Option<&WorkResult> {
         let result = self.results.get(&lease)?;
         (result.receipt.body.buyer == buyer).then_some(result)
     }
 
     /// Forgets all pending answers and timers.
     pub(super) fn forget_all(&mut self) {
-        self.waits.forget(|_| true);
+        self.waits.forget_waits(|_| true);
         self.timers.stop_all(|_| true);
     }
 
@@ -362,7 +366,7 @@ impl SharedState {
     }
 
     /// Returns the pending effects for a lease at work.
-    pub(super) fn efforts(&self, lease: LeaseId) -> impl Iterator<Item = &Effort> {
+    pub(super) fn pending_efforts(&self, lease: LeaseId) -> impl Iterator<Item = &Effort> {
         self.waits.iter().filter_map(move |wait| match wait {
             Wait::Work(of, effort) if *of == lease => Some(effort),
             _ => None,
@@ -370,7 +374,7 @@ impl SharedState {
     }
 
     /// Returns the number of facts that wait for the disk.
-    pub(super) fn unwritten(&self) -> usize {
+    pub(super) fn unwritten_fact_count(&self) -> usize {
         self.journal.unwritten.len()
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Turns {
 
 impl Turns {
     /// Begins a run of this rank, unless one of its buyer's goes first.
-    pub(super) fn take(&mut self, rank: Rank) -> bool {
+    pub(super) fn take_turn(&mut self, rank: Rank) -> bool {
         let highest = Rank {
             priority: u8::MAX,
             ..rank
@@ -44,7 +44,7 @@ impl Turns {
     }
 
     /// A run of this rank has ended.
-    pub(super) fn end(&mut self, rank: Rank) {
+    pub(super) fn end_turn(&mut self, rank: Rank) {
         let count = self.at_work.get_mut(&rank);
         let count = count.expect("a run at work is counted");
         *count -= 1;
@@ -77,15 +77,24 @@ mod tests {
     #[test]
     fn a_buyers_lower_lease_waits_for_its_higher_one_and_for_nobody_elses() {
         let mut turns = Turns::default();
-        assert!(turns.take(rank(1, 2)) && turns.take(rank(1, 2)), "equals");
-        assert!(turns.take(rank(2, 0)), "another buyer's high is nothing");
-        assert!(!turns.take(rank(1, 1)));
-        turns.end(rank(1, 2));
-        assert!(!turns.take(rank(1, 1)), "one is still at it");
-        turns.end(rank(1, 2));
+        assert!(
+            turns.take_turn(rank(1, 2)) && turns.take_turn(rank(1, 2)),
+            "equals"
+        );
+        assert!(
+            turns.take_turn(rank(2, 0)),
+            "another buyer's high is nothing"
+        );
+        assert!(!turns.take_turn(rank(1, 1)));
+        turns.end_turn(rank(1, 2));
+        assert!(!turns.take_turn(rank(1, 1)), "one is still at it");
+        turns.end_turn(rank(1, 2));
         assert_eq!(turns.take_ended(), [AccountKey([1; 32])].into());
-        assert!(turns.take(rank(1, 1)));
-        assert!(turns.take(rank(1, 2)), "who goes first waits for no lower");
+        assert!(turns.take_turn(rank(1, 1)));
+        assert!(
+            turns.take_turn(rank(1, 2)),
+            "who goes first waits for no lower"
+        );
         assert_eq!(turns.at_work(), 3);
     }
 }

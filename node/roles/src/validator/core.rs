@@ -29,7 +29,7 @@ const LATE_TICKS_MAX: u32 = 4;
 
 /// How long a leader waits for more commands before it sends messages with only the commit index:
 /// some round trips of a client that answers at once.
-pub const COMMIT_PAUSE: Micros = Micros::millis(2);
+pub const COMMIT_PAUSE: Micros = Micros::from_millis(2);
 
 /// The progress of a round.
 enum Stage {
@@ -168,7 +168,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     }
 
     /// Returns the time of this machine's own clock.
-    fn clock(&self) -> LogTime {
+    fn own_time(&self) -> LogTime {
         LogTime(self.now.log.0)
     }
 
@@ -184,7 +184,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         self.tells_at = None;
         match event {
             Event::Peer { from, bytes } => {
-                match self.replica.step(self.clock(), from, bytes) {
+                match self.replica.step(self.own_time(), from, bytes) {
                     Ok(()) => {}
                     Err(StepError::Unordered(accusation)) => {
                         self.report(Report::Forged(Forgery::Leader(accusation)));
@@ -221,7 +221,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
 
     fn on_question(&mut self, caller: Caller, consistency: Consistency, question: M::Question) {
         match consistency {
-            Consistency::Stale => self.answer(caller, question),
+            Consistency::Stale => self.answer_caller(caller, question),
             Consistency::Linearizable => match self.replica.read() {
                 Ok(ticket) => {
                     let before = self.reads.insert(ticket, (caller, question));
@@ -233,7 +233,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     }
 
     fn on_verdict(&mut self, verdict: Verdict<M::Command>) {
-        if let Err(forgery) = self.replica.on_verified(self.clock(), verdict) {
+        if let Err(forgery) = self.replica.on_verified(self.own_time(), verdict) {
             self.report(Report::Forged(forgery));
         }
     }
@@ -248,8 +248,8 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     /// Begins a round. Returns false if there is no work for it.
     fn begin_round(&mut self) -> bool {
         self.make_up_for_ticks();
-        let Some(mut work) = self.replica.take_work(self.clock()) else {
-            return self.rest();
+        let Some(mut work) = self.replica.take_work(self.own_time()) else {
+            return self.end_round();
         };
         let first = std::mem::take(&mut work.send_first);
         self.actions.push_back(Action::Send(first));
@@ -273,16 +273,16 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             if self.now.tick < self.next_tick {
                 return;
             }
-            self.replica.tick(self.clock());
+            self.replica.tick(self.own_time());
             self.next_tick = self.next_tick.plus(self.tick);
         }
         self.next_tick = self.now.tick.plus(self.tick);
     }
 
     /// Ends a round. Returns false unless the replica cannot continue.
-    fn rest(&mut self) -> bool {
+    fn end_round(&mut self) -> bool {
         if let Some(divergence) = self.replica.compare_checkpoints() {
-            self.fail(divergence.into());
+            self.stop_with_failure(divergence.into());
             return true;
         }
         match self.replica.owes_commit() {
@@ -305,9 +305,9 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             installed,
             snapshot,
             forgery,
-        } = match self.replica.persisted(work) {
+        } = match self.replica.on_persisted(work) {
             Ok(outcome) => outcome,
-            Err(error) => return self.fail(error.into()),
+            Err(error) => return self.stop_with_failure(error.into()),
         };
         for verdict in std::mem::take(&mut self.verdicts) {
             self.on_verdict(verdict);
@@ -320,7 +320,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
         for ticket in reads {
             if let Some((caller, question)) = self.reads.remove(&ticket) {
-                self.answer(caller, question);
+                self.answer_caller(caller, question);
             }
         }
         if let Some(forgery) = forgery {
@@ -338,17 +338,17 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
-    fn answer(&mut self, caller: Caller, question: M::Question) {
+    fn answer_caller(&mut self, caller: Caller, question: M::Question) {
         let age = match self.replica.is_leader() {
             true => Micros(0),
             false => self.now.tick.since(self.heard_at),
         };
         let moment = ReadMoment {
-            applied: self.replica.applied(),
-            time: self.replica.time(),
+            applied: self.replica.applied_index(),
+            time: self.replica.log_time(),
             age_ms: age.0 / 1_000,
         };
-        let reply = self.replica.machine().answer(question);
+        let reply = self.replica.machine().answer_question(question);
         self.respond(caller, Response::Answered { reply, moment });
     }
 
@@ -360,7 +360,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         self.actions.push_back(Action::Report(Box::new(report)));
     }
 
-    fn fail(&mut self, failure: ReplicaFailure) {
+    fn stop_with_failure(&mut self, failure: ReplicaFailure) {
         self.stage = Stage::Over;
         self.actions.push_back(Action::Stop(Box::new(failure)));
     }

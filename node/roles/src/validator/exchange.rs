@@ -99,7 +99,7 @@ impl<W: Watch> ExchangeMachine<W> {
 
     /// Sets the latest version of the rules to support, as a later build would.
     #[must_use]
-    pub fn speaking(self, spoken: u16) -> ExchangeMachine<W> {
+    pub fn with_spoken_version(self, spoken: u16) -> ExchangeMachine<W> {
         ExchangeMachine { spoken, ..self }
     }
 
@@ -120,14 +120,14 @@ impl<W: Watch> ExchangeMachine<W> {
 
     /// Resets the roster to the validators of the genesis, none of which has begun: use it to found
     /// a market again from a backup.
-    pub fn refound(&mut self, genesis: &Genesis) {
+    pub fn reset_roster(&mut self, genesis: &Genesis) {
         self.roster = Roster::new(genesis);
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
+    fn restore_state(&mut self, bytes: &[u8]) -> Result<(), StateFault> {
         let (roster, exchange) = split_state(bytes)?;
         let exchange = Exchange::restore(exchange)?;
-        if let Some(version) = exchange.unspoken(exchange.now(), self.spoken) {
+        if let Some(version) = exchange.unsupported_version(exchange.now(), self.spoken) {
             let spoken = self.spoken;
             return Err(VersionUnspoken { version, spoken }.into());
         }
@@ -186,7 +186,7 @@ fn read(command: &[u8]) -> Result<DecodedCommand, CommandFault> {
     }
 }
 
-fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
+fn to_log_command(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, CommandFault> {
     verified
         .map(LogCommand::Batch)
         .map_err(|fault| CommandFault {
@@ -197,10 +197,10 @@ fn checked(verified: Result<VerifiedBatch, BatchFault>) -> Result<LogCommand, Co
 impl<W: Watch> StateMachine for ExchangeMachine<W> {
     type Command = LogCommand;
 
-    fn verify(command: &[u8]) -> Result<LogCommand, CommandFault> {
+    fn verify_command(command: &[u8]) -> Result<LogCommand, CommandFault> {
         match read(command)? {
             DecodedCommand::Order(order) => Ok(LogCommand::Order(order)),
-            DecodedCommand::Batch(signed) => checked(signed.verify()),
+            DecodedCommand::Batch(signed) => to_log_command(signed.verify()),
         }
     }
 
@@ -217,25 +217,29 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
             Err(forged) => Some(Err(forged)),
         };
         let known: Vec<_> = commands.iter().map(known).collect();
-        let mut verified = SignedBatch::verify_each(batches).into_iter().map(checked);
+        let mut verified = SignedBatch::verify_each(batches)
+            .into_iter()
+            .map(to_log_command);
         let known = known.into_iter();
         known
             .filter_map(|known| known.or_else(|| verified.next()))
             .collect()
     }
 
-    fn unable(&self, now: LogTime) -> Option<Unable> {
-        let version = self.exchange.unspoken(Millis(now.0), self.spoken)?;
+    fn unsupported_reason(&self, now: LogTime) -> Option<Unable> {
+        let version = self
+            .exchange
+            .unsupported_version(Millis(now.0), self.spoken)?;
         let spoken = self.spoken;
         Some(Unable {
             cause: Box::new(VersionUnspoken { version, spoken }),
         })
     }
 
-    fn apply(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
+    fn apply_command(&mut self, at: Position, now: LogTime, command: &LogCommand) -> Vec<u8> {
         let result = match command {
             LogCommand::Order(order) => {
-                BatchResult::Ordered(self.roster.apply(Millis(now.0), order))
+                BatchResult::Ordered(self.roster.apply_order(Millis(now.0), order))
             }
             LogCommand::Batch(batch) => self.apply_batch(at, now, batch),
         };
@@ -256,10 +260,10 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         vouchers::judge_change(&self.roster, change)
     }
 
-    fn sign(&self, statement: &[u8]) -> Vec<u8> {
+    fn sign_statement(&self, statement: &[u8]) -> Vec<u8> {
         let key = self.key.as_ref();
         key.map_or_else(Vec::new, |key| {
-            vouchers::sign(self.exchange.market(), statement, key)
+            vouchers::sign_statement(self.exchange.market(), statement, key)
         })
     }
 
@@ -270,10 +274,10 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
         })
     }
 
-    fn tally(&self, offered: &OfferedState<'_>) -> Tally {
+    fn count_vouchers(&self, offered: &OfferedState<'_>) -> Tally {
         match split_state(offered.machine) {
             Ok((roster, _)) => {
-                vouchers::tally(self.exchange.market(), &self.roster, &roster, offered)
+                vouchers::tally_vouchers(self.exchange.market(), &self.roster, &roster, offered)
             }
             Err(_) => vouchers::NOBODY,
         }
@@ -281,19 +285,19 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
     fn digest(&self) -> [u8; 32] {
         let mut both = self.exchange.digest().0.to_vec();
-        both.extend(encoded(&self.roster));
-        *ContentId::of(&both).as_bytes()
+        both.extend(encode_roster(&self.roster));
+        *ContentId::for_content(&both).as_bytes()
     }
 
     fn snapshot(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(encoded(&self.roster));
+        bytes.extend(encode_roster(&self.roster));
         bytes.extend(self.exchange.snapshot());
         bytes
     }
 
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError> {
-        self.take(bytes).map_err(|fault| RestoreError {
+        self.restore_state(bytes).map_err(|fault| RestoreError {
             cause: Box::new(fault),
         })
     }
@@ -305,7 +309,7 @@ fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     Ok(postcard::take_from_bytes(bytes)?)
 }
 
-fn encoded(roster: &Roster) -> Vec<u8> {
+fn encode_roster(roster: &Roster) -> Vec<u8> {
     postcard::to_allocvec(roster).expect("plain data in memory always encodes")
 }
 
@@ -346,7 +350,7 @@ mod tests {
         genesis.accounts = vec![(operator, Name::default(), Credits(0))];
         genesis.rules.rules_notice = Millis(1_000);
         let mut old = Machine::new(&genesis, Nobody);
-        let mut new = Machine::new(&genesis, Nobody).speaking(2);
+        let mut new = Machine::new(&genesis, Nobody).with_spoken_version(2);
         let at = Millis(5_000);
         let batch = Batch {
             market: genesis.market_id(),
@@ -362,19 +366,19 @@ mod tests {
         for machine in [&mut old, &mut new] {
             let told = machine.apply_batch(place, LogTime(1_000), &batch);
             assert_eq!(told, BatchResult::Applied(vec![Ok(due.clone())]));
-            assert!(machine.unable(LogTime(4_999)).is_none());
+            assert!(machine.unsupported_reason(LogTime(4_999)).is_none());
         }
-        let why = old.unable(LogTime(5_000)).unwrap().to_string();
+        let why = old.unsupported_reason(LogTime(5_000)).unwrap().to_string();
         assert!(
             why.ends_with("install a release of souk that speaks version 2"),
             "{why}"
         );
-        assert!(new.unable(LogTime(5_000)).is_none());
+        assert!(new.unsupported_reason(LogTime(5_000)).is_none());
         new.tick(place, LogTime(5_000));
-        assert_eq!(new.exchange().version(), (2, None));
+        assert_eq!(new.exchange().rules_version(), (2, None));
         // Nor does a build take over a state of rules that it does not carry out.
         assert!(old.restore(&new.snapshot()).is_err());
-        assert_eq!(old.exchange().version().0, 1);
+        assert_eq!(old.exchange().rules_version().0, 1);
     }
 
     fn order() -> Vec<u8> {
@@ -402,7 +406,10 @@ mod tests {
             order(),
         ];
         let commands: Vec<&[u8]> = commands.iter().map(|it| &**it).collect();
-        let alone: Vec<_> = commands.iter().map(|it| Machine::verify(it)).collect();
+        let alone: Vec<_> = commands
+            .iter()
+            .map(|it| Machine::verify_command(it))
+            .collect();
         let holds: Vec<bool> = alone.iter().map(Result::is_ok).collect();
         assert_eq!(holds, [true, true, false, false, false, true, true]);
         let together = Machine::verify_each(&commands);

@@ -30,7 +30,7 @@ pub enum OrderEntry {
 }
 
 /// What a validator does about an order that somebody gives it.
-pub fn enter(order: &SignedOrder, roster: &Roster, status: &Status) -> OrderEntry {
+pub fn receive_order(order: &SignedOrder, roster: &Roster, status: &Status) -> OrderEntry {
     let declined = |declined| OrderEntry::Answer(Box::new(Answer::Ordered(Err(declined))));
     if let Err(refusal) = order.verify() {
         return declined(refusal.into());
@@ -49,7 +49,7 @@ pub fn enter(order: &SignedOrder, roster: &Roster, status: &Status) -> OrderEntr
             address: address.clone(),
         };
     }
-    match check_harm(&order.body.order, &Group::of(status)) {
+    match check_harm(&order.body.order, &Group::from_status(status)) {
         Ok(()) => OrderEntry::Propose,
         Err(harm) => declined(harm),
     }
@@ -72,7 +72,9 @@ fn check_harm(order: &Order, group: &Group) -> Result<(), OrderRefusal> {
         Order::Lead { raft_id } if !group.voters.contains(raft_id) => {
             Err(OrderRefusal::NoVoter(*raft_id))
         }
-        Order::Lead { raft_id } if !group.runs(*raft_id) => Err(OrderRefusal::Silent(*raft_id)),
+        Order::Lead { raft_id } if !group.is_running(*raft_id) => {
+            Err(OrderRefusal::Silent(*raft_id))
+        }
         _ => Ok(()),
     }
 }
@@ -93,7 +95,7 @@ pub fn may_have_backup(
 
 /// The validators there are and were, as this one sees them.
 pub fn members_of(roster: &Roster, status: &Status) -> Members {
-    let group = Group::of(status);
+    let group = Group::from_status(status);
     let leads = status.role == Role::Leader;
     let standing = |id: &u64, leaving: bool| match (group.voters.contains(id), leaving) {
         (true, true) => Standing::Leaving,
@@ -115,7 +117,7 @@ pub fn members_of(roster: &Roster, status: &Status) -> Members {
         begun: seat.begun,
         speaks: seat.speaks,
         reached: reached(id).filter(|_| leads),
-        running: leads.then(|| group.runs(*id)),
+        running: leads.then(|| group.is_running(*id)),
     });
     Members {
         answered_by: status.id.get(),

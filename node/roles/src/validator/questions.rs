@@ -28,7 +28,7 @@ pub trait AnsweringMachine: StateMachine {
     type Reply: Send + 'static;
 
     /// Answers from the current state.
-    fn answer(&self, question: Self::Question) -> Self::Reply;
+    fn answer_question(&self, question: Self::Question) -> Self::Reply;
 }
 
 /// A question of a validator's own tasks about its state.
@@ -61,10 +61,12 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
     type Question = Question;
     type Reply = Reply;
 
-    fn answer(&self, question: Question) -> Reply {
+    fn answer_question(&self, question: Question) -> Reply {
         let exchange = self.exchange();
         match question {
-            Question::Market(request) => Reply::Market(Box::new(answer(exchange, *request))),
+            Question::Market(request) => {
+                Reply::Market(Box::new(answer_request(exchange, *request)))
+            }
             Question::Roster => Reply::Roster(Box::new(self.roster().clone())),
             Question::Sums => Reply::Sums(Box::new((exchange.census(), exchange.totals()))),
             Question::Digest => Reply::Digest(exchange.market(), exchange.digest()),
@@ -74,7 +76,7 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
 
 /// Returns an exchange's answer to a question about it.
 #[must_use]
-pub fn answer(exchange: &Exchange, request: Request) -> Answer {
+pub fn answer_request(exchange: &Exchange, request: Request) -> Answer {
     match request {
         Request::Book => Answer::Book(exchange.best_asks(BOOK_MAX).collect()),
         Request::Account(key) => Answer::Account(exchange.account(key).cloned().map(Box::new)),
@@ -91,11 +93,11 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
             Answer::Leases(found)
         }
         Request::Choose(demands) => {
-            Answer::Chosen(Box::new(demands.choose(exchange.best_asks(BOOK_MAX))))
+            Answer::Chosen(Box::new(demands.choose_asks(exchange.best_asks(BOOK_MAX))))
         }
         Request::Totals => Answer::Totals(exchange.totals()),
         Request::Quotes(class) => {
-            Answer::Quotes(exchange.quotes(class, QUOTES_DEPTH).map(Box::new))
+            Answer::Quotes(exchange.class_quotes(class, QUOTES_DEPTH).map(Box::new))
         }
         Request::Orders(key) => Answer::Orders(exchange.orders_of(key)),
         Request::Classes => Answer::Classes(exchange.class_summaries().collect()),
@@ -105,20 +107,20 @@ pub fn answer(exchange: &Exchange, request: Request) -> Answer {
             Answer::MoneyRequests(later.take(MONEY_REQUESTS_MAX).cloned().collect())
         }
         Request::Governance => Answer::Governance(Box::new(governance(exchange))),
-        Request::Explain(key, bid) => Answer::Explanation(exchange.explain(key, &bid)),
+        Request::Explain(key, bid) => Answer::Explanation(exchange.explain_bid(key, &bid)),
         _ => Answer::Unavailable("this is no question to the book".to_owned()),
     }
 }
 
 fn governance(exchange: &Exchange) -> Governance {
     let (operators, operators_needed) = exchange.operators();
-    let (version, upgrade) = exchange.version();
+    let (version, upgrade) = exchange.rules_version();
     Governance {
         operators: operators.to_vec(),
         operators_needed,
         rules: exchange.rules().clone(),
-        changes: exchange.changes().cloned().collect(),
-        approvals: exchange.approvals().cloned().collect(),
+        changes: exchange.pending_changes().cloned().collect(),
+        approvals: exchange.pending_approvals().cloned().collect(),
         version,
         upgrade,
         now: exchange.now(),

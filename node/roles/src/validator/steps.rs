@@ -45,7 +45,7 @@ pub struct NoQuorum {
 
 impl Group {
     /// The group of a replica that leads.
-    pub fn of(status: &Status) -> Group {
+    pub fn from_status(status: &Status) -> Group {
         let members = &status.members;
         let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
         let known = |peer: &PeerProgress| (peer.id.get(), (peer.reached.0, peer.active));
@@ -60,7 +60,7 @@ impl Group {
     }
 
     /// Whether a validator was heard from lately.
-    pub fn runs(&self, id: u64) -> bool {
+    pub fn is_running(&self, id: u64) -> bool {
         id == self.leader || self.others.get(&id).is_some_and(|(_, active)| *active)
     }
 
@@ -68,7 +68,7 @@ impl Group {
     pub fn goes_on_without(&self, id: u64) -> Result<(), NoQuorum> {
         let left = self.voters.iter().filter(|voter| **voter != id);
         let needed = left.clone().count() / 2 + 1;
-        let running = left.filter(|voter| self.runs(**voter)).count();
+        let running = left.filter(|voter| self.is_running(**voter)).count();
         match running >= needed || !self.voters.contains(&id) {
             true => Ok(()),
             false => Err(NoQuorum { running, needed }),
@@ -83,21 +83,26 @@ impl Group {
         }
         let unwanted = |ids: &BTreeSet<u64>| ids.difference(wanted).next().copied();
         if let Some(learner) = unwanted(&self.learners) {
-            return Some(Step::Change(MemberChange::Remove(replica(learner))));
+            return Some(Step::Change(MemberChange::Remove(replica_id(learner))));
         }
         let outside = |id: &&u64| !self.voters.contains(id) && !self.learners.contains(id);
         if let Some(newcomer) = wanted.iter().find(outside) {
-            return Some(Step::Change(MemberChange::AddLearner(replica(*newcomer))));
+            return Some(Step::Change(MemberChange::AddLearner(replica_id(
+                *newcomer,
+            ))));
         }
         let able = |id: &&u64| begun.contains(id) && self.caught_up(**id);
         if let Some(learner) = self.learners.iter().find(able) {
-            return Some(Step::Change(MemberChange::Promote(replica(*learner))));
+            return Some(Step::Change(MemberChange::Promote(replica_id(*learner))));
         }
         let leaver = unwanted(&self.voters)?;
         self.goes_on_without(leaver).ok()?;
         match leaver == self.leader {
-            true => self.successor(wanted).map(replica).map(Step::HandOver),
-            false => Some(Step::Change(MemberChange::Remove(replica(leaver)))),
+            true => self
+                .find_successor(wanted)
+                .map(replica_id)
+                .map(Step::HandOver),
+            false => Some(Step::Change(MemberChange::Remove(replica_id(leaver)))),
         }
     }
 
@@ -110,14 +115,14 @@ impl Group {
     }
 
     /// The voter that has the most of the log.
-    fn successor(&self, wanted: &BTreeSet<u64>) -> Option<u64> {
-        let able = |id: &&u64| **id != self.leader && wanted.contains(id) && self.runs(**id);
+    fn find_successor(&self, wanted: &BTreeSet<u64>) -> Option<u64> {
+        let able = |id: &&u64| **id != self.leader && wanted.contains(id) && self.is_running(**id);
         let reached = |id: &&u64| self.others.get(id).map(|(reached, _)| *reached);
         self.voters.iter().filter(able).max_by_key(reached).copied()
     }
 }
 
-fn replica(id: u64) -> ReplicaId {
+fn replica_id(id: u64) -> ReplicaId {
     ReplicaId::new(id).expect("raft has no member 0")
 }
 
@@ -161,7 +166,7 @@ mod tests {
         let (mut begun, wanted) = (wanted(&[1, 2, 3]), wanted(&[1, 2, 3, 4]));
         assert_eq!(
             group.next_step(&wanted, &begun),
-            Some(Step::Change(MemberChange::AddLearner(replica(4))))
+            Some(Step::Change(MemberChange::AddLearner(replica_id(4))))
         );
         group.learners.insert(4);
         group.others.insert(4, (0, true));
@@ -183,7 +188,7 @@ mod tests {
         begun.insert(4);
         assert_eq!(
             group.next_step(&wanted, &begun),
-            Some(Step::Change(MemberChange::Promote(replica(4))))
+            Some(Step::Change(MemberChange::Promote(replica_id(4))))
         );
     }
 
@@ -199,13 +204,13 @@ mod tests {
         let mut group = group(&[1, 2, 3], &[], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
-            Some(Step::HandOver(replica(2)))
+            Some(Step::HandOver(replica_id(2)))
         );
         group.leader = 2;
         group.others = [(1, (1_000, true)), (3, (990, true))].into();
         assert_eq!(
             group.next_step(&wanted(&[2, 3]), &wanted(&[2, 3])),
-            Some(Step::Change(MemberChange::Remove(replica(1))))
+            Some(Step::Change(MemberChange::Remove(replica_id(1))))
         );
     }
 
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(group.goes_on_without(3), Ok(()));
         assert_eq!(
             group.next_step(&wanted(&[1, 2]), &wanted(&[1, 2])),
-            Some(Step::Change(MemberChange::Remove(replica(3))))
+            Some(Step::Change(MemberChange::Remove(replica_id(3))))
         );
     }
 
@@ -230,7 +235,7 @@ mod tests {
         let group = group(&[1, 2, 3], &[4], &BOTH);
         assert_eq!(
             group.next_step(&wanted(&[1, 2, 3]), &wanted(&[1, 2, 3])),
-            Some(Step::Change(MemberChange::Remove(replica(4))))
+            Some(Step::Change(MemberChange::Remove(replica_id(4))))
         );
     }
 }

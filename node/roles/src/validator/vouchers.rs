@@ -44,7 +44,7 @@ fn signed_bytes(market: MarketId, statement: &[u8]) -> Vec<u8> {
 }
 
 /// A validator's signature under a statement about its market's state.
-pub(super) fn sign(market: MarketId, statement: &[u8], key: &SigningKey) -> Vec<u8> {
+pub(super) fn sign_statement(market: MarketId, statement: &[u8], key: &SigningKey) -> Vec<u8> {
     key.sign(&signed_bytes(market, statement))
         .to_bytes()
         .to_vec()
@@ -68,16 +68,16 @@ pub(super) fn has_signed(
 
 /// Who must vouch for an offered state and who has; `mine` is the roster here, `theirs` the one in
 /// the state.
-pub(super) fn tally(
+pub(super) fn tally_vouchers(
     market: MarketId,
     mine: &Roster,
     theirs: &Roster,
     offered: &OfferedState<'_>,
 ) -> Tally {
-    let Some(members) = members(mine, theirs, offered) else {
+    let Some(members) = vouching_members(mine, theirs, offered) else {
         return NOBODY;
     };
-    let statement = offered.certificate.statement.bytes();
+    let statement = offered.certificate.statement.signing_bytes();
     let vouchers = offered.certificate.vouchers.iter();
     let valid = vouchers.filter(|voucher| {
         let account = members.get(&voucher.by);
@@ -91,13 +91,13 @@ pub(super) fn tally(
 
 /// Those of whom a majority must vouch, each with its own key; none where a voter of the state was
 /// never admitted, or two share a key.
-fn members(
+fn vouching_members(
     mine: &Roster,
     theirs: &Roster,
     offered: &OfferedState<'_>,
 ) -> Option<BTreeMap<ReplicaId, AccountKey>> {
     // Before its first state a replica knows those that the genesis names.
-    let founders = mine.staying().filter_map(ReplicaId::new);
+    let founders = mine.staying_ids().filter_map(ReplicaId::new);
     let known: BTreeSet<ReplicaId> = match offered.known.is_empty() {
         true => founders.collect(),
         false => offered.known.clone(),

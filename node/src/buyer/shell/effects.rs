@@ -8,71 +8,73 @@ use souk_roles::access::Scope;
 use souk_roles::lease::{Contact, Offer, OfferAnswer};
 
 use super::*;
-use crate::buyer::compare::{Tolerance, agree};
+use crate::buyer::compare::{Tolerance, is_within_tolerance};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
 use crate::clock::unix_ms;
 use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
 use crate::folder::key;
-use crate::protocols::lease::offer;
+use crate::protocols::lease::offer_tensor;
 
 impl Shell {
     /// Begins an action.
-    pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
+    pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
         let buyer = self.buyer.clone();
         match action {
             Action::Plan(wanted) => {
-                let planning = self.planner.plan(&wanted);
-                self.spawn(ticket, async move {
+                let planning = self.planner.plan_work(&wanted);
+                self.spawn_effect(ticket, async move {
                     EffectOutcome::Planned(planning.await.map(Box::new))
                 });
             }
-            Action::Buy { id, bids } => self.buy(ticket, id, Command::PlaceGang(bids)),
-            Action::Look { ids } => self.spawn(ticket, look(buyer, ids)),
-            Action::Find { providers } => self.spawn(ticket, find(buyer, providers)),
+            Action::Buy { id, bids } => self.buy_leases(ticket, id, Command::PlaceGang(bids)),
+            Action::Look { ids } => self.spawn_effect(ticket, fetch_leases(buyer, ids)),
+            Action::Find { providers } => {
+                self.spawn_effect(ticket, find_providers(buyer, providers))
+            }
             Action::Follow { leases } => {
                 self.followed.leases = leases;
-                self.look();
+                self.query_leases();
             }
-            Action::Command(command) => self.spawn(ticket, carry(buyer, *command)),
+            Action::Command(command) => self.spawn_effect(ticket, submit_command(buyer, *command)),
             Action::Open {
                 leg,
                 provider,
                 opening,
-            } => self.open(leg, provider, opening),
-            Action::Say { leg, word } => self.say(leg, word),
-            Action::Hang { leg } => self.hang(leg),
+            } => self.open_stream(leg, provider, opening),
+            Action::Say { leg, word } => self.send_word(leg, word),
+            Action::Hang { leg } => self.close_stream(leg),
             Action::Serve { contents } => {
-                let served = self.serve(&contents);
-                self.answer(ticket, served);
+                let served = self.serve_contents(&contents);
+                self.queue_answer(ticket, served);
             }
             Action::Fetch {
                 job,
                 name,
                 id,
                 holders,
-            } => self.fetch(ticket, job, (name, id), holders),
+            } => self.fetch_output(ticket, job, name, id, holders),
             Action::HandOn { job, to, offer } => {
-                self.served.grant(job, to, &[offer.tensor]);
-                self.spawn(ticket, hand_on(buyer, to, offer));
+                self.served.grant_contents(job, to, &[offer.tensor]);
+                self.spawn_effect(ticket, hand_on(buyer, to, offer));
             }
             Action::Compare {
                 left,
                 right,
                 tolerance_ppm,
-            } => self.spawn(ticket, async move {
-                let comparing = move || compare(&buyer, (left, right), tolerance_ppm);
+            } => self.spawn_effect(ticket, async move {
+                let comparing = move || compare_contents(&buyer, left, right, tolerance_ppm);
                 let alike = tokio::task::spawn_blocking(comparing).await;
                 EffectOutcome::Is(Answer::Compared(alike.unwrap_or(false)))
             }),
             Action::Sign { receipt } => {
-                let signed = receipt.sign_as_buyer(buyer.trader.key().signing());
-                self.answer(ticket, Answer::Signed(Box::new(signed)));
+                let signed = receipt.sign_as_buyer(buyer.trader.key().signing_key());
+                self.queue_answer(ticket, Answer::Signed(Box::new(signed)));
             }
-            Action::Keep { ids } => self.keep(ticket, &ids),
+            Action::Keep { ids } => self.keep_values(ticket, &ids),
             Action::Record(facts) => self.write(ticket, Put::Facts(facts)),
-            Action::Give { request, outputs } => self.give(ticket, request, &outputs),
-            Action::Tell(event) => self.tell(event),
+            Action::Give { request, outputs } => self.deliver_answer(ticket, request, &outputs),
+            Action::Tell(event) => self.report_event(event),
             Action::Stop(stopped) => {
                 if let Some(handle) = self.handles.remove(&stopped) {
                     handle.abort();
@@ -83,40 +85,41 @@ impl Shell {
     }
 
     /// Fetches an output, unless it came with the message that named it.
-    fn fetch(
+    fn fetch_output(
         &mut self,
         ticket: Ticket,
         job: JobId,
-        (name, id): (String, ContentId),
+        name: String,
+        id: ContentId,
         holders: Vec<AccountKey>,
     ) {
         let (buyer, room) = (self.buyer.clone(), self.transfers.clone());
-        let scope = self.served.scope(job);
-        let along = self.along.take(&id);
+        let scope = self.served.job_scope(job);
+        let along = self.along.take_content(&id);
         let along = along.and_then(|(leg, bytes)| {
             let talk = self.talks.get(&leg)?;
             Some((key::peer_of(&talk.provider.0).ok()?, bytes))
         });
-        self.spawn(ticket, async move {
+        self.spawn_effect(ticket, async move {
             // The semaphore is never closed.
             let _room = room.acquire_owned().await;
-            EffectOutcome::Is(fetch(&buyer, scope, (&name, id, along), &holders).await)
+            EffectOutcome::Is(fetch_from_holders(&buyer, scope, &name, id, along, &holders).await)
         });
     }
 
     /// Buys leases, unless a resting bid already made the first purchase.
-    fn buy(&mut self, ticket: Ticket, id: JobId, gang: Command) {
-        self.buyer.opened(id);
+    fn buy_leases(&mut self, ticket: Ticket, id: JobId, gang: Command) {
+        self.buyer.remember_job(id);
         if std::mem::take(&mut self.is_bought) {
             // The core then looks for leases under this id, and uses the one that is there.
             let why = "bought by a bid that rested".to_owned();
-            return self.answer(ticket, Answer::Uncertain(why));
+            return self.queue_answer(ticket, Answer::Uncertain(why));
         }
-        self.spawn(ticket, buy(self.buyer.clone(), gang));
+        self.spawn_effect(ticket, submit_purchase(self.buyer.clone(), gang));
     }
 
     /// Queries the followed leases; if a query runs, another one follows it.
-    pub(super) fn look(&mut self) {
+    pub(super) fn query_leases(&mut self) {
         if self.followed.leases.is_empty() {
             return;
         }
@@ -128,12 +131,12 @@ impl Shell {
         let (buyer, leases) = (self.buyer.clone(), self.followed.leases.clone());
         let account = buyer.account();
         let changes = &mut self.followed.changes;
-        changes.get_or_insert_with(|| buyer.broker().watch(account));
+        changes.get_or_insert_with(|| buyer.broker().watch_account(account));
         // No ticket waits for this answer.
         self.effects.spawn(async move {
             let mut seen = Vec::with_capacity(leases.len());
             for lease in leases {
-                match buyer.broker().lease(lease).await {
+                match buyer.broker().fetch_lease(lease).await {
                     Ok(lease) => seen.extend(lease),
                     Err(error) => tracing::debug!(%error, "a lease was not looked at"),
                 }
@@ -144,10 +147,10 @@ impl Shell {
 
     /// Stores graphs and weights where providers can fetch them. Tensors are stored when they
     /// arrive.
-    fn serve(&self, contents: &[ContentId]) -> Answer {
+    fn serve_contents(&self, contents: &[ContentId]) -> Answer {
         let store = self.buyer.tensors.store();
         for id in contents.iter().filter(|id| !store.contains(id)) {
-            let Some(bytes) = self.planner.content(id) else {
+            let Some(bytes) = self.planner.find_content(id) else {
                 return Answer::NotServed(format!("{id} is not in memory any more"));
             };
             if let Err(error) = store.put_as(*id, bytes) {
@@ -157,7 +160,7 @@ impl Shell {
         Answer::Served
     }
 
-    fn keep(&mut self, ticket: Ticket, ids: &[ContentId]) {
+    fn keep_values(&mut self, ticket: Ticket, ids: &[ContentId]) {
         let store = self.buyer.tensors.store();
         let blob = |id: &ContentId| match store.get(id) {
             Ok(Some(blob)) => Ok((*id, blob)),
@@ -166,27 +169,27 @@ impl Shell {
         };
         match ids.iter().map(blob).collect() {
             Ok(values) => self.write(ticket, Put::Values(values)),
-            Err(why) => self.answer(ticket, Answer::NotWritten(why)),
+            Err(why) => self.queue_answer(ticket, Answer::NotWritten(why)),
         }
     }
 
-    /// Passes an answer to the caller, who confirms when it is stored.
-    fn give(&mut self, ticket: Ticket, number: u32, outputs: &[(String, ContentId)]) {
+    /// Passes an answer to the caller, who must confirm when it is stored.
+    fn deliver_answer(&mut self, ticket: Ticket, number: u32, outputs: &[(String, ContentId)]) {
         let store = self.buyer.tensors.store();
         let tensor = |(name, id): &(String, ContentId)| {
-            Some((name.clone(), store.tensor(id).ok().flatten()?))
+            Some((name.clone(), store.get_tensor(id).ok().flatten()?))
         };
         let outputs: Option<BTreeMap<String, Tensor>> = outputs.iter().map(tensor).collect();
         let Some(mut outputs) = outputs else {
             let why = "an answer is not in memory any more: there is too much of it at once";
             self.fault = Some(Reason::Memory(why.to_owned()));
-            return self.answer(ticket, Answer::NotTaken);
+            return self.queue_answer(ticket, Answer::NotTaken);
         };
-        outputs.extend(self.own_outputs.take(number));
+        outputs.extend(self.own_outputs.take_outputs(number));
         let (answer, kept) = super::super::Answer::new(number, outputs);
         // If the caller is gone, the answer is dropped and thus not kept.
         let _ = self.answers.send(answer);
-        self.spawn(ticket, async move {
+        self.spawn_effect(ticket, async move {
             EffectOutcome::Is(match kept.await {
                 Ok(()) => Answer::Taken,
                 Err(_) => Answer::NotTaken,
@@ -195,12 +198,13 @@ impl Shell {
     }
 
     /// Passes an event to the user, and records its times and receipts.
-    fn tell(&mut self, event: JobEvent) {
+    fn report_event(&mut self, event: JobEvent) {
         self.watch.on_event(&event, Instant::now());
         match &event {
             JobEvent::Signed { leg, receipt } => {
                 let shown = self.shown.remove(leg).unwrap_or_default();
-                self.buyer.heard(receipt.body.provider, &shown.moved);
+                self.buyer
+                    .record_link_samples(receipt.body.provider, &shown.moved);
                 self.gathered.add((**receipt).clone(), shown);
             }
             JobEvent::NotCommanded { lease, why } => {
@@ -213,7 +217,7 @@ impl Shell {
     }
 }
 
-async fn buy(buyer: Buyer, gang: Command) -> EffectOutcome {
+async fn submit_purchase(buyer: Buyer, gang: Command) -> EffectOutcome {
     EffectOutcome::Is(match buyer.trader.submit_one(gang).await {
         Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
         Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
@@ -226,22 +230,22 @@ async fn buy(buyer: Buyer, gang: Command) -> EffectOutcome {
     })
 }
 
-async fn carry(buyer: Buyer, command: Command) -> EffectOutcome {
+async fn submit_command(buyer: Buyer, command: Command) -> EffectOutcome {
     let mut done = buyer.trader.submit_one(command.clone()).await;
     if let Err(TradeError::Uncertain(_)) = done {
-        // Repeating a command has no further effect, and the answer states the result.
+        // A command can be repeated without further effect, and the answer states the result.
         done = buyer.trader.submit_one(command).await;
     }
     EffectOutcome::Is(match done {
-        Ok(accepted) => Answer::commanded(Ok(accepted)),
-        Err(TradeError::Refused(refusal)) => Answer::commanded(Err(refusal)),
+        Ok(accepted) => Answer::from_command_result(Ok(accepted)),
+        Err(TradeError::Refused(refusal)) => Answer::from_command_result(Err(refusal)),
         Err(error) => Answer::Commanded(Err(souk_roles::job::CommandError::Unreachable(
             error.to_string(),
         ))),
     })
 }
 
-async fn look(buyer: Buyer, ids: Vec<JobId>) -> EffectOutcome {
+async fn fetch_leases(buyer: Buyer, ids: Vec<JobId>) -> EffectOutcome {
     let leases = buyer.broker().job_leases(buyer.account(), &ids).await;
     EffectOutcome::Is(match leases {
         Ok(leases) => Answer::Leases(leases),
@@ -250,8 +254,8 @@ async fn look(buyer: Buyer, ids: Vec<JobId>) -> EffectOutcome {
 }
 
 /// Finds the addresses of providers, and adds them to the network.
-async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
-    let found = match buyer.broker().find(&providers).await {
+async fn find_providers(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
+    let found = match buyer.broker().find_contacts(&providers).await {
         Ok(found) => found,
         Err(error) => return EffectOutcome::Is(Answer::NotSeen(error.to_string())),
     };
@@ -260,35 +264,37 @@ async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
         let Some(contact) = contact else {
             return EffectOutcome::Is(Answer::NotFound(*provider));
         };
-        if let Err(error) = buyer.network.learn(contact).await {
+        if let Err(error) = buyer.network.add_contact(contact).await {
             return EffectOutcome::Is(Answer::NotSeen(error.to_string()));
         }
     }
     EffectOutcome::Is(Answer::Found(found.iter().map(Contact::from).collect()))
 }
 
-async fn fetch(
+async fn fetch_from_holders(
     buyer: &Buyer,
     scope: Scope,
-    (name, id, along): (&str, ContentId, Option<(PeerId, Bytes)>),
+    name: &str,
+    id: ContentId,
+    along: Option<(PeerId, Bytes)>,
     holders: &[AccountKey],
 ) -> Answer {
     if let Some((peer, bytes)) = along
         && let Ok(came) = buyer.tensors.take_in((scope, peer), (id, bytes), false)
     {
-        return arrived(name, id, &came.bytes);
+        return check_output(name, id, &came.bytes);
     }
     let links = (buyer.tensors.links(), unix_ms());
     let whom = holders::in_order(holders, buyer.account(), links);
     let lost = |why: String| Answer::NotFetched(FetchFault::Lost(why));
     match buyer.tensors.fetch_from(scope, &whom, id).await {
-        Ok(fetched) => arrived(name, id, &fetched.bytes),
+        Ok(fetched) => check_output(name, id, &fetched.bytes),
         Err(error) => lost(error.to_string()),
     }
 }
 
 /// Checks that a fetched output is a tensor.
-fn arrived(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
+fn check_output(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
     match Tensor::from_blob(bytes) {
         Ok(_) => Answer::Fetched,
         Err(error) => {
@@ -301,8 +307,8 @@ fn arrived(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
 async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     let name = handed.name.clone();
     let along = along::of_request(handed.request, vec![handed.tensor]);
-    let along = buyer.tensors.along(along, TO_PROVIDER_BYTES_MAX);
-    let taken = offer(&buyer.network, to, (handed, along)).await;
+    let along = buyer.tensors.inline_contents(along, TO_PROVIDER_BYTES_MAX);
+    let taken = offer_tensor(&buyer.network, to, handed, along).await;
     EffectOutcome::Is(Answer::HandedOn(match taken {
         Ok(OfferAnswer::Yes) => {
             tracing::info!(name, consumer = %to, "handed on by the buyer");
@@ -314,11 +320,11 @@ async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
 }
 
 /// Returns whether two stored contents are equal within the tolerance.
-fn compare(buyer: &Buyer, (left, right): (ContentId, ContentId), tolerance_ppm: u32) -> bool {
-    let tensor = |id| buyer.tensors.store().tensor(&id).ok().flatten();
+fn compare_contents(buyer: &Buyer, left: ContentId, right: ContentId, tolerance_ppm: u32) -> bool {
+    let tensor = |id| buyer.tensors.store().get_tensor(&id).ok().flatten();
     match (tensor(left), tensor(right)) {
         (Some(left), Some(right)) => {
-            agree(&left, &right, Tolerance(f64::from(tolerance_ppm) / 1e6))
+            is_within_tolerance(&left, &right, Tolerance(f64::from(tolerance_ppm) / 1e6))
         }
         _ => false,
     }

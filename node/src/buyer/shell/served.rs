@@ -1,4 +1,4 @@
-//! The contents that the providers of a job may fetch from its buyer.
+//! The contents that the providers of a job can fetch from its buyer.
 
 use std::collections::BTreeSet;
 
@@ -25,24 +25,24 @@ impl ServedContents {
     }
 
     /// Returns the scope of contents for leases that were bought under this id.
-    pub(super) fn scope(&self, job: JobId) -> Scope {
+    pub(super) fn job_scope(&self, job: JobId) -> Scope {
         let buyer = self.buyer;
         Scope { buyer, job }
     }
 
     /// Grants a provider these contents, for the work of its lease.
-    pub(super) fn grant(&mut self, job: JobId, to: AccountKey, contents: &[ContentId]) {
-        let (scope, access) = (self.scope(job), self.tensors.access());
+    pub(super) fn grant_contents(&mut self, job: JobId, to: AccountKey, contents: &[ContentId]) {
+        let (scope, access) = (self.job_scope(job), self.tensors.access());
         if self.begun.insert(job) {
-            access.begin(scope);
+            access.begin_lease(scope);
         }
-        access.grant(scope, &Readers::new([to].into()), contents);
+        access.grant_contents(scope, &Readers::new([to].into()), contents);
     }
 }
 
 impl Drop for ServedContents {
     fn drop(&mut self) {
         let begun = self.begun.iter();
-        begun.for_each(|job| self.tensors.access().end(self.scope(*job)));
+        begun.for_each(|job| self.tensors.access().end_lease(self.job_scope(*job)));
     }
 }

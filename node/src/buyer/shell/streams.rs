@@ -11,8 +11,8 @@ use crate::network::Network;
 use crate::network::wire;
 use crate::protocols::lease::PROTOCOL;
 
-/// The most messages that wait to be sent on one stream: those of a window of requests, and some
-/// more.
+/// The most messages that can wait to be sent on one stream: those of a window of requests, and
+/// some more.
 const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
 
 /// An open stream.
@@ -33,13 +33,13 @@ pub(super) struct Incoming {
 
 impl Shell {
     /// Opens a stream to a leg's provider.
-    pub(super) fn open(&mut self, leg: Leg, provider: AccountKey, opening: Opening) {
+    pub(super) fn open_stream(&mut self, leg: Leg, provider: AccountKey, opening: Opening) {
         if let Opening::Start(start) = &opening {
             let parts = start.parts.iter();
             let parts = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
             let given = start.first.inputs.iter().map(|(_, id)| id);
             let contents: Vec<_> = parts.chain(given).copied().collect();
-            self.served.grant(start.job, provider, &contents);
+            self.served.grant_contents(start.job, provider, &contents);
         }
         let (say, words) = mpsc::channel(WORDS_MAX);
         let number = self.opened;
@@ -52,8 +52,9 @@ impl Shell {
         self.talks.insert(leg, begun);
         let (network, told) = (self.buyer.network.clone(), self.told.clone());
         self.streams.spawn(async move {
-            let opening = WordWith::alone(opening);
-            let talked = talk(&network, provider, &opening, words, (leg, number, &told)).await;
+            let opening = WordWith::without_contents(opening);
+            let talked =
+                exchange_words(&network, provider, &opening, words, leg, number, &told).await;
             if let Err(why) = talked {
                 let said = Err(why);
                 let _ = told.send(Incoming { leg, number, said }).await;
@@ -65,7 +66,7 @@ impl Shell {
 
     /// Sends a message to a leg's provider. A provider that has not received so many messages
     /// counts as lost.
-    pub(super) fn say(&mut self, leg: Leg, word: BuyerWord) {
+    pub(super) fn send_word(&mut self, leg: Leg, word: BuyerWord) {
         let Some(talk) = self.talks.get(&leg) else {
             return;
         };
@@ -73,8 +74,11 @@ impl Shell {
         if let BuyerWord::Next(request) = &word {
             let job = attempt_id(self.gathered.job, leg.attempt);
             let given: Vec<_> = request.inputs.iter().map(|(_, id)| *id).collect();
-            self.served.grant(job, talk.provider, &given);
-            contents = self.buyer.tensors.along(given, TO_PROVIDER_BYTES_MAX);
+            self.served.grant_contents(job, talk.provider, &given);
+            contents = self
+                .buyer
+                .tensors
+                .inline_contents(given, TO_PROVIDER_BYTES_MAX);
         }
         if talk.say.try_send(WordWith { word, contents }).is_err() {
             self.talks.remove(&leg);
@@ -84,9 +88,9 @@ impl Shell {
     }
 
     /// Closes a leg's stream after its waiting messages are sent.
-    pub(super) fn hang(&mut self, leg: Leg) {
+    pub(super) fn close_stream(&mut self, leg: Leg) {
         self.talks.remove(&leg);
-        self.along.forget(leg);
+        self.along.forget_sender(leg);
     }
 
     /// Converts a provider's message into an event for the core.
@@ -102,14 +106,14 @@ impl Shell {
                     }
                     ProviderWord::Made { outputs, .. } => {
                         let named = outputs.iter().map(|(_, id)| *id);
-                        self.along.keep(leg, contents, named);
+                        self.along.keep_named(leg, contents, named);
                     }
                     _ => {}
                 }
                 Some(Event::Said { leg, word })
             }
             Err(why) => {
-                self.hang(leg);
+                self.close_stream(leg);
                 Some(Event::Gone { leg, why })
             }
         }
@@ -117,16 +121,18 @@ impl Shell {
 }
 
 /// Exchanges messages with a provider until the sender is dropped; otherwise returns why it ended.
-async fn talk(
+async fn exchange_words(
     network: &Network,
     provider: AccountKey,
     opening: &WordWith<Opening>,
     mut words: mpsc::Receiver<WordWith<BuyerWord>>,
-    (leg, number, told): (Leg, u64, &mpsc::Sender<Incoming>),
+    leg: Leg,
+    number: u64,
+    told: &mpsc::Sender<Incoming>,
 ) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;
-    let opened = network.open(peer, PROTOCOL).await;
+    let opened = network.open_stream(peer, PROTOCOL).await;
     let mut stream = opened.map_err(|error| text(&error))?;
     let sent = wire::send(&mut stream, opening).await;
     sent.map_err(|error| text(&error))?;

@@ -25,12 +25,12 @@ macro_rules! asked {
 
 impl Broker {
     /// Returns every ask in the book.
-    pub async fn book(&self) -> Result<Vec<Listing>, BrokerError> {
+    pub async fn fetch_book(&self) -> Result<Vec<Listing>, BrokerError> {
         asked!(self, Request::Book, Answer::Book(asks) => asks)
     }
 
     /// Returns the cheapest suitable asks of each class, and why the others do not suit.
-    pub async fn choose(&self, demands: Demands) -> Result<Choice, BrokerError> {
+    pub async fn choose_asks(&self, demands: Demands) -> Result<Choice, BrokerError> {
         let request = Request::Choose(Box::new(demands));
         asked!(self, request, Answer::Chosen(choice) => *choice)
     }
@@ -51,7 +51,7 @@ impl Broker {
     }
 
     /// Returns an account, if it is registered.
-    pub async fn account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
+    pub async fn fetch_account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
         asked!(self, Request::Account(key), Answer::Account(account) => account.map(|a| *a))
     }
 
@@ -79,18 +79,18 @@ impl Broker {
 
     /// Returns how the operators run the market: its operators, its rules, and their pending
     /// changes.
-    pub async fn governance(&self) -> Result<Governance, BrokerError> {
+    pub async fn fetch_governance(&self) -> Result<Governance, BrokerError> {
         asked!(self, Request::Governance, Answer::Governance(found) => *found)
     }
 
     /// Returns the orders of an account that rest in the books, oldest first.
-    pub async fn orders(&self, account: AccountKey) -> Result<Vec<OpenOrder>, BrokerError> {
+    pub async fn fetch_orders(&self, account: AccountKey) -> Result<Vec<OpenOrder>, BrokerError> {
         asked!(self, Request::Orders(account), Answer::Orders(orders) => orders)
     }
 
     /// Returns at most `most` movements of an account's credits, newest first, as far as one
     /// validator has seen them, and whether there are older ones.
-    pub async fn statement(
+    pub async fn fetch_statement(
         &self,
         account: AccountKey,
         most: usize,
@@ -122,32 +122,32 @@ impl Broker {
     }
 
     /// Returns a summary of every class that was ever traded or quoted.
-    pub async fn classes(&self) -> Result<Vec<ClassSummary>, BrokerError> {
+    pub async fn fetch_classes(&self) -> Result<Vec<ClassSummary>, BrokerError> {
         asked!(self, Request::Classes, Answer::Classes(classes) => classes)
     }
 
     /// Returns a lease, if the market knows it.
-    pub async fn lease(&self, id: LeaseId) -> Result<Option<Lease>, BrokerError> {
+    pub async fn fetch_lease(&self, id: LeaseId) -> Result<Option<Lease>, BrokerError> {
         asked!(self, Request::Lease(id), Answer::Lease(lease) => lease.map(|l| *l))
     }
 
     /// Returns the open leases of an account.
-    pub async fn leases(&self, key: AccountKey) -> Result<Vec<Lease>, BrokerError> {
+    pub async fn fetch_leases(&self, key: AccountKey) -> Result<Vec<Lease>, BrokerError> {
         asked!(self, Request::Leases(key), Answer::Leases(leases) => leases)
     }
 
     /// Returns the sums over all accounts.
-    pub async fn totals(&self) -> Result<Totals, BrokerError> {
+    pub async fn fetch_totals(&self) -> Result<Totals, BrokerError> {
         asked!(self, Request::Totals, Answer::Totals(totals) => totals)
     }
 
     /// Returns the prices of a class, if it was ever quoted.
-    pub async fn quotes(&self, class: Class) -> Result<Option<Quotes>, BrokerError> {
+    pub async fn fetch_quotes(&self, class: Class) -> Result<Option<Quotes>, BrokerError> {
         asked!(self, Request::Quotes(class), Answer::Quotes(quotes) => quotes.map(|q| *q))
     }
 
     /// Returns which asks suit a bid, and why the others do not.
-    pub async fn explain(
+    pub async fn explain_bid(
         &self,
         key: AccountKey,
         bid: Bid,
@@ -157,9 +157,9 @@ impl Broker {
     }
 
     /// Returns the addresses of these accounts' peers, as far as validators know them. Asks every
-    /// validator until it has found all, because a peer announces itself to the validators that it
-    /// reaches.
-    pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
+    /// validator until it has found all, because a peer can announce itself only to the validators
+    /// that it reaches.
+    pub async fn find_contacts(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
         let request = Request::Find(keys.to_vec());
         let mut found = asked!(self, request, Answer::Found(found) => found)?;
         for validator in self.validators().iter() {
@@ -176,8 +176,8 @@ impl Broker {
     }
 
     /// Announces this node's addresses to every validator. Returns how many confirmed it.
-    pub async fn announce(&self) -> usize {
-        let addresses = self.network.addresses().await;
+    pub async fn announce_addresses(&self) -> usize {
+        let addresses = self.network.own_addresses().await;
         let request = Request::Announce(addresses.iter().map(ToString::to_string).collect());
         let validators = self.validators();
         let asked = validators.iter().map(|peer| self.ask_one(*peer, &request));
@@ -189,12 +189,12 @@ impl Broker {
     }
 
     /// Returns the validators, as one of them knows them.
-    pub async fn members(&self) -> Result<Members, BrokerError> {
+    pub async fn fetch_members(&self) -> Result<Members, BrokerError> {
         asked!(self, Request::Members, Answer::Members(members) => members)
     }
 
     /// Returns the status of each validator, in the broker's order.
-    pub async fn statuses(&self) -> Vec<Result<Status, AttemptError>> {
+    pub async fn fetch_statuses(&self) -> Vec<Result<Status, AttemptError>> {
         let validators = self.validators();
         let asked = validators.iter().map(|peer| async {
             match self.ask_one(*peer, &Request::Status).await? {

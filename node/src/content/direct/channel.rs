@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::SockRef;
 
-use super::handshake::{Handshake, HandshakeResult, receive};
+use super::handshake::{Handshake, HandshakeResult, receive_bytes};
 use super::records::{HEAD_BYTES, OpenedRecord, Records, length_of};
 use crate::network::wire::{self, FRAME_BYTES_MAX, WireError};
 
@@ -39,25 +39,28 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Performs the handshake as the end that dialled; each read and write may take `patience`.
-    pub(crate) fn dialling(
+    /// Performs the handshake as the end that dialled; each read and write must end within
+    /// `patience`.
+    pub(crate) fn handshake_client(
         stream: TcpStream,
         config: Arc<ClientConfig>,
         patience: Duration,
     ) -> io::Result<Channel> {
-        prepare(&stream, patience)?;
-        let shaken = Handshake::dialling(&stream, config, INCOMING_BYTES)?.shake()?;
+        configure_stream(&stream, patience)?;
+        let shaken =
+            Handshake::new_client(&stream, config, INCOMING_BYTES)?.complete_handshake()?;
         Ok(Channel::new(stream, shaken))
     }
 
     /// Performs the handshake as the end that was dialled.
-    pub(crate) fn dialled(
+    pub(crate) fn handshake_server(
         stream: TcpStream,
         config: Arc<ServerConfig>,
         patience: Duration,
     ) -> io::Result<Channel> {
-        prepare(&stream, patience)?;
-        let shaken = Handshake::dialled(&stream, config, INCOMING_BYTES)?.shake()?;
+        configure_stream(&stream, patience)?;
+        let shaken =
+            Handshake::new_server(&stream, config, INCOMING_BYTES)?.complete_handshake()?;
         Ok(Channel::new(stream, shaken))
     }
 
@@ -78,21 +81,22 @@ impl Channel {
     }
 
     /// Returns a handle by which another thread can end a blocked read or write.
-    pub(crate) fn breaker(&self) -> io::Result<Breaker> {
+    pub(crate) fn new_breaker(&self) -> io::Result<Breaker> {
         Ok(Breaker(Some(self.stream.try_clone()?)))
     }
 
     /// Sends bytes as encrypted records.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut stream = &self.stream;
-        self.records.seal(bytes, |record| stream.write_all(record))
+        self.records
+            .seal_bytes(bytes, |record| stream.write_all(record))
     }
 
     /// Sends a message in a frame, as other streams do.
     pub(crate) fn send_message<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
         let mut frame = Vec::new();
         wire::push_frame(&mut frame, &postcard::to_allocvec(message)?)?;
-        Ok(self.send(&frame)?)
+        Ok(self.send_bytes(&frame)?)
     }
 
     /// Receives a message; none if the other end closed the channel between two messages.
@@ -102,7 +106,7 @@ impl Channel {
         if length.is_empty() {
             return Ok(None);
         }
-        self.receive(3, |bytes| length.extend_from_slice(bytes))?;
+        self.receive_exact(3, |bytes| length.extend_from_slice(bytes))?;
         let length = length.try_into().expect("a byte and three more");
         let bytes = u32::from_be_bytes(length) as usize;
         if bytes > MESSAGE_BYTES_MAX {
@@ -110,12 +114,16 @@ impl Channel {
             return Err(WireError::TooLong { bytes, limit });
         }
         let mut frame = Vec::new();
-        self.receive(bytes, |bytes| frame.extend_from_slice(bytes))?;
+        self.receive_exact(bytes, |bytes| frame.extend_from_slice(bytes))?;
         Ok(Some(postcard::from_bytes(&frame)?))
     }
 
     /// Receives exactly `length` bytes and passes them on piece by piece.
-    pub(crate) fn receive(&mut self, length: usize, mut take: impl FnMut(&[u8])) -> io::Result<()> {
+    pub(crate) fn receive_exact(
+        &mut self,
+        length: usize,
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         let mut left = length;
         while left > 0 {
             match self.receive_up_to(left, &mut take)? {
@@ -141,10 +149,10 @@ impl Channel {
                 return Ok(given);
             }
             let Some(record) = self.next_record()? else {
-                receive(&self.stream, &mut self.incoming, &mut self.waiting)?;
+                receive_bytes(&self.stream, &mut self.incoming, &mut self.waiting)?;
                 continue;
             };
-            let opened = self.records.open(&mut self.incoming[record]);
+            let opened = self.records.open_record(&mut self.incoming[record]);
             match opened.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
                 OpenedRecord::Bytes([]) | OpenedRecord::NewKeys => {}
                 OpenedRecord::Bytes(bytes) => {
@@ -176,7 +184,7 @@ impl Channel {
     }
 }
 
-fn prepare(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+fn configure_stream(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     if stream.peer_addr()?.ip() == stream.local_addr()?.ip() {
         let socket = SockRef::from(stream);
@@ -191,7 +199,8 @@ fn set_patience(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(patience))
 }
 
-/// Ends a channel when it is dropped, even if its thread waits; unless it was disarmed.
+/// Ends a channel when it is dropped, even if its thread waits. You must disarm it to keep the
+/// channel.
 pub(crate) struct Breaker(Option<TcpStream>);
 
 impl Breaker {

@@ -54,7 +54,7 @@ pub(super) struct HandshakeResult {
 
 impl<'s> Handshake<'s> {
     /// Begins as the end that dialled, with a receive buffer of `bytes` bytes.
-    pub(super) fn dialling(
+    pub(super) fn new_client(
         stream: &'s TcpStream,
         config: Arc<ClientConfig>,
         bytes: usize,
@@ -69,7 +69,7 @@ impl<'s> Handshake<'s> {
     }
 
     /// Begins as the end that was dialled.
-    pub(super) fn dialled(
+    pub(super) fn new_server(
         stream: &'s TcpStream,
         config: Arc<ServerConfig>,
         bytes: usize,
@@ -94,12 +94,12 @@ impl<'s> Handshake<'s> {
     }
 
     /// Performs the handshake to its end.
-    pub(super) fn shake(mut self) -> io::Result<HandshakeResult> {
+    pub(super) fn complete_handshake(mut self) -> io::Result<HandshakeResult> {
         loop {
-            match self.advance()? {
+            match self.advance_tls()? {
                 HandshakeStep::Again => {}
                 HandshakeStep::Receive => {
-                    receive(self.stream, &mut self.incoming, &mut self.waiting)?
+                    receive_bytes(self.stream, &mut self.incoming, &mut self.waiting)?
                 }
                 HandshakeStep::Ready => break,
                 HandshakeStep::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -122,17 +122,17 @@ impl<'s> Handshake<'s> {
         })
     }
 
-    /// Advances TLS by one step with the received bytes. Writes all outgoing bytes before it waits
-    /// for more.
-    fn advance(&mut self) -> io::Result<HandshakeStep> {
+    /// Advances TLS by one step with the received bytes. It must write all outgoing bytes before it
+    /// waits for more.
+    fn advance_tls(&mut self) -> io::Result<HandshakeStep> {
         let incoming = &mut self.incoming[self.waiting.clone()];
         let (outgoing, plain) = (&mut self.outgoing, &mut self.plain);
         let (discard, next) = match &mut self.connection {
             Connection::Dialling(connection) => {
-                step(connection.process_tls_records(incoming), outgoing, plain)
+                process_status(connection.process_tls_records(incoming), outgoing, plain)
             }
             Connection::Dialled(connection) => {
-                step(connection.process_tls_records(incoming), outgoing, plain)
+                process_status(connection.process_tls_records(incoming), outgoing, plain)
             }
         };
         self.waiting.start += discard;
@@ -144,9 +144,9 @@ impl<'s> Handshake<'s> {
     }
 }
 
-/// Reads bytes behind the waiting ones, which are part of one record and far shorter than the
+/// Reads bytes behind the waiting ones, which must be part of one record and far shorter than the
 /// buffer.
-pub(super) fn receive(
+pub(super) fn receive_bytes(
     mut stream: &TcpStream,
     incoming: &mut [u8],
     waiting: &mut Range<usize>,
@@ -164,7 +164,7 @@ pub(super) fn receive(
     }
 }
 
-fn step<Data>(
+fn process_status<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Vec<u8>,
     plain: &mut Vec<u8>,
@@ -186,7 +186,7 @@ fn step<Data>(
             read
         }
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            encode(outgoing, |room| data.encode(room)).map(|()| HandshakeStep::Again)
+            encode_outgoing(outgoing, |room| data.encode(room)).map(|()| HandshakeStep::Again)
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
             // `advance` writes it before it waits.
@@ -204,7 +204,7 @@ fn step<Data>(
 }
 
 /// Appends to the outgoing bytes, and enlarges the buffer as needed.
-fn encode(
+fn encode_outgoing(
     outgoing: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
 ) -> io::Result<()> {

@@ -1,9 +1,9 @@
 //! Authenticates the ends of a channel: TLS 1.3 with the nodes' own keys instead of certificates.
 //!
 //! A node's ed25519 key is its peer id, and also its raw public key (RFC 7250) in TLS: each end
-//! accepts only the key of the peer with which it agreed on the channel, so there is no name,
+//! will accept only the key of the peer with which it agreed on the channel, so there is no name,
 //! authority or date to check. A signature in TLS covers 64 spaces and a TLS label first, so
-//! neither noise nor the market accepts it.
+//! neither noise nor the market will accept it.
 
 use std::sync::Arc;
 
@@ -32,12 +32,14 @@ const SECRET_PREFIX: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 
 
 /// Returns the configuration of the end that dials.
 pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig>, Error> {
-    let provider = provider();
+    let provider = crypto_provider();
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
-        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(own(key)?)));
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
+            certified_key(key)?,
+        )));
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_sni = false;
     config.enable_secret_extraction = true;
@@ -46,18 +48,20 @@ pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig
 
 /// Returns the configuration of the end that accepts.
 pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>, Error> {
-    let provider = provider();
+    let provider = crypto_provider();
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
-        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own(key)?)));
+        .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
+            certified_key(key)?,
+        )));
     config.send_tls13_tickets = 0;
     config.enable_secret_extraction = true;
     Ok(Arc::new(config))
 }
 
 /// Returns ring, which noise already uses, with the ciphers that processors have instructions for.
-pub(super) fn provider() -> Arc<CryptoProvider> {
+pub(super) fn crypto_provider() -> Arc<CryptoProvider> {
     let cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
         ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
@@ -68,11 +72,11 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-fn own(key: &NodeKey) -> Result<Arc<CertifiedKey>, Error> {
-    let secret = [&SECRET_PREFIX[..], &key.signing().to_bytes()].concat();
+fn certified_key(key: &NodeKey) -> Result<Arc<CertifiedKey>, Error> {
+    let secret = [&SECRET_PREFIX[..], &key.signing_key().to_bytes()].concat();
     let secret = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(secret));
-    let signing = provider().key_provider.load_private_key(secret)?;
-    let public = CertificateDer::from(spki(&key.public()));
+    let signing = crypto_provider().key_provider.load_private_key(secret)?;
+    let public = CertificateDer::from(spki(&key.public_key()));
     Ok(Arc::new(CertifiedKey::new(vec![public], signing)))
 }
 
@@ -95,14 +99,14 @@ impl OnlyPeer {
         }
     }
 
-    fn is(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
+    fn check_key(&self, shown: &CertificateDer<'_>) -> Result<(), Error> {
         match **shown == *self.spki {
             true => Ok(()),
             false => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
     }
 
-    fn signed(
+    fn verify_signature(
         &self,
         message: &[u8],
         shown: &CertificateDer<'_>,
@@ -139,7 +143,7 @@ macro_rules! checks_of_signatures {
             shown: &CertificateDer<'_>,
             signature: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            self.signed(message, shown, signature)
+            self.verify_signature(message, shown, signature)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -161,7 +165,7 @@ impl ServerCertVerifier for OnlyPeer {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.is(end_entity)
+        self.check_key(end_entity)
             .map(|()| ServerCertVerified::assertion())
     }
 
@@ -179,7 +183,7 @@ impl ClientCertVerifier for OnlyPeer {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.is(end_entity)
+        self.check_key(end_entity)
             .map(|()| ClientCertVerified::assertion())
     }
 

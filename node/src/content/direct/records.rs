@@ -45,7 +45,7 @@ pub(super) struct Records {
     keys: Keys,
     suite: &'static Tls13CipherSuite,
     encrypter: Box<dyn MessageEncrypter>,
-    /// How many records were encrypted with these keys, and how many may be.
+    /// How many records were encrypted with these keys, and how many can be.
     sealed: u64,
     sealed_max: u64,
     decrypter: Box<dyn MessageDecrypter>,
@@ -66,15 +66,15 @@ pub(super) enum OpenedRecord<'a> {
 impl Records {
     /// Continues where a handshake ended.
     pub(super) fn new(secrets: ExtractedSecrets, keys: Keys) -> Result<Records, Error> {
-        let suite = keys.suite().tls13();
+        let suite = keys.cipher_suite().tls13();
         let suite = suite.ok_or_else(|| no_place("a version of TLS"))?;
         let ((sealed, sending), (opened, receiving)) = (secrets.tx, secrets.rx);
         Ok(Records {
-            encrypter: encrypter(suite, sending)?,
+            encrypter: new_encrypter(suite, sending)?,
             sealed,
             // The last one is for the message that announces new keys.
             sealed_max: suite.common.confidentiality_limit - 1,
-            decrypter: decrypter(suite, receiving)?,
+            decrypter: new_decrypter(suite, receiving)?,
             opened,
             empty: 0,
             keys,
@@ -84,31 +84,31 @@ impl Records {
 
     /// Encrypts bytes record by record and passes each on before the next: a receiver that decrypts
     /// one while the next is encrypted waits less often, and waking it is expensive.
-    pub(super) fn seal(
+    pub(super) fn seal_bytes(
         &mut self,
         bytes: &[u8],
         mut give: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         for piece in bytes.chunks(PLAIN_BYTES_MAX) {
             if self.sealed >= self.sealed_max {
-                give(&self.renewed().map_err(io::Error::other)?)?;
+                give(&self.renew_keys().map_err(io::Error::other)?)?;
             }
-            let record = self.sealed(ContentType::ApplicationData, piece);
+            let record = self.seal_record(ContentType::ApplicationData, piece);
             give(&record.map_err(io::Error::other)?)?;
         }
         Ok(())
     }
 
     /// Takes new keys, and returns the record, under the old keys, that announces them.
-    fn renewed(&mut self) -> Result<Vec<u8>, Error> {
-        let record = self.sealed(ContentType::Handshake, &KEY_UPDATE)?;
+    fn renew_keys(&mut self) -> Result<Vec<u8>, Error> {
+        let record = self.seal_record(ContentType::Handshake, &KEY_UPDATE)?;
         let (sealed, secrets) = self.keys.for_sending()?;
-        self.encrypter = encrypter(self.suite, secrets)?;
+        self.encrypter = new_encrypter(self.suite, secrets)?;
         self.sealed = sealed;
         Ok(record)
     }
 
-    fn sealed(&mut self, typ: ContentType, bytes: &[u8]) -> Result<Vec<u8>, Error> {
+    fn seal_record(&mut self, typ: ContentType, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let message = OutboundPlainMessage {
             typ,
             version: ProtocolVersion::TLSv1_3,
@@ -119,8 +119,12 @@ impl Records {
         Ok(record.encode())
     }
 
-    /// Decrypts a record without its head in place.
-    pub(super) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<OpenedRecord<'a>, Error> {
+    /// Decrypts a record without its head in place. You must pass records in the order in which
+    /// they came.
+    pub(super) fn open_record<'a>(
+        &mut self,
+        record: &'a mut [u8],
+    ) -> Result<OpenedRecord<'a>, Error> {
         let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
         let message = InboundOpaqueMessage::new(typ, version, record);
         let message = self.decrypter.decrypt(message, self.opened)?;
@@ -135,7 +139,7 @@ impl Records {
             (ContentType::ApplicationData, []) => Ok(OpenedRecord::Bytes(&[])),
             (ContentType::Handshake, message) if *message == KEY_UPDATE => {
                 let (opened, secrets) = self.keys.for_receiving()?;
-                self.decrypter = decrypter(self.suite, secrets)?;
+                self.decrypter = new_decrypter(self.suite, secrets)?;
                 self.opened = opened;
                 Ok(OpenedRecord::NewKeys)
             }
@@ -168,7 +172,7 @@ pub(super) fn length_of(head: [u8; HEAD_BYTES]) -> io::Result<usize> {
 }
 
 impl Keys {
-    fn suite(&self) -> SupportedCipherSuite {
+    fn cipher_suite(&self) -> SupportedCipherSuite {
         match self {
             Keys::Dialling(connection) => connection.negotiated_cipher_suite(),
             Keys::Dialled(connection) => connection.negotiated_cipher_suite(),
@@ -190,23 +194,23 @@ impl Keys {
     }
 }
 
-fn encrypter(
+fn new_encrypter(
     suite: &Tls13CipherSuite,
     secrets: ConnectionTrafficSecrets,
 ) -> Result<Box<dyn MessageEncrypter>, Error> {
-    let (key, iv) = parts(secrets)?;
+    let (key, iv) = key_and_iv(secrets)?;
     Ok(suite.aead_alg.encrypter(key, iv))
 }
 
-fn decrypter(
+fn new_decrypter(
     suite: &Tls13CipherSuite,
     secrets: ConnectionTrafficSecrets,
 ) -> Result<Box<dyn MessageDecrypter>, Error> {
-    let (key, iv) = parts(secrets)?;
+    let (key, iv) = key_and_iv(secrets)?;
     Ok(suite.aead_alg.decrypter(key, iv))
 }
 
-fn parts(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), Error> {
+fn key_and_iv(secrets: ConnectionTrafficSecrets) -> Result<(AeadKey, Iv), Error> {
     match secrets {
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
         | ConnectionTrafficSecrets::Aes256Gcm { key, iv } => Ok((key, iv)),
@@ -234,19 +238,22 @@ mod tests {
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
         let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
-        let config = identity::dialled(&theirs, ours.public()).unwrap();
+        let config = identity::dialled(&theirs, ours.public_key()).unwrap();
         let other = thread::spawn(move || {
-            let handshake = Handshake::dialled(&far, config, 1 << 16).unwrap();
-            handshake.shake().unwrap().records
+            let handshake = Handshake::new_server(&far, config, 1 << 16).unwrap();
+            handshake.complete_handshake().unwrap().records
         });
-        let config = identity::dialling(&ours, theirs.public()).unwrap();
-        let handshake = Handshake::dialling(&near, config, 1 << 16).unwrap();
-        (handshake.shake().unwrap().records, other.join().unwrap())
+        let config = identity::dialling(&ours, theirs.public_key()).unwrap();
+        let handshake = Handshake::new_client(&near, config, 1 << 16).unwrap();
+        (
+            handshake.complete_handshake().unwrap().records,
+            other.join().unwrap(),
+        )
     }
 
     fn sealed(records: &mut Records, bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        let given = records.seal(bytes, |record| {
+        let given = records.seal_bytes(bytes, |record| {
             all.push(record.to_vec());
             Ok(())
         });
@@ -275,7 +282,7 @@ mod tests {
             assert!(from.sealed <= 6, "no key is used longer");
             let (mut came, mut renewed) = (Vec::new(), 0);
             for record in &mut records {
-                match to.open(behind_head(record)).unwrap() {
+                match to.open_record(behind_head(record)).unwrap() {
                     OpenedRecord::Bytes(bytes) => came.extend_from_slice(bytes),
                     OpenedRecord::NewKeys => renewed += 1,
                     OpenedRecord::Farewell => panic!("nobody leaves"),
@@ -291,12 +298,21 @@ mod tests {
     fn records_out_of_order_or_changed_or_of_no_use_here_are_refused() {
         let (mut near, mut far) = shaken();
         let mut records = sealed(&mut near, &[7; 3 * PLAIN_BYTES_MAX]);
-        assert!(far.open(behind_head(&mut records[1].clone())).is_err());
-        assert!(far.open(behind_head(&mut records[0].clone())).is_ok());
-        assert!(far.open(behind_head(&mut records[0])).is_err(), "twice");
+        assert!(
+            far.open_record(behind_head(&mut records[1].clone()))
+                .is_err()
+        );
+        assert!(
+            far.open_record(behind_head(&mut records[0].clone()))
+                .is_ok()
+        );
+        assert!(
+            far.open_record(behind_head(&mut records[0])).is_err(),
+            "twice"
+        );
         behind_head(&mut records[1])[100] ^= 1;
-        assert!(far.open(behind_head(&mut records[1])).is_err());
-        assert!(far.open(&mut []).is_err());
+        assert!(far.open_record(behind_head(&mut records[1])).is_err());
+        assert!(far.open_record(&mut []).is_err());
         for (typ, message) in [
             (ContentType::Handshake, &[4, 0, 0, 1, 0][..]),
             (ContentType::Handshake, &[24, 0, 0, 1, 1]),
@@ -305,12 +321,15 @@ mod tests {
             (ContentType::Heartbeat, &[1]),
         ] {
             let (mut near, mut far) = shaken();
-            let mut record = near.sealed(typ, message).unwrap();
-            assert!(far.open(behind_head(&mut record)).is_err(), "{typ:?}");
+            let mut record = near.seal_record(typ, message).unwrap();
+            assert!(
+                far.open_record(behind_head(&mut record)).is_err(),
+                "{typ:?}"
+            );
         }
         let (mut near, mut far) = shaken();
-        let mut farewell = near.sealed(ContentType::Alert, &[1, 0]).unwrap();
-        let opened = far.open(behind_head(&mut farewell));
+        let mut farewell = near.seal_record(ContentType::Alert, &[1, 0]).unwrap();
+        let opened = far.open_record(behind_head(&mut farewell));
         assert!(matches!(opened, Ok(OpenedRecord::Farewell)));
     }
 
@@ -319,11 +338,11 @@ mod tests {
         let (mut near, mut far) = shaken();
         let mut send = |bytes: Option<&[u8]>| {
             let mut record = match bytes {
-                Some(bytes) => near.sealed(ContentType::ApplicationData, bytes),
-                None => near.renewed(),
+                Some(bytes) => near.seal_record(ContentType::ApplicationData, bytes),
+                None => near.renew_keys(),
             };
             let record = record.as_mut().unwrap();
-            far.open(behind_head(record)).map(drop)
+            far.open_record(behind_head(record)).map(drop)
         };
         for _ in 0..3 {
             for _ in 0..EMPTY_MAX / 2 {

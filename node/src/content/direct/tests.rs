@@ -13,8 +13,8 @@ async fn node(listening: DirectListen) -> (DirectChannels, NodeKey, Contact) {
         ..Default::default()
     };
     let network = Network::start(&key, config).await.unwrap();
-    let addresses = network.addresses().await;
-    let account = key.public();
+    let addresses = network.own_addresses().await;
+    let account = key.public_key();
     let echo = |_, mut channel: Channel| {
         while let Ok(Some(word)) = channel.receive_message::<Vec<u8>>() {
             channel.send_message(&word).unwrap();
@@ -27,7 +27,7 @@ async fn node(listening: DirectListen) -> (DirectChannels, NodeKey, Contact) {
 /// Has a node that takes part in no direct channels say that it is dialled at these addresses, and
 /// not get through to anybody itself.
 pub(crate) fn announce(network: &Network, addresses: Vec<SocketAddr>) {
-    network.serve(PROTOCOL, 4, move |_, mut stream| {
+    network.serve_protocol(PROTOCOL, 4, move |_, mut stream| {
         let addresses = addresses.clone();
         async move {
             let _: Proposal = wire::receive(&mut stream).await.unwrap();
@@ -80,22 +80,22 @@ fn connected() -> (TcpStream, TcpStream) {
 fn messages_and_bytes_of_any_length_arrive() {
     let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
     let (one, other) = connected();
-    let (key, peer) = (theirs.clone(), ours.public());
+    let (key, peer) = (theirs.clone(), ours.public_key());
     let echo = std::thread::spawn(move || {
         let mut channel = dialled_end(other, &key, peer).unwrap();
         while let Some(word) = channel.receive_message::<Vec<u8>>().unwrap() {
             channel.send_message(&word).unwrap();
-            channel.send(&word).unwrap();
+            channel.send_bytes(&word).unwrap();
         }
     });
-    let mut channel = dialling_end(one, &ours, theirs.public()).unwrap();
+    let mut channel = dialling_end(one, &ours, theirs.public_key()).unwrap();
     for length in [0, 1, 16_384, 16_385, 1 << 20, 3_000_001] {
         let word: Vec<u8> = (0..length).map(|n| (n / 3) as u8).collect();
         channel.send_message(&word).unwrap();
         let back: Vec<u8> = channel.receive_message().unwrap().unwrap();
         assert_eq!(back, word);
         let mut again = Vec::new();
-        let took = channel.receive(length, |bytes| again.extend_from_slice(bytes));
+        let took = channel.receive_exact(length, |bytes| again.extend_from_slice(bytes));
         took.unwrap();
         assert_eq!(again, word);
     }
@@ -112,8 +112,8 @@ fn another_key_than_the_agreed_one_is_refused_at_both_ends() {
         NodeKey::generate(),
     );
     for (expected_by_us, expected_by_them) in [
-        (third.public(), ours.public()),
-        (theirs.public(), third.public()),
+        (third.public_key(), ours.public_key()),
+        (theirs.public_key(), third.public_key()),
     ] {
         let (one, other) = connected();
         let key = theirs.clone();
@@ -128,7 +128,7 @@ fn another_key_than_the_agreed_one_is_refused_at_both_ends() {
             sent.and_then(|()| channel.receive_message::<u64>())
                 .map_err(io::Error::other)
         });
-        assert!(near.is_err() || expected_by_us == theirs.public());
+        assert!(near.is_err() || expected_by_us == theirs.public_key());
         assert!(far.join().unwrap().is_err());
     }
 }
@@ -159,7 +159,7 @@ fn a_changed_byte_on_the_way_ends_the_channel() {
     );
     relay(near_middle, far_middle, 100_000);
     relay(back_from, back_to, usize::MAX);
-    let (key, peer) = (theirs.clone(), ours.public());
+    let (key, peer) = (theirs.clone(), ours.public_key());
     let far = std::thread::spawn(move || {
         // What comes with the last words of the handshake is decrypted with them.
         match dialled_end(other, &key, peer) {
@@ -167,7 +167,7 @@ fn a_changed_byte_on_the_way_ends_the_channel() {
             Err(_) => true,
         }
     });
-    let mut channel = dialling_end(one, &ours, theirs.public()).unwrap();
+    let mut channel = dialling_end(one, &ours, theirs.public_key()).unwrap();
     let _ = channel.send_message(&vec![7_u8; 200_000]);
     assert!(far.join().unwrap());
 }
@@ -179,7 +179,7 @@ async fn who_was_not_invited_does_not_come_to_the_handshake() {
     let stranger = tokio::task::spawn_blocking(move || {
         let mut connection = TcpStream::connect(door).unwrap();
         connection.write_all(&Token::default()).unwrap();
-        dialling_end(connection, &NodeKey::generate(), key.public()).err()
+        dialling_end(connection, &NodeKey::generate(), key.public_key()).err()
     });
     assert!(stranger.await.unwrap().is_some());
     assert!(lock(&channels.0.served).is_empty());
@@ -192,9 +192,9 @@ async fn an_address_that_answers_is_found_among_those_that_do_not() {
     let door = channels.0.door.unwrap();
     let mut addresses = vec![silent; ADDRESSES_MAX - 2];
     addresses.extend([dead_address(), door]);
-    let dialled = dial(addresses, Token::default()).await.unwrap();
+    let dialled = dial_first(addresses, Token::default()).await.unwrap();
     assert_eq!(dialled.peer_addr().unwrap(), door);
-    let none = dial(vec![dead_address()], Token::default()).await;
+    let none = dial_first(vec![dead_address()], Token::default()).await;
     assert!(none.unwrap_err().to_string().contains("127.0.0.1:"));
 }
 
@@ -202,14 +202,14 @@ async fn an_address_that_answers_is_found_among_those_that_do_not() {
 async fn knocked_at(address: &str) -> (DialOutcome, bool) {
     let (_server, _, contact) = node(dialled()).await;
     let (client, ..) = node(DirectListen::Off).await;
-    client.0.network.learn(&contact).await.unwrap();
+    client.0.network.add_contact(&contact).await.unwrap();
     let door = TcpListener::bind(address).await.unwrap();
     let proposal = Proposal {
         token: Token::default(),
         addresses: vec![door.local_addr().unwrap()],
     };
-    let peer = contact.peer().unwrap();
-    let mut stream = client.0.network.open(peer, PROTOCOL).await.unwrap();
+    let peer = contact.peer_id().unwrap();
+    let mut stream = client.0.network.open_stream(peer, PROTOCOL).await.unwrap();
     wire::send(&mut stream, &proposal).await.unwrap();
     let _: DirectReply = wire::receive(&mut stream).await.unwrap();
     let turn = DialOutcome::YourTurn;
@@ -231,22 +231,22 @@ async fn a_stranger_is_dialled_where_it_is_and_has_nobody_dial_elsewhere() {
 async fn a_peer_has_no_more_channels_than_its_share() {
     let (_server, _, contact) = node(dialled()).await;
     let (client, ..) = node(DirectListen::Nowhere).await;
-    client.0.network.learn(&contact).await.unwrap();
-    let peer = contact.peer().unwrap();
+    client.0.network.add_contact(&contact).await.unwrap();
+    let peer = contact.peer_id().unwrap();
     let mut held = Vec::new();
     for _ in 0..SERVED_PER_PEER_MAX {
-        held.push(client.acquire(peer).await.unwrap());
+        held.push(client.acquire_channel(peer).await.unwrap());
     }
-    let full = client.acquire(peer).await.err();
+    let full = client.acquire_channel(peer).await.err();
     assert!(matches!(full, Some(DirectError::Full)), "{full:?}");
-    let again = client.acquire(peer).await.err();
+    let again = client.acquire_channel(peer).await.err();
     assert!(
         matches!(again, Some(DirectError::Refused { .. })),
         "{again:?}"
     );
     // One that is kept is taken, whatever was refused since.
-    client.keep(peer, held.pop().unwrap());
-    assert!(client.acquire(peer).await.is_ok());
+    client.keep_channel(peer, held.pop().unwrap());
+    assert!(client.acquire_channel(peer).await.is_ok());
 }
 
 #[test]
@@ -269,7 +269,7 @@ async fn an_address_for_channels_outlives_damaged_handshakes() {
     for _ in 0..40 {
         let (ours, theirs) = (NodeKey::generate(), NodeKey::generate());
         let (mut near, far) = connected();
-        let account = ours.public();
+        let account = ours.public_key();
         let shaking = std::thread::spawn(move || dialled_end(far, &theirs, account).is_err());
         // The head of a TLS record with a hello in it, damaged.
         let length = damage.below(2_000);

@@ -1,5 +1,5 @@
-//! The contents on their way to this node, and the callers that need them: one fetches a content,
-//! the others wait for it.
+//! The contents on their way to this node, and the callers that need them: one of them fetches a
+//! content, and the others must wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ pub(super) struct WantedContent {
 }
 
 impl WantedContent {
-    pub(super) fn hurry(&self, urgency: Urgency) {
+    pub(super) fn raise_urgency(&self, urgency: Urgency) {
         self.urgency.send_if_modified(|before| {
             let more = urgency > *before;
             *before = urgency.max(*before);

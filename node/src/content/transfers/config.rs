@@ -11,7 +11,7 @@ use crate::network::socket_of;
 /// The settings of a node's transfers.
 #[derive(Clone, Debug, Default)]
 pub struct TransferConfig {
-    /// The length of the longest content that the node fetches, in bytes.
+    /// The length of the longest content that the node will fetch, in bytes.
     pub bytes_max: u64,
     /// How the node uses direct channels.
     pub channel: DirectListen,

@@ -65,7 +65,7 @@ pub enum FetchError {
         /// The id of the content.
         id: ContentId,
     },
-    /// Too many transfers wait.
+    /// Too many transfers wait: the caller can try again once some of them have ended.
     #[error(transparent)]
     Full(#[from] TooManyTransfers),
     /// The store did not accept the content.

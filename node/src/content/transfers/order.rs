@@ -2,9 +2,9 @@
 //!
 //! Content that a caller waits for goes before content that a plan will need, and that before
 //! guesses. Equals go in the order of their requests, a few from each peer at a time. A less urgent
-//! transfer that has begun pauses between frames while a more urgent one moves: the node does not
-//! read it, so its sender's window fills. Now and then it still reads a piece, so that neither end
-//! times out.
+//! transfer that has begun must pause between frames while a more urgent one moves: the node does
+//! not read it, so its sender's window fills. Now and then it must still read a piece, so that
+//! neither end times out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -48,7 +48,11 @@ struct TransferOrder {
 }
 
 impl TransferOrder {
-    fn want(&mut self, peer: PeerId, urgency: Urgency) -> Result<Ticket, TooManyTransfers> {
+    fn enqueue_transfer(
+        &mut self,
+        peer: PeerId,
+        urgency: Urgency,
+    ) -> Result<Ticket, TooManyTransfers> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(TooManyTransfers);
         }
@@ -58,7 +62,7 @@ impl TransferOrder {
     }
 
     /// Raises the urgency of a transfer; never lowers it.
-    fn raise(&mut self, ticket: Ticket, urgency: Urgency) {
+    fn raise_urgency(&mut self, ticket: Ticket, urgency: Urgency) {
         if let Some((before, _)) = self.moving.get_mut(&ticket) {
             *before = urgency.max(*before);
             return;
@@ -72,7 +76,7 @@ impl TransferOrder {
     }
 
     /// Starts all transfers whose turn it is, and returns whether there was one.
-    fn begin(&mut self) -> bool {
+    fn start_due(&mut self) -> bool {
         let mut begun = false;
         while let Some((rank, peer)) = self.next() {
             self.waiting.remove(&rank);
@@ -107,7 +111,7 @@ impl TransferOrder {
     }
 
     /// Removes a transfer that has ended or is no longer needed.
-    fn done(&mut self, ticket: Ticket) {
+    fn remove_transfer(&mut self, ticket: Ticket) {
         self.moving.remove(&ticket);
         self.waiting.retain(|(_, other), _| *other != ticket);
     }
@@ -126,36 +130,38 @@ impl TransferQueue {
     ///
     /// # Errors
     /// [`TooManyTransfers`].
-    pub(super) async fn take(
+    pub(super) async fn wait_for_turn(
         self: &Arc<Self>,
         peer: PeerId,
         urgency: watch::Receiver<Urgency>,
     ) -> Result<TransferTurn, TooManyTransfers> {
-        let ticket = self.order().want(peer, *urgency.borrow())?;
+        let ticket = self
+            .lock_order()
+            .enqueue_transfer(peer, *urgency.borrow())?;
         let mut turn = TransferTurn {
             queue: self.clone(),
             ticket,
             urgency,
         };
-        self.change(|_| {});
+        self.update_order(|_| {});
         turn.wait_for(TransferOrder::is_moving).await;
         Ok(turn)
     }
 
     #[cfg(test)]
-    pub(super) fn moving(&self) -> usize {
-        self.order().moving.len()
+    pub(super) fn moving_count(&self) -> usize {
+        self.lock_order().moving.len()
     }
 
-    fn change(&self, change: impl FnOnce(&mut TransferOrder)) {
-        let mut order = self.order();
+    fn update_order(&self, change: impl FnOnce(&mut TransferOrder)) {
+        let mut order = self.lock_order();
         change(&mut order);
-        order.begin();
+        order.start_due();
         drop(order);
         self.bell.notify_waiters();
     }
 
-    fn order(&self) -> MutexGuard<'_, TransferOrder> {
+    fn lock_order(&self) -> MutexGuard<'_, TransferOrder> {
         // A panic cannot leave a change half done under this lock.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,27 +182,28 @@ impl TransferTurn {
             let queue = self.queue.clone();
             let mut rung = std::pin::pin!(queue.bell.notified());
             rung.as_mut().enable();
-            if is_so(&queue.order(), self.ticket) {
+            if is_so(&queue.lock_order(), self.ticket) {
                 return;
             }
             tokio::select! {
                 () = rung => {}
-                Ok(()) = self.urgency.changed() => self.hurry(),
+                Ok(()) = self.urgency.changed() => self.update_urgency(),
             }
         }
     }
 
-    fn hurry(&mut self) {
+    fn update_urgency(&mut self) {
         let (ticket, urgency) = (self.ticket, *self.urgency.borrow_and_update());
-        self.queue.change(|order| order.raise(ticket, urgency));
+        self.queue
+            .update_order(|order| order.raise_urgency(ticket, urgency));
     }
 
     /// Pauses while something more urgent moves, up to [`STILL_MAX`].
     async fn stand_aside(&mut self) {
         if self.urgency.has_changed().unwrap_or(false) {
-            self.hurry();
+            self.update_urgency();
         }
-        if self.queue.order().gives_way(self.ticket) {
+        if self.queue.lock_order().gives_way(self.ticket) {
             let free = self.wait_for(|order, ticket| !order.gives_way(ticket));
             // A timeout is no error: the transfer then reads a piece.
             let _ = tokio::time::timeout(STILL_MAX, free).await;
@@ -207,7 +214,8 @@ impl TransferTurn {
 impl Drop for TransferTurn {
     fn drop(&mut self) {
         let ticket = self.ticket;
-        self.queue.change(|order| order.done(ticket));
+        self.queue
+            .update_order(|order| order.remove_transfer(ticket));
     }
 }
 
@@ -220,19 +228,19 @@ pub(super) struct Gate {
 
 impl Gate {
     /// Returns how many bytes may pass at once, at most `most`.
-    pub(super) fn piece(&self, most: usize) -> usize {
-        self.pace.piece(most)
+    pub(super) fn piece_bytes(&self, most: usize) -> usize {
+        self.pace.piece_bytes(most)
     }
 
     /// Waits until `bytes` may pass.
-    pub(super) async fn pass(&mut self, bytes: usize) {
+    pub(super) async fn pass_bytes(&mut self, bytes: usize) {
         self.turn.stand_aside().await;
-        self.pace.pass(bytes).await;
+        self.pace.pass_bytes(bytes).await;
     }
 
     /// Waits until `bytes` may pass, on a thread of the runtime that may block.
     pub(super) fn pass_blocking(&mut self, bytes: usize) {
-        if self.turn.queue.order().gives_way(self.turn.ticket) {
+        if self.turn.queue.lock_order().gives_way(self.turn.ticket) {
             Handle::current().block_on(self.turn.stand_aside());
         }
         self.pace.pass_blocking(bytes);
@@ -258,13 +266,13 @@ mod tests {
 
     impl Link {
         fn want(&mut self, peer: PeerId, urgency: Urgency, pieces: u32) -> Ticket {
-            let ticket = self.order.want(peer, urgency).unwrap();
+            let ticket = self.order.enqueue_transfer(peer, urgency).unwrap();
             self.left.insert(ticket, pieces);
             ticket
         }
 
         fn step(&mut self) {
-            self.order.begin();
+            self.order.start_due();
             let goes =
                 |ticket: &Ticket| self.order.is_moving(*ticket) && !self.order.gives_way(*ticket);
             let mut after = self.left.keys().filter(|ticket| goes(ticket));
@@ -278,7 +286,7 @@ mod tests {
             *left -= 1;
             if *left == 0 {
                 self.left.remove(&next);
-                self.order.done(next);
+                self.order.remove_transfer(next);
                 self.ended.push(next);
             }
         }
@@ -304,21 +312,21 @@ mod tests {
     fn equals_go_in_turn_and_a_few_of_a_peer_at_a_time() {
         let (mut order, peers) = (TransferOrder::default(), peers(2));
         let of_first: Vec<Ticket> = (0..6)
-            .map(|_| order.want(peers[0], Urgency::Planned).unwrap())
+            .map(|_| order.enqueue_transfer(peers[0], Urgency::Planned).unwrap())
             .collect();
-        let of_other = order.want(peers[1], Urgency::Planned).unwrap();
-        order.begin();
+        let of_other = order.enqueue_transfer(peers[1], Urgency::Planned).unwrap();
+        order.start_due();
         let moving: Vec<bool> = of_first.iter().map(|one| order.is_moving(*one)).collect();
         assert_eq!(moving, [true, true, true, true, false, false]);
         assert!(order.is_moving(of_other), "another peer is not held up");
-        order.done(of_first[2]);
-        order.begin();
+        order.remove_transfer(of_first[2]);
+        order.start_due();
         assert!(order.is_moving(of_first[4]) && !order.is_moving(of_first[5]));
-        order.raise(of_first[5], Urgency::Awaited);
-        order.begin();
+        order.raise_urgency(of_first[5], Urgency::Awaited);
+        order.start_due();
         assert!(order.is_moving(of_first[5]), "somebody waits for it now");
         assert!(order.gives_way(of_first[0]) && !order.gives_way(of_first[5]));
-        order.raise(of_first[0], Urgency::Awaited);
+        order.raise_urgency(of_first[0], Urgency::Awaited);
         assert!(!order.gives_way(of_first[0]));
     }
 
@@ -326,9 +334,12 @@ mod tests {
     fn who_wants_more_than_may_wait_is_told() {
         let (mut order, peer) = (TransferOrder::default(), PeerId::random());
         for _ in 0..WAITING_MAX {
-            order.want(peer, Urgency::Guessed).unwrap();
+            order.enqueue_transfer(peer, Urgency::Guessed).unwrap();
         }
-        assert_eq!(order.want(peer, Urgency::Awaited), Err(TooManyTransfers));
+        assert_eq!(
+            order.enqueue_transfer(peer, Urgency::Awaited),
+            Err(TooManyTransfers)
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The messages of `/souk/tensor/2`, which are the same over libp2p and on a direct channel.
 //!
-//! The receiver requests several contents of one job at once. The sender answers each in turn: its
-//! head and then, if requested, its bytes from the first missing frame to the end, without anything
-//! between.
+//! The receiver can request several contents of one job at once. The sender must answer each in
+//! turn: its head and then, if requested, its bytes from the first missing frame to the end,
+//! without anything between.
 
 use serde::{Deserialize, Serialize};
 use souk_memory::{ContentId, FrameHash, Store, StoredContent};
@@ -54,7 +54,10 @@ pub(super) enum ContentAnswer {
 
 impl Want {
     /// Returns the answer to this request, and the bytes that follow it.
-    pub(super) fn answered(&self, held: Option<StoredContent>) -> (ContentAnswer, bytes::Bytes) {
+    pub(super) fn build_answer(
+        &self,
+        held: Option<StoredContent>,
+    ) -> (ContentAnswer, bytes::Bytes) {
         let Some(StoredContent { bytes, outline }) = held else {
             return (ContentAnswer::Missing, bytes::Bytes::new());
         };
@@ -78,7 +81,7 @@ impl Want {
 
 /// Returns the content of an id from the store. Treats a damaged or unreadable file as missing.
 pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
-    match store.held(id) {
+    match store.get_with_outline(id) {
         Ok(held) => held,
         Err(error) => {
             tracing::warn!(%id, %error, "content that is asked for cannot be read");
@@ -112,7 +115,7 @@ mod tests {
 
     fn wants(count: usize) -> ContentRequest {
         let want = Want {
-            id: ContentId::of(b"weights"),
+            id: ContentId::for_content(b"weights"),
             frame: u64::MAX,
             outline: true,
             body_bytes_max: u64::MAX,

@@ -15,7 +15,7 @@ use souk_memory::{ContentId, FRAME_BYTES, Store};
 use souk_roles::access::Scope;
 
 use super::protocol::{ContentRequest, REQUEST_BYTES_MAX, WANTS_MAX, look_up, look_up_aside};
-use super::{SILENCE_MAX, patient};
+use super::{SILENCE_MAX, with_timeout};
 use crate::content::access::Access;
 use crate::content::direct::Channel;
 use crate::content::pace::Pacer;
@@ -29,7 +29,7 @@ const GATHERED_BYTES: usize = 256 << 10;
 /// The length above which content is not copied to be gathered.
 const GATHERED_EACH_BYTES: usize = 64 << 10;
 
-/// How much a peer may request at once and each second, over all its streams and direct channels: a
+/// How much a peer can request at once and each second, over all its streams and direct channels: a
 /// content counts 1, each request [`QUESTION_COST`] more, and missing content [`MISS_COST`]. With
 /// [`WANTS_MAX`] short contents in a request, 230,000 of them can pass each second.
 const ASKED_AT_ONCE: u32 = 1 << 18;
@@ -59,21 +59,21 @@ impl ContentServer {
         }
     }
 
-    /// Returns whether a peer may fetch a content under a job. If not, the answer is the same as
-    /// for missing content.
-    fn serves(&self, peer: PeerId, scope: &Scope, id: &ContentId) -> bool {
+    /// Returns whether a peer may fetch a content under a job. If not, the answer must be the same
+    /// as for missing content.
+    fn can_fetch(&self, peer: PeerId, scope: &Scope, id: &ContentId) -> bool {
         let who = key::account_of(&peer).map(AccountKey);
         who.is_some_and(|who| self.access.may_have(scope, who, id))
     }
 
     /// Returns how many bytes the node has sent.
-    pub(super) fn sent(&self) -> u64 {
-        self.upload.passed()
+    pub(super) fn bytes_sent(&self) -> u64 {
+        self.upload.bytes_passed()
     }
 }
 
 /// Returns the cost of a request for `wants` contents, `missing` of which are missing.
-fn cost(wants: usize, missing: u32) -> u32 {
+fn request_cost(wants: usize, missing: u32) -> u32 {
     let wants = u32::try_from(wants.min(WANTS_MAX)).expect("there is a limit");
     QUESTION_COST + wants + missing * MISS_COST
 }
@@ -89,12 +89,12 @@ pub(super) async fn on_stream(
     while let Some(request) = next(&mut stream).await? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let held = match server.serves(peer, &request.scope, &want.id) {
+            let held = match server.can_fetch(peer, &request.scope, &want.id) {
                 true => look_up_aside(&server.store, want.id).await,
                 false => None,
             };
             missing += u32::from(held.is_none());
-            let (answer, body) = want.answered(held);
+            let (answer, body) = want.build_answer(held);
             wire::push_frame(&mut gathered, &postcard::to_allocvec(&answer)?)?;
             if body.len() <= GATHERED_EACH_BYTES {
                 gathered.extend_from_slice(&body);
@@ -104,14 +104,17 @@ pub(super) async fn on_stream(
                 continue;
             }
             write(&mut stream, &mut gathered, server).await?;
-            for frame in body.chunks(server.upload.piece(FRAME_BYTES)) {
-                server.upload.pass(frame.len()).await;
-                patient(async { Ok(stream.write_all(frame).await?) }).await?;
+            for frame in body.chunks(server.upload.piece_bytes(FRAME_BYTES)) {
+                server.upload.pass_bytes(frame.len()).await;
+                with_timeout(async { Ok(stream.write_all(frame).await?) }).await?;
             }
         }
         write(&mut stream, &mut gathered, server).await?;
-        patient(async { Ok(stream.flush().await?) }).await?;
-        server.rate_limit.pass(peer, cost(asked, missing)).await;
+        with_timeout(async { Ok(stream.flush().await?) }).await?;
+        server
+            .rate_limit
+            .wait_for_tokens(peer, request_cost(asked, missing))
+            .await;
     }
     Ok(())
 }
@@ -131,8 +134,8 @@ async fn write(
     server: &ContentServer,
 ) -> Result<(), WireError> {
     if !gathered.is_empty() {
-        server.upload.pass(gathered.len()).await;
-        patient(async { Ok(stream.write_all(gathered).await?) }).await?;
+        server.upload.pass_bytes(gathered.len()).await;
+        with_timeout(async { Ok(stream.write_all(gathered).await?) }).await?;
         gathered.clear();
     }
     Ok(())
@@ -147,18 +150,20 @@ pub(super) fn on_channel(
     while let Some(request) = channel.receive_message::<ContentRequest>()? {
         let (asked, mut missing) = (request.wants.len(), 0);
         for want in request.wants.into_iter().take(WANTS_MAX) {
-            let is_served = server.serves(peer, &request.scope, &want.id);
+            let is_served = server.can_fetch(peer, &request.scope, &want.id);
             let held = is_served.then(|| look_up(&server.store, &want.id));
             let held = held.flatten();
             missing += u32::from(held.is_none());
-            let (answer, body) = want.answered(held);
+            let (answer, body) = want.build_answer(held);
             channel.send_message(&answer)?;
-            for frame in body.chunks(server.upload.piece(FRAME_BYTES)) {
+            for frame in body.chunks(server.upload.piece_bytes(FRAME_BYTES)) {
                 server.upload.pass_blocking(frame.len());
-                channel.send(frame)?;
+                channel.send_bytes(frame)?;
             }
         }
-        server.rate_limit.pass_blocking(peer, cost(asked, missing));
+        server
+            .rate_limit
+            .pass_blocking(peer, request_cost(asked, missing));
     }
     Ok(())
 }
@@ -176,10 +181,10 @@ mod tests {
     fn contents_in_ten_seconds(wants: usize, missing: u32) -> usize {
         let rate_limit = RateLimit::new(ASKED_AT_ONCE, ASKED_PER_SECOND);
         let (peer, mut now) = (PeerId::random(), Instant::now());
-        while rate_limit.take(peer, ASKED_AT_ONCE, now).is_ok() {}
+        while rate_limit.take_tokens(peer, ASKED_AT_ONCE, now).is_ok() {}
         let (end, mut contents) = (now + Duration::from_secs(10), 0);
         loop {
-            match rate_limit.take(peer, cost(wants, missing), now) {
+            match rate_limit.take_tokens(peer, request_cost(wants, missing), now) {
                 Ok(()) => contents += wants,
                 Err(wait) => now += wait.max(Duration::from_micros(1)),
             }
@@ -197,6 +202,6 @@ mod tests {
         let misses = contents_in_ten_seconds(WANTS_MAX, WANTS_MAX as u32);
         assert!(misses < 90_000, "{misses}");
         // The most that one question may cost is no more than may be asked at once.
-        assert!(cost(usize::MAX, WANTS_MAX as u32) < ASKED_AT_ONCE);
+        assert!(request_cost(usize::MAX, WANTS_MAX as u32) < ASKED_AT_ONCE);
     }
 }

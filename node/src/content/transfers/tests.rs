@@ -38,7 +38,7 @@ fn drawn() -> NodeKey {
 /// Has a node hold a content, and serve it to all whose keys were drawn.
 fn hold(node: &Tensors, bytes: Bytes) -> ContentId {
     static EVERYBODY: LazyLock<Readers> = LazyLock::new(|| {
-        let account = |n| AccountKey(NodeKey::from_secret([n; 32]).public());
+        let account = |n| AccountKey(NodeKey::from_secret([n; 32]).public_key());
         Readers::new((0..=u8::MAX).map(account).collect())
     });
     let id = node.store().put(bytes).unwrap();
@@ -48,8 +48,8 @@ fn hold(node: &Tensors, bytes: Bytes) -> ContentId {
 
 /// Has a node serve a content to some.
 fn give(node: &Tensors, scope: Scope, to: &Readers, id: ContentId) {
-    node.access().begin(scope);
-    node.access().grant(scope, to, &[id]);
+    node.access().begin_lease(scope);
+    node.access().grant_contents(scope, to, &[id]);
 }
 
 /// A node of the network that takes part in nothing yet.
@@ -64,8 +64,8 @@ async fn bare_with(key: NodeKey) -> (NodeKey, Network, Contact) {
         ..Default::default()
     };
     let network = Network::start(&key, config).await.unwrap();
-    let addresses = network.addresses().await;
-    let account = key.public();
+    let addresses = network.own_addresses().await;
+    let account = key.public_key();
     (key, network, Contact { account, addresses })
 }
 
@@ -95,8 +95,8 @@ async fn node(channel: DirectListen) -> (Tensors, Contact) {
 async fn pair(sender: DirectListen, receiver: DirectListen) -> (Tensors, Tensors, PeerId) {
     let (sender, contact) = node(sender).await;
     let (receiver, _) = node(receiver).await;
-    receiver.0.network.learn(&contact).await.unwrap();
-    (sender, receiver, contact.peer().unwrap())
+    receiver.0.network.add_contact(&contact).await.unwrap();
+    (sender, receiver, contact.peer_id().unwrap())
 }
 
 fn content(length: usize) -> Bytes {
@@ -108,11 +108,14 @@ async fn content_travels_once() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let bytes = content(3_000_001);
     let id = hold(&sender, bytes.clone());
-    let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+    let fetched = receiver.fetch_content(SCOPE, peer, id).await.unwrap();
     assert_eq!(fetched.bytes, bytes);
     assert_eq!(fetched.moved, bytes.len() as u64);
     assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
-    assert_eq!(receiver.fetch(SCOPE, peer, id).await.unwrap().moved, 0);
+    assert_eq!(
+        receiver.fetch_content(SCOPE, peer, id).await.unwrap().moved,
+        0
+    );
 }
 
 /// A process of a key, which serves no direct channel.
@@ -129,20 +132,27 @@ async fn what_one_process_of_a_key_lacks_is_asked_of_the_other() {
     let (first, contact) = process_of(key.clone()).await;
     let (second, _) = process_of(key).await;
     let (receiver, own) = node(DirectListen::Off).await;
-    let peer = contact.peer().unwrap();
-    receiver.0.network.learn(&contact).await.unwrap();
+    let peer = contact.peer_id().unwrap();
+    receiver.0.network.add_contact(&contact).await.unwrap();
     let known = hold(&first, content(10));
-    receiver.fetch(SCOPE, peer, known).await.unwrap();
-    second.0.network.learn(&own).await.unwrap();
-    let opened = second.0.network.open(own.peer().unwrap(), PROTOCOL).await;
+    receiver.fetch_content(SCOPE, peer, known).await.unwrap();
+    second.0.network.add_contact(&own).await.unwrap();
+    let opened = second
+        .0
+        .network
+        .open_stream(own.peer_id().unwrap(), PROTOCOL)
+        .await;
     drop(opened.unwrap());
     for (holder, length) in [(&second, 3_000_001), (&first, 3_000_002)] {
         let id = hold(holder, content(length));
-        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+        let fetched = receiver.fetch_content(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
     }
-    let nobodys = ContentId::of(b"nobody has it");
-    let missing = receiver.fetch(SCOPE, peer, nobodys).await.unwrap_err();
+    let nobodys = ContentId::for_content(b"nobody has it");
+    let missing = receiver
+        .fetch_content(SCOPE, peer, nobodys)
+        .await
+        .unwrap_err();
     assert!(matches!(missing, FetchError::Missing { .. }), "{missing}");
 }
 
@@ -151,8 +161,8 @@ async fn two_who_want_the_same_at_once_move_it_once() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = hold(&sender, content(5_000_000));
     let both = tokio::join!(
-        receiver.fetch(SCOPE, peer, id),
-        receiver.fetch(SCOPE, peer, id)
+        receiver.fetch_content(SCOPE, peer, id),
+        receiver.fetch_content(SCOPE, peer, id)
     );
     let moved = both.0.unwrap().moved + both.1.unwrap().moved;
     assert_eq!(moved, 5_000_000);
@@ -169,12 +179,12 @@ async fn large_content_takes_the_channel_whoever_can_be_dialled() {
         let (sender, receiver, peer) = pair(theirs, ours).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 77);
         let id = hold(&sender, bytes.clone());
-        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+        let fetched = receiver.fetch_content(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
         assert_eq!(fetched.bytes, bytes);
         // The second takes the direct channel that is there.
         let again = hold(&sender, content(DIRECT_BYTES_MIN as usize + 78));
-        let fetched = receiver.fetch(SCOPE, peer, again).await.unwrap();
+        let fetched = receiver.fetch_content(SCOPE, peer, again).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Direct)));
     }
 }
@@ -189,7 +199,7 @@ async fn without_a_channel_large_content_goes_over_the_stream() {
         let (sender, receiver, peer) = pair(theirs, ours).await;
         let bytes = content(DIRECT_BYTES_MIN as usize + 1);
         let id = hold(&sender, bytes.clone());
-        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+        let fetched = receiver.fetch_content(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
         assert_eq!(fetched.bytes, bytes);
     }
@@ -219,16 +229,16 @@ async fn content_comes_over_the_stream_where_the_channel_is_on_and_unreachable()
         let ids = [bytes.clone(), bytes.slice(1..)].map(|bytes| hold(&sender, bytes));
         for listening in [DirectListen::Nowhere, dialled()] {
             let (receiver, _) = node(listening).await;
-            receiver.0.network.learn(&contact).await.unwrap();
-            let peer = contact.peer().unwrap();
-            let coming = receiver.fetch(SCOPE, peer, ids[0]);
+            receiver.0.network.add_contact(&contact).await.unwrap();
+            let peer = contact.peer_id().unwrap();
+            let coming = receiver.fetch_content(SCOPE, peer, ids[0]);
             let came = tokio::time::timeout(NO_CHANNEL_MAX, coming).await;
             let came = came.expect("a direct channel that does not come about is given up");
             assert_eq!(came.unwrap().from, Some((peer, Carrier::Stream)));
             // What the log said at level info, and it is not tried again at once.
-            let said = receiver.0.channels.refusal(peer).unwrap();
+            let said = receiver.0.channels.recent_refusal(peer).unwrap();
             assert!(said.contains(why), "{said}");
-            let again = receiver.fetch(SCOPE, peer, ids[1]).await.unwrap();
+            let again = receiver.fetch_content(SCOPE, peer, ids[1]).await.unwrap();
             assert_eq!(again.from, Some((peer, Carrier::Stream)));
         }
         drop(sender);
@@ -245,7 +255,7 @@ async fn what_is_awaited_comes_before_what_is_planned() {
         };
         let (sender, contact) = node_with(Store::in_memory(LIMIT), slow).await;
         let receiver = dialling(&contact).await;
-        let peer = contact.peer().unwrap();
+        let peer = contact.peer_id().unwrap();
         let put = |length: usize| hold(&sender, content(length));
         let long = DIRECT_BYTES_MIN as usize;
         let planned: Vec<ContentId> = (0..7).map(|more| put(long + more)).collect();
@@ -265,10 +275,10 @@ async fn what_is_awaited_comes_before_what_is_planned() {
             .map(|id| fetch(Urgency::Planned, *id))
             .collect();
         // Some of them move: what is awaited now, and what becomes so, overtakes the rest.
-        while receiver.0.queue.moving() == 0 {
+        while receiver.0.queue.moving_count() == 0 {
             tokio::task::yield_now().await;
         }
-        receiver.hurry(&planned[5]);
+        receiver.hurry_content(&planned[5]);
         let awaited = fetch(Urgency::Awaited, planned[6]);
         awaited.await.unwrap();
         let mut ended = Vec::new();
@@ -296,7 +306,7 @@ async fn relaying() -> (Network, Multiaddr) {
         ..Default::default()
     };
     let relay = Network::start(&key, config).await.unwrap();
-    let own = relay.addresses().await.remove(0);
+    let own = relay.own_addresses().await.remove(0);
     let circuit = own.with_p2p(key.peer_id()).unwrap();
     (relay, circuit.with(Protocol::P2pCircuit))
 }
@@ -306,7 +316,7 @@ async fn dialling(contact: &Contact) -> Tensors {
     let key = drawn();
     let network = Network::start(&key, network::NetworkConfig::default()).await;
     let (network, store) = (network.unwrap(), Arc::new(Store::in_memory(LIMIT)));
-    network.learn(contact).await.unwrap();
+    network.add_contact(contact).await.unwrap();
     let tensors = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     tensors.unwrap()
 }
@@ -324,24 +334,24 @@ async fn content_comes_through_a_relay_where_there_is_no_direct_way() {
         ..Default::default()
     };
     let network = Network::start(&key, listening).await.unwrap();
-    let (addresses, account) = (network.addresses().await, key.public());
+    let (addresses, account) = (network.own_addresses().await, key.public_key());
     assert!(!addresses.is_empty() && addresses.iter().all(is_relayed));
     let contact = Contact { account, addresses };
     let store = Arc::new(Store::in_memory(LIMIT));
     let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
-    let peer = contact.peer().unwrap();
+    let peer = contact.peer_id().unwrap();
     for length in [10, 3_000_001, DIRECT_BYTES_MIN as usize + 1] {
         let bytes = content(length);
         let id = hold(&sender, bytes.clone());
-        let fetched = receiver.fetch(SCOPE, peer, id).await.unwrap();
+        let fetched = receiver.fetch_content(SCOPE, peer, id).await.unwrap();
         assert_eq!(fetched.bytes, bytes);
         assert_eq!(fetched.from, Some((peer, Carrier::Stream)));
     }
     // It was the relay that carried them.
     drop(relay);
     let id = hold(&sender, content(11));
-    receiver.fetch(SCOPE, peer, id).await.unwrap_err();
+    receiver.fetch_content(SCOPE, peer, id).await.unwrap_err();
 }
 
 #[tokio::test]
@@ -355,12 +365,16 @@ async fn the_same_two_need_no_relay_where_there_is_a_direct_way() {
     let store = Arc::new(Store::in_memory(LIMIT));
     let sender = Tensors::start(network, &key, store, config(DirectListen::Nowhere)).await;
     let (sender, receiver) = (sender.unwrap(), dialling(&contact).await);
-    let peer = contact.peer().unwrap();
+    let peer = contact.peer_id().unwrap();
     let ids = [10, 3_000_001].map(|length| hold(&sender, content(length)));
-    receiver.fetch(SCOPE, peer, ids[0]).await.unwrap();
+    receiver.fetch_content(SCOPE, peer, ids[0]).await.unwrap();
     drop(relay);
     assert_eq!(
-        receiver.fetch(SCOPE, peer, ids[1]).await.unwrap().moved,
+        receiver
+            .fetch_content(SCOPE, peer, ids[1])
+            .await
+            .unwrap()
+            .moved,
         3_000_001
     );
 }
@@ -378,12 +392,12 @@ async fn content_in_folders_travels_too() {
     };
     let (sender, contact) = node_with(on_disk(&there), config(dialled())).await;
     let (receiver, _) = node_with(on_disk(&here), config(dialled())).await;
-    receiver.0.network.learn(&contact).await.unwrap();
+    receiver.0.network.add_contact(&contact).await.unwrap();
     for length in [10, 700_000, DIRECT_BYTES_MIN as usize + 5] {
         let bytes = content(length);
         let id = hold(&sender, bytes.clone());
         let fetched = receiver
-            .fetch(SCOPE, contact.peer().unwrap(), id)
+            .fetch_content(SCOPE, contact.peer_id().unwrap(), id)
             .await
             .unwrap();
         assert_eq!(fetched.bytes, bytes);
@@ -401,7 +415,7 @@ async fn many_small_ones_come_in_few_rounds() {
     assert_eq!(fetched.len(), ids.len());
     assert_eq!(fetched[5].bytes[..], 5_u32.to_be_bytes());
     assert_eq!(fetched.last().unwrap().bytes, content(900_000));
-    let nothing = ContentId::of(b"nobody has this");
+    let nothing = ContentId::for_content(b"nobody has this");
     let missing = receiver
         .fetch_many(SCOPE, peer, &[ids[0], nothing])
         .await
@@ -412,8 +426,8 @@ async fn many_small_ones_come_in_few_rounds() {
 #[tokio::test]
 async fn what_a_peer_lacks_is_missing_by_name() {
     let (_sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
-    let id = ContentId::of(b"nobody has this");
-    let missing = receiver.fetch(SCOPE, peer, id).await.unwrap_err();
+    let id = ContentId::for_content(b"nobody has this");
+    let missing = receiver.fetch_content(SCOPE, peer, id).await.unwrap_err();
     assert!(matches!(missing, FetchError::Missing { id: named, .. } if named == id));
     let nobody = receiver.fetch_from(SCOPE, &[], id).await.unwrap_err();
     assert!(matches!(nobody, FetchError::Nobody { .. }));
@@ -432,9 +446,9 @@ async fn crooked(
     of: &[u8],
 ) -> Crooked {
     let (_, network, contact) = bare().await;
-    let outline = Outline::of(of);
+    let outline = Outline::from_bytes(of);
     let (answer, body) = (Arc::new(answer), Arc::new(body));
-    network.serve(PROTOCOL, 1, move |_, mut stream| {
+    network.serve_protocol(PROTOCOL, 1, move |_, mut stream| {
         let (answer, body, outline) = (answer.clone(), body.clone(), outline.clone());
         async move {
             let request: ContentRequest = wire::receive(&mut stream).await.unwrap();
@@ -475,15 +489,20 @@ async fn a_corrupt_frame_is_named_and_fetched_from_another() {
     let other = crooked(honest, from, &bytes).await;
     let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &other] {
-        receiver.0.network.learn(&crooked.contact).await.unwrap();
+        receiver
+            .0
+            .network
+            .add_contact(&crooked.contact)
+            .await
+            .unwrap();
     }
     let (lying, honest) = (&liar, &other);
     let (liar, other) = (
-        lying.contact.peer().unwrap(),
-        honest.contact.peer().unwrap(),
+        lying.contact.peer_id().unwrap(),
+        honest.contact.peer_id().unwrap(),
     );
-    let id = ContentId::of(&bytes);
-    let corrupt = receiver.fetch(SCOPE, liar, id).await.unwrap_err();
+    let id = ContentId::for_content(&bytes);
+    let corrupt = receiver.fetch_content(SCOPE, liar, id).await.unwrap_err();
     let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
     assert!(named, "{corrupt}");
     let fetched = receiver
@@ -522,16 +541,21 @@ async fn lies_about_what_content_is_made_of_are_found_before_its_bytes() {
     let boaster = crooked(huge, |_| Vec::new(), &bytes).await;
     let (receiver, _) = node(DirectListen::Off).await;
     for crooked in [&liar, &boaster] {
-        receiver.0.network.learn(&crooked.contact).await.unwrap();
+        receiver
+            .0
+            .network
+            .add_contact(&crooked.contact)
+            .await
+            .unwrap();
     }
-    let id = ContentId::of(&bytes);
+    let id = ContentId::for_content(&bytes);
     let found = receiver
-        .fetch(SCOPE, liar.contact.peer().unwrap(), id)
+        .fetch_content(SCOPE, liar.contact.peer_id().unwrap(), id)
         .await
         .unwrap_err();
     assert!(matches!(found, FetchError::Outline { .. }), "{found}");
     let found = receiver
-        .fetch(SCOPE, boaster.contact.peer().unwrap(), id)
+        .fetch_content(SCOPE, boaster.contact.peer_id().unwrap(), id)
         .await
         .unwrap_err();
     assert!(matches!(found, FetchError::TooLong { .. }), "{found}");
@@ -551,9 +575,9 @@ async fn a_lie_about_the_length_is_set_right_by_another() {
     let id = hold(&other, bytes.clone());
     let (receiver, _) = node(DirectListen::Off).await;
     for contact in [&liar.contact, &contact] {
-        receiver.0.network.learn(contact).await.unwrap();
+        receiver.0.network.add_contact(contact).await.unwrap();
     }
-    let holders = [liar.contact.peer().unwrap(), contact.peer().unwrap()];
+    let holders = [liar.contact.peer_id().unwrap(), contact.peer_id().unwrap()];
     assert_eq!(
         receiver
             .fetch_from(SCOPE, &holders, id)
@@ -578,10 +602,15 @@ async fn a_broken_transfer_goes_on_where_it_stopped() {
     };
     let sender = crooked(honest, piece, &bytes).await;
     let (receiver, _) = node(DirectListen::Off).await;
-    receiver.0.network.learn(&sender.contact).await.unwrap();
-    let id = ContentId::of(&bytes);
+    receiver
+        .0
+        .network
+        .add_contact(&sender.contact)
+        .await
+        .unwrap();
+    let id = ContentId::for_content(&bytes);
     let fetched = receiver
-        .fetch(SCOPE, sender.contact.peer().unwrap(), id)
+        .fetch_content(SCOPE, sender.contact.peer_id().unwrap(), id)
         .await
         .unwrap();
     assert_eq!(fetched.bytes, bytes);

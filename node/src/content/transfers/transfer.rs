@@ -24,7 +24,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::order::Gate;
 use super::protocol::{ContentAnswer, ContentRequest, Want};
-use super::{FetchError, SILENCE_MAX, patient};
+use super::{FetchError, SILENCE_MAX, with_timeout};
 use crate::content::direct::{Breaker, Channel};
 use crate::network::wire::{self, WireError};
 
@@ -97,18 +97,18 @@ impl Transfer {
     }
 
     /// Returns the content, once [`TransferProgress::End`] was reached.
-    pub(super) fn finish(self) -> Option<VerifiedContent> {
+    pub(super) fn into_content(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }
 
     /// Drops the received part of an incomplete frame.
-    pub(super) fn interrupted(&mut self) {
-        self.arrival.iter_mut().for_each(Arrival::interrupted);
+    pub(super) fn drop_partial_frame(&mut self) {
+        self.arrival.iter_mut().for_each(Arrival::on_interrupted);
     }
 
     /// Lets another peer restate the outline, as long as no frame is checked.
     pub(super) fn ask_another(&mut self) {
-        self.interrupted();
+        self.drop_partial_frame();
         self.arrival.take_if(|arrival| arrival.next_frame() == 0);
     }
 
@@ -119,7 +119,7 @@ impl Transfer {
 
     /// Returns the request for the missing frames; of content above this length it wants only the
     /// head.
-    pub(super) fn want(&self, body_bytes_max: u64) -> Want {
+    pub(super) fn next_request(&self, body_bytes_max: u64) -> Want {
         Want {
             id: self.id,
             frame: self.next_frame(),
@@ -136,10 +136,10 @@ impl Transfer {
         body_bytes_max: u64,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
-        let (scope, wants) = (self.scope, vec![self.want(body_bytes_max)]);
+        let (scope, wants) = (self.scope, vec![self.next_request(body_bytes_max)]);
         let begin = Instant::now();
-        let asked = patient(wire::send(line, &ContentRequest { scope, wants })).await;
-        asked.map_err(|cause| self.broken(cause))?;
+        let asked = with_timeout(wire::send(line, &ContentRequest { scope, wants })).await;
+        asked.map_err(|cause| self.broken_error(cause))?;
         self.take_answer(peer, line, gate, Some(begin)).await
     }
 
@@ -151,8 +151,8 @@ impl Transfer {
         gate: &mut Gate,
         begin: Option<Instant>,
     ) -> Result<TransferProgress, FetchError> {
-        let answer = patient(wire::receive(line)).await;
-        let answer = answer.map_err(|cause| self.broken(cause))?;
+        let answer = with_timeout(wire::receive(line)).await;
+        let answer = answer.map_err(|cause| self.broken_error(cause))?;
         self.measured.answered = begin.map(|begin| begin.elapsed());
         let follows = self.take_head(peer, answer)?;
         if !follows {
@@ -163,20 +163,22 @@ impl Transfer {
         let mut buffer = Vec::new();
         while let Some(length) = self.next_length(gate) {
             buffer.resize(length, 0);
-            gate.pass(length).await;
+            gate.pass_bytes(length).await;
             let mut filled = 0;
             while filled < length {
                 let reading = async { Ok(line.read(&mut buffer[filled..]).await?) };
-                let read = patient(reading).await.map_err(|cause| self.broken(cause))?;
+                let read = with_timeout(reading)
+                    .await
+                    .map_err(|cause| self.broken_error(cause))?;
                 if read == 0 {
-                    return Err(self.broken(WireError::Stream(ended())));
+                    return Err(self.broken_error(WireError::Stream(unexpected_eof())));
                 }
-                self.take(peer, &buffer[filled..filled + read])?;
+                self.take_bytes(peer, &buffer[filled..filled + read])?;
                 filled += read;
             }
         }
-        self.moved(begin);
-        self.ended(peer)
+        self.record_duration(begin);
+        self.check_complete(peer)
     }
 
     /// Reads whole frames from a stream, if the content has several, and checks each while its
@@ -189,15 +191,15 @@ impl Transfer {
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
         let mut line = Patient::new(line);
-        for mut frame in self.arriving().frames() {
-            let filled = line.fill(&mut frame, gate).await;
-            ended = kept(frame, filled, &mut right);
+        for mut frame in self.arrival_mut().missing_frames() {
+            let filled = line.fill_frame(&mut frame, gate).await;
+            ended = check_and_push(frame, filled, &mut right);
             if ended.is_err() {
                 break;
             }
         }
         self.keep_checked(right);
-        ended.map_err(|left| self.left(peer, left))
+        ended.map_err(|left| self.fault_error(peer, left))
     }
 
     /// Sends a request over a direct channel and receives the answer. It blocks its thread.
@@ -207,14 +209,17 @@ impl Transfer {
         channel: &mut Channel,
         gate: &mut Gate,
     ) -> Result<TransferProgress, FetchError> {
-        let (scope, wants) = (self.scope, vec![self.want(u64::MAX)]);
+        let (scope, wants) = (self.scope, vec![self.next_request(u64::MAX)]);
         let set = channel.set_patience(SILENCE_MAX);
-        set.map_err(|error| self.broken(error.into()))?;
+        set.map_err(|error| self.broken_error(error.into()))?;
         let asked = channel.send_message(&ContentRequest { scope, wants });
-        asked.map_err(|cause| self.broken(cause))?;
+        asked.map_err(|cause| self.broken_error(cause))?;
         let answer = channel.receive_message();
-        let answer = answer.map_err(|cause| self.broken(cause))?;
-        self.take_head(peer, answer.ok_or_else(|| self.broken(WireError::Closed))?)?;
+        let answer = answer.map_err(|cause| self.broken_error(cause))?;
+        self.take_head(
+            peer,
+            answer.ok_or_else(|| self.broken_error(WireError::Closed))?,
+        )?;
         let begin = Instant::now();
         self.frames_of_channel(peer, channel, gate)?;
         while let Some(length) = self.next_length(gate) {
@@ -222,16 +227,17 @@ impl Transfer {
             let mut left = length;
             while left > 0 {
                 let mut taken = Ok(());
-                let read = channel.receive_up_to(left, |bytes| taken = self.take(peer, bytes));
-                match read.map_err(|error| self.broken(error.into()))? {
-                    0 => return Err(self.broken(WireError::Stream(ended()))),
+                let read =
+                    channel.receive_up_to(left, |bytes| taken = self.take_bytes(peer, bytes));
+                match read.map_err(|error| self.broken_error(error.into()))? {
+                    0 => return Err(self.broken_error(WireError::Stream(unexpected_eof()))),
                     read => left -= read,
                 }
                 taken?;
             }
         }
-        self.moved(begin);
-        self.ended(peer)
+        self.record_duration(begin);
+        self.check_complete(peer)
     }
 
     /// Reads whole frames from a direct channel, record by record as they are decrypted.
@@ -242,49 +248,50 @@ impl Transfer {
         gate: &mut Gate,
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
-        for mut frame in self.arriving().frames() {
-            let filled = fill(channel, &mut frame, gate);
-            ended = kept(frame, filled, &mut right);
+        for mut frame in self.arrival_mut().missing_frames() {
+            let filled = fill_frame_direct(channel, &mut frame, gate);
+            ended = check_and_push(frame, filled, &mut right);
             if ended.is_err() {
                 break;
             }
         }
         self.keep_checked(right);
-        ended.map_err(|left| self.left(peer, left))
+        ended.map_err(|left| self.fault_error(peer, left))
     }
 
-    fn arriving(&mut self) -> &mut Arrival {
+    fn arrival_mut(&mut self) -> &mut Arrival {
         self.arrival.as_mut().expect("a head came before the bytes")
     }
 
     fn keep_checked(&mut self, frames: Vec<CheckedFrame>) {
-        let arrival = self.arriving();
-        let before = arrival.missing();
+        let arrival = self.arrival_mut();
+        let before = arrival.missing_bytes();
         for frame in frames {
             arrival.on_checked(frame);
         }
-        self.measured.bytes += before - arrival.missing();
+        self.measured.bytes += before - arrival.missing_bytes();
     }
 
-    fn left(&self, peer: PeerId, left: TransferFault) -> FetchError {
+    fn fault_error(&self, peer: PeerId, left: TransferFault) -> FetchError {
         match left {
-            TransferFault::Broken(cause) => self.broken(cause),
-            TransferFault::Corrupt(CorruptFrame { frame, .. }) => self.corrupt(peer, frame),
+            TransferFault::Broken(cause) => self.broken_error(cause),
+            TransferFault::Corrupt(CorruptFrame { frame, .. }) => self.corrupt_error(peer, frame),
         }
     }
 
-    fn moved(&mut self, begin: Instant) {
+    fn record_duration(&mut self, begin: Instant) {
         self.measured.moving = begin.elapsed();
     }
 
-    fn ended(&self, peer: PeerId) -> Result<TransferProgress, FetchError> {
+    fn check_complete(&self, peer: PeerId) -> Result<TransferProgress, FetchError> {
         match &self.arrival {
             Some(arrival) if arrival.is_complete() => Ok(TransferProgress::End),
-            _ => Err(self.corrupt(peer, 0)),
+            _ => Err(self.corrupt_error(peer, 0)),
         }
     }
 
-    /// Checks the head of an answer, and returns whether the bytes follow.
+    /// Checks the head of an answer, which must come before any bytes, and returns whether they
+    /// follow.
     fn take_head(&mut self, peer: PeerId, answer: ContentAnswer) -> Result<bool, FetchError> {
         let id = self.id;
         let ContentAnswer::Content {
@@ -302,13 +309,13 @@ impl Transfer {
         match &mut self.arrival {
             Some(arrival) if arrival.outline().length() == length => {}
             Some(arrival) => {
-                let restated = arrival.restate(length);
-                restated.map_err(|cause| described(peer, id, cause))?;
+                let restated = arrival.restate_length(length);
+                restated.map_err(|cause| outline_error(peer, id, cause))?;
             }
             None => {
-                let stated = Outline::stated(id, length, frames);
-                let outline = stated.map_err(|cause| described(peer, id, cause))?;
-                self.arrival = Some(self.store.awaits(outline));
+                let stated = Outline::from_hashes(id, length, frames);
+                let outline = stated.map_err(|cause| outline_error(peer, id, cause))?;
+                self.arrival = Some(self.store.new_arrival(outline));
             }
         }
         self.measured.bytes = 0;
@@ -318,13 +325,13 @@ impl Transfer {
     /// Returns how many bytes to read next, at most a frame; none at the end.
     fn next_length(&self, gate: &Gate) -> Option<usize> {
         let arrival = self.arrival.as_ref()?;
-        let left = usize::try_from(arrival.missing()).unwrap_or(usize::MAX);
-        (left > 0).then_some(left.min(gate.piece(FRAME_BYTES)))
+        let left = usize::try_from(arrival.missing_bytes()).unwrap_or(usize::MAX);
+        (left > 0).then_some(left.min(gate.piece_bytes(FRAME_BYTES)))
     }
 
-    fn take(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), FetchError> {
+    fn take_bytes(&mut self, peer: PeerId, bytes: &[u8]) -> Result<(), FetchError> {
         self.measured.bytes += bytes.len() as u64;
-        let (id, taken) = (self.id, self.arriving().take(bytes));
+        let (id, taken) = (self.id, self.arrival_mut().push_bytes(bytes));
         taken.map_err(|corrupt| FetchError::Corrupt {
             peer,
             id,
@@ -332,11 +339,11 @@ impl Transfer {
         })
     }
 
-    fn broken(&self, cause: WireError) -> FetchError {
+    fn broken_error(&self, cause: WireError) -> FetchError {
         FetchError::Broken { id: self.id, cause }
     }
 
-    fn corrupt(&self, peer: PeerId, frame: u64) -> FetchError {
+    fn corrupt_error(&self, peer: PeerId, frame: u64) -> FetchError {
         let id = self.id;
         FetchError::Corrupt { peer, id, frame }
     }
@@ -355,7 +362,7 @@ pub(super) async fn on_a_thread(
         id,
         cause: cause.into(),
     };
-    let breaker: Breaker = match channel.breaker() {
+    let breaker: Breaker = match channel.new_breaker() {
         Ok(breaker) => breaker,
         Err(error) => return (transfer, gate, Err(broken(error))),
     };
@@ -392,7 +399,7 @@ impl<'l> Patient<'l> {
     async fn read(&mut self, part: Range<usize>) -> Result<usize, WireError> {
         let read = poll_fn(|context| self.poll_read(context, part.clone())).await;
         match read? {
-            0 => Err(WireError::Stream(ended())),
+            0 => Err(WireError::Stream(unexpected_eof())),
             read => Ok(read),
         }
     }
@@ -418,20 +425,24 @@ impl<'l> Patient<'l> {
     }
 
     /// Fills a frame. Waiting at the gate does not count as silence.
-    async fn fill(&mut self, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
+    async fn fill_frame(
+        &mut self,
+        frame: &mut Frame<'_>,
+        gate: &mut Gate,
+    ) -> Result<(), WireError> {
         self.piece.resize(PIECE_BYTES, 0);
-        while frame.missing() > 0 {
-            let piece = gate.piece(frame.missing());
-            gate.pass(piece).await;
+        while frame.missing_bytes() > 0 {
+            let piece = gate.piece_bytes(frame.missing_bytes());
+            gate.pass_bytes(piece).await;
             self.heard = Instant::now();
-            let end = frame.missing() - piece;
-            while frame.missing() > end {
-                let length = (frame.missing() - end).min(PIECE_BYTES);
+            let end = frame.missing_bytes() - piece;
+            while frame.missing_bytes() > end {
+                let length = (frame.missing_bytes() - end).min(PIECE_BYTES);
                 let mut filled = 0;
                 while filled < length {
                     filled += self.read(filled..length).await?;
                 }
-                frame.take(&self.piece[..length], streaming::copy);
+                frame.push_bytes(&self.piece[..length], streaming::stream_copy);
             }
         }
         Ok(())
@@ -439,31 +450,37 @@ impl<'l> Patient<'l> {
 }
 
 /// Fills a frame from a direct channel.
-fn fill(channel: &mut Channel, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
-    while frame.missing() > 0 {
-        let piece = gate.piece(frame.missing());
+fn fill_frame_direct(
+    channel: &mut Channel,
+    frame: &mut Frame<'_>,
+    gate: &mut Gate,
+) -> Result<(), WireError> {
+    while frame.missing_bytes() > 0 {
+        let piece = gate.piece_bytes(frame.missing_bytes());
         gate.pass_blocking(piece);
-        channel.receive(piece, |bytes| frame.take(bytes, streaming::copy))?;
+        channel.receive_exact(piece, |bytes| {
+            frame.push_bytes(bytes, streaming::stream_copy)
+        })?;
     }
     Ok(())
 }
 
 /// Checks a filled frame and adds it to `right`.
-fn kept(
+fn check_and_push(
     frame: Frame<'_>,
     filled: Result<(), WireError>,
     right: &mut Vec<CheckedFrame>,
 ) -> Result<(), TransferFault> {
     filled.map_err(TransferFault::Broken)?;
-    right.push(frame.check().map_err(TransferFault::Corrupt)?);
+    right.push(frame.into_checked().map_err(TransferFault::Corrupt)?);
     Ok(())
 }
 
-fn described(peer: PeerId, id: ContentId, cause: OutlineError) -> FetchError {
+fn outline_error(peer: PeerId, id: ContentId, cause: OutlineError) -> FetchError {
     let cause = Box::new(cause);
     FetchError::Outline { peer, id, cause }
 }
 
-fn ended() -> io::Error {
+fn unexpected_eof() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }

@@ -8,7 +8,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 ///
 /// # Errors
 /// The system's error.
-pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
+pub(super) fn prompt_line(question: &str) -> io::Result<Option<String>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Ok(None);

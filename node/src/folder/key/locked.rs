@@ -89,27 +89,30 @@ impl Passphrase {
     }
 
     /// Returns the passphrase that the environment names or holds, or that the user types.
-    pub fn find() -> Result<Passphrase, LockError> {
-        match Passphrase::told()? {
+    pub fn find_passphrase() -> Result<Passphrase, LockError> {
+        match Passphrase::from_environment()? {
             Some(told) => Ok(told),
-            None => asked("passphrase"),
+            None => prompt_passphrase("passphrase"),
         }
     }
 
-    /// Returns a passphrase to lock a key with: as [`Passphrase::find`], but the user types it
-    /// twice.
-    pub fn choose() -> Result<Passphrase, LockError> {
-        if let Some(told) = Passphrase::told()? {
+    /// Returns a passphrase to lock a key with: as [`Passphrase::find_passphrase`], but the user
+    /// types it twice.
+    pub fn choose_new() -> Result<Passphrase, LockError> {
+        if let Some(told) = Passphrase::from_environment()? {
             return Ok(told);
         }
-        let (first, again) = (asked("new passphrase")?, asked("the same again")?);
+        let (first, again) = (
+            prompt_passphrase("new passphrase")?,
+            prompt_passphrase("the same again")?,
+        );
         match first.0 == again.0 {
             true => Ok(first),
             false => Err(LockError::Unlike),
         }
     }
 
-    fn told() -> Result<Option<Passphrase>, LockError> {
+    fn from_environment() -> Result<Option<Passphrase>, LockError> {
         if let Some(path) = env::var_os(FILE_VARIABLE) {
             let path = PathBuf::from(path);
             let read = fs::read_to_string(&path);
@@ -122,13 +125,13 @@ impl Passphrase {
 }
 
 #[cfg(target_os = "linux")]
-fn asked(question: &str) -> Result<Passphrase, LockError> {
-    let typed = super::asking::ask(question).map_err(LockError::Terminal)?;
+fn prompt_passphrase(question: &str) -> Result<Passphrase, LockError> {
+    let typed = super::asking::prompt_line(question).map_err(LockError::Terminal)?;
     Passphrase::new(&typed.ok_or(LockError::NoPassphrase)?)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn asked(_question: &str) -> Result<Passphrase, LockError> {
+fn prompt_passphrase(_question: &str) -> Result<Passphrase, LockError> {
     Err(LockError::NoPassphrase)
 }
 
@@ -146,8 +149,8 @@ pub fn lock(secret: &[u8; 32], passphrase: &Passphrase) -> Result<String, LockEr
     let (mut salt, mut nonce) = ([0; SALT_BYTES], [0; NONCE_BYTES]);
     OsRng.fill_bytes(&mut salt);
     OsRng.fill_bytes(&mut nonce);
-    let head = head(MEMORY_KIB, PASSES, &salt);
-    let cipher = cipher(passphrase, MEMORY_KIB, PASSES, &salt)?;
+    let head = format_head(MEMORY_KIB, PASSES, &salt);
+    let cipher = derive_cipher(passphrase, MEMORY_KIB, PASSES, &salt)?;
     let payload = Payload {
         msg: secret,
         aad: head.as_bytes(),
@@ -162,10 +165,10 @@ pub fn lock(secret: &[u8; 32], passphrase: &Passphrase) -> Result<String, LockEr
 ///
 /// # Errors
 /// [`LockError::Wrong`] or [`LockError::Damaged`].
-pub fn open(text: &str, passphrase: &Passphrase) -> Result<[u8; 32], LockError> {
-    let parsed = parse(text).ok_or(LockError::Damaged)?;
-    let head = head(parsed.memory_kib, parsed.passes, &parsed.salt);
-    let cipher = cipher(passphrase, parsed.memory_kib, parsed.passes, &parsed.salt)?;
+pub fn unlock_secret(text: &str, passphrase: &Passphrase) -> Result<[u8; 32], LockError> {
+    let parsed = parse_locked(text).ok_or(LockError::Damaged)?;
+    let head = format_head(parsed.memory_kib, parsed.passes, &parsed.salt);
+    let cipher = derive_cipher(passphrase, parsed.memory_kib, parsed.passes, &parsed.salt)?;
     let payload = Payload {
         msg: &parsed.sealed,
         aad: head.as_bytes(),
@@ -184,7 +187,7 @@ struct LockedKey {
     sealed: Vec<u8>,
 }
 
-fn parse(text: &str) -> Option<LockedKey> {
+fn parse_locked(text: &str) -> Option<LockedKey> {
     let mut lines = text.lines();
     if lines.next()? != MAGIC {
         return None;
@@ -207,14 +210,14 @@ fn parse(text: &str) -> Option<LockedKey> {
     })
 }
 
-fn head(memory_kib: u32, passes: u32, salt: &[u8]) -> String {
+fn format_head(memory_kib: u32, passes: u32, salt: &[u8]) -> String {
     format!(
         "{MAGIC}\nargon2id {memory_kib} {passes} 1 {}\n",
         hex::encode(salt)
     )
 }
 
-fn cipher(
+fn derive_cipher(
     passphrase: &Passphrase,
     memory_kib: u32,
     passes: u32,
@@ -238,9 +241,12 @@ mod tests {
         let text = lock(&[7; 32], &passphrase).unwrap();
         assert!(is_locked(&text) && !text.contains(&hex::encode([7; 32])));
         let same = Passphrase::new(" correct horse").unwrap();
-        assert_eq!(open(&text, &same).unwrap(), [7; 32]);
+        assert_eq!(unlock_secret(&text, &same).unwrap(), [7; 32]);
         let other = Passphrase::new("battery staple").unwrap();
-        assert!(matches!(open(&text, &other), Err(LockError::Wrong)));
+        assert!(matches!(
+            unlock_secret(&text, &other),
+            Err(LockError::Wrong)
+        ));
         assert!(matches!(Passphrase::new(" \n"), Err(LockError::Empty)));
     }
 
@@ -249,7 +255,10 @@ mod tests {
         let passphrase = Passphrase::new("x").unwrap();
         let text = lock(&[7; 32], &passphrase).unwrap();
         let cheaper = text.replace("argon2id 65536 3", "argon2id 65536 2");
-        assert!(matches!(open(&cheaper, &passphrase), Err(LockError::Wrong)));
+        assert!(matches!(
+            unlock_secret(&cheaper, &passphrase),
+            Err(LockError::Wrong)
+        ));
         let greedy = text.replace("argon2id 65536", "argon2id 4000000");
         for damaged in [
             &greedy,
@@ -258,7 +267,7 @@ mod tests {
             "souk-key 1\nx\ny",
         ] {
             assert!(matches!(
-                open(damaged, &passphrase),
+                unlock_secret(damaged, &passphrase),
                 Err(LockError::Damaged)
             ));
         }

@@ -7,14 +7,16 @@ use libp2p::swarm::DialError;
 use super::is_loopback;
 
 /// Describes the failure at each address, without the layers of transports in between.
-pub(super) fn plain(error: &DialError) -> String {
+pub(super) fn describe_error(error: &DialError) -> String {
     match error {
         DialError::Transport(attempts) => {
             // A failure on loopback says nothing if other addresses were tried.
             let is_far = |(address, _): &&(Multiaddr, _)| !is_loopback(address);
             let has_far = attempts.iter().any(|attempt| is_far(&attempt));
             let told = attempts.iter().filter(|it| is_far(it) || !has_far);
-            let each = told.map(|(address, cause)| format!("{}: {}", bare(address), root(cause)));
+            let each = told.map(|(address, cause)| {
+                format!("{}: {}", without_peer_id(address), root_cause(cause))
+            });
             each.collect::<Vec<_>>().join("; ")
         }
         DialError::WrongPeerId { obtained, address } => {
@@ -25,14 +27,14 @@ pub(super) fn plain(error: &DialError) -> String {
 }
 
 /// Returns an address without the peer id at its end, which the caller knows.
-fn bare(address: &Multiaddr) -> Multiaddr {
+fn without_peer_id(address: &Multiaddr) -> Multiaddr {
     let is_relayed = address.iter().any(|it| matches!(it, Protocol::P2pCircuit));
     let parts = address.iter();
     let kept = parts.filter(|it| is_relayed || !matches!(it, Protocol::P2p(_)));
     kept.collect()
 }
 
-fn root(error: &dyn std::error::Error) -> String {
+fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -48,9 +50,12 @@ mod tests {
     fn an_address_is_told_without_the_peer_it_ends_with() {
         let peer = "12D3KooWEaRkVt4Hekh22NaddsDzLKonmfBP3sfRakpMk4731Dcx";
         let plain: Multiaddr = format!("/ip4/192.0.2.7/tcp/1/p2p/{peer}").parse().unwrap();
-        assert_eq!(bare(&plain).to_string(), "/ip4/192.0.2.7/tcp/1");
+        assert_eq!(without_peer_id(&plain).to_string(), "/ip4/192.0.2.7/tcp/1");
         let relayed = format!("/ip4/192.0.2.7/tcp/1/p2p/{peer}/p2p-circuit/p2p/{peer}");
-        assert_eq!(bare(&relayed.parse().unwrap()).to_string(), relayed);
+        assert_eq!(
+            without_peer_id(&relayed.parse().unwrap()).to_string(),
+            relayed
+        );
     }
 
     #[test]
@@ -61,9 +66,9 @@ mod tests {
         };
         let own = || attempt("/ip4/127.0.0.1/tcp/1", "refused");
         let far = attempt("/ip4/192.0.2.7/tcp/1", "timed out");
-        let both = plain(&DialError::Transport(vec![own(), far]));
+        let both = describe_error(&DialError::Transport(vec![own(), far]));
         assert_eq!(both, "/ip4/192.0.2.7/tcp/1: timed out");
-        let one = plain(&DialError::Transport(vec![own()]));
+        let one = describe_error(&DialError::Transport(vec![own()]));
         assert_eq!(one, "/ip4/127.0.0.1/tcp/1: refused");
     }
 }

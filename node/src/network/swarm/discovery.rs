@@ -20,7 +20,8 @@ use crate::network::swarm::{DialFailure, SwarmTask};
 /// The protocol by which a node asks peers for the addresses of others.
 pub(crate) const ROUTING: StreamProtocol = StreamProtocol::new("/souk/kad/1");
 
-/// How long the network may take to locate a peer; less than the time to open a stream.
+/// How long the network can take to locate a peer; this must be less than the time to open a
+/// stream.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A node without any connection for this time logs a warning.
@@ -77,7 +78,7 @@ impl Discovery {
 }
 
 /// Returns the behaviour that locates peers.
-pub(crate) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::MemoryStore> {
+pub(crate) fn new_routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::MemoryStore> {
     let local = pair.public().to_peer_id();
     let mut config = kad::Config::new(ROUTING);
     // The node keeps no records of others, because the market's book is the only directory.
@@ -90,7 +91,7 @@ pub(crate) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::Me
 }
 
 /// Returns the search on the local network, or none if the system does not list its interfaces.
-pub(crate) fn nearby(local: PeerId) -> Option<mdns::tokio::Behaviour> {
+pub(crate) fn new_mdns(local: PeerId) -> Option<mdns::tokio::Behaviour> {
     let started = mdns::tokio::Behaviour::new(mdns::Config::default(), local);
     match started {
         Ok(nearby) => Some(nearby),
@@ -113,20 +114,22 @@ impl SwarmTask {
         }
         for (peer, addresses) in peers {
             tracing::info!(%peer, ?addresses, "a peer on the local network");
-            self.learn(peer, addresses);
+            self.add_addresses(peer, addresses);
             if !self.swarm.is_connected(&peer) {
-                self.dial(peer);
+                self.dial_peer(peer);
             }
         }
     }
 
     /// Publishes a profile; it is no error if no peer receives it.
-    pub(crate) fn publish(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn publish_profile(&mut self, bytes: Vec<u8>) {
         let here = self.swarm.local_peer_id().to_owned();
         // A node checks its own profile by the same rule.
-        self.discovery.acquaintances.judge(here, &bytes, unix_ms());
+        self.discovery
+            .acquaintances
+            .judge_message(here, &bytes, unix_ms());
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut()
-            && let Err(error) = crate::network::gossip::publish(gossip, bytes)
+            && let Err(error) = crate::network::gossip::publish_message(gossip, bytes)
         {
             tracing::debug!(%error, "the profile was not heard");
         }
@@ -142,13 +145,13 @@ impl SwarmTask {
             return;
         };
         let now = unix_ms();
-        let worth = self
-            .discovery
-            .acquaintances
-            .judge(propagation_source, &message.data, now);
+        let worth =
+            self.discovery
+                .acquaintances
+                .judge_message(propagation_source, &message.data, now);
         let acceptance = match worth {
             Worth::New(profile) => {
-                self.meet(&profile.contact());
+                self.add_contact(&profile.to_contact());
                 gossipsub::MessageAcceptance::Accept
             }
             Worth::Idle => gossipsub::MessageAcceptance::Ignore,
@@ -162,7 +165,7 @@ impl SwarmTask {
             }
         };
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
-            // If the message has left the cache meanwhile, other peers forward it.
+            // If the message has left the cache meanwhile, other peers will forward it.
             let _ = gossip.report_message_validation_result(
                 &message_id,
                 &propagation_source,
@@ -207,11 +210,11 @@ impl SwarmTask {
         let found = found.into_iter().find(|info| info.peer_id == wanted);
         if let Some(info) = found.filter(|info| !info.addrs.is_empty()) {
             self.discovery.asked.remove(&id);
-            self.learn(wanted, info.addrs);
-            self.dial(wanted);
+            self.add_addresses(wanted, info.addrs);
+            self.dial_peer(wanted);
         } else if step.last {
             self.discovery.asked.remove(&id);
-            self.answer(wanted, &Err(DialFailure::NoAddress));
+            self.answer_dials(wanted, &Err(DialFailure::NoAddress));
         }
     }
 
@@ -228,7 +231,7 @@ impl SwarmTask {
             }
             if self.discovery.unsaved && self.discovery.saved.elapsed() >= SAVE_PERIOD {
                 (self.discovery.saved, self.discovery.unsaved) = (Instant::now(), false);
-                self.discovery.acquaintances.save(&self.known);
+                self.discovery.acquaintances.save_addresses(&self.known);
             }
         }
     }
@@ -248,12 +251,12 @@ impl SwarmTask {
         let known: Vec<PeerId> = self.known.keys().copied().collect();
         for _ in 0..DIALS_ALONE.min(known.len()) {
             self.discovery.next = (self.discovery.next + 1) % known.len();
-            self.dial(known[self.discovery.next]);
+            self.dial_peer(known[self.discovery.next]);
         }
         // The first node of a market knows no other, which is no fault.
         if since.elapsed() >= ALONE && !self.discovery.said && !known.is_empty() {
             self.discovery.said = true;
-            tracing::warn!("{}", self.alone());
+            tracing::warn!("{}", self.isolation_warning());
         }
     }
 
@@ -266,13 +269,13 @@ impl SwarmTask {
         }
         self.discovery.next = (self.discovery.next + 1) % known.len();
         let peer = known[self.discovery.next];
-        if !self.swarm.is_connected(&peer) && self.scores.blocked(&peer).is_none() {
-            self.dial(peer);
+        if !self.swarm.is_connected(&peer) && self.scores.blocked_peer(&peer).is_none() {
+            self.dial_peer(peer);
         }
     }
 
     /// Returns the warning of a node without connections.
-    fn alone(&self) -> String {
+    fn isolation_warning(&self) -> String {
         let listens: Vec<String> = self.swarm.listeners().map(ToString::to_string).collect();
         let failed = self.discovery.failed.iter();
         let tried: Vec<String> = failed

@@ -84,7 +84,7 @@ pub(crate) struct Routes {
 
 impl Routes {
     /// Returns a peer's route and address, the better route if there are several.
-    pub(crate) fn of(&self, peer: &PeerId) -> Option<(Route, &Multiaddr)> {
+    pub(crate) fn peer_route(&self, peer: &PeerId) -> Option<(Route, &Multiaddr)> {
         let open = self.connections.get(peer)?;
         let direct = open.values().find(|(way, _)| *way == Route::Direct);
         let (way, address) = direct.or_else(|| open.values().next())?;
@@ -92,14 +92,14 @@ impl Routes {
     }
 
     /// Returns the route of each connected peer.
-    pub(crate) fn all(&self) -> Vec<(PeerId, Route)> {
+    pub(crate) fn list_routes(&self) -> Vec<(PeerId, Route)> {
         let peers = self.connections.keys();
-        let route = |peer: &PeerId| Some((*peer, self.of(peer)?.0));
+        let route = |peer: &PeerId| Some((*peer, self.peer_route(peer)?.0));
         peers.filter_map(route).collect()
     }
 
     /// Returns the relays at which this node listens or has asked to.
-    pub(crate) fn relays(&self) -> impl Iterator<Item = &PeerId> {
+    pub(crate) fn relay_peers(&self) -> impl Iterator<Item = &PeerId> {
         self.asked.iter()
     }
 }
@@ -110,7 +110,7 @@ pub(crate) fn is_relayed(address: &Multiaddr) -> bool {
 }
 
 /// Returns the behaviour of a node that relays for others.
-pub(crate) fn offer(local: PeerId) -> relay::Behaviour {
+pub(crate) fn relay_behaviour(local: PeerId) -> relay::Behaviour {
     let config = relay::Config {
         max_reservations: RESERVATIONS_MAX,
         max_circuits: CIRCUITS_MAX,
@@ -205,7 +205,7 @@ impl SwarmTask {
         }
         let connected = self
             .routes
-            .of(&peer)
+            .peer_route(&peer)
             .filter(|(way, _)| *way == Route::Direct);
         let known = self.known.get(&peer).and_then(|known| known.first());
         let address = known.or(connected.map(|(_, address)| address)).cloned();
@@ -234,7 +234,7 @@ impl SwarmTask {
         if let Err(error) = event.result {
             tracing::info!(%peer, %error, "no direct way; the relay stays");
             self.routes.upgrading.remove(&peer);
-            self.answer(peer, &Ok(()));
+            self.answer_dials(peer, &Ok(()));
         }
     }
 
@@ -258,7 +258,7 @@ impl SwarmTask {
             .collect();
         for peer in peers {
             self.routes.upgrading.remove(&peer);
-            self.answer(peer, &Ok(()));
+            self.answer_dials(peer, &Ok(()));
         }
         if self.routes.reach == Reach::Private {
             self.listen_at_relays();

@@ -77,21 +77,21 @@ impl View {
 impl SwarmTask {
     /// Writes this node's view to `file`.
     pub(crate) fn write_view(&self, file: &Path) {
-        if let Err(error) = config::write(file, &self.view()) {
+        if let Err(error) = config::write(file, &self.build_view()) {
             tracing::debug!(%error, "what the network looks like was not written");
         }
     }
 
-    fn view(&self) -> View {
+    fn build_view(&self) -> View {
         let now = unix_ms();
         let gossip = self.swarm.behaviour().gossip.as_ref();
         let seen = |peer: &libp2p::PeerId| {
-            let (way, address) = self.routes.of(peer)?;
+            let (way, address) = self.routes.peer_route(peer)?;
             Some(PeerView {
                 peer: peer.to_string(),
                 way,
                 address: address.clone(),
-                points: self.scores.points(peer, now),
+                points: self.scores.peer_points(peer, now),
                 score: gossip.and_then(|gossip| gossip.peer_score(peer)),
             })
         };
@@ -107,10 +107,10 @@ impl SwarmTask {
             format: FORMAT,
             at_ms: now,
             peer: self.swarm.local_peer_id().to_string(),
-            listens: self.addresses(),
+            listens: self.own_addresses(),
             reach: self.routes.reach,
-            relays: self.routes.relays().map(ToString::to_string).collect(),
-            providers: self.discovery.acquaintances.profiles(now).len(),
+            relays: self.routes.relay_peers().map(ToString::to_string).collect(),
+            providers: self.discovery.acquaintances.valid_profiles(now).len(),
             peers: self.swarm.connected_peers().filter_map(seen).collect(),
             blocked: blocked.collect(),
         }

@@ -28,29 +28,33 @@ use crate::provider::fault;
 
 impl Shell {
     /// Begins an effect.
-    pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
+    pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
         let provider = self.provider.clone();
         match action {
-            Action::Send { stream, word } => self.send(stream, word),
+            Action::Send { stream, word } => self.send_word(stream, word),
             Action::Reply { stream, taken } => {
-                self.put(stream, Frame::Taken(taken));
+                self.queue_frame(stream, Frame::Taken(taken));
             }
             Action::Hang { stream } => {
-                self.along.forget(stream);
+                self.along.forget_sender(stream);
                 self.peers.remove(&stream);
             }
             Action::Offer { to, offer } => {
-                self.spawn(ticket, offer_to(provider, to, offer));
+                self.spawn_effect(ticket, offer_to(provider, to, offer));
             }
-            Action::LookAt { lease } => self.spawn(ticket, look_at(provider, lease)),
+            Action::LookAt { lease } => self.spawn_effect(ticket, look_at(provider, lease)),
             Action::LookAtMarket { asks } => {
                 self.look_at_speed();
-                self.spawn(ticket, look_at_market(provider, asks));
+                self.spawn_effect(ticket, look_at_market(provider, asks));
             }
-            Action::Command(command) => self.spawn(ticket, carry(provider, *command)),
+            Action::Command(command) => {
+                self.spawn_effect(ticket, submit_command(provider, *command))
+            }
             action @ Action::Bring { .. } => self.begin_bringing(ticket, action),
             Action::Hurry { contents } => {
-                contents.iter().for_each(|id| provider.tensors.hurry(id));
+                contents
+                    .iter()
+                    .for_each(|id| provider.tensors.hurry_content(id));
             }
             Action::Hold { contents } => {
                 let store = provider.tensors.store();
@@ -60,10 +64,10 @@ impl Shell {
                 let store = provider.tensors.store();
                 contents.iter().for_each(|id| store.unpin(id));
             }
-            Action::Learn { buyer, start } => self.learn(buyer, &start),
+            Action::Learn { buyer, start } => self.add_job(buyer, &start),
             Action::Check { lease, graphs } => {
-                let executor = self.executor(lease);
-                self.spawn(ticket, check(provider, executor, graphs));
+                let executor = self.lease_executor(lease);
+                self.spawn_effect(ticket, check_graphs(provider, executor, graphs));
             }
             action @ (Action::Sandbox { .. } | Action::Prepare { .. } | Action::Run { .. }) => {
                 self.begin_computing(ticket, action);
@@ -73,13 +77,13 @@ impl Shell {
                     job.executor = None;
                 }
             }
-            Action::Record(facts) => self.record(ticket, facts),
+            Action::Record(facts) => self.record_facts(ticket, facts),
             Action::Sign(body) => {
                 let receipt = Receipt::new(*body);
-                let signed = receipt.sign_as_provider(provider.trader.key().signing());
-                self.answer(ticket, Answer::Signed(Box::new(signed)));
+                let signed = receipt.sign_as_provider(provider.trader.key().signing_key());
+                self.queue_answer(ticket, Answer::Signed(Box::new(signed)));
             }
-            Action::Tell(report) => self.tell(report),
+            Action::Tell(report) => self.log_report(report),
             Action::Stop(stopped) => {
                 if let Some(handle) = self.handles.remove(&stopped) {
                     handle.abort();
@@ -89,9 +93,12 @@ impl Shell {
         }
     }
 
-    fn learn(&mut self, buyer: AccountKey, start: &Start) {
+    fn add_job(&mut self, buyer: AccountKey, start: &Start) {
         let job = Job::new(buyer, start);
-        self.provider.tensors.access().begin(job.readers.scope);
+        self.provider
+            .tensors
+            .access()
+            .begin_lease(job.readers.scope);
         let before = self.jobs.insert(start.lease, job);
         assert!(before.is_none(), "a lease is begun once");
         let weights = start.parts.iter().flat_map(|part| &part.weights);
@@ -104,7 +111,7 @@ impl Shell {
     /// Removes a lease that no longer runs.
     pub(super) fn remove_job(&mut self, lease: LeaseId) -> Option<Job> {
         let job = self.jobs.remove(&lease)?;
-        self.provider.tensors.access().end(job.readers.scope);
+        self.provider.tensors.access().end_lease(job.readers.scope);
         Some(job)
     }
 
@@ -120,11 +127,11 @@ impl Shell {
             unreachable!("it was looked at");
         };
         let store = self.provider.tensors.store();
-        // The pins come first, so that contents which arrive meanwhile cannot evict these.
+        // The pins must come first, so that contents which arrive meanwhile cannot evict these.
         contents.iter().for_each(|content| store.pin(content.id));
         let job = self.jobs.get_mut(&lease);
         let job = job.expect("it is learned before anything comes for it");
-        let came = |content: &Content| Some((content.id, self.along.take(&content.id)?.1));
+        let came = |content: &Content| Some((content.id, self.along.take_content(&content.id)?.1));
         let wanted = Bringing {
             along: contents.iter().filter_map(came).collect(),
             scope: job.readers.scope,
@@ -135,10 +142,10 @@ impl Shell {
             urgency,
         };
         let (provider, room) = (self.provider.clone(), self.transfers.clone());
-        self.spawn(ticket, async move {
+        self.spawn_effect(ticket, async move {
             // No code closes this semaphore.
             let _room = room.acquire_owned().await;
-            match bring(provider, wanted).await {
+            match fetch_contents(provider, wanted).await {
                 Ok(came) => EffectOutcome::Came {
                     lease,
                     request,
@@ -157,19 +164,16 @@ impl Shell {
                 price,
                 deadline,
                 alone,
-            } => self.spawn(ticket, async move {
+            } => self.spawn_effect(ticket, async move {
                 let own = provider.terms.as_written(&provider.home).price();
                 let left = || clock.until_log(deadline);
-                let place = provider.executor.for_lease((price, left), own).await;
+                let place = provider.executor.for_lease(price, left, own).await;
                 match place {
-                    Ok(executor) => EffectOutcome::Sandboxed {
-                        lease,
-                        executor: if alone {
-                            executor
-                        } else {
-                            executor.of_stream()
-                        },
-                    },
+                    Ok(executor) if alone => EffectOutcome::Sandboxed { lease, executor },
+                    Ok(executor) => {
+                        let executor = executor.of_stream();
+                        EffectOutcome::Sandboxed { lease, executor }
+                    }
                     Err(fault) => EffectOutcome::Is(Answer::NoSandbox(fault)),
                 }
             }),
@@ -179,9 +183,9 @@ impl Shell {
                 weights,
                 ..
             } => {
-                let part = (lease, graph, weights);
-                let executor = self.executor(lease);
-                self.spawn(ticket, prepare(provider, executor, part));
+                let executor = self.lease_executor(lease);
+                let prepared = prepare_part(provider, executor, lease, graph, weights);
+                self.spawn_effect(ticket, prepared);
             }
             Action::Run {
                 lease,
@@ -194,12 +198,12 @@ impl Shell {
                 deadline,
                 ..
             } => {
-                let executor = self.executor(lease);
+                let executor = self.lease_executor(lease);
                 let label = provider.label.clone();
                 let job = self.jobs.get_mut(&lease).expect("it was learned");
-                job.begins(&label, request);
+                job.on_run_begin(&label, request);
                 let begun = RunBegun {
-                    title: job.title(Some(request)),
+                    title: job.trace_suffix(Some(request)),
                     promised: job.promised.get(&work.graph).copied(),
                     work,
                     sequence,
@@ -207,8 +211,8 @@ impl Shell {
                     inputs,
                     bytes_max,
                 };
-                let precedence = precedence((lease, price), clock.until_log(deadline));
-                self.spawn(ticket, async move {
+                let precedence = lease_precedence(lease, price, clock.until_log(deadline));
+                self.spawn_effect(ticket, async move {
                     let ran = run(provider, executor, begun, precedence).await;
                     EffectOutcome::Ran {
                         lease,
@@ -221,14 +225,14 @@ impl Shell {
     }
 
     /// Returns the executor of a lease that has one.
-    fn executor(&self, lease: LeaseId) -> Arc<LeaseExecutor> {
+    fn lease_executor(&self, lease: LeaseId) -> Arc<LeaseExecutor> {
         let job = self.jobs.get(&lease);
         let executor = job.and_then(|job| job.executor.clone());
         executor.expect("a place is found before anything is run in it")
     }
 
     /// Logs a failed or refused lease for people; counts a finished one.
-    fn tell(&mut self, report: Report) {
+    fn log_report(&mut self, report: Report) {
         match report {
             Report::Failed { lease, failure } => {
                 self.remove_job(lease);
@@ -257,11 +261,13 @@ impl Shell {
                 tracing::info!(%order, %price, leases = quantity.0, "placed the ask");
                 let speed = match *resources == self.speed.0 {
                     true => self.speed.1,
-                    false => self.provider.pace.advertised(),
+                    false => self.provider.pace.advertised_speed(),
                 };
-                self.provider.pace.advertise(speed);
+                self.provider.pace.set_advertised(speed);
                 let device = self.provider.peak.model.as_str();
-                self.provider.seen.state(device, speed.stated());
+                self.provider
+                    .seen
+                    .set_stated_speed(device, speed.stated_speed());
             }
             Report::Withdrawn { order } => tracing::info!(%order, "withdrew the ask"),
             Report::Recovered { lease } => tracing::warn!(%lease, "a lease of an earlier run"),
@@ -275,12 +281,12 @@ impl Shell {
 
 /// Leases share the devices by their price, and end when the market ends them. A buyer's own
 /// priorities order that buyer's leases only, and never place one before another buyer's.
-fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
+fn lease_precedence(lease: LeaseId, price: Price, left: Duration) -> Precedence {
     Precedence {
         priority: 0,
         weight: (price.0 as f64).max(1.0),
         owner: Some(lease.0),
-        deadline: Some(Moment::now().after(left)),
+        deadline: Some(Moment::now().saturating_add(left)),
     }
 }
 
@@ -288,8 +294,10 @@ fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
     let along = along::of_request(offer.request, vec![offer.tensor]);
-    let along = provider.tensors.along(along, TO_PROVIDER_BYTES_MAX);
-    let taken = lease::offer(&provider.network, to, (offer, along)).await;
+    let along = provider
+        .tensors
+        .inline_contents(along, TO_PROVIDER_BYTES_MAX);
+    let taken = lease::offer_tensor(&provider.network, to, offer, along).await;
     if taken != Ok(OfferAnswer::Yes) {
         tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
     }
@@ -297,7 +305,7 @@ async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> Effe
 }
 
 async fn look_at(provider: Arc<Provider>, lease: LeaseId) -> EffectOutcome {
-    EffectOutcome::Is(match provider.trader.broker().lease(lease).await {
+    EffectOutcome::Is(match provider.trader.broker().fetch_lease(lease).await {
         Ok(lease) => Answer::LeaseSeen(lease.map(Box::new)),
         Err(error) => Answer::NotSeen(error.to_string()),
     })
@@ -306,18 +314,18 @@ async fn look_at(provider: Arc<Provider>, lease: LeaseId) -> EffectOutcome {
 async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
     let (broker, me) = (provider.trader.broker(), provider.trader.account());
     let looking = async {
-        let leases = broker.leases(me).await?;
-        let account = broker.account(me).await?;
-        let resources = provider.resources();
+        let leases = broker.fetch_leases(me).await?;
+        let account = broker.fetch_account(me).await?;
+        let resources = provider.advertised_resources();
         let terms = provider.terms.as_written(&provider.home);
         let probed = provider.clone();
         let has_room = tokio::task::spawn_blocking(move || probed.disk.has_room());
         let due = match has_room.await.expect("writing a file does not panic") {
-            true => terms.now(broker, &resources).await?,
+            true => terms.current_terms(broker, &resources).await?,
             false => None,
         };
         let listed = match asks {
-            true => broker.book().await?,
+            true => broker.fetch_book().await?,
             false => Vec::new(),
         };
         let mine = listed.into_iter().filter(|listing| listing.provider == me);
@@ -325,7 +333,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
             leases,
             offered: account
                 .as_ref()
-                .map(|account| account.offered(DEVICE))
+                .map(|account| account.offered_units(DEVICE))
                 .unwrap_or_default(),
             open_orders: account.map_or(0, |account| account.open_orders),
             asks: mine.map(|listing| listing.order).collect(),
@@ -341,7 +349,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
     })
 }
 
-async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
+async fn submit_command(provider: Arc<Provider>, command: Command) -> EffectOutcome {
     let mut done = provider.trader.submit_one(command.clone()).await;
     let is_forgotten = matches!(
         done,
@@ -352,7 +360,7 @@ async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
     if is_forgotten
         && provider
             .trader
-            .register(provider.name.clone())
+            .register_account(provider.name.clone())
             .await
             .is_ok()
     {
@@ -377,9 +385,12 @@ struct Bringing {
 }
 
 /// Fetches contents in their order: short ones together, then the others one by one.
-async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedContent>, Failure> {
+async fn fetch_contents(
+    provider: Arc<Provider>,
+    wanted: Bringing,
+) -> Result<Vec<ArrivedContent>, Failure> {
     for contact in &wanted.contacts {
-        if let Err(error) = provider.network.learn(contact).await {
+        if let Err(error) = provider.network.add_contact(contact).await {
             tracing::debug!(%error, "where another provider of the job is stays unknown");
         }
     }
@@ -406,7 +417,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
         short.extend(tensors.fetch_short(urgency, scope, *first, &rest).await);
     }
     let together = (begin, unix_us());
-    let mut shown = title(&wanted.contents, &short);
+    let mut shown = contents_label(&wanted.contents, &short);
     let mut came = Vec::with_capacity(ids.len());
     for content in &wanted.contents {
         let begin = unix_us();
@@ -442,7 +453,10 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
 
 /// Returns the name of contents fetched together in a trace: their common label, or else their
 /// number.
-fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -> Option<String> {
+fn contents_label(
+    contents: &[Content],
+    together: &BTreeMap<ContentId, FetchedContent>,
+) -> Option<String> {
     let came = contents.iter().filter(|it| together.contains_key(&it.id));
     let kinds: BTreeSet<&str> = came.map(|content| content.what.as_str()).collect();
     let mut kinds = kinds.into_iter();
@@ -453,8 +467,8 @@ fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -
 }
 
 /// Checks that graphs are within this provider's limits. A stranger made them, so the lease's own
-/// process reads them, and only its findings are checked here.
-async fn check(
+/// process must read them, and only its findings are checked here.
+async fn check_graphs(
     provider: Arc<Provider>,
     executor: Arc<LeaseExecutor>,
     graphs: Vec<ContentId>,
@@ -467,8 +481,8 @@ async fn check(
         }
         for graph in graphs {
             let fault = provider.fault.at_graph();
-            let operators = executor.inspect(store, graph, fault).await?;
-            let checked = operators.check(limits);
+            let operators = executor.inspect_model(store, graph, fault).await?;
+            let checked = operators.check_limits(limits);
             checked.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
         }
         Ok(())
@@ -477,13 +491,15 @@ async fn check(
 }
 
 /// Lets the device prepare a part; if it refuses a node, the failure names the node's digest.
-async fn prepare(
+async fn prepare_part(
     provider: Arc<Provider>,
     executor: Arc<LeaseExecutor>,
-    (lease, part, weights): (LeaseId, ContentId, Vec<ContentId>),
+    lease: LeaseId,
+    part: ContentId,
+    weights: Vec<ContentId>,
 ) -> EffectOutcome {
     let store = provider.tensors.store().clone();
-    let (prepared, refused) = match executor.prepare(&store, part, &weights).await {
+    let (prepared, refused) = match executor.prepare_model(&store, part, &weights).await {
         Ok(()) => (Ok(()), None),
         Err(NotPrepared { failure, node }) => (Err(failure), node),
     };
@@ -510,7 +526,7 @@ async fn run(
         bytes_max,
         promised,
     } = begun;
-    let inputs = provider.inputs(inputs).await?;
+    let inputs = provider.read_inputs(inputs).await?;
     let fault = provider.fault.next();
     fault::before_run(fault).await;
     let task = Task {
@@ -525,16 +541,18 @@ async fn run(
         is_weighed: promised.is_none() && work.flops > 0,
         fault,
     };
-    let at_work = provider.energy.begin(&executor);
+    let at_work = provider.energy.begin_run(&executor);
     let ran = executor.run(provider.tensors.store(), run).await;
     let (mut ran, takes) = ran?;
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }
-    provider.seen.learn(&ran.learned, &work.graph, unix_ms());
+    provider
+        .seen
+        .learn_measurements(&ran.learned, &work.graph, unix_ms());
     fault::after_run(fault, &mut ran.outputs);
-    let (outputs, bytes) = keep(&provider, (&work, is_session), ran.outputs, bytes_max)?;
-    let of_ask = |takes| stated::expected(&provider.resources(), takes);
+    let (outputs, bytes) = store_outputs(&provider, &work, is_session, ran.outputs, bytes_max)?;
+    let of_ask = |takes| stated::expected_time(&provider.advertised_resources(), takes);
     Ok(FinishedRun {
         work,
         promised: promised.unwrap_or_else(|| takes.as_ref().and_then(of_ask)),
@@ -548,9 +566,10 @@ async fn run(
 }
 
 /// Stores a part's outputs and their bytes, if they are within the limit.
-fn keep(
+fn store_outputs(
     provider: &Provider,
-    (work, is_session): (&Part, bool),
+    work: &Part,
+    is_session: bool,
     mut made: BTreeMap<String, Tensor>,
     bytes_max: u64,
 ) -> Result<(Vec<(String, ContentId)>, u64), Failure> {

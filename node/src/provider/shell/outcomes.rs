@@ -15,7 +15,7 @@ use crate::device::graph_work::GraphWork;
 use crate::executor::LeaseExecutor;
 use crate::folder::key;
 use crate::protocols::lease::PeerTraffic;
-use crate::provider::job::{JudgedRuns, believed, span};
+use crate::provider::job::{JudgedRuns, network_span, plausible_time};
 use crate::provider::statistics::{self, DoneLease};
 
 /// The outcome of an effect.
@@ -83,7 +83,7 @@ pub(super) struct FinishedRun {
 
 impl Shell {
     /// Keeps the part of an outcome that people see, and returns the answer for the core.
-    pub(super) fn take(&mut self, outcome: EffectOutcome) -> Answer {
+    pub(super) fn on_outcome(&mut self, outcome: EffectOutcome) -> Answer {
         match outcome {
             EffectOutcome::Is(answer) => answer,
             EffectOutcome::Came {
@@ -92,9 +92,9 @@ impl Shell {
                 came,
             } => self.on_came(lease, request, came),
             EffectOutcome::Sandboxed { lease, executor } => {
-                let slots = u32::try_from(executor.ahead()).unwrap_or(u32::MAX);
+                let slots = u32::try_from(executor.runs_ahead()).unwrap_or(u32::MAX);
                 let executor = Arc::new(executor);
-                self.watch(lease, &executor);
+                self.watch_process(lease, &executor);
                 if let Some(job) = self.jobs.get_mut(&lease) {
                     job.executor = Some(executor);
                 }
@@ -119,8 +119,8 @@ impl Shell {
 
     /// Notifies the core if the process of a lease ends by itself, even while the lease is idle. If
     /// its CPU time ran out, the run that used it up reports that.
-    fn watch(&self, lease: LeaseId, executor: &Arc<LeaseExecutor>) {
-        let lost = LeaseExecutor::lost(Arc::downgrade(executor));
+    fn watch_process(&self, lease: LeaseId, executor: &Arc<LeaseExecutor>) {
+        let lost = LeaseExecutor::wait_for_loss(Arc::downgrade(executor));
         let inbox = self.provider.inbox.clone();
         tokio::spawn(async move {
             if let Some(fault) = lost.await.filter(|fault| *fault != Failure::Expired) {
@@ -148,16 +148,22 @@ impl Shell {
             let sender = fetched.from.and_then(|(peer, _)| key::account_of(&peer));
             if let Some(job) = &mut job {
                 let readers = job.readers.of_content(content.kind);
-                access.grant(job.readers.scope, readers, &[content.id]);
-                job.came(PeerTraffic {
+                access.grant_contents(job.readers.scope, readers, &[content.id]);
+                job.add_traffic(PeerTraffic {
                     from: sender.map_or(from, AccountKey),
                     what: content.what,
                     bytes: fetched.moved,
                     link: fetched.took,
                 });
                 if let Some((name, times)) = shown.filter(|_| fetched.moved > 0) {
-                    let name = format!("{name}{}", job.title(request));
-                    job.push(span(&label, name, SpanKind::TransferIn, times));
+                    let name = format!("{name}{}", job.trace_suffix(request));
+                    job.push(network_span(
+                        &label,
+                        name,
+                        SpanKind::TransferIn,
+                        times.0,
+                        times.1,
+                    ));
                 }
             }
             Arrival {
@@ -179,7 +185,7 @@ impl Shell {
             Ok(ran) => ran,
             Err(failure) => {
                 if let Some(job) = job {
-                    job.ended(None);
+                    job.on_run_end(None);
                 }
                 return Err(failure);
             }
@@ -189,29 +195,29 @@ impl Shell {
             let access = self.provider.tensors.access();
             for (name, id) in &ran.outputs {
                 let readers = job.readers.of_output(name);
-                access.grant(job.readers.scope, readers, &[*id]);
+                access.grant_contents(job.readers.scope, readers, &[*id]);
             }
             for output in ran.work.outputs.iter().filter(|it| it.is_wanted) {
                 let made = ran.outputs.iter().filter(|(name, _)| *name == output.name);
                 self.for_buyers.extend(made.map(|(_, id)| *id));
             }
-            job.ended(Some((ran.report, ran.timeline, ran.bytes)));
+            job.on_run_end(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {
-                job.judged.ran(ran.work.graph, ran.takes, ran.busy);
+                job.judged.add_run(ran.work.graph, ran.takes, ran.busy);
                 job.promised.insert(ran.work.graph, ran.promised);
             }
         }
         let told = Duration::from_micros(ran.work.expected.0);
         let believed = match self.provider.pace.is_placed() {
-            true => ran.promised.map(|own| believed(own, told)),
+            true => ran.promised.map(|own| plausible_time(own, told)),
             // A lease that a buyer bought in an earlier run was bought by other figures.
             false => Some(told),
         };
         Ok(RunResult {
             outputs: ran.outputs,
             bytes: ran.bytes,
-            busy: micros(ran.busy),
-            promised: believed.map(micros),
+            busy: to_micros(ran.busy),
+            promised: believed.map(to_micros),
         })
     }
 
@@ -221,7 +227,7 @@ impl Shell {
             return;
         };
         let judged = std::mem::take(&mut job.judged);
-        let (shown, made_bytes) = job.shown();
+        let (shown, made_bytes) = job.into_report();
         let counted = DoneLease {
             received_bytes: shown.moved.iter().map(|moved| moved.bytes).sum(),
             made_bytes,
@@ -241,21 +247,21 @@ impl Provider {
     /// work.
     fn note_pace(self: Arc<Self>, judged: JudgedRuns) {
         self.pace.on_job();
-        if !self.is_paced() || micros(judged.busy) < TELLING_RUN {
+        if !self.is_paced() || to_micros(judged.busy) < TELLING_RUN {
             return;
         }
         tokio::task::spawn_blocking(move || {
             // The known times include those of its own operators.
-            let usual = Speed::usual(self.known_times()).of(&self.peak);
-            let usual = judged.promised(&usual);
+            let usual = Speed::from_times(self.known_times()).scale_resources(&self.peak);
+            let usual = judged.expected_time(&usual);
             if let Some(usual) = usual.filter(|usual| !usual.is_zero()) {
-                self.pace.note(usual, judged.busy);
+                self.pace.record_job(usual, judged.busy);
             }
         });
     }
 
     /// Returns the tensors of these names.
-    pub(super) async fn inputs(
+    pub(super) async fn read_inputs(
         self: &Arc<Self>,
         inputs: Vec<(String, ContentId)>,
     ) -> Result<BTreeMap<String, Tensor>, Failure> {
@@ -263,7 +269,7 @@ impl Provider {
             let store = provider.tensors.store();
             let each = inputs
                 .into_iter()
-                .map(|(name, id)| match store.tensor(&id) {
+                .map(|(name, id)| match store.get_tensor(&id) {
                     Ok(Some(tensor)) => Ok((name, tensor)),
                     Ok(None) => Err(Failure::Input(format!("{name} is not here any more"))),
                     Err(error) => Err(Failure::Input(format!("{name}: {error}"))),

@@ -60,21 +60,21 @@ impl Provider {
             return Ok(());
         };
         let mut owed = true;
-        while let Some(opening) = self.next_opening((peer, owed), &mut stream).await? {
+        while let Some(opening) = self.next_opening(peer, owed, &mut stream).await? {
             owed = false;
             if !matches!(opening.word, Opening::Offer(_)) {
                 return self.on_lease(account, opening, stream).await;
             }
-            self.offers.pass(peer, 1).await;
-            if !self.fault.takes() {
+            self.offers.wait_for_tokens(peer, 1).await;
+            if !self.fault.can_accept_offer() {
                 wire::send(&mut stream, &OfferAnswer::No).await?;
                 continue;
             }
-            let Some((id, frames)) = self.open(account, opening).await else {
+            let Some((id, frames)) = self.open_stream(account, opening).await else {
                 return Ok(());
             };
             // An offer gets one answer, and the next offer can follow.
-            write(&mut stream, frames, (id, &self.inbox)).await;
+            write(&mut stream, frames, id, &self.inbox).await;
         }
         Ok(())
     }
@@ -83,10 +83,11 @@ impl Provider {
     /// peer closed the stream, or stays silent and owes nothing.
     async fn next_opening(
         &self,
-        (peer, owed): (PeerId, bool),
+        peer: PeerId,
+        owed: bool,
         stream: &mut Stream,
     ) -> Result<Option<WordWith<Opening>>, WireError> {
-        match self.intake.receive(stream).await {
+        match self.intake.receive_next(stream).await {
             Err(WireError::Stream(error)) if !owed && error.kind() == ErrorKind::TimedOut => {
                 Ok(None)
             }
@@ -99,7 +100,7 @@ impl Provider {
     }
 
     /// Notifies the shell of an opening and returns the frames for the peer.
-    async fn open(
+    async fn open_stream(
         &self,
         peer: AccountKey,
         opening: WordWith<Opening>,
@@ -123,14 +124,14 @@ impl Provider {
         opening: WordWith<Opening>,
         stream: Stream,
     ) -> Result<(), WireError> {
-        let Some((id, frames)) = self.open(buyer, opening).await else {
+        let Some((id, frames)) = self.open_stream(buyer, opening).await else {
             return Ok(());
         };
         let (reader, writer) = stream.split();
         tokio::select! {
             // A peer that has closed its side can still receive messages.
             () = read(reader, id, &self.inbox) => unreachable!("it is read for ever"),
-            () = write(writer, frames, (id, &self.inbox)) => {}
+            () = write(writer, frames, id, &self.inbox) => {}
         }
         Ok(())
     }
@@ -159,7 +160,8 @@ async fn read(
 async fn write(
     mut writer: impl futures::AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Frame>,
-    (stream, inbox): (StreamId, &mpsc::Sender<Incoming>),
+    stream: StreamId,
+    inbox: &mpsc::Sender<Incoming>,
 ) {
     while let Some(frame) = frames.recv().await {
         let sent = match frame {
@@ -188,7 +190,7 @@ impl Shell {
                 let WordWith { word, contents } = *opening;
                 if let Opening::Offer(offer) = &word {
                     self.along
-                        .keep(stream, contents, [offer.tensor].into_iter());
+                        .keep_named(stream, contents, [offer.tensor].into_iter());
                 }
                 Some(Event::Opened {
                     stream,
@@ -200,21 +202,21 @@ impl Shell {
                 let WordWith { word, contents } = word;
                 if let BuyerWord::Next(request) = &word {
                     let named = request.inputs.iter().map(|(_, id)| *id);
-                    self.along.keep(stream, contents, named);
+                    self.along.keep_named(stream, contents, named);
                 }
                 Some(Event::Said { stream, word })
             }
             Incoming::SandboxLost { lease, fault } => Some(Event::SandboxLost { lease, fault }),
             Incoming::Hung { stream } => {
                 self.peers.remove(&stream)?;
-                self.along.forget(stream);
+                self.along.forget_sender(stream);
                 Some(Event::Hung { stream })
             }
         }
     }
 
     /// Sends a message to a peer; adds the lease's report to a result.
-    pub(super) fn send(&mut self, stream: StreamId, mut word: ProviderWord) {
+    pub(super) fn send_word(&mut self, stream: StreamId, mut word: ProviderWord) {
         if let ProviderWord::Finished(finished) = &mut word {
             let shown = self.shown.get(&finished.receipt.body.lease);
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
@@ -226,15 +228,17 @@ impl Shell {
                 let ids = outputs.iter().map(|(_, id)| *id);
                 let last: Vec<_> = ids.filter(|id| self.for_buyers.remove(id)).collect();
                 let last = along::of_request(*request, last);
-                self.provider.tensors.along(last, TO_BUYER_BYTES_MAX)
+                self.provider
+                    .tensors
+                    .inline_contents(last, TO_BUYER_BYTES_MAX)
             }
             _ => Vec::new(),
         };
-        self.put(stream, Frame::Word(Box::new(WordWith { word, contents })));
+        self.queue_frame(stream, Frame::Word(Box::new(WordWith { word, contents })));
     }
 
     /// Puts a frame into a stream's queue. If the queue is full, the peer is gone.
-    pub(super) fn put(&mut self, stream: StreamId, frame: Frame) {
+    pub(super) fn queue_frame(&mut self, stream: StreamId, frame: Frame) {
         let Some(say) = self.peers.get(&stream) else {
             return;
         };

@@ -1,9 +1,9 @@
-//! The system calls that a sandbox may make, and the operations it may use of those with many.
+//! The system calls that a sandbox can make, and the operations it can use of those with many.
 
 /// Sets the name of a thread.
 pub(super) const PR_SET_NAME: u64 = 15;
 
-/// Properties that a driver may set or read of its own process: names of its threads and mappings,
+/// Properties that a driver can set or read of its own process: names of its threads and mappings,
 /// its capabilities.
 pub(super) const DRIVER_CONTROLS: [u64; 4] = [
     PR_SET_NAME,
@@ -86,8 +86,8 @@ pub(super) const ALLOWED: [i64; 48] = [
 ];
 
 /// The system calls of a driver beyond [`ALLOWED`]: files, device nodes and their mappings,
-/// threads, waiting. None of them reaches another process or machine, starts a program, extends the
-/// rights of this process, or bypasses this list.
+/// threads, waiting. None of them can reach another process or machine, start a program, extend the
+/// rights of this process, or bypass this list.
 pub(super) const ALLOWED_TO_DRIVERS: [i64; 63] = [
     libc::SYS_capget,
     libc::SYS_dup,

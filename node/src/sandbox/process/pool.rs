@@ -86,14 +86,14 @@ impl SandboxPool {
 
     /// Returns the content shared with all of them.
     #[must_use]
-    pub fn shared(&self) -> &Arc<SharedContents> {
+    pub fn shared_contents(&self) -> &Arc<SharedContents> {
         &self.inner.shared
     }
 
     /// Returns the number of sandboxes, and of leases that wait for one.
     #[must_use]
-    pub fn counts(&self) -> SandboxCounts {
-        let state = self.inner.state();
+    pub fn sandbox_counts(&self) -> SandboxCounts {
+        let state = self.inner.lock_state();
         SandboxCounts {
             ready: state.ready.iter().filter(|ready| ready.is_ok()).count(),
             starting: state.starting,
@@ -105,14 +105,14 @@ impl SandboxPool {
     ///
     /// # Errors
     /// [`SandboxFault`], if none is ready and none can be started.
-    pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
+    pub async fn take_sandbox(&self) -> Result<Sandbox, SandboxFault> {
         let _wanting = Wanting::new(&self.inner);
         loop {
             let started = self.inner.started.notified();
             tokio::pin!(started);
             // From here on, no end of a start goes unnoticed.
             started.as_mut().enable();
-            if let Some(taken) = self.inner.state().take() {
+            if let Some(taken) = self.inner.lock_state().take_ready() {
                 let mut sandbox = taken?;
                 let pool = self.clone();
                 sandbox.vacated = Some(FreedPlace { pool });
@@ -124,8 +124,8 @@ impl SandboxPool {
     }
 
     /// Ends the spare sandboxes, and keeps none from now on.
-    pub fn retire(&self) {
-        let mut state = self.inner.state();
+    pub fn retire_spares(&self) {
+        let mut state = self.inner.lock_state();
         state.spares_max = 0;
         state.ready.clear();
     }
@@ -135,11 +135,11 @@ impl SandboxPool {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
-        for _ in 0..self.inner.state().begin_starts(spares) {
+        for _ in 0..self.inner.lock_state().begin_starts(spares) {
             let pool = self.clone();
             runtime.spawn(async move {
                 let started = Sandbox::start(&pool.inner.recipe).await;
-                pool.inner.state().end_start(started);
+                pool.inner.lock_state().end_start(started);
                 pool.inner.started.notify_waiters();
                 pool.top_up(0);
             });
@@ -148,7 +148,7 @@ impl SandboxPool {
 }
 
 impl PoolInner {
-    fn state(&self) -> MutexGuard<'_, PoolState> {
+    fn lock_state(&self) -> MutexGuard<'_, PoolState> {
         // No code here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,7 +156,7 @@ impl PoolInner {
 
 impl PoolState {
     /// Takes the next live sandbox, or the reason why there is none.
-    fn take(&mut self) -> Option<Result<Sandbox, SandboxFault>> {
+    fn take_ready(&mut self) -> Option<Result<Sandbox, SandboxFault>> {
         self.drop_ended();
         self.ready.pop_front()
     }
@@ -198,14 +198,14 @@ impl PoolState {
 
 impl<'a> Wanting<'a> {
     fn new(inner: &'a PoolInner) -> Wanting<'a> {
-        inner.state().wanted += 1;
+        inner.lock_state().wanted += 1;
         Wanting { inner }
     }
 }
 
 impl Drop for Wanting<'_> {
     fn drop(&mut self) {
-        self.inner.state().wanted -= 1;
+        self.inner.lock_state().wanted -= 1;
     }
 }
 
@@ -251,6 +251,6 @@ mod tests {
         assert!(nobody.ready.is_empty());
         let mut one = state(1, 1);
         one.end_start(Err(SandboxFault::Silent));
-        assert!(matches!(one.take(), Some(Err(SandboxFault::Silent))));
+        assert!(matches!(one.take_ready(), Some(Err(SandboxFault::Silent))));
     }
 }

@@ -1,7 +1,7 @@
 //! The addresses that peers announced, for others that look for them.
 //!
-//! Keys are free, so fake peers may take all places. A provider announces itself every few seconds,
-//! so the oldest announcement makes room for a new one.
+//! Keys are free, so fake peers can take all places. A provider announces itself every few seconds,
+//! so the oldest announcement can make room for a new one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -24,10 +24,10 @@ pub(super) struct Announcements {
 
 impl Announcements {
     /// Stores a peer's addresses.
-    pub(super) fn take(&mut self, account: AccountKey, addresses: Vec<Multiaddr>) {
+    pub(super) fn insert_addresses(&mut self, account: AccountKey, addresses: Vec<Multiaddr>) {
         let number = self.next;
         self.next += 1;
-        let said = (number, contact::kept(addresses));
+        let said = (number, contact::limit_addresses(addresses));
         if let Some((before, _)) = self.said.insert(account, said) {
             self.order.remove(&before);
         }
@@ -68,16 +68,16 @@ mod tests {
         let (mut announced, honest) = (Announcements::default(), account(usize::MAX));
         for number in 0..3 * PEERS_MAX {
             if number % 1_000 == 0 {
-                announced.take(honest, address());
+                announced.insert_addresses(honest, address());
             }
-            announced.take(account(number), address());
+            announced.insert_addresses(account(number), address());
         }
         assert_eq!(announced.said.len(), PEERS_MAX);
         assert_eq!(announced.order.len(), PEERS_MAX);
         let contact = announced.contact(&honest).unwrap();
         assert_eq!(contact.addresses, address());
         assert_eq!(announced.contact(&account(0)), None, "it was long ago");
-        announced.take(account(0), address());
+        announced.insert_addresses(account(0), address());
         assert!(announced.contact(&account(0)).is_some(), "it may come back");
     }
 }

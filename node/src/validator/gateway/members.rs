@@ -10,7 +10,7 @@ use souk_consensus::replica::{Proposal, Status};
 use souk_market::{AccountKey, Millis};
 use souk_roles::validator::members::{self, OrderEntry};
 
-use super::{Door, unavailable};
+use super::{Door, unavailable_answer};
 use crate::folder::contact::Contact;
 use crate::network::OpenError;
 use crate::protocols::market::{Answer, OrderRefusal};
@@ -18,27 +18,27 @@ use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::exchange_machine::{BatchResult, LogCommand};
 use crate::validator::raft_link;
 
-/// How long a new validator may take to answer: less than the operator waits.
+/// A new validator must answer within this time, which must be less than the operator waits.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Door {
     /// Returns the validators, as this one sees them.
-    pub(super) async fn members(&self) -> Answer {
-        match self.look().await {
+    pub(super) async fn list_members(&self) -> Answer {
+        match self.roster_and_status().await {
             Some((roster, status)) => Answer::Members(members::members_of(&roster, &status)),
-            None => unavailable(),
+            None => unavailable_answer(),
         }
     }
 
     /// Carries an order out if this validator leads.
-    pub(super) async fn order(&self, order: SignedOrder) -> Answer {
-        let Some((roster, status)) = self.look().await else {
-            return unavailable();
+    pub(super) async fn execute_order(&self, order: SignedOrder) -> Answer {
+        let Some((roster, status)) = self.roster_and_status().await else {
+            return unavailable_answer();
         };
-        match members::enter(&order, &roster, &status) {
+        match members::receive_order(&order, &roster, &status) {
             OrderEntry::Answer(answer) => return *answer,
             OrderEntry::Reach { account, address } => {
-                if let Err(declined) = self.reach(account, &address).await {
+                if let Err(declined) = self.check_reachable(account, &address).await {
                     return Answer::Ordered(Err(declined));
                 }
             }
@@ -53,22 +53,31 @@ impl Door {
             Err(error) => return Answer::Unavailable(error.to_string()),
         };
         match postcard::from_bytes(&result) {
-            Ok(BatchResult::Ordered(Ok(raft_id))) => self.after(&order.body.order, raft_id).await,
+            Ok(BatchResult::Ordered(Ok(raft_id))) => {
+                self.complete_order(&order.body.order, raft_id).await
+            }
             Ok(BatchResult::Ordered(Err(refusal))) => Answer::Ordered(Err(refusal.into())),
             _ => Answer::Unavailable("the result does not decode".to_owned()),
         }
     }
 
     /// Checks that the leader can reach a new validator.
-    async fn reach(&self, account: AccountKey, address: &str) -> Result<(), OrderRefusal> {
+    async fn check_reachable(
+        &self,
+        account: AccountKey,
+        address: &str,
+    ) -> Result<(), OrderRefusal> {
         let contact = Contact::parse(address)
             .ok()
             .filter(|c| c.account == account.0);
         let contact = contact.ok_or_else(|| OrderRefusal::Address(address.to_owned()))?;
         let unreached = |error: OpenError| OrderRefusal::Unreached(error.to_string());
-        self.network.learn(&contact).await.map_err(unreached)?;
-        let peer = contact.peer().map_err(|error| unreached(error.into()))?;
-        let opening = self.network.open(peer, raft_link::PROTOCOL);
+        self.network
+            .add_contact(&contact)
+            .await
+            .map_err(unreached)?;
+        let peer = contact.peer_id().map_err(|error| unreached(error.into()))?;
+        let opening = self.network.open_stream(peer, raft_link::PROTOCOL);
         match tokio::time::timeout(REACH_TIMEOUT, opening).await {
             // It is there, and waits for its raft id before it speaks raft.
             Ok(Ok(_) | Err(OpenError::Protocol { .. })) => Ok(()),
@@ -77,7 +86,7 @@ impl Door {
         }
     }
 
-    async fn after(&self, order: &Order, raft_id: u64) -> Answer {
+    async fn complete_order(&self, order: &Order, raft_id: u64) -> Answer {
         let to = ReplicaId::new(raft_id).filter(|_| matches!(order, Order::Lead { .. }));
         let Some(to) = to else {
             return Answer::Ordered(Ok(raft_id));
@@ -92,14 +101,14 @@ impl Door {
         })
     }
 
-    async fn look(&self) -> Option<(Roster, Status)> {
-        let roster = self.validator.roster().await.ok()?;
+    async fn roster_and_status(&self) -> Option<(Roster, Status)> {
+        let roster = self.validator.fetch_roster().await.ok()?;
         Some((roster, self.validator.status().await.ok()?))
     }
 
     /// Returns whether the signer of this order may have a backup.
     pub(super) async fn admits_backup(&self, order: &SignedOrder, now_ms: u64) -> bool {
-        let looked = self.look().await;
+        let looked = self.roster_and_status().await;
         looked.is_some_and(|(roster, status)| {
             members::may_have_backup(order, &roster, status.id, Millis(now_ms))
         })

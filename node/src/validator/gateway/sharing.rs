@@ -1,8 +1,8 @@
 //! Coalesces equal questions: one query of the state answers all who ask it.
 //!
-//! A question joins the next query, which begins after the question arrived, so the answer holds
-//! everything acknowledged before, as if the query were for this caller alone. Equal queries are at
-//! least a pause apart, however often callers ask.
+//! A question joins the next query, which must begin after the question arrived, so the answer
+//! holds everything acknowledged before, as if the query were for this caller alone. Equal queries
+//! are at least a pause apart, however often callers ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,16 +37,16 @@ impl<T> Default for Sharing<T> {
 impl<T: Clone + Send + Sync + 'static> Sharing<T> {
     /// Returns the answer to a question, which `put` gets for all who wait for it, or none if that
     /// task was stopped.
-    pub(super) async fn ask<F>(&self, question: Vec<u8>, put: F) -> Option<T>
+    pub(super) async fn ask_shared<F>(&self, question: Vec<u8>, put: F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
-        let mut answered = self.join(question, put);
+        let mut answered = self.join_turn(question, put);
         let answer = answered.wait_for(Option::is_some).await.ok()?;
         answer.clone()
     }
 
-    fn join<F>(&self, question: Vec<u8>, put: F) -> AnswerReceiver<T>
+    fn join_turn<F>(&self, question: Vec<u8>, put: F) -> AnswerReceiver<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -102,7 +102,7 @@ mod tests {
     impl Desk {
         fn join(&self) -> AnswerReceiver<u64> {
             let (put, leave) = (self.put.clone(), self.leave.clone());
-            self.sharing.join(b"question".to_vec(), async move {
+            self.sharing.join_turn(b"question".to_vec(), async move {
                 let number = put.fetch_add(1, Ordering::SeqCst) + 1;
                 leave.acquire().await.expect("it stays open").forget();
                 number

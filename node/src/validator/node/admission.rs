@@ -13,13 +13,13 @@ use crate::network::Network;
 use crate::network::wire;
 use crate::protocols::market::{Answer, Members, PROTOCOL, Request, TimedAnswer};
 
-/// How long the others may take to name the validators.
+/// The others must name the validators within this time.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a new validator asks whether it was admitted.
 const ADMISSION_PERIOD: Duration = Duration::from_millis(500);
 
-/// The protocol of a founder that started without a log, by which the others recognise it.
+/// The protocol of a founder that started without a log, by which the others can recognise it.
 const FRESH: StreamProtocol = StreamProtocol::new("/souk/fresh/1");
 
 /// How long a founder without a log looks for validators that have one.
@@ -58,7 +58,10 @@ impl MembersTold {
     /// Returns the raft id that most of the answers assign to a key.
     fn raft_id_of(&self, account: AccountKey) -> Option<u64> {
         let mut said: BTreeMap<u64, usize> = BTreeMap::new();
-        let named = self.answers.iter().filter_map(|answer| answer.of(account));
+        let named = self
+            .answers
+            .iter()
+            .filter_map(|answer| answer.find_by_account(account));
         for member in named {
             *said.entry(member.raft_id).or_default() += 1;
         }
@@ -76,13 +79,13 @@ pub(super) async fn ask_as_fresh(
     peers: &[PeerId],
     genesis: &Genesis,
 ) -> Option<MembersTold> {
-    network.serve(FRESH, FRESH_STREAMS_MAX, |_, _| async {});
+    network.serve_protocol(FRESH, FRESH_STREAMS_MAX, |_, _| async {});
     let deadline = Instant::now() + FRESH_PATIENCE;
     loop {
         if let Some(told) = ask_members(network, peers, genesis).await {
             return Some(told);
         }
-        let asked = peers.iter().map(|peer| network.open(*peer, FRESH));
+        let asked = peers.iter().map(|peer| network.open_stream(*peer, FRESH));
         let fresh = futures::future::join_all(asked).await;
         if fresh.iter().all(Result::is_ok) || Instant::now() >= deadline {
             return None;
@@ -98,20 +101,20 @@ pub(super) async fn ask_members(
     genesis: &Genesis,
 ) -> Option<MembersTold> {
     let asked = peers.iter().map(|peer| async {
-        let answer = tokio::time::timeout(ASK_TIMEOUT, ask(network, *peer)).await;
+        let answer = tokio::time::timeout(ASK_TIMEOUT, fetch_members(network, *peer)).await;
         answer.ok().flatten()
     });
     let answers = futures::future::join_all(asked).await;
     let answers: Vec<Members> = answers.into_iter().flatten().collect();
     let mut known = KnownMembers::new(genesis);
     for answer in &answers {
-        known.learn(answer);
+        known.learn_members(answer);
     }
     (!answers.is_empty()).then_some(MembersTold { known, answers })
 }
 
-async fn ask(network: &Network, peer: PeerId) -> Option<Members> {
-    let mut stream = network.open(peer, PROTOCOL).await.ok()?;
+async fn fetch_members(network: &Network, peer: PeerId) -> Option<Members> {
+    let mut stream = network.open_stream(peer, PROTOCOL).await.ok()?;
     wire::send(&mut stream, &Request::Members).await.ok()?;
     let told: TimedAnswer = wire::receive(&mut stream).await.ok()?;
     match told.answer {

@@ -1,5 +1,5 @@
-//! A validator's duties towards the roster while it runs: it opens connections accordingly, reports
-//! that it has begun and, while it leads, makes raft's members match the roster.
+//! A validator's duties towards the roster while it runs: it must open connections accordingly,
+//! report that it has begun and, while it leads, make raft's members match the roster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -51,14 +51,14 @@ pub(super) struct Keeper {
 
 impl Keeper {
     /// Runs until this validator learns that it was removed.
-    pub(super) async fn keep(mut self) {
+    pub(super) async fn run_until_removed(mut self) {
         let mut heard = Instant::now();
         loop {
-            if let Some((roster, status)) = self.look().await {
-                self.link(&roster, &status).await;
-                self.begin(&roster).await;
+            if let Some((roster, status)) = self.roster_and_status().await {
+                self.update_connections(&roster, &status).await;
+                self.record_beginning(&roster).await;
                 if status.role == Role::Leader {
-                    self.lead(&roster, &status).await;
+                    self.advance_membership(&roster, &status).await;
                 }
                 if status.leader.is_some() && status.member {
                     heard = Instant::now();
@@ -74,14 +74,14 @@ impl Keeper {
         }
     }
 
-    async fn look(&self) -> Option<(Roster, Status)> {
-        let roster = self.validator.roster().await.ok()?;
+    async fn roster_and_status(&self) -> Option<(Roster, Status)> {
+        let roster = self.validator.fetch_roster().await.ok()?;
         Some((roster, self.validator.status().await.ok()?))
     }
 
     /// Opens connections to current and future members, and closes all others.
-    async fn link(&mut self, roster: &Roster, status: &Status) {
-        let members = Group::of(status);
+    async fn update_connections(&mut self, roster: &Roster, status: &Status) {
+        let members = Group::from_status(status);
         let is_member = |id: &u64| members.voters.contains(id) || members.learners.contains(id);
         let mut seats: BTreeMap<u64, (AccountKey, &str)> = BTreeMap::new();
         for member in &self.told {
@@ -103,7 +103,7 @@ impl Keeper {
                 continue;
             };
             peers.insert(peer, replica);
-            learn(&self.network, &mut self.learned, id, address).await;
+            add_address(&self.network, &mut self.learned, id, address).await;
         }
         self.peers.send_if_modified(|known| {
             let changed = **known != peers;
@@ -115,13 +115,13 @@ impl Keeper {
     }
 
     /// Records in the log that this validator has begun, with its address.
-    async fn begin(&self, roster: &Roster) {
+    async fn record_beginning(&self, roster: &Roster) {
         let id = self.id.get();
         let Some(seat) = roster.seats().get(&id).filter(|seat| !seat.leaving) else {
             return;
         };
         let address = self.address.as_ref().unwrap_or(&seat.address);
-        let mine = seat.account == AccountKey(self.key.public());
+        let mine = seat.account == AccountKey(self.key.public_key());
         if mine && seat.begun {
             // From here on an empty folder counts as a loss.
             if let Err(error) = super::mark_founded(&self.home) {
@@ -143,7 +143,7 @@ impl Keeper {
                 speaks: RULES_VERSION,
             },
         };
-        let order = SignedOrder::sign(body, self.key.signing());
+        let order = SignedOrder::sign(body, self.key.signing_key());
         let proposal = Proposal {
             bytes: order.encode().into(),
             command: LogCommand::Order(order),
@@ -154,11 +154,11 @@ impl Keeper {
     }
 
     /// Takes the next step towards the members that the roster names.
-    async fn lead(&self, roster: &Roster, status: &Status) {
-        let wanted: BTreeSet<u64> = roster.staying().collect();
+    async fn advance_membership(&self, roster: &Roster, status: &Status) {
+        let wanted: BTreeSet<u64> = roster.staying_ids().collect();
         let seats = roster.seats().iter().filter(|(_, seat)| seat.begun);
         let begun: BTreeSet<u64> = seats.map(|(id, _)| *id).collect();
-        let Some(step) = Group::of(status).next_step(&wanted, &begun) else {
+        let Some(step) = Group::from_status(status).next_step(&wanted, &begun) else {
             return;
         };
         let change = match step {
@@ -171,13 +171,13 @@ impl Keeper {
                 return;
             }
         };
-        match self.validator.change(vec![change]).await {
+        match self.validator.change_members(vec![change]).await {
             Ok(()) => tracing::info!(?change, "the members change"),
             Err(error) => tracing::debug!(?change, %error, "the members do not change yet"),
         }
     }
 
-    /// Returns whether another validator proves, by the operators' signatures, that this one was
+    /// Returns whether another validator can prove, by the operators' signatures, that this one was
     /// removed.
     async fn was_removed(&self) -> bool {
         let others: Vec<_> = self.peers.borrow().keys().copied().collect();
@@ -187,13 +187,18 @@ impl Keeper {
 }
 
 /// Passes a validator's address to the network if it is new.
-async fn learn(network: &Network, learned: &mut HashMap<u64, String>, id: u64, address: &str) {
+async fn add_address(
+    network: &Network,
+    learned: &mut HashMap<u64, String>,
+    id: u64,
+    address: &str,
+) {
     if learned.get(&id).is_some_and(|known| known == address) {
         return;
     }
     match Contact::parse(address) {
         // The call fails only if the network has stopped.
-        Ok(contact) => drop(network.learn(&contact).await),
+        Ok(contact) => drop(network.add_contact(&contact).await),
         Err(error) => tracing::warn!(id, %error, "a validator's address can't be used"),
     }
     learned.insert(id, address.to_owned());

@@ -1,7 +1,7 @@
 //! Restores a backup into a validator's folder.
 //!
-//! The folder belongs either to a new validator, which the market then admits under a new id and
-//! which lacks only later entries, or to a founder, if the whole market begins again from the
+//! The folder belongs either to a new validator, which the market must then admit under a new id
+//! and which lacks only later entries, or to a founder, if the whole market begins again from the
 //! backup.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use souk_consensus::{Digest, LogIndex, StateMachine};
 use souk_market::MarketId;
 
-use super::{REPLICA_FOLDER, SeatError, has_begun, members};
+use super::{REPLICA_FOLDER, SeatError, founder_ids, has_begun};
 use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
@@ -70,7 +70,7 @@ pub enum RestoreError {
 ///
 /// # Errors
 /// If the backup is damaged, with the position, or of another market, or if the folder is in use.
-pub fn restore(
+pub fn restore_backup(
     home: &Path,
     key: &NodeKey,
     market: &MarketFile,
@@ -81,7 +81,7 @@ pub fn restore(
         return Err(RestoreError::Begun);
     }
     let mut snapshot = read_backup(file)?;
-    let (mut machine, _) = exchange_machine::begin(market, StatementWriter::none());
+    let (mut machine, _) = exchange_machine::new_machine(market, StatementWriter::new_discarding());
     machine.restore(&snapshot.machine)?;
     let (wanted, state) = (snapshot.state, Digest(machine.digest()));
     if wanted != state {
@@ -93,12 +93,12 @@ pub fn restore(
         return Err(RestoreError::Market { wanted, found: of });
     }
     if found {
-        let founders = members(market).map_err(|error| RestoreError::Seat(Box::new(error)))?;
+        let founders = founder_ids(market).map_err(|error| RestoreError::Seat(Box::new(error)))?;
         let mine = founders.get(&key.peer_id());
         name_founder(home, mine.ok_or(RestoreError::NoFounder)?.get())?;
         let mut all: Vec<_> = founders.into_values().collect();
         all.sort_unstable();
-        machine.refound(&market.genesis);
+        machine.reset_roster(&market.genesis);
         let state = Digest(machine.digest());
         snapshot = snapshot.refounded_with(&all, state, &machine.snapshot());
     }

@@ -14,7 +14,7 @@ const CYCLES: f64 = 6.0;
 /// Each cycle begins at this part of the previous cycle's temperature.
 const CYCLE_SHARE: f64 = 0.6;
 
-/// Seed of the random numbers; any number would do.
+/// Seed of the random numbers; any number will do.
 const SEED: u64 = 1;
 
 /// Parts of the moves: along an edge between devices, and exchanges of two groups.
@@ -25,18 +25,19 @@ const SWAP_SHARE: f64 = 0.25;
 const CLUSTER_SHARE: f64 = 0.4;
 const CLUSTER_MAX: usize = 24;
 
-/// Returns the best placement that the search finds from `first`.
-pub(super) fn improve(
+/// Returns the best placement that the search finds from `first`. Its largest load will not exceed
+/// that of `first`.
+pub(super) fn improve_placement(
     problem: &PartitionProblem,
     first: Vec<usize>,
     pace: &mut Pace<'_>,
 ) -> Vec<usize> {
     let mut best = first.clone();
     let mut loads = Loads::new(problem, first);
-    if problem.devices() < 2 || loads.groups.is_empty() {
+    if problem.device_count() < 2 || loads.groups.is_empty() {
         return best;
     }
-    let mut least = loads.largest();
+    let mut least = loads.max_load();
     let mut random = Random::new(SEED);
     let mut energy = loads.energy();
     let (mut moves, mut back) = (Vec::new(), Vec::new());
@@ -57,12 +58,12 @@ pub(super) fn improve(
             let hottest = HOTTEST * CYCLE_SHARE.powf(cycle);
             temperature = least * hottest * (COLDEST / hottest).powf(share.fract());
         }
-        propose(problem, &loads, &mut random, &mut moves);
+        propose_moves(problem, &loads, &mut random, &mut moves);
         let moved = moves.iter().map(|&(group, _)| loads.groups[group].len());
         steps += 1 + moved.sum::<usize>() as u64;
         if !moves
             .iter()
-            .all(|&(group, device)| loads.runs(group, device))
+            .all(|&(group, device)| loads.can_run(group, device))
         {
             continue;
         }
@@ -72,12 +73,12 @@ pub(super) fn improve(
             loads.move_group(group, device);
         }
         let now = loads.energy();
-        // Checks all moves together: two that fit alone may not fit together, and an exchange may
+        // Checks all moves together: two that fit alone may not fit together, and an exchange can
         // fit although neither does alone.
-        if loads.fit() && now <= energy + temperature * random.exponential() {
+        if loads.has_room() && now <= energy + temperature * random.next_exponential() {
             energy = now;
-            if loads.largest() < least - f64::EPSILON * least {
-                least = loads.largest();
+            if loads.max_load() < least - f64::EPSILON * least {
+                least = loads.max_load();
                 best.clone_from(&loads.device);
             }
         } else {
@@ -89,7 +90,7 @@ pub(super) fn improve(
 }
 
 /// Fills `moves` with groups and their new devices.
-fn propose(
+fn propose_moves(
     problem: &PartitionProblem,
     loads: &Loads<'_>,
     random: &mut Random,
@@ -97,12 +98,12 @@ fn propose(
 ) {
     moves.clear();
     let device_of = |group: usize| loads.device[loads.groups[group][0]];
-    let mut group = random.below(loads.groups.len());
-    let mut device = random.below(problem.devices());
-    let kind = random.unit();
+    let mut group = random.next_below(loads.groups.len());
+    let mut device = random.next_below(problem.device_count());
+    let kind = random.next_unit();
     if kind < EDGE_SHARE && !problem.edges.is_empty() {
-        let (from, to) = problem.edges[random.below(problem.edges.len())];
-        let (node, other) = if random.unit() < 0.5 {
+        let (from, to) = problem.edges[random.next_below(problem.edges.len())];
+        let (node, other) = if random.next_unit() < 0.5 {
             (from, to)
         } else {
             (to, from)
@@ -114,10 +115,10 @@ fn propose(
         return;
     }
     moves.push((group, device));
-    if random.unit() < CLUSTER_SHARE {
-        cluster(loads, random, moves);
+    if random.next_unit() < CLUSTER_SHARE {
+        add_neighbours(loads, random, moves);
     } else if kind > 1.0 - SWAP_SHARE {
-        let other = random.below(loads.groups.len());
+        let other = random.next_below(loads.groups.len());
         if device_of(other) == device {
             moves.push((other, device_of(group)));
         }
@@ -126,12 +127,12 @@ fn propose(
 
 /// Adds neighbours on the same device, because with expensive transfers no group gains by moving
 /// alone.
-fn cluster(loads: &Loads<'_>, random: &mut Random, moves: &mut Vec<(usize, usize)>) {
+fn add_neighbours(loads: &Loads<'_>, random: &mut Random, moves: &mut Vec<(usize, usize)>) {
     let device_of = |group: usize| loads.device[loads.groups[group][0]];
     let (first, device) = moves[0];
     let home = device_of(first);
     let mut size = 2;
-    while size < CLUSTER_MAX && random.unit() < 0.75 {
+    while size < CLUSTER_MAX && random.next_unit() < 0.75 {
         size += 1;
     }
     let mut next = 0;
@@ -140,7 +141,8 @@ fn cluster(loads: &Loads<'_>, random: &mut Random, moves: &mut Vec<(usize, usize
         next += 1;
         for &other in &loads.neighbours[group] {
             let known = moves.iter().any(|&(known, _)| known == other);
-            if moves.len() < size && !known && device_of(other) == home && random.unit() < 0.8 {
+            if moves.len() < size && !known && device_of(other) == home && random.next_unit() < 0.8
+            {
                 moves.push((other, device));
             }
         }

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 use super::PartitionProblem;
-use super::loads::groups;
-use souk_scheduler::graph::topological;
+use super::loads::group_nodes;
+use souk_scheduler::graph::topological_order;
 
 /// Maximum number of ideals. The search computes loads only for pairs of them with a difference
 /// below the best known load.
@@ -26,21 +26,25 @@ struct Ideals {
 /// Returns the device of each node in the best contiguous division, if its largest load is below
 /// `limit`. Returns `None` also if the graph has too many ideals, or groups that wait for each
 /// other.
-pub(super) fn cut(problem: &PartitionProblem, limit: f64) -> Option<Vec<usize>> {
-    let (members, group) = groups(problem);
-    let ideals = Ideals::of(problem, &members, &group)?;
+pub(super) fn best_contiguous_cut(problem: &PartitionProblem, limit: f64) -> Option<Vec<usize>> {
+    let (members, group) = group_nodes(problem);
+    let ideals = Ideals::from_groups(problem, &members, &group)?;
     let mut chains = Chains::new(problem, &ideals);
     let mut difference = Difference::new(problem, &members);
     for begin in 0..ideals.next.len() {
-        if chains.begin(begin, limit) {
+        if chains.begin_chains(begin, limit) {
             difference.extend(&ideals, begin, &mut chains);
         }
     }
-    chains.best(&ideals, &members)
+    chains.best_assignment(&ideals, &members)
 }
 
 impl Ideals {
-    fn of(problem: &PartitionProblem, members: &[Vec<usize>], group: &[usize]) -> Option<Self> {
+    fn from_groups(
+        problem: &PartitionProblem,
+        members: &[Vec<usize>],
+        group: &[usize],
+    ) -> Option<Self> {
         let mut readers = vec![Vec::new(); members.len()];
         let mut sources = vec![0usize; members.len()];
         for &(from, to) in &problem.edges {
@@ -50,7 +54,7 @@ impl Ideals {
                 sources[to] += 1;
             }
         }
-        topological(&readers).ok()?;
+        topological_order(&readers).ok()?;
         let first: Vec<usize> = (0..members.len())
             .filter(|&own| sources[own] == 0)
             .collect();
@@ -123,7 +127,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Sets the ideal from which chains continue; returns false if no useful chain reaches it.
-    fn begin(&mut self, ideal: usize, limit: f64) -> bool {
+    fn begin_chains(&mut self, ideal: usize, limit: f64) -> bool {
         let whole = self.best.len() - self.states;
         let known = self.best[whole..].iter().copied().fold(limit, f64::min);
         (self.limit, self.begin) = (known, ideal);
@@ -139,15 +143,15 @@ impl<'a> Chains<'a> {
                 continue;
             }
             if state / 2 < self.problem.accelerators && accelerator < self.limit {
-                self.reach(ideal, state + 2, largest.max(accelerator), state);
+                self.relax_state(ideal, state + 2, largest.max(accelerator), state);
             }
             if self.problem.host && state % 2 == 0 && host < self.limit {
-                self.reach(ideal, state + 1, largest.max(host), state);
+                self.relax_state(ideal, state + 1, largest.max(host), state);
             }
         }
     }
 
-    fn reach(&mut self, ideal: usize, state: usize, largest: f64, from: usize) {
+    fn relax_state(&mut self, ideal: usize, state: usize, largest: f64, from: usize) {
         let at = ideal * self.states + state;
         if largest < self.best[at] {
             self.best[at] = largest;
@@ -156,7 +160,7 @@ impl<'a> Chains<'a> {
     }
 
     /// Returns the devices of all nodes by the best chain to everything.
-    fn best(&self, ideals: &Ideals, members: &[Vec<usize>]) -> Option<Vec<usize>> {
+    fn best_assignment(&self, ideals: &Ideals, members: &[Vec<usize>]) -> Option<Vec<usize>> {
         let last = ideals.next.len() - 1;
         let value = |state: &usize| self.best[last * self.states + state];
         let end = (0..self.states).min_by(|a, b| value(a).total_cmp(&value(b)))?;
@@ -172,7 +176,7 @@ impl<'a> Chains<'a> {
             } else {
                 from / 2
             };
-            for added in ideals.between(before, ideal) {
+            for added in ideals.groups_between(before, ideal) {
                 members[added].iter().for_each(|&node| device[node] = own);
             }
             (ideal, state) = (before, from);
@@ -182,8 +186,9 @@ impl<'a> Chains<'a> {
 }
 
 impl Ideals {
-    /// Returns the groups of `large` that are not in `small`, from a path between the two.
-    fn between(&self, small: usize, large: usize) -> Vec<usize> {
+    /// Returns the groups of `large` that are not in `small`, from a path between the two. All
+    /// groups of `small` must be in `large`.
+    fn groups_between(&self, small: usize, large: usize) -> Vec<usize> {
         let mut came = BTreeMap::from([(small, None)]);
         let mut open = vec![small];
         while let Some(ideal) = open.pop() {
@@ -257,7 +262,7 @@ impl<'a> Difference<'a> {
             let Some(&(next, added)) = ideals.next[*ideal].get(*place) else {
                 open.pop();
                 if let Some(added) = way.pop() {
-                    self.change(added, false);
+                    self.set_group_inside(added, false);
                 }
                 continue;
             };
@@ -265,14 +270,14 @@ impl<'a> Difference<'a> {
             if std::mem::replace(&mut self.seen[next], begin) == begin {
                 continue;
             }
-            self.change(added, true);
+            self.set_group_inside(added, true);
             // Work and host time can only grow from here on.
-            if self.work().min(self.host_time()) < chains.limit {
-                chains.go_on(next, self.load(), self.host_time());
+            if self.feasible_work().min(self.host_time()) < chains.limit {
+                chains.go_on(next, self.total_load(), self.host_time());
                 open.push((next, 0));
                 way.push(added);
             } else {
-                self.change(added, false);
+                self.set_group_inside(added, false);
             }
         }
     }
@@ -285,7 +290,7 @@ impl<'a> Difference<'a> {
         }
     }
 
-    fn work(&self) -> f64 {
+    fn feasible_work(&self) -> f64 {
         if self.unable > 0 || self.size > self.problem.capacity {
             f64::INFINITY
         } else {
@@ -293,12 +298,12 @@ impl<'a> Difference<'a> {
         }
     }
 
-    fn load(&self) -> f64 {
-        self.work() + self.transfers
+    fn total_load(&self) -> f64 {
+        self.feasible_work() + self.transfers
     }
 
     /// Adds a group or removes it.
-    fn change(&mut self, group: usize, inside: bool) {
+    fn set_group_inside(&mut self, group: usize, inside: bool) {
         let sign = if inside { 1.0 } else { -1.0 };
         for index in 0..self.members[group].len() {
             let node = self.members[group][index];
@@ -313,25 +318,25 @@ impl<'a> Difference<'a> {
             }
             self.host += sign * figures.host_time;
             self.size += sign * figures.size;
-            self.transfers -= self.transfer(node);
+            self.transfers -= self.transfer_cost(node);
             self.inside[node] = inside;
-            self.transfers += self.transfer(node);
+            self.transfers += self.transfer_cost(node);
             for place in 0..self.sources[node].len() {
                 let source = self.sources[node][place];
-                self.transfers -= self.transfer(source);
+                self.transfers -= self.transfer_cost(source);
                 if inside {
                     self.readers_inside[source] += 1;
                 } else {
                     self.readers_inside[source] -= 1;
                 }
-                self.transfers += self.transfer(source);
+                self.transfers += self.transfer_cost(source);
             }
         }
     }
 
     /// Returns the cost of a node's result for the device: it sends the result if a reader is
     /// outside, and fetches it if the node is outside and a reader is inside.
-    fn transfer(&self, node: usize) -> f64 {
+    fn transfer_cost(&self, node: usize) -> f64 {
         let crosses = if self.inside[node] {
             self.readers_inside[node] < self.readers[node]
         } else {
@@ -354,7 +359,7 @@ mod tests {
 
     /// The least largest load over all divisions whose devices can be put in a row.
     fn naive(problem: &PartitionProblem) -> f64 {
-        let (nodes, devices) = (problem.nodes.len(), problem.devices());
+        let (nodes, devices) = (problem.nodes.len(), problem.device_count());
         let mut least = f64::INFINITY;
         for code in 0..devices.pow(nodes as u32) {
             let device: Vec<usize> = (0..nodes)
@@ -375,8 +380,8 @@ mod tests {
             let fits = size[..problem.accelerators]
                 .iter()
                 .all(|&size| size <= problem.capacity);
-            if fits && topological(&readers).is_ok() {
-                let loads = problem.loads(&device);
+            if fits && topological_order(&readers).is_ok() {
+                let loads = problem.device_loads(&device);
                 least = least.min(loads.into_iter().fold(0.0, f64::max));
             }
         }
@@ -390,10 +395,10 @@ mod tests {
         fn no_contiguous_division_is_better(seed in any::<u64>(), nodes in 1usize..7) {
             let mut random = souk_scheduler::planning::planner::Random::new(seed);
             let node = |random: &mut souk_scheduler::planning::planner::Random| PartitionNode {
-                accelerator_time: (random.below(5) > 0).then(|| random.below(9) as f64),
-                host_time: random.below(30) as f64,
-                transfer_time: random.below(4) as f64,
-                size: random.below(3) as f64,
+                accelerator_time: (random.next_below(5) > 0).then(|| random.next_below(9) as f64),
+                host_time: random.next_below(30) as f64,
+                transfer_time: random.next_below(4) as f64,
+                size: random.next_below(3) as f64,
                 group: None,
             };
             let mut problem = PartitionProblem {
@@ -404,15 +409,15 @@ mod tests {
                 capacity: 5.0,
             };
             for to in 1..nodes {
-                for _ in 0..random.below(3) {
-                    problem.edges.push((random.below(to), to));
+                for _ in 0..random.next_below(3) {
+                    problem.edges.push((random.next_below(to), to));
                 }
             }
             let least = naive(&problem);
-            let found = cut(&problem, least + 1.0).expect("there is one below the limit");
-            let largest = problem.loads(&found).into_iter().fold(0.0, f64::max);
+            let found = best_contiguous_cut(&problem, least + 1.0).expect("one is below the limit");
+            let largest = problem.device_loads(&found).into_iter().fold(0.0, f64::max);
             prop_assert!((largest - least).abs() < 1e-9, "{largest} instead of {least}");
-            prop_assert_eq!(cut(&problem, least), None);
+            prop_assert_eq!(best_contiguous_cut(&problem, least), None);
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Puts the graph in a line and cuts it into stretches with the least largest load.
 
-use super::loads::groups;
+use super::loads::group_nodes;
 use super::{PartitionError, PartitionProblem};
 
-/// Returns the best division into stretches over six topological orders. Groups that no accelerator
-/// can run go to the host, and all groups do if nothing fits.
-pub(super) fn cut(
+/// Returns the best division into stretches over six topological orders, of which `order` must be
+/// one. Groups that no accelerator can run go to the host, and all groups do if nothing fits.
+pub(super) fn best_line_cut(
     problem: &PartitionProblem,
     order: &[usize],
 ) -> Result<Vec<usize>, PartitionError> {
-    let (members, group) = groups(problem);
+    let (members, group) = group_nodes(problem);
     let runs = |members: &Vec<usize>| {
         let size: f64 = members.iter().map(|&node| problem.nodes[node].size).sum();
         let able = members
@@ -24,10 +24,10 @@ pub(super) fn cut(
         let node = members[stuck][0];
         return Err(PartitionError::Nowhere { node });
     }
-    let mut orders = vec![order.to_vec(), late(problem, order)];
+    let mut orders = vec![order.to_vec(), latest_order(problem, order)];
     for ends in [Ends::Last, Ends::First] {
         for turn in [Turn::As, Turn::Back] {
-            orders.push(deep(problem, ends, turn));
+            orders.push(depth_first_order(problem, ends, turn));
         }
     }
     let cuts = orders.iter().filter_map(|order| {
@@ -56,7 +56,7 @@ pub(super) fn cut(
 
 /// Returns `order` with each node as late as its readers permit: sources stand next to their
 /// readers.
-fn late(problem: &PartitionProblem, order: &[usize]) -> Vec<usize> {
+fn latest_order(problem: &PartitionProblem, order: &[usize]) -> Vec<usize> {
     let mut place = vec![0usize; order.len()];
     for (index, &node) in order.iter().enumerate() {
         place[node] = index;
@@ -95,7 +95,7 @@ enum Turn {
 }
 
 /// Returns the nodes in depth-first order from one side of the graph.
-fn deep(problem: &PartitionProblem, ends: Ends, turn: Turn) -> Vec<usize> {
+fn depth_first_order(problem: &PartitionProblem, ends: Ends, turn: Turn) -> Vec<usize> {
     let nodes = problem.nodes.len();
     let mut sources = vec![Vec::new(); nodes];
     let mut read = vec![false; nodes];

@@ -23,14 +23,14 @@ pub(super) struct Loads<'a> {
 
 impl<'a> Loads<'a> {
     pub(super) fn new(problem: &'a PartitionProblem, device: Vec<usize>) -> Self {
-        let (groups, group) = groups(problem);
+        let (groups, group) = group_nodes(problem);
         let nodes = problem.nodes.len();
         let mut sources = vec![Vec::new(); nodes];
-        let mut readers = vec![0; nodes * problem.devices()];
+        let mut readers = vec![0; nodes * problem.device_count()];
         let mut total_readers = vec![0; nodes];
         for &(from, to) in &problem.edges {
             sources[to].push(from);
-            readers[from * problem.devices() + device[to]] += 1;
+            readers[from * problem.device_count() + device[to]] += 1;
             total_readers[from] += 1;
         }
         let mut neighbours = vec![Vec::new(); groups.len()];
@@ -43,12 +43,12 @@ impl<'a> Loads<'a> {
             neighbours.dedup();
             neighbours.retain(|&other| other != own);
         }
-        let mut size = vec![0.0; problem.devices()];
+        let mut size = vec![0.0; problem.device_count()];
         for (node, &device) in problem.nodes.iter().zip(&device) {
             size[device] += node.size;
         }
         Self {
-            load: problem.loads(&device),
+            load: problem.device_loads(&device),
             problem,
             groups,
             neighbours,
@@ -61,14 +61,14 @@ impl<'a> Loads<'a> {
         }
     }
 
-    pub(super) fn largest(&self) -> f64 {
+    pub(super) fn max_load(&self) -> f64 {
         self.load.iter().copied().fold(0.0, f64::max)
     }
 
     /// Returns the value that the search minimises: a norm of the loads close to the largest, which
     /// also falls when the second largest does, and a small part of their mean.
     pub(super) fn energy(&self) -> f64 {
-        let largest = self.largest();
+        let largest = self.max_load();
         if largest <= 0.0 {
             return 0.0;
         }
@@ -83,14 +83,15 @@ impl<'a> Loads<'a> {
     }
 
     /// Returns whether `device` can run the group.
-    pub(super) fn runs(&self, group: usize, device: usize) -> bool {
+    pub(super) fn can_run(&self, group: usize, device: usize) -> bool {
         let mut members = self.groups[group].iter();
         let runs = |&node: &usize| self.problem.nodes[node].accelerator_time.is_some();
         device >= self.problem.accelerators || members.all(runs)
     }
 
-    /// Returns whether each accelerator has room for its nodes.
-    pub(super) fn fit(&self) -> bool {
+    /// Returns whether each accelerator has room for its nodes. The caller must check it, because
+    /// `move_group` does not.
+    pub(super) fn has_room(&self) -> bool {
         let mut sizes = self.size[..self.problem.accelerators].iter();
         sizes.all(|&size| size <= self.problem.capacity)
     }
@@ -106,7 +107,7 @@ impl<'a> Loads<'a> {
         if from == to {
             return;
         }
-        let devices = self.problem.devices();
+        let devices = self.problem.device_count();
         let figures = self.problem.nodes[node];
         self.count_node(node, -1.0);
         for index in 0..self.sources[node].len() {
@@ -136,7 +137,7 @@ impl<'a> Loads<'a> {
 
     /// Adds or subtracts the transfer cost of a node's result on each device.
     fn count_transfers(&mut self, node: usize, sign: f64) {
-        let devices = self.problem.devices();
+        let devices = self.problem.device_count();
         let time = sign * self.problem.nodes[node].transfer_time;
         let own = self.device[node];
         let row = &self.readers[node * devices..(node + 1) * devices];
@@ -157,7 +158,7 @@ const NORM_DOUBLINGS: i32 = 5;
 const OTHERS_SHARE: f64 = 0.02;
 
 /// Returns the nodes of each group, and the group of each node, numbered in order of appearance.
-pub(super) fn groups(problem: &PartitionProblem) -> (Vec<Vec<usize>>, Vec<usize>) {
+pub(super) fn group_nodes(problem: &PartitionProblem) -> (Vec<Vec<usize>>, Vec<usize>) {
     let mut number = std::collections::BTreeMap::new();
     let mut members: Vec<Vec<usize>> = Vec::new();
     let mut group = Vec::with_capacity(problem.nodes.len());

@@ -1,7 +1,7 @@
 //! Frames between two processes: a kind, then fields of bytes one after the other.
 //!
-//! Both ends come from one build and one owner, so there is no version. A reader still accepts
-//! frames up to a maximum length only, and malformed frames are errors.
+//! Both ends must come from one build and have one owner, because frames have no version. A reader
+//! still accepts frames up to a maximum length only, and malformed frames are errors.
 
 use std::io::{self, Read, Write};
 
@@ -48,12 +48,12 @@ const KINDS: [Kind; 8] = [
 pub(super) type Field<'a> = [&'a [u8]; 2];
 
 /// Returns a field in one part.
-pub(super) fn field(bytes: &[u8]) -> Field<'_> {
+pub(super) fn new_field(bytes: &[u8]) -> Field<'_> {
     [bytes, &[]]
 }
 
 /// Writes a frame.
-pub(super) fn send(to: &mut impl Write, kind: Kind, fields: &[Field<'_>]) -> io::Result<()> {
+pub(super) fn write_frame(to: &mut impl Write, kind: Kind, fields: &[Field<'_>]) -> io::Result<()> {
     let place = KINDS.iter().position(|known| *known == kind);
     let code = place.expect("every kind is listed") as u8;
     let of = |field: &Field<'_>| field[0].len() + field[1].len();
@@ -71,17 +71,19 @@ pub(super) fn send(to: &mut impl Write, kind: Kind, fields: &[Field<'_>]) -> io:
 }
 
 /// Reads a frame; returns none if the other end has closed.
-pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Bytes>)>> {
+pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Bytes>)>> {
     let mut head = [0; 9];
     match from.read_exact(&mut head) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     }
-    let kind = *KINDS.get(usize::from(head[0])).ok_or_else(malformed)?;
+    let kind = *KINDS
+        .get(usize::from(head[0]))
+        .ok_or_else(malformed_error)?;
     let length = u64::from_le_bytes(head[1..].try_into().expect("there are eight"));
     if length > FRAME_BYTES_MAX {
-        return Err(malformed());
+        return Err(malformed_error());
     }
     let mut body = Vec::new();
     while (body.len() as u64) < length {
@@ -90,28 +92,28 @@ pub(super) fn receive(from: &mut impl Read) -> io::Result<Option<(Kind, Vec<Byte
         body.resize(start + more, 0);
         from.read_exact(&mut body[start..])?;
     }
-    fields(Bytes::from(body)).map(|fields| Some((kind, fields)))
+    split_fields(Bytes::from(body)).map(|fields| Some((kind, fields)))
 }
 
 /// Returns the fields of a frame without a copy.
-fn fields(mut body: Bytes) -> io::Result<Vec<Bytes>> {
+fn split_fields(mut body: Bytes) -> io::Result<Vec<Bytes>> {
     let mut fields = Vec::new();
     while !body.is_empty() {
         if body.len() < 8 {
-            return Err(malformed());
+            return Err(malformed_error());
         }
         let length = body.split_to(8);
         let length = u64::from_le_bytes(length[..].try_into().expect("there are eight"));
-        let length = usize::try_from(length).map_err(|_| malformed())?;
+        let length = usize::try_from(length).map_err(|_| malformed_error())?;
         if length > body.len() {
-            return Err(malformed());
+            return Err(malformed_error());
         }
         fields.push(body.split_to(length));
     }
     Ok(fields)
 }
 
-pub(super) fn malformed() -> io::Error {
+pub(super) fn malformed_error() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         "the other process sent no frame",
@@ -127,19 +129,22 @@ mod tests {
     #[test]
     fn frames_come_out_as_they_went_in() {
         let mut sent = Vec::new();
-        send(
+        write_frame(
             &mut sent,
             Kind::Run,
-            &[field(b"one"), field(b""), [b"thr", b"ee"]],
+            &[new_field(b"one"), new_field(b""), [b"thr", b"ee"]],
         )
         .unwrap();
-        send(&mut sent, Kind::Done, &[]).unwrap();
+        write_frame(&mut sent, Kind::Done, &[]).unwrap();
         let mut from = &sent[..];
-        let (kind, fields) = receive(&mut from).unwrap().unwrap();
+        let (kind, fields) = read_frame(&mut from).unwrap().unwrap();
         assert_eq!((kind, fields.len()), (Kind::Run, 3));
         assert_eq!(&fields[2][..], b"three");
-        assert_eq!(receive(&mut from).unwrap(), Some((Kind::Done, Vec::new())));
-        assert_eq!(receive(&mut from).unwrap(), None);
+        assert_eq!(
+            read_frame(&mut from).unwrap(),
+            Some((Kind::Done, Vec::new()))
+        );
+        assert_eq!(read_frame(&mut from).unwrap(), None);
     }
 
     proptest! {
@@ -147,7 +152,7 @@ mod tests {
         fn garbage_is_an_error_and_takes_no_memory(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
-            let _ = receive(&mut &bytes[..]);
+            let _ = read_frame(&mut &bytes[..]);
         }
     }
 }

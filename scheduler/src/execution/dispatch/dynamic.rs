@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::{
-    BALANCE_MAX, BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, fits,
+    BALANCE_MAX, BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState,
+    can_join_batch,
 };
 use crate::planning::problem::Problem;
 use crate::planning::time::{NEVER, Time};
@@ -34,17 +35,17 @@ pub(super) struct DynamicQueues {
 
 impl DynamicQueues {
     pub fn new(problem: &Problem) -> Self {
-        let mut rank: Vec<Time> = vec![0; problem.tasks()];
-        for &task in problem.order().iter().rev() {
-            let after = problem.after(task).map(|(after, _)| rank[after]).max();
+        let mut rank: Vec<Time> = vec![0; problem.task_count()];
+        for &task in problem.topological_order().iter().rev() {
+            let after = problem.readers_of(task).map(|(after, _)| rank[after]).max();
             let runs = problem.exec_row(task).iter().filter(|&&time| time != NEVER);
             let least = runs.copied().min().unwrap_or(0);
             rank[task] = after.unwrap_or(0).saturating_add(least);
         }
         Self {
-            waiting: vec![0; problem.tasks()],
+            waiting: vec![0; problem.task_count()],
             rank,
-            queues: vec![VecDeque::new(); problem.devices()],
+            queues: vec![VecDeque::new(); problem.device_count()],
             first: Vec::new(),
             backlog: BinaryHeap::new(),
         }
@@ -66,7 +67,7 @@ impl DynamicQueues {
 }
 
 impl Dispatch {
-    fn queues(&mut self) -> &mut DynamicQueues {
+    fn queues_mut(&mut self) -> &mut DynamicQueues {
         match &mut self.mode {
             DispatchMode::Dynamic(dynamic) => dynamic,
             DispatchMode::Planned(_) => unreachable!("only a dynamic job has queues"),
@@ -83,41 +84,41 @@ impl Dispatch {
     /// Counts the unfinished inputs of each task again, and places the ready tasks.
     pub(super) fn begin_dynamic(&mut self, now: Time) {
         self.load.fill(0);
-        let (problem, queues) = (self.problem.clone(), self.queues());
+        let (problem, queues) = (self.problem.clone(), self.queues_mut());
         queues.queues.iter_mut().for_each(VecDeque::clear);
         queues.backlog.clear();
         let mut ready = Vec::new();
-        for task in 0..problem.tasks() {
+        for task in 0..problem.task_count() {
             let undone = |(before, _): &(usize, u64)| self.state[*before] != TaskState::Done;
-            let waits = problem.before(task).filter(undone).count() as u32;
-            self.queues().waiting[task] = waits;
+            let waits = problem.inputs_of(task).filter(undone).count() as u32;
+            self.queues_mut().waiting[task] = waits;
             if waits == 0 && self.state[task] == TaskState::Waiting {
                 ready.push((self.queues_now().rank[task], Reverse(task as u32)));
             }
         }
         ready.sort_unstable();
-        self.queues().first = ready;
+        self.queues_mut().first = ready;
         self.place_backlog(now);
     }
 
     /// Fills queues from the backlog while the device that ends the next task soonest has room.
     fn place_backlog(&mut self, now: Time) {
         while let Some(task) = self.queues_now().next() {
-            let Some(device) = self.soonest(task as usize, now) else {
+            let Some(device) = self.earliest_finish_device(task as usize, now) else {
                 return;
             };
             if self.queues_now().queues[device].len() >= QUEUE_MAX {
                 return;
             }
-            self.queues().pop_next();
-            self.enqueue(task, device);
+            self.queues_mut().pop_next();
+            self.enqueue_task(task, device);
             self.woken |= 1 << device;
         }
     }
 
-    fn enqueue(&mut self, task: u32, device: usize) {
-        self.load[device] += self.estimate(task as usize, device);
-        let queues = self.queues();
+    fn enqueue_task(&mut self, task: u32, device: usize) {
+        self.load[device] += self.estimate_time(task as usize, device);
+        let queues = self.queues_mut();
         let entry = (Reverse(queues.rank[task as usize]), task);
         let queue = &mut queues.queues[device];
         if queue.back().is_none_or(|last| *last < entry) {
@@ -128,18 +129,18 @@ impl Dispatch {
         queue.insert(place, entry);
     }
 
-    fn dequeue(&mut self, entry: QueuedTask, device: usize) {
-        let estimate = self.estimate(entry.1 as usize, device);
+    fn dequeue_task(&mut self, entry: QueuedTask, device: usize) {
+        let estimate = self.estimate_time(entry.1 as usize, device);
         self.load[device] = self.load[device].saturating_sub(estimate);
-        let queue = &mut self.queues().queues[device];
+        let queue = &mut self.queues_mut().queues[device];
         let place = queue.binary_search(&entry).expect("it was queued there");
         queue.remove(place);
     }
 
     /// Returns the device on which a ready task ends soonest.
-    fn soonest(&self, task: usize, now: Time) -> Option<usize> {
+    fn earliest_finish_device(&self, task: usize, now: Time) -> Option<usize> {
         let ends = (0..self.load.len()).filter_map(|device| {
-            let time = self.estimate(task, device);
+            let time = self.estimate_time(task, device);
             let runs = time != NEVER && !self.is_lost(device);
             runs.then(|| (self.ends_on(task, device, now, time), device))
         });
@@ -148,7 +149,7 @@ impl Dispatch {
 
     fn ends_on(&self, task: usize, device: usize, now: Time, time: Time) -> Time {
         let free = now.max(self.busy_until[device]) + self.load[device];
-        free.max(self.arrival(task, device, now)) + time + self.host_transfer(task, device)
+        free.max(self.arrival_time(task, device, now)) + time + self.host_transfer(task, device)
     }
 
     pub(super) fn take_dynamic(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) {
@@ -162,14 +163,14 @@ impl Dispatch {
             let Some(&(_, task)) = self.queues_now().queues[device].front() else {
                 break;
             };
-            let estimate = self.estimate(task as usize, device);
-            if !fits(batch, time, estimate) {
+            let estimate = self.estimate_time(task as usize, device);
+            if !can_join_batch(batch, time, estimate) {
                 break;
             }
-            self.queues().queues[device].pop_front();
+            self.queues_mut().queues[device].pop_front();
             self.load[device] = self.load[device].saturating_sub(estimate);
             time += estimate;
-            self.give(task, device, batch);
+            self.assign_task(task, device, batch);
         }
         if batch.is_empty() {
             time = self.steal_dynamic(device, now, batch);
@@ -188,34 +189,34 @@ impl Dispatch {
             let mut ends = now.max(self.busy_until[owner]) + self.load[owner];
             for &entry in self.queues_now().queues[owner].iter().rev().take(STEAL_MAX) {
                 let task = entry.1 as usize;
-                let here = self.estimate(task, device);
+                let here = self.estimate_time(task, device);
                 if here != NEVER {
-                    let ends_here = self.arrival(task, device, now) + here;
+                    let ends_here = self.arrival_time(task, device, now) + here;
                     let there = ends + self.host_transfer(task, owner);
                     let gain = there.saturating_sub(ends_here + self.host_transfer(task, device));
                     if gain > STEAL_GAIN && best.is_none_or(|(most, ..)| gain > most) {
                         best = Some((gain, entry, owner));
                     }
                 }
-                ends = ends.saturating_sub(self.estimate(task, owner));
+                ends = ends.saturating_sub(self.estimate_time(task, owner));
             }
         }
         let Some((_, entry, owner)) = best else {
             return 0;
         };
         self.counts.stolen += 1;
-        self.dequeue(entry, owner);
+        self.dequeue_task(entry, owner);
         let task = entry.1 as usize;
-        self.give(entry.1, device, batch);
-        self.arrival(task, device, now) - now + self.estimate(task, device)
+        self.assign_task(entry.1, device, batch);
+        self.arrival_time(task, device, now) - now + self.estimate_time(task, device)
     }
 
-    /// Places tasks that have become ready. Returns the set of devices that may continue.
+    /// Places tasks that have become ready. Returns the set of devices that can continue.
     pub(super) fn free_dynamic(&mut self, tasks: &[u32], now: Time) -> u64 {
         let (problem, mut wake) = (self.problem.clone(), 0);
         for &task in tasks {
-            for (after, _) in problem.after(task as usize) {
-                let waiting = &mut self.queues().waiting[after];
+            for (after, _) in problem.readers_of(task as usize) {
+                let waiting = &mut self.queues_mut().waiting[after];
                 *waiting = waiting.saturating_sub(1);
                 if *waiting > 0 || self.state[after] != TaskState::Waiting {
                     continue;
@@ -227,13 +228,13 @@ impl Dispatch {
     }
 
     fn place_ready(&mut self, task: u32, now: Time) -> u64 {
-        match self.soonest(task as usize, now) {
+        match self.earliest_finish_device(task as usize, now) {
             Some(device) if self.queues_now().queues[device].len() < QUEUE_MAX => {
-                self.enqueue(task, device);
+                self.enqueue_task(task, device);
                 1 << device
             }
             _ => {
-                let queues = self.queues();
+                let queues = self.queues_mut();
                 queues
                     .backlog
                     .push((queues.rank[task as usize], Reverse(task)));
@@ -249,9 +250,9 @@ impl Dispatch {
             let queue = &self.queues_now().queues[device];
             let each = queue
                 .iter()
-                .map(|&(_, task)| self.estimate(task as usize, device));
+                .map(|&(_, task)| self.estimate_time(task as usize, device));
             self.load[device] = each.sum();
-            for kind in 0..self.speeds.kinds() {
+            for kind in 0..self.speeds.kind_count() {
                 let factor = self.speeds.factor(kind as u16, device);
                 self.summed[kind * devices + device] = factor;
             }
@@ -261,7 +262,7 @@ impl Dispatch {
 
     /// Moves one task from a device whose load exceeds the mean by a fifth to a device that would
     /// end it sooner. Returns whether it did.
-    pub(super) fn balance(&mut self, now: Time) -> bool {
+    pub(super) fn balance_load(&mut self, now: Time) -> bool {
         if matches!(self.mode, DispatchMode::Planned(_)) {
             return false;
         }
@@ -287,8 +288,8 @@ impl Dispatch {
         };
         let task = entry.1 as usize;
         let ends = now.max(self.busy_until[owner]) + self.load[owner];
-        let better = self.soonest(task, now).filter(|&device| {
-            let time = self.estimate(task, device);
+        let better = self.earliest_finish_device(task, now).filter(|&device| {
+            let time = self.estimate_time(task, device);
             device != owner && self.ends_on(task, device, now, time) + STEAL_GAIN < ends
         });
         let room = better.filter(|&device| dynamic.queues[device].len() < QUEUE_MAX);
@@ -296,8 +297,8 @@ impl Dispatch {
             return false;
         };
         self.counts.moved += 1;
-        self.dequeue(entry, owner);
-        self.enqueue(entry.1, device);
+        self.dequeue_task(entry, owner);
+        self.enqueue_task(entry.1, device);
         true
     }
 }

@@ -1,7 +1,9 @@
 //! Dispatches a planned graph: each device goes through its own list, and counts only inputs from
 //! other devices.
 
-use super::{BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, fits};
+use super::{
+    BATCH_TASKS, BATCH_TIME, Dispatch, DispatchMode, STEAL_GAIN, TaskState, can_join_batch,
+};
 use crate::planning::problem::Problem;
 use crate::planning::time::{NEVER, Time};
 
@@ -36,10 +38,10 @@ pub(super) struct PlannedQueues {
 impl PlannedQueues {
     /// Creates the lists of the waiting tasks, by start.
     pub fn new(problem: &Problem, device: &[usize], start: &[Time], state: &[TaskState]) -> Self {
-        let tasks = problem.tasks();
-        let mut order = vec![Vec::new(); problem.devices()];
+        let tasks = problem.task_count();
+        let mut order = vec![Vec::new(); problem.device_count()];
         let mut position = vec![0u32; tasks];
-        for (index, &task) in problem.order().iter().enumerate() {
+        for (index, &task) in problem.topological_order().iter().enumerate() {
             position[task] = index as u32;
             if state[task] == TaskState::Waiting {
                 order[device[task]].push(task as u32);
@@ -59,7 +61,7 @@ impl PlannedQueues {
                 TaskState::Taken => true,
                 TaskState::Waiting => device[before] != device[task],
             };
-            pending[task] = problem.before(task).filter(waits).count() as u32;
+            pending[task] = problem.inputs_of(task).filter(waits).count() as u32;
         }
         Self {
             cursor: vec![0; order.len()],
@@ -72,7 +74,7 @@ impl PlannedQueues {
 }
 
 impl Dispatch {
-    fn lists(&mut self) -> &mut PlannedQueues {
+    fn lists_mut(&mut self) -> &mut PlannedQueues {
         match &mut self.mode {
             DispatchMode::Planned(planned) => planned,
             DispatchMode::Dynamic(_) => unreachable!("only a planned job has lists"),
@@ -93,7 +95,7 @@ impl Dispatch {
             let list = &self.lists_now().order[device];
             let estimates = list
                 .iter()
-                .map(|&task| self.estimate(task as usize, device));
+                .map(|&task| self.estimate_time(task as usize, device));
             let load: Time = estimates.sum();
             self.drift[device] = super::Drift {
                 planned: load as f64,
@@ -115,16 +117,16 @@ impl Dispatch {
                 break;
             }
             let estimate = match waits {
-                true => self.estimate(task as usize, device),
+                true => self.estimate_time(task as usize, device),
                 false => 0,
             };
-            if !fits(batch, time, estimate) {
+            if !can_join_batch(batch, time, estimate) {
                 break;
             }
-            self.lists().cursor[device] += 1;
+            self.lists_mut().cursor[device] += 1;
             if waits {
                 time += estimate;
-                self.give(task, device, batch);
+                self.assign_task(task, device, batch);
             }
         }
         if batch.is_empty() && !self.keeps {
@@ -146,16 +148,16 @@ impl Dispatch {
         };
         let wait = self.wait_for(first as usize, now);
         let ready = |task: &u32| {
-            self.is_ready(*task as usize) && self.estimate(*task as usize, device) <= wait
+            self.is_ready(*task as usize) && self.estimate_time(*task as usize, device) <= wait
         };
         let Some(task) = behind.iter().take(AHEAD_MAX).copied().find(ready) else {
             return 0;
         };
         self.counts.ahead += 1;
-        self.lists().told[task as usize] = true;
+        self.lists_mut().told[task as usize] = true;
         self.tell_own_readers(task);
-        let time = self.estimate(task as usize, device);
-        self.give(task, device, batch);
+        let time = self.estimate_time(task as usize, device);
+        self.assign_task(task, device, batch);
         time
     }
 
@@ -164,7 +166,7 @@ impl Dispatch {
     fn wait_for(&self, task: usize, now: Time) -> Time {
         let undone = self
             .problem
-            .before(task)
+            .inputs_of(task)
             .filter(|(before, _)| self.state[*before] != TaskState::Done);
         let each = undone.map(|(before, _)| match self.state[before] {
             TaskState::Taken => {
@@ -179,7 +181,7 @@ impl Dispatch {
         self.state[task] == TaskState::Waiting
             && self
                 .problem
-                .before(task)
+                .inputs_of(task)
                 .all(|(before, _)| self.state[before] == TaskState::Done)
     }
 
@@ -187,9 +189,9 @@ impl Dispatch {
     /// list.
     fn tell_own_readers(&mut self, task: u32) {
         let problem = self.problem.clone();
-        let lists = self.lists();
+        let lists = self.lists_mut();
         let home = lists.home[task as usize];
-        for (after, _) in problem.after(task as usize) {
+        for (after, _) in problem.readers_of(task as usize) {
             if lists.home[after] == home {
                 lists.pending[after] += 1;
             }
@@ -201,24 +203,24 @@ impl Dispatch {
     fn steal_planned(&mut self, device: usize, now: Time, batch: &mut Vec<u32>) -> Time {
         let others = (0..self.load.len()).filter(|&owner| owner != device);
         let best = others
-            .map(|owner| (self.stealable(owner, device, now), owner))
+            .map(|owner| (self.stealable_tasks(owner, device, now), owner))
             .max_by_key(|(stealable, _)| stealable.gain);
         let Some((stealable, owner)) = best.filter(|(found, _)| !found.tasks.is_empty()) else {
             return 0;
         };
         self.counts.stolen += stealable.tasks.len() as u64;
         for task in stealable.tasks {
-            let elsewhere = self.estimate(task as usize, owner);
+            let elsewhere = self.estimate_time(task as usize, owner);
             self.load[owner] = self.load[owner].saturating_sub(elsewhere);
-            self.lists().told[task as usize] = true;
+            self.lists_mut().told[task as usize] = true;
             self.tell_own_readers(task);
-            self.give(task, device, batch);
+            self.assign_task(task, device, batch);
         }
         stealable.time
     }
 
     /// Returns the tasks that a device can steal from the end of another device's list.
-    fn stealable(&self, owner: usize, device: usize, now: Time) -> Stealable {
+    fn stealable_tasks(&self, owner: usize, device: usize, now: Time) -> Stealable {
         let lists = self.lists_now();
         let mut found = Stealable::default();
         let mut ends = now.max(self.busy_until[owner]) + self.load[owner];
@@ -227,10 +229,10 @@ impl Dispatch {
             if self.state[task as usize] != TaskState::Waiting {
                 continue;
             }
-            let here = self.estimate(task as usize, device);
+            let here = self.estimate_time(task as usize, device);
             if here != NEVER && found.time < BATCH_TIME && self.is_ready(task as usize) {
                 let begins = self
-                    .arrival(task as usize, device, now)
+                    .arrival_time(task as usize, device, now)
                     .max(now + found.time);
                 let there = ends + self.host_transfer(task as usize, owner);
                 let ends_here = begins + here + self.host_transfer(task as usize, device);
@@ -241,13 +243,13 @@ impl Dispatch {
                     found.tasks.push(task);
                 }
             }
-            ends = ends.saturating_sub(self.estimate(task as usize, owner));
+            ends = ends.saturating_sub(self.estimate_time(task as usize, owner));
         }
         found
     }
 
     /// Counts down the inputs of tasks that waited for completed ones. Returns the set of devices
-    /// that may continue.
+    /// that can continue.
     pub(super) fn free_planned(&mut self, tasks: &[u32]) -> u64 {
         let DispatchMode::Planned(lists) = &mut self.mode else {
             unreachable!("only a planned job has lists");
@@ -255,7 +257,7 @@ impl Dispatch {
         let mut wake = 0;
         for &task in tasks {
             let (home, told) = (lists.home[task as usize], lists.told[task as usize]);
-            for (after, _) in self.problem.after(task as usize) {
+            for (after, _) in self.problem.readers_of(task as usize) {
                 if !told && lists.home[after] == home {
                     continue;
                 }

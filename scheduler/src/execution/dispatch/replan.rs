@@ -6,7 +6,7 @@ use super::{
     DRIFT_MAX, DRIFT_SHARE, Dispatch, DispatchMode, REPLAN_COST, REPLAN_WORTH, ResultQuestion,
     Results, StrandedCause, TaskState,
 };
-use crate::planning::planner::planner;
+use crate::planning::planner::find_planner;
 use crate::planning::problem::{Problem, ProblemParts};
 use crate::planning::time::{NEVER, Time};
 
@@ -15,20 +15,20 @@ const REPLANNER: &str = "heft";
 
 impl Dispatch {
     /// Builds the lists or queues of the waiting tasks.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn build_queues(&mut self) {
         match self.mode {
             DispatchMode::Planned(_) => self.begin_planned(),
             DispatchMode::Dynamic(_) => self.begin_dynamic(0),
         }
     }
 
-    /// Removes a lost device. Other devices get the tasks that it took but did not finish. If its
-    /// results are lost with it and another task still needs them, the dispatch runs their tasks
-    /// again.
+    /// Removes a lost device. Other devices will get the tasks that it took but did not finish. If
+    /// its results are lost with it and another task still needs them, the dispatch runs their
+    /// tasks again.
     ///
     /// # Errors
     /// [`StrandedCause`] if no remaining device can run one of these tasks.
-    pub fn lose(
+    pub fn remove_lost_device(
         &mut self,
         device: usize,
         results: &Results,
@@ -52,7 +52,7 @@ impl Dispatch {
                 self.make_again(|_, asks| asks.filter(|ask| !keeper(*ask)).count() > 0);
             }
         }
-        self.again(now)
+        self.replan_remaining(now)
     }
 
     /// Puts tasks back into the queues if their results are gone and still needed. `gone` decides
@@ -64,11 +64,11 @@ impl Dispatch {
         let problem = self.problem.clone();
         // Visits readers first, so that a task which runs again gets its inputs computed again as
         // well.
-        for &task in problem.order().iter().rev() {
+        for &task in problem.topological_order().iter().rev() {
             if self.state[task] != TaskState::Done {
                 continue;
             }
-            let after = problem.after(task).map(|(after, _)| after);
+            let after = problem.readers_of(task).map(|(after, _)| after);
             let left = after.filter(|&after| self.state[after] != TaskState::Done);
             let mut asks = left
                 .map(|reader| ResultQuestion::Kept { by: task, reader })
@@ -85,7 +85,7 @@ impl Dispatch {
 
     /// Plans the remaining tasks again if a device deviates far enough from the plan. Returns
     /// whether it did.
-    pub(super) fn repair(&mut self, now: Time) -> bool {
+    pub(super) fn replan_if_deviating(&mut self, now: Time) -> bool {
         if matches!(self.mode, DispatchMode::Dynamic(_)) || self.left == 0 {
             return false;
         }
@@ -102,19 +102,19 @@ impl Dispatch {
             return false;
         }
         // The new plan uses the corrections as of now, so drift counts from here.
-        self.again(now).is_ok()
+        self.replan_remaining(now).is_ok()
     }
 
     /// Builds lists or queues of the remaining tasks on the remaining devices.
-    pub(super) fn again(&mut self, now: Time) -> Result<(), StrandedCause> {
+    pub(super) fn replan_remaining(&mut self, now: Time) -> Result<(), StrandedCause> {
         self.check_places()?;
         if matches!(self.mode, DispatchMode::Dynamic(_)) {
             self.begin_dynamic(now);
             return Ok(());
         }
-        let rest = Problem::new(self.rest(now))?;
-        let plan = planner(REPLANNER).expect("the planner is among those there are");
-        let schedule = plan(&rest, &mut crate::planning::planner::steps(0))?;
+        let rest = Problem::new(self.remaining_problem(now))?;
+        let plan = find_planner(REPLANNER).expect("the planner is among those there are");
+        let schedule = plan(&rest, &mut crate::planning::planner::step_pace(0))?;
         let planned = PlannedQueues::new(
             &self.problem,
             &schedule.device,
@@ -129,7 +129,7 @@ impl Dispatch {
 
     fn check_places(&self) -> Result<(), StrandedCause> {
         let runs = |task: usize, device: usize| {
-            self.problem.exec(task, device) != NEVER && !self.is_lost(device)
+            self.problem.exec_time(task, device) != NEVER && !self.is_lost(device)
         };
         let stranded = (0..self.state.len()).find(|&task| {
             self.state[task] == TaskState::Waiting
@@ -141,7 +141,7 @@ impl Dispatch {
     /// Returns the problem of the remaining tasks. Completed tasks take no time on the device of
     /// their results, running tasks take their remaining time, and waiting ones their present
     /// estimate.
-    fn rest(&self, now: Time) -> ProblemParts {
+    fn remaining_problem(&self, now: Time) -> ProblemParts {
         let mut parts = self.problem.parts().clone();
         for task in 0..self.state.len() {
             let own = usize::from(self.place[task]);
@@ -153,7 +153,7 @@ impl Dispatch {
                     TaskState::Done | TaskState::Taken => NEVER,
                     TaskState::Waiting if self.is_lost(device) => NEVER,
                     TaskState::Waiting => {
-                        let time = self.estimate(task, device);
+                        let time = self.estimate_time(task, device);
                         time.saturating_add(self.host_transfer(task, device))
                     }
                 };

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::planning::planner::{planner, steps};
+use crate::planning::planner::{find_planner, step_pace};
 use crate::planning::problem::{Edge, ProblemParts};
 
 const MS: Time = 1_000_000_000;
@@ -28,11 +28,11 @@ fn problem(exec: &[&[Time]], edges: &[(usize, usize, u64)], time_per_byte: Time)
 }
 
 fn heft(problem: &Problem) -> Schedule {
-    planner("heft").unwrap()(problem, &mut steps(0)).unwrap()
+    find_planner("heft").unwrap()(problem, &mut step_pace(0)).unwrap()
 }
 
 fn dispatch(problem: &Arc<Problem>, placement: Placement<'_>) -> Dispatch {
-    let speeds = Speeds::new(1, problem.devices());
+    let speeds = Speeds::new(1, problem.device_count());
     Dispatch::new(problem.clone(), placement, Arc::default(), speeds)
 }
 
@@ -52,7 +52,7 @@ fn simulate(
     real: impl Fn(usize, usize) -> Time,
     fails: Option<(usize, Time, Results)>,
 ) -> Run {
-    let (tasks, devices) = (problem.tasks(), problem.devices());
+    let (tasks, devices) = (problem.task_count(), problem.device_count());
     let mut run = Run {
         makespan: 0,
         started: vec![0; tasks],
@@ -70,15 +70,15 @@ fn simulate(
             if busy[device].is_some() || dead[device] {
                 continue;
             }
-            dispatch.take(device, now, &mut batch);
+            dispatch.take_batch(device, now, &mut batch);
             if batch.is_empty() {
                 continue;
             }
             let mut time = now;
             for &task in &batch {
-                let arrivals = problem.before(task as usize).map(|(before, bytes)| {
+                let arrivals = problem.inputs_of(task as usize).map(|(before, bytes)| {
                     assert!(run.runs[before] > 0, "{before} comes before {task}");
-                    run.ended[before] + problem.transfer(run.place[before], device, bytes)
+                    run.ended[before] + problem.transfer_time(run.place[before], device, bytes)
                 });
                 time = arrivals.max().unwrap_or(0).max(time);
                 run.started[task as usize] = time;
@@ -102,21 +102,21 @@ fn simulate(
             now = now.max(at);
             dead[failing] = true;
             busy[failing] = None;
-            dispatch.lose(failing, results, now).unwrap();
+            dispatch.remove_lost_device(failing, results, now).unwrap();
             continue;
         }
         now = now.max(time);
         if let Some((tasks, start)) = busy[device].take().filter(|_| !dead[device]) {
             run.makespan = now;
-            dispatch.done(device, &tasks, now - start, now);
+            dispatch.complete_tasks(device, &tasks, now - start, now);
         }
     }
-    assert_eq!(dispatch.left(), 0, "the job came to its end");
+    assert_eq!(dispatch.remaining_tasks(), 0, "the job came to its end");
     run
 }
 
 fn as_estimated(problem: &Problem) -> impl Fn(usize, usize) -> Time + '_ {
-    |task, device| problem.exec(task, device)
+    |task, device| problem.exec_time(task, device)
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_right_plan_is_run_as_planned() {
         run.makespan,
         schedule.makespan
     );
-    assert_eq!(job.counts().replanned, 0);
+    assert_eq!(job.event_counts().replanned, 0);
 }
 
 #[test]
@@ -149,7 +149,11 @@ fn the_rest_is_planned_anew_when_a_device_is_slower_than_planned() {
     // The second device takes four times what was planned: 400 ms would become 1,600.
     let real = |_: usize, device: usize| if device == 1 { 40 * MS } else { 10 * MS };
     let run = simulate(&mut job, &problem, real, None);
-    assert!(job.counts().replanned >= 1, "{:?}", job.counts());
+    assert!(
+        job.event_counts().replanned >= 1,
+        "{:?}",
+        job.event_counts()
+    );
     assert!(run.makespan <= 680 * MS, "{} ms", run.makespan / MS);
 }
 
@@ -163,7 +167,11 @@ fn estimates_a_fifth_off_leave_the_plan_alone_and_those_a_third_off_do_not() {
         let mut job = dispatch(&problem, Placement::Planned(&schedule));
         let real = |_: usize, device: usize| if device == 1 { second * MS } else { 10 * MS };
         simulate(&mut job, &problem, real, None);
-        assert_eq!(job.counts().replanned > 0, replanned, "{second} ms of 10");
+        assert_eq!(
+            job.event_counts().replanned > 0,
+            replanned,
+            "{second} ms of 10"
+        );
     }
 }
 
@@ -175,7 +183,7 @@ fn a_task_is_placed_where_it_ends_soonest_with_its_way_from_the_host() {
             let job = dispatch(&problem, Placement::Dynamic);
             let mut job = job.with_host_transfers(host_transfers.into());
             let mut batch = Vec::new();
-            job.take(device, 0, &mut batch);
+            job.take_batch(device, 0, &mut batch);
             batch.len()
         };
         assert_eq!(
@@ -203,7 +211,7 @@ fn an_idle_device_steals_only_where_the_transfer_leaves_a_gain() {
         let problem = problem(&rows, &edges, time_per_byte);
         let mut job = dispatch(&problem, Placement::Planned(&schedule));
         let run = simulate(&mut job, &problem, as_estimated(&problem), None);
-        (job.counts().stolen, run.makespan)
+        (job.event_counts().stolen, run.makespan)
     };
     let (stolen, makespan) = cost(0);
     assert!(
@@ -227,24 +235,24 @@ fn a_plan_that_is_to_be_kept_is_left_only_for_a_lost_device() {
         makespan: 0,
     };
     let taken = |keeps: bool| {
-        let mut job = dispatch(&problem, Placement::Planned(&schedule)).keeping(keeps);
+        let mut job = dispatch(&problem, Placement::Planned(&schedule)).with_keep_plan(keeps);
         let mut batch = Vec::new();
-        job.take(0, 0, &mut batch);
+        job.take_batch(0, 0, &mut batch);
         assert_eq!(batch, [0]);
-        job.take(1, 0, &mut batch);
+        job.take_batch(1, 0, &mut batch);
         (batch, job)
     };
     assert!(!taken(false).0.is_empty(), "it takes what it can have");
     let (batch, mut job) = taken(true);
     assert!(batch.is_empty(), "{batch:?}");
-    job.lose(0, &Results::Survive, MS).unwrap();
+    job.remove_lost_device(0, &Results::Survive, MS).unwrap();
     let mut done = 0;
-    while job.left() > 0 {
+    while job.remaining_tasks() > 0 {
         let mut batch = Vec::new();
-        job.take(1, MS, &mut batch);
+        job.take_batch(1, MS, &mut batch);
         assert!(!batch.is_empty(), "{done} of them are done");
         done += batch.len();
-        job.done(1, &batch, 10 * MS, MS);
+        job.complete_tasks(1, &batch, 10 * MS, MS);
     }
     assert_eq!(done, 8);
 }
@@ -262,7 +270,7 @@ fn an_idle_device_steals_only_where_the_way_from_the_host_leaves_a_gain() {
         let job = dispatch(&problem, Placement::Planned(&schedule));
         let mut job = job.with_host_transfers(host_transfers.into());
         let mut batch = Vec::new();
-        job.take(1, 0, &mut batch);
+        job.take_batch(1, 0, &mut batch);
         assert_eq!(!batch.is_empty(), steals, "{host_transfers:?}");
     }
 }
@@ -281,7 +289,12 @@ fn work_of_a_failed_device_ends_on_the_others() {
             let run = simulate(&mut job, &problem, as_estimated(&problem), fails);
             let late = (0..40).filter(|&task| run.started[task] > 35 * MS && run.place[task] == 0);
             assert_eq!(late.count(), 0, "nothing begins on a device that is gone");
-            assert_eq!(job.counts().redone > 0, lost, "{:?}", job.counts());
+            assert_eq!(
+                job.event_counts().redone > 0,
+                lost,
+                "{:?}",
+                job.event_counts()
+            );
         }
     }
 }
@@ -290,7 +303,7 @@ fn work_of_a_failed_device_ends_on_the_others() {
 fn what_runs_nowhere_else_is_named_when_its_device_fails() {
     let problem = problem(&[&[MS, MS], &[MS, NEVER]], &[(0, 1, 0)], 0);
     let mut job = dispatch(&problem, Placement::Dynamic);
-    let stranded = job.lose(0, &Results::Survive, 0).unwrap_err();
+    let stranded = job.remove_lost_device(0, &Results::Survive, 0).unwrap_err();
     assert_eq!(stranded, StrandedCause::Task { task: 1 });
 }
 
@@ -323,7 +336,7 @@ fn a_device_more_than_a_fifth_over_the_mean_gives_work_away() {
     // The second device is through with its queue ten times as fast as was thought.
     let real = |_: usize, device: usize| if device == 1 { 3 * MS / 10 } else { 2 * MS };
     let run = simulate(&mut job, &problem, real, None);
-    assert!(job.counts().moved > 0, "{:?}", job.counts());
+    assert!(job.event_counts().moved > 0, "{:?}", job.event_counts());
     assert!(run.makespan < 24 * MS, "{} ms", run.makespan / MS);
 }
 
@@ -335,19 +348,23 @@ fn a_device_less_than_a_fifth_over_the_mean_keeps_its_work() {
     let mut job = dispatch(&problem, Placement::Dynamic);
     let mut batch = Vec::new();
     // The first device is stuck at its first task; the second does one after the other.
-    job.take(0, 0, &mut batch);
+    job.take_batch(0, 0, &mut batch);
     let mut now = 0;
-    while job.counts().moved == 0 {
+    while job.event_counts().moved == 0 {
         assert!(
             now < 10 * MS,
             "work moves before the second device has none"
         );
-        job.take(1, now, &mut batch);
+        job.take_batch(1, now, &mut batch);
         now += MS;
         let mean = (job.load[0] + job.load[1]) as f64 / 2.0;
         let over = job.load[0] as f64 / mean;
-        job.done(1, &batch, MS, now);
-        assert_eq!(job.counts().moved > 0, over > 1.2, "{over} of the mean");
+        job.complete_tasks(1, &batch, MS, now);
+        assert_eq!(
+            job.event_counts().moved > 0,
+            over > 1.2,
+            "{over} of the mean"
+        );
     }
     assert!(now > 2 * MS, "a little more than the mean is left alone");
 }
@@ -356,11 +373,11 @@ fn a_device_less_than_a_fifth_over_the_mean_keeps_its_work() {
 fn small_tasks_are_taken_in_batches_and_large_ones_alone() {
     let small = problem(&[&[1_000_000][..]; 1000], &[], 0);
     let mut batch = Vec::new();
-    dispatch(&small, Placement::Dynamic).take(0, 0, &mut batch);
+    dispatch(&small, Placement::Dynamic).take_batch(0, 0, &mut batch);
     assert_eq!(batch.len(), 50, "microseconds fill a batch of fifty");
     let large = problem(&[&[MS][..]; 10], &[], 0);
     let schedule = heft(&large);
-    dispatch(&large, Placement::Planned(&schedule)).take(0, 0, &mut batch);
+    dispatch(&large, Placement::Planned(&schedule)).take_batch(0, 0, &mut batch);
     assert_eq!(batch.len(), 1);
 }
 
@@ -377,7 +394,7 @@ fn what_others_wait_for_is_told_before_something_long_begins() {
     };
     for placement in [Placement::Planned(&plan), Placement::Dynamic] {
         let mut batch = Vec::new();
-        dispatch(&problem, placement).take(0, 0, &mut batch);
+        dispatch(&problem, placement).take_batch(0, 0, &mut batch);
         assert_eq!(batch, [0]);
     }
 }
@@ -390,7 +407,7 @@ fn a_planned_chain_is_one_batch() {
     let schedule = heft(&problem);
     let mut job = dispatch(&problem, Placement::Planned(&schedule));
     let mut batch = Vec::new();
-    job.take(0, 0, &mut batch);
+    job.take_batch(0, 0, &mut batch);
     assert_eq!(batch, (0..100).collect::<Vec<u32>>());
 }
 
@@ -418,9 +435,9 @@ proptest! {
         let placement = if planned { Placement::Planned(&schedule) } else { Placement::Dynamic };
         let mut job = dispatch(&problem, placement);
         let results = if lost { Results::Lost } else { Results::Survive };
-        let fails = (fails && problem.devices() > 1).then_some((0, 20 * MS, results));
+        let fails = (fails && problem.device_count() > 1).then_some((0, 20 * MS, results));
         let real = |task: usize, device: usize| {
-            (problem.exec(task, device) as f64 * slowness[device]) as Time
+            (problem.exec_time(task, device) as f64 * slowness[device]) as Time
         };
         let well = fails.is_none();
         let run = simulate(&mut job, &problem, real, fails);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::execution::lock::lock;
 use crate::execution::task::Clock;
 use crate::execution::timeline::UnixMicros;
-use crate::learning::core_sharing::{Cores, mixed};
+use crate::learning::core_sharing::{Cores, mixed_time};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
@@ -29,29 +29,29 @@ pub(super) struct Watch {
 impl Watch {
     pub fn new(cores: Cores) -> Self {
         Self {
-            busy: vec![false; cores.devices()],
-            beside_micros: vec![0; cores.devices()],
+            busy: vec![false; cores.device_count()],
+            beside_micros: vec![0; cores.device_count()],
             last: UnixMicros(0),
             cores,
         }
     }
 
-    /// Records that a device starts to compute.
-    pub fn begin(&mut self, device: usize, now: UnixMicros) {
-        self.pass(now);
-        self.busy[device] = self.cores.shares(device);
+    /// Records that a device starts to compute. The caller must record the end as well.
+    pub fn begin_compute(&mut self, device: usize, now: UnixMicros) {
+        self.advance_time(now);
+        self.busy[device] = self.cores.is_shared(device);
         self.beside_micros[device] = 0;
     }
 
     /// Records that a device ends its computation. Returns its microseconds next to others.
-    pub fn end(&mut self, device: usize, now: UnixMicros) -> u64 {
-        self.pass(now);
+    pub fn end_compute(&mut self, device: usize, now: UnixMicros) -> u64 {
+        self.advance_time(now);
         self.busy[device] = false;
         self.beside_micros[device]
     }
 
-    fn pass(&mut self, now: UnixMicros) {
-        let passed = now.since(self.last);
+    fn advance_time(&mut self, now: UnixMicros) {
+        let passed = now.micros_since(self.last);
         self.last = self.last.max(now);
         if self.busy.iter().filter(|busy| **busy).count() < 2 {
             return;
@@ -69,17 +69,18 @@ pub(super) struct CoreWatch {
 }
 
 /// Runs a computation of a device and measures its contention.
-pub(super) fn watched<T>(
+pub(super) fn watch_compute<T>(
     watch: &Mutex<Watch>,
     device: usize,
     clock: &Clock,
     compute: impl FnOnce() -> T,
 ) -> (T, CoreWatch) {
     let start = clock();
-    lock(watch).begin(device, start);
+    lock(watch).begin_compute(device, start);
     let computed = compute();
     let end = clock();
-    let beside = lock(watch).end(device, end) as f64 / end.since(start).max(1) as f64;
+    let beside =
+        lock(watch).end_compute(device, end) as f64 / end.micros_since(start).max(1) as f64;
     let beside = beside.min(1.0);
     (computed, CoreWatch { start, beside })
 }
@@ -94,8 +95,8 @@ pub(in crate::execution) struct CoreContention {
 impl CoreContention {
     /// Converts a measured time, `part` of it next to others, to a time entirely next to others, as
     /// plans state it.
-    pub fn beside(&self, fragment: usize, took: Duration, part: f64) -> Duration {
-        took.div_f64(mixed(self.alone[fragment], 1.0, part))
+    pub fn to_contended_time(&self, fragment: usize, took: Duration, part: f64) -> Duration {
+        took.div_f64(mixed_time(self.alone[fragment], 1.0, part))
     }
 
     /// Returns the end of the fragments if they run in the order of their planned starts. `takes`
@@ -107,15 +108,15 @@ impl CoreContention {
         takes: (&[Time], &[f64]),
         host_transfers: &[[Time; 2]],
     ) -> Time {
-        let mut order = problem.order().to_vec();
+        let mut order = problem.topological_order().to_vec();
         order.sort_by_key(|&task| schedule.start[task]);
-        let mut queues = vec![VecDeque::new(); problem.devices()];
+        let mut queues = vec![VecDeque::new(); problem.device_count()];
         for task in order {
             queues[schedule.device[task]].push_back(task);
         }
-        let mut ends: Vec<Option<f64>> = vec![None; problem.tasks()];
+        let mut ends: Vec<Option<f64>> = vec![None; problem.task_count()];
         // The fragment that each device runs, and the remaining part of it.
-        let mut running: Vec<Option<(usize, f64)>> = vec![None; problem.devices()];
+        let mut running: Vec<Option<(usize, f64)>> = vec![None; problem.device_count()];
         let (mut now, mut last) = (0.0, 0.0f64);
         loop {
             let mut next = f64::INFINITY;
@@ -124,11 +125,11 @@ impl CoreContention {
                     continue;
                 };
                 let from = |(before, bytes): (usize, u64)| {
-                    let transfer = problem.transfer(schedule.device[before], device, bytes);
+                    let transfer = problem.transfer_time(schedule.device[before], device, bytes);
                     Some(ends[before]? + transfer as f64)
                 };
                 let begin = host_transfers[task][0] as f64;
-                let mut arrivals = problem.before(task).map(from);
+                let mut arrivals = problem.inputs_of(task).map(from);
                 let arrived = arrivals.try_fold(begin, |at, transfer| Some(at.max(transfer?)));
                 match arrived {
                     Some(at) if at <= now => {
@@ -139,7 +140,7 @@ impl CoreContention {
                     None => {}
                 }
             }
-            let whole = self.paces(&running, takes);
+            let whole = self.fragment_times(&running, takes.0, takes.1);
             let left = |device: usize| running[device].map(|(_, part)| part * whole[device]);
             let soonest = (0..running.len()).filter_map(left);
             next = soonest.fold(next, |next, left| next.min(now + left));
@@ -164,16 +165,17 @@ impl CoreContention {
 
     /// Returns the total time of each device's current fragment if the present contention
     /// continues.
-    fn paces(
+    fn fragment_times(
         &self,
         running: &[Option<(usize, f64)>],
-        (takes, alone): (&[Time], &[f64]),
+        takes: &[Time],
+        alone: &[f64],
     ) -> Vec<f64> {
-        let is_busy = |device: &usize| running[*device].is_some() && self.cores.shares(*device);
+        let is_busy = |device: &usize| running[*device].is_some() && self.cores.is_shared(*device);
         let busy = (0..running.len()).filter(is_busy).count();
         let pace = |(device, at_work): (usize, &Option<(usize, f64)>)| {
             at_work.map_or(f64::INFINITY, |(task, _)| {
-                let has_all = busy < 2 && self.cores.shares(device);
+                let has_all = busy < 2 && self.cores.is_shared(device);
                 let part = if has_all { alone[task] } else { 1.0 };
                 (takes[task] as f64 * part).max(1.0)
             })

@@ -10,7 +10,7 @@ use crate::graph::NodeId;
 /// Bars each node that asks for a device from all other devices, unless no such device can run it:
 /// those in `barred` refused it, those in `lost` have failed. Returns the requests for devices that
 /// the group does not have.
-pub(super) fn heed(
+pub(super) fn apply_device_wishes(
     group: &mut GroupProblem,
     members: &[GroupDevice],
     barred: &BTreeSet<(usize, NodeId)>,
@@ -19,24 +19,24 @@ pub(super) fn heed(
     let graph = group.graph.clone();
     let mut unmet = Vec::new();
     for (index, node) in graph.nodes().iter().enumerate() {
-        let Some(wish) = node.wish() else {
+        let Some(wish) = node.device_wish() else {
             continue;
         };
         let id = NodeId(index);
-        let meant = |device: usize| wish.means(members[device].processor.profile());
+        let meant = |device: usize| wish.is_met_by(members[device].processor.profile());
         let takes = |device: usize| {
             lost >> device & 1 == 0
                 && !barred.contains(&(device, id))
-                && members[device].processor.supports(&node.proto).is_ok()
+                && members[device].processor.check_support(&node.proto).is_ok()
         };
         let devices = 0..members.len();
         if devices.clone().any(|device| meant(device) && takes(device)) {
             group.wished = true;
             for device in devices.filter(|&device| !meant(device)) {
-                group.known.bar(device, id);
+                group.known.bar_node(device, id);
             }
         } else if !devices.clone().any(meant) {
-            unmet.push(Lack::unmet(id, node, &wish));
+            unmet.push(Lack::from_unmet_wish(id, node, &wish));
         }
     }
     unmet

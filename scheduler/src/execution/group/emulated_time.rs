@@ -14,7 +14,7 @@ use super::GroupDevice;
 use super::execution_plan::{ExecutionPlan, Join};
 use super::held_tensor::bytes_of;
 use super::offers::all_emulated;
-use crate::execution::metering::micros;
+use crate::execution::metering::to_micros;
 use crate::execution::timeline::UnixMicros;
 use crate::execution::worker_pool::Call;
 
@@ -41,17 +41,18 @@ impl EmulatedTime {
         })
     }
 
-    /// Records a fragment on a device that was busy until `until`. Returns when the device was
-    /// free, when the fragment's inputs were ready, when they had arrived and it began, and when it
-    /// ended.
-    pub fn ran(
+    /// Records a fragment on a device that was busy until `until`. The fragments and joins whose
+    /// values it reads must be recorded first. Returns when the device was free, when the
+    /// fragment's inputs were ready, when they had arrived and it began, and when it ended.
+    pub fn record_fragment(
         &mut self,
         plan: &ExecutionPlan,
-        (call, until): (Call, UnixMicros),
+        call: Call,
+        until: UnixMicros,
         outcome: &Outcome<TensorHandle>,
     ) -> [UnixMicros; 4] {
         let fragment = &plan.fragments[call.task];
-        let until = Duration::from_micros(until.since(self.began));
+        let until = Duration::from_micros(until.micros_since(self.began));
         let free = self.free[call.device].max(until);
         let (mut ready, mut arrived) = (free, free);
         for read in &fragment.reads {
@@ -59,7 +60,7 @@ impl EmulatedTime {
                 continue;
             };
             ready = ready.max(made);
-            arrived = arrived.max(made + plan.comes(read, at, call.device, bytes));
+            arrived = arrived.max(made + plan.input_transfer_time(read, at, call.device, bytes));
         }
         let [from_host, to_host] = fragment.at_host;
         arrived = arrived.max(plan.host_transfer(call.device, from_host));
@@ -74,11 +75,11 @@ impl EmulatedTime {
             let held = (end, Some(call.device), bytes);
             self.made.insert(made.held.clone(), held);
         }
-        [free, ready, arrived, end].map(|time| self.began.later(micros(time)))
+        [free, ready, arrived, end].map(|time| self.began.saturating_add(to_micros(time)))
     }
 
     /// Records a join of parts at the place of its readers.
-    pub fn joined(&mut self, plan: &ExecutionPlan, join: &Join) {
+    pub fn record_join(&mut self, plan: &ExecutionPlan, join: &Join) {
         let (mut ready, mut sum) = (Duration::ZERO, 0);
         for part in &join.parts {
             let Some(&(made, Some(by), bytes)) = self.made.get(part) else {

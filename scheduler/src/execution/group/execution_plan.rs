@@ -18,7 +18,7 @@ use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 
-pub(super) use readers::{Reader, Readers, readers};
+pub(super) use readers::{Reader, Readers, collect_readers};
 pub(super) use transfers::Join;
 
 /// Number of following fragments whose inputs come back from disk early, during one fragment's
@@ -72,10 +72,10 @@ pub(in crate::execution) struct ExecutionPlan {
 
 impl ExecutionPlan {
     /// Returns the bytes of the fragments that are planned on each device.
-    pub fn loaded(&self) -> Vec<u64> {
-        let mut loaded = vec![0; self.problem.devices()];
+    pub fn loaded_bytes(&self) -> Vec<u64> {
+        let mut loaded = vec![0; self.problem.device_count()];
         for (fragment, &device) in self.fragments.iter().zip(&self.schedule.device) {
-            loaded[device] += fragment.bytes();
+            loaded[device] += fragment.byte_size();
         }
         loaded
     }
@@ -112,11 +112,11 @@ pub(in crate::execution) enum EnergyMode {
     /// The plan draws the fewest joules of those that end in time. The plan with the fewest of all
     /// would end after this time.
     Hurried(Duration),
-    /// No plan ends in time, so this one ends soonest.
+    /// No plan will end in time, so this one ends soonest.
     Soonest,
 }
 
 /// Converts a problem's time to a duration.
-pub(super) fn duration(time: Time) -> Duration {
+pub(super) fn to_duration(time: Time) -> Duration {
     Duration::from_nanos(time / 1000)
 }

@@ -8,12 +8,13 @@ use super::fragment::Fragment;
 use crate::execution::report::Fallback;
 use crate::execution::worker_pool::Execution;
 
-/// Maximum number of entries in a report: one for each device, operator and reason.
+/// Maximum number of entries in a report: one for each device, operator and reason. The report will
+/// omit further ones.
 const FALLBACKS_MAX: usize = 64;
 
 /// Returns the report entries for features that devices lack, and for failures and refusals during
 /// the run.
-pub(super) fn told(
+pub(super) fn collect_fallbacks(
     plan: &ExecutionPlan,
     execution: &Execution,
     members: &[GroupDevice],
@@ -29,23 +30,23 @@ pub(super) fn told(
             lack.operator.clone(),
             lack.reason.clone(),
         );
-        told.count(key, by.map(label));
+        told.count_fallback(key, by.map(label));
     }
     for (device, used) in execution.devices.iter().enumerate() {
         for (task, reason) in &used.refused {
             let by = execution.places[*task].map(label);
             for operator in &plan.fragments[*task].operators {
                 let key = (label(device), Some(operator.clone()), reason.clone());
-                told.count(key, by.clone());
+                told.count_fallback(key, by.clone());
             }
         }
         let Some(reason) = &used.failed else { continue };
         let others = execution.places.iter().flatten();
         for &other in others.filter(|other| **other != device) {
-            told.count((label(device), None, reason.clone()), Some(label(other)));
+            told.count_fallback((label(device), None, reason.clone()), Some(label(other)));
         }
     }
-    told.fallbacks()
+    told.into_fallbacks()
 }
 
 /// Device, operator and reason.
@@ -55,7 +56,7 @@ type FallbackKey = (String, Option<String>, String);
 struct FallbackCounts(BTreeMap<FallbackKey, (u64, Vec<String>)>);
 
 impl FallbackCounts {
-    fn count(&mut self, key: FallbackKey, by: Option<String>) {
+    fn count_fallback(&mut self, key: FallbackKey, by: Option<String>) {
         if self.0.len() >= FALLBACKS_MAX && !self.0.contains_key(&key) {
             return;
         }
@@ -66,7 +67,7 @@ impl FallbackCounts {
         }
     }
 
-    fn fallbacks(self) -> Vec<Fallback> {
+    fn into_fallbacks(self) -> Vec<Fallback> {
         let entry = |((device, operator, reason), (nodes, by))| Fallback {
             device,
             operator,

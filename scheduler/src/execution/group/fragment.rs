@@ -1,4 +1,4 @@
-//! A part of a subgraph that one device runs as a whole.
+//! A part of a subgraph, which one device must run as a whole.
 
 use std::sync::Arc;
 
@@ -62,16 +62,17 @@ pub(in crate::execution) enum Role {
 
 impl Fragment {
     /// Returns the program of the fragment on a device, and compiles it at the first request.
-    pub fn program(
+    pub fn get_or_compile(
         &self,
         device: usize,
         processor: &dyn Processor,
     ) -> Result<Arc<dyn Program>, CompileError> {
-        self.programs.program(device, &self.subgraph, processor)
+        self.programs
+            .get_or_compile(device, &self.subgraph, processor)
     }
 
     /// Returns the bytes of its weights and its model.
-    pub fn bytes(&self) -> u64 {
+    pub fn byte_size(&self) -> u64 {
         let weights = self
             .subgraph
             .weights

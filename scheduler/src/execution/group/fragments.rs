@@ -9,14 +9,14 @@ use souk_memory::{ContentId, Store};
 use souk_onnx::subgraph::Subgraph;
 
 use super::core_contention::CoreContention;
-use super::execution_plan::{Energy, ExecutionPlan, duration};
+use super::execution_plan::{Energy, ExecutionPlan, to_duration};
 use super::fragment::{Fragment, FragmentInput, FragmentOutput, Role};
 use super::group_problem::{self, GroupProblem, GroupSetting};
 use super::program_cache::ProgramCache;
 use crate::execution::error::{GroupPlanError, TaskError};
 use crate::graph::cut::{self, Boundary};
 use crate::graph::{Graph, NodeId};
-use crate::learning::{KINDS, Speeds, kind};
+use crate::learning::{KINDS, Speeds, kind_of_class};
 use crate::planning::offer::{Link, Links, Offer, node_seconds};
 use crate::planning::plan::TimedDivision;
 use crate::planning::problem::{Edge, Problem, ProblemParts};
@@ -24,7 +24,7 @@ use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time, time_of};
 
 /// Returns the plan of placed nodes.
-pub(super) fn fragmented(
+pub(super) fn build_execution_plan(
     name: &str,
     group: &GroupProblem,
     placed: &TimedDivision,
@@ -32,16 +32,19 @@ pub(super) fn fragmented(
     speeds: Speeds,
 ) -> Result<ExecutionPlan, TaskError> {
     let graph = &group.graph;
-    let parts = parts(graph, placed.parts.len(), &placed.part)?;
-    let fragments = fragments(name, graph, &parts, (setting.store, setting.loaded))?;
+    let parts = cut_parts(graph, placed.parts.len(), &placed.part)?;
+    let fragments = build_fragments(name, graph, &parts, setting.store, setting.loaded)?;
     let kinds = parts
         .iter()
         .map(|part| kind_of_most(graph, &part.nodes, &group.stated));
     let kinds: Arc<[u16]> = kinds.collect();
-    let works = parts.iter().map(|part| group.known.shares(&part.nodes));
+    let works = parts
+        .iter()
+        .map(|part| group.known.operator_shares(&part.nodes));
     let works = works.collect();
-    let (problem, schedule) = schedule(group, placed, &parts, (&kinds, &speeds))?;
-    let alone = |(part, device): (&cut::Subgraph, &usize)| group.known.alone(*device, &part.nodes);
+    let (problem, schedule) = build_schedule(group, placed, &parts, &kinds, &speeds)?;
+    let alone =
+        |(part, device): (&cut::Subgraph, &usize)| group.known.alone_fraction(*device, &part.nodes);
     let alone = parts.iter().zip(&schedule.device).map(alone);
     let contention = CoreContention {
         cores: group.cores.clone(),
@@ -52,8 +55,8 @@ pub(super) fn fragmented(
     let mut plan = ExecutionPlan {
         name: name.to_owned(),
         energy: Energy {
-            joules: group_problem::joules(work, &group.watts()),
-            watts: group.watts(),
+            joules: group_problem::sum_joules(work, &group.device_watts()),
+            watts: group.device_watts(),
             mode: None,
         },
         kinds,
@@ -67,7 +70,7 @@ pub(super) fn fragmented(
         schedule,
         links: group.links.clone(),
         believed: speeds,
-        outputs: outputs(graph),
+        outputs: output_names(graph),
         single: None,
         shared_graph: None,
         lacks: group.lacks.to_vec(),
@@ -78,12 +81,12 @@ pub(super) fn fragmented(
         contention: group.known.is_contended().then_some(contention),
     };
     plan.schedule.makespan = plan.believed_end();
-    plan.expected = duration(plan.schedule.makespan);
+    plan.expected = to_duration(plan.schedule.makespan);
     Ok(plan)
 }
 
 /// Returns the names of the values that the job wants.
-pub(super) fn outputs(graph: &Graph) -> Vec<String> {
+pub(super) fn output_names(graph: &Graph) -> Vec<String> {
     let values = graph.outputs().iter();
     values.map(|&id| graph.value(id).name.clone()).collect()
 }
@@ -95,43 +98,46 @@ pub(super) fn kind_of_most(graph: &Graph, nodes: &[NodeId], stated: &[Offer]) ->
         let node = graph.node(id);
         let times = stated.iter().map(|offer| node_seconds(node, offer));
         let least = times.fold(f64::INFINITY, f64::min);
-        seconds[usize::from(kind(node.cost.class))] += least;
+        seconds[usize::from(kind_of_class(node.cost.class))] += least;
     }
     let most = (0..KINDS).max_by(|&one, &other| seconds[one].total_cmp(&seconds[other]));
     most.expect("there are kinds") as u16
 }
 
 /// Cuts the graph into `count` parts.
-pub(super) fn parts(
+pub(super) fn cut_parts(
     graph: &Graph,
     count: usize,
     of_node: &[usize],
 ) -> Result<Vec<cut::Subgraph>, GroupPlanError> {
     match count {
-        1 => Ok(vec![cut::whole(graph)?]),
-        _ => Ok(cut::cut(graph, of_node)?),
+        1 => Ok(vec![cut::whole_graph(graph)?]),
+        _ => Ok(cut::cut_graph(graph, of_node)?),
     }
 }
 
 /// Returns the parts with their weights, for compilation on any device.
-pub(super) fn fragments(
+pub(super) fn build_fragments(
     name: &str,
     graph: &Graph,
     parts: &[cut::Subgraph],
-    (store, loaded): (&Store, &Arc<ProgramCache>),
+    store: &Store,
+    loaded: &Arc<ProgramCache>,
 ) -> Result<Vec<Fragment>, TaskError> {
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let mut fragments = Vec::with_capacity(parts.len());
     for (at, part) in parts.iter().enumerate() {
-        let weights = weights(part, &known, store)?;
+        let weights = load_weights(part, &known, store)?;
         let at = (at, parts.len());
-        fragments.push(fragment(name, graph, part, at, weights, loaded));
+        fragments.push(build_fragment(
+            name, graph, part, at.0, at.1, weights, loaded,
+        ));
     }
     Ok(fragments)
 }
 
 /// Returns the values of a part's weights.
-pub(super) fn weights(
+pub(super) fn load_weights(
     part: &cut::Subgraph,
     known: &BTreeMap<ContentId, Bytes>,
     store: &Store,
@@ -148,11 +154,12 @@ pub(super) fn weights(
     Ok(weights)
 }
 
-pub(super) fn fragment(
+pub(super) fn build_fragment(
     task: &str,
     graph: &Graph,
     part: &cut::Subgraph,
-    (at, parts): (usize, usize),
+    at: usize,
+    parts: usize,
     weights: BTreeMap<ContentId, Bytes>,
     loaded: &Arc<ProgramCache>,
 ) -> Fragment {
@@ -185,19 +192,20 @@ pub(super) fn fragment(
         operators: part
             .nodes
             .iter()
-            .map(|&node| graph.node(node).operator())
+            .map(|&node| graph.node(node).operator_name())
             .collect(),
         role: Role::Computes,
-        programs: loaded.slots(),
+        programs: loaded.new_slots(),
     }
 }
 
 /// Returns the fragments as tasks, with their time on every device that can run them.
-fn schedule(
+fn build_schedule(
     group: &GroupProblem,
     placed: &TimedDivision,
     parts: &[cut::Subgraph],
-    (kinds, speeds): (&[u16], &Speeds),
+    kinds: &[u16],
+    speeds: &Speeds,
 ) -> Result<(Arc<Problem>, Schedule), GroupPlanError> {
     let (graph, devices) = (&group.graph, group.stated.len());
     let index: BTreeMap<usize, usize> = parts
@@ -223,7 +231,7 @@ fn schedule(
             edges.push(Edge { from, to, bytes });
         }
     }
-    let problem = problem(devices, exec, edges, &group.links)?;
+    let problem = build_problem(devices, exec, edges, &group.links)?;
     let of_part = |part: &cut::Subgraph| placed.parts[part.part.min(placed.parts.len() - 1)];
     let schedule = Schedule {
         device: parts.iter().map(|part| of_part(part).0).collect(),
@@ -233,8 +241,9 @@ fn schedule(
     Ok((Arc::new(problem), schedule))
 }
 
-/// Returns the problem of these tasks and devices with the links between them.
-pub(super) fn problem(
+/// Returns the problem of these tasks and devices with the links between them. Each task must have
+/// a device that can run it.
+pub(super) fn build_problem(
     devices: usize,
     exec: Vec<Time>,
     edges: Vec<Edge>,
@@ -261,7 +270,7 @@ pub(super) fn problem(
 
 /// Returns the problem in which each task runs only on its planned device. Otherwise an idle device
 /// could load another's weights, or draw more power.
-pub(super) fn pinned(plan: &ExecutionPlan) -> Result<Problem, GroupPlanError> {
+pub(super) fn pinned_problem(plan: &ExecutionPlan) -> Result<Problem, GroupPlanError> {
     let mut parts = plan.problem.parts().clone();
     let devices = parts.devices;
     for (task, &own) in plan.schedule.device.iter().enumerate() {

@@ -19,7 +19,9 @@ use crate::learning::device_histories::DeviceHistories;
 use crate::learning::estimates::OperatorEstimates;
 use crate::planning::objective::Objective;
 use crate::planning::offer::{Links, Offer, node_seconds};
-use crate::planning::plan::{Activations, Model, PlanError, PlanOptions, TimedDivision, divide};
+use crate::planning::plan::{
+    Activations, Model, PlanError, PlanOptions, TimedDivision, divide_graph,
+};
 
 /// Steps of a plan's search, once for each model and shapes: some milliseconds.
 const STEPS: usize = 500;
@@ -74,12 +76,12 @@ pub(super) struct GroupProblem {
 
 impl GroupProblem {
     /// Returns the watts of each device for the model, where stated or measured.
-    pub fn watts(&self) -> Vec<Option<f64>> {
+    pub fn device_watts(&self) -> Vec<Option<f64>> {
         self.stated.iter().map(|offer| offer.busy_watts).collect()
     }
 
     /// Returns the options of the group's plans for an objective.
-    pub fn options(&self, objective: Objective) -> PlanOptions {
+    pub fn plan_options(&self, objective: Objective) -> PlanOptions {
         PlanOptions {
             max_devices: self.stated.len(),
             objective,
@@ -91,22 +93,22 @@ impl GroupProblem {
     }
 
     /// Returns the graph on the devices with the expected seconds of its nodes.
-    pub fn model<'a>(&'a self, options: &'a PlanOptions) -> Model<'a> {
+    pub fn build_model<'a>(&'a self, options: &'a PlanOptions) -> Model<'a> {
         self.model_of(self.known.seconds.clone(), options)
     }
 
-    /// Divides the graph over the devices. A device without room for a node's operands does not run
+    /// Divides the graph over the devices. A device without room for a node's operands will not run
     /// it.
-    pub fn divide(&self, options: &PlanOptions) -> Result<TimedDivision, PlanError> {
+    pub fn divide_graph(&self, options: &PlanOptions) -> Result<TimedDivision, PlanError> {
         let mut rows = self.known.seconds.clone();
         for (offer, row) in self.stated.iter().zip(&mut rows) {
             for (node, seconds) in self.graph.nodes().iter().zip(row) {
-                if node.cost.bytes() > offer.memory_bytes {
+                if node.cost.traffic_bytes() > offer.memory_bytes {
                     *seconds = f64::INFINITY;
                 }
             }
         }
-        divide(&self.model_of(rows, options))
+        divide_graph(&self.model_of(rows, options))
     }
 
     fn model_of<'a>(&'a self, seconds: Vec<Vec<f64>>, options: &'a PlanOptions) -> Model<'a> {
@@ -116,7 +118,7 @@ impl GroupProblem {
 
 /// Reads a task's model and returns the devices' offers for it, corrected by measurements: one for
 /// each arrangement of the devices that share cores.
-pub(super) fn offers(
+pub(super) fn load_offers(
     setting: &GroupSetting<'_>,
     model: ContentId,
     inputs: &BTreeMap<String, Tensor>,
@@ -127,11 +129,11 @@ pub(super) fn offers(
     let bytes = bytes.ok_or(TaskError::ModelMissing { id: model })?;
     let mut bindings = Bindings::new();
     for (name, tensor) in inputs {
-        bindings = bindings.input(name, tensor.dtype(), tensor.dims());
+        bindings = bindings.with_input(name, tensor.dtype(), tensor.dims());
     }
     let graph = Arc::new(Graph::import(bytes, &bindings).map_err(GroupPlanError::from)?);
-    let lacks: Arc<[Lack]> = refusals::lacks(members, &graph).into();
-    let mut stated = device_offers::offers(members, &graph);
+    let lacks: Arc<[Lack]> = refusals::find_lacks(members, &graph).into();
+    let mut stated = device_offers::profile_offers(members, &graph);
     let loaded = setting.before.iter().flat_map(|before| &before.loaded);
     for (offer, loaded) in stated.iter_mut().zip(loaded) {
         offer.memory_bytes = offer.memory_bytes.saturating_add(*loaded);
@@ -141,18 +143,18 @@ pub(super) fn offers(
         // Explicit parts need all devices.
         arrangements.drain(..arrangements.len() - 1);
     }
-    let gone = gone(&graph, &stated, setting.lost);
+    let gone = lost_device_nodes(&graph, &stated, setting.lost);
     let histories = lock(setting.costs);
     let group = |standing: Vec<Standing>| {
         let taking = stated.iter().zip(&standing);
         let stated: Vec<Offer> = taking
-            .map(|(offer, it)| device_offers::taking(offer, *it))
+            .map(|(offer, it)| device_offers::offer_for_standing(offer, *it))
             .collect();
         let mut known = OperatorEstimates::new(&graph, (&stated, standing), &histories, speeds);
         for &(device, node) in &gone {
-            known.bar(device, node);
+            known.bar_node(device, node);
         }
-        let watts = watts(members, &known, &histories);
+        let watts = graph_watts(members, &known, &histories);
         let powered = stated.into_iter().zip(&watts);
         let powered = powered.map(|(offer, &busy_watts)| Offer {
             busy_watts,
@@ -172,7 +174,7 @@ pub(super) fn offers(
 }
 
 /// Returns the nodes that lost devices must not run: each node that another device can run.
-fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
+fn lost_device_nodes(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
     let (gone, left): (Vec<usize>, Vec<usize>) =
         (0..stated.len()).partition(|device| lost >> device & 1 == 1);
     let takes = |node: &&NodeId| {
@@ -188,7 +190,7 @@ fn gone(graph: &Graph, stated: &[Offer], lost: u64) -> Vec<(usize, NodeId)> {
 }
 
 /// Returns the watts of each device for a graph.
-pub(crate) fn watts(
+pub(crate) fn graph_watts(
     members: &[GroupDevice],
     known: &OperatorEstimates,
     histories: &DeviceHistories,
@@ -196,13 +198,13 @@ pub(crate) fn watts(
     let numbered = members.iter().enumerate();
     let each = numbered.map(|(device, member)| {
         let power = member.processor.profile().power;
-        known.watts(device, histories, power.map(|power| power.busy_watts))
+        known.expected_watts(device, histories, power.map(|power| power.busy_watts))
     });
     each.collect()
 }
 
 /// Returns the joules of these seconds of device time, or none if the power of a device is unknown.
-pub(crate) fn joules(
+pub(crate) fn sum_joules(
     work: impl Iterator<Item = (usize, f64)>,
     watts: &[Option<f64>],
 ) -> Option<f64> {

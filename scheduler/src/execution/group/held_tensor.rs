@@ -1,4 +1,4 @@
-//! A tensor that a run holds, in any place.
+//! A tensor that a run holds: it can be in the memory of the host or of a device, or on disk.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) struct HeldTensor {
 
 impl HeldTensor {
     /// Returns the bytes of its elements.
-    pub fn bytes(&self) -> u64 {
+    pub fn byte_size(&self) -> u64 {
         self.shape.byte_length(self.dtype) as u64
     }
 }

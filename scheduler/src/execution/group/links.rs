@@ -37,7 +37,7 @@ pub(super) fn hand_over(members: &[GroupDevice], pool: &WorkerPool) -> Duration 
 
 /// Returns the links between devices by the present paths: see [`link`]. The host replaces the
 /// buyer, because a job's inputs and outputs are there.
-pub(super) fn links(members: &[GroupDevice], hand_over: Duration, paths: &Paths) -> Links {
+pub(super) fn build_links(members: &[GroupDevice], hand_over: Duration, paths: &Paths) -> Links {
     let devices = 0..members.len();
     let row = |from: usize| -> Vec<Link> {
         let to = 0..members.len();
@@ -45,7 +45,7 @@ pub(super) fn links(members: &[GroupDevice], hand_over: Duration, paths: &Paths)
             .collect()
     };
     let host = |device: usize| {
-        let way = paths.route(Place::Host, device_place(device), WAY_BYTES);
+        let way = paths.fastest_route(Place::Host, device_place(device), WAY_BYTES);
         let way = way.and_then(|route| sum(paths, &route));
         way.unwrap_or(Link {
             latency_seconds: 0.0,
@@ -75,7 +75,7 @@ fn link(
     if from == to {
         return word;
     }
-    let way = paths.route(device_place(from), device_place(to), WAY_BYTES);
+    let way = paths.fastest_route(device_place(from), device_place(to), WAY_BYTES);
     let way = way.and_then(|route| sum(paths, &route));
     way.map_or(word, |way| Link {
         latency_seconds: word.latency_seconds + way.latency_seconds,
@@ -87,7 +87,7 @@ fn link(
 fn sum(paths: &Paths, route: &Route) -> Option<Link> {
     let (mut latency, mut seconds_per_byte) = (0.0, 0.0);
     for hop in &route.hops {
-        let path = paths.direct(hop.from, hop.to, WAY_BYTES)?;
+        let path = paths.direct_path(hop.from, hop.to, WAY_BYTES)?;
         if !matches!(path.kind, PathKind::Unified | PathKind::Shared) {
             latency += path.latency.as_secs_f64();
             seconds_per_byte += 1.0 / path.bytes_per_second;
@@ -100,11 +100,11 @@ fn sum(paths: &Paths, route: &Route) -> Option<Link> {
 }
 
 /// Returns whether plans for some links remain valid for others.
-pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
+pub(super) fn are_links_alike(one: &Links, other: &Links, factor: f64) -> bool {
     let all = |links: &Links| {
         let between = links.between.iter().flatten();
         let each = links.buyer.iter().chain(between);
-        each.map(|link| link.seconds(WAY_BYTES))
+        each.map(|link| link.transfer_seconds(WAY_BYTES))
             .collect::<Vec<f64>>()
     };
     let mut pairs = all(one).into_iter().zip(all(other));
@@ -114,7 +114,7 @@ pub(super) fn alike(one: &Links, other: &Links, factor: f64) -> bool {
 /// Returns the maximum bytes of a device: the free bytes of its own memory, or the bytes of host
 /// memory that it can address.
 pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
-    match member.processor.memory() {
+    match member.processor.device_memory() {
         Some(_) => member.processor.memory_free_bytes(),
         None => host_bytes_max.min(member.processor.profile().memory.bytes),
     }
@@ -122,7 +122,7 @@ pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
 
 /// Returns the path of a processor that uses tensors in this process's memory: a CPU by its
 /// addresses, other devices as part of the same chip.
-pub(super) fn shared(member: &GroupDevice) -> Path {
+pub(super) fn shared_memory_path(member: &GroupDevice) -> Path {
     let kind = match member.processor.profile().kind {
         Kind::Cpu { .. } | Kind::Wasm => PathKind::Shared,
         _ => PathKind::Unified,

@@ -18,7 +18,7 @@ use crate::execution::lock::lock;
 use crate::execution::worker_pool::{Execution, Moment};
 
 /// Tests a device. Returns an error that describes the fault if the device does not compute
-/// correctly.
+/// correctly. The group will treat a panic as a fault, too.
 pub type Trial = fn(&dyn Processor) -> Result<(), String>;
 
 /// How and when the group tries lost devices again.
@@ -80,7 +80,7 @@ enum DeviceStanding {
     Works,
     /// The group tries the device at this moment.
     Lost(Moment),
-    /// The device has passed a trial and may get work.
+    /// The device has passed a trial and can get work.
     Passed,
     Out,
 }
@@ -99,7 +99,7 @@ impl Retrials {
     }
 
     /// Returns the time until the next trial after this number of trials.
-    fn wait(&self, trials: u32) -> Duration {
+    fn retry_delay(&self, trials: u32) -> Duration {
         let doubled = 1_u32.checked_shl(trials).unwrap_or(u32::MAX);
         self.first.saturating_mul(doubled).min(self.longest)
     }
@@ -107,19 +107,19 @@ impl Retrials {
 
 impl DeviceGroup {
     /// Returns the devices that are lost and get no work.
-    pub fn lost(&self) -> Vec<LostDevice> {
-        self.returning.lost()
+    pub fn lost_devices(&self) -> Vec<LostDevice> {
+        self.returning.lost_devices()
     }
 
     /// Lets devices work again that have passed a trial. Forgets their loaded programs, which are
     /// gone.
     pub(super) fn take_back(&self) {
         let any = self.returning.take_passed(|device| {
-            self.loaded.forget(device);
-            self.pool.restore(device);
+            self.loaded.forget_device(device);
+            self.pool.restore_device(device);
         });
         if any {
-            self.plans().clear();
+            self.lock_plans().clear();
         }
     }
 
@@ -128,7 +128,7 @@ impl DeviceGroup {
         let worked = execution.devices.iter().enumerate();
         let worked = worked.filter(|(_, used)| used.tasks > 0 && used.failed.is_none());
         let worked = worked.map(|(device, _)| device);
-        self.returning.on_ran(worked, || self.pool.losses());
+        self.returning.on_ran(worked, || self.pool.loss_causes());
     }
 }
 
@@ -183,7 +183,7 @@ impl LostDevices {
     }
 
     /// Returns the lost devices.
-    pub fn lost(&self) -> Vec<LostDevice> {
+    pub fn lost_devices(&self) -> Vec<LostDevice> {
         let state = lock(&self.0.state);
         let named = self.0.members.iter().zip(&state.devices);
         let lost = named.filter(|(_, record)| record.is_lost());
@@ -209,7 +209,7 @@ impl TrialShared {
     fn try_all(&self) {
         let mut state = lock(&self.state);
         while let Some((device, due)) = state.next().filter(|_| !state.is_over) {
-            let left = due.since(Moment::now());
+            let left = due.duration_since(Moment::now());
             if left > Duration::ZERO {
                 let waited = self.over.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -217,7 +217,7 @@ impl TrialShared {
             }
             let trial = state.retrials.trial;
             drop(state);
-            let tried = tried(trial, &*self.members[device].processor);
+            let tried = run_trial(trial, &*self.members[device].processor);
             state = lock(&self.state);
             state.on_tried(device, tried, Moment::now());
         }
@@ -226,7 +226,7 @@ impl TrialShared {
 }
 
 /// Runs a device's trial and turns a panic into an error.
-fn tried(trial: Trial, processor: &dyn Processor) -> Result<(), String> {
+fn run_trial(trial: Trial, processor: &dyn Processor) -> Result<(), String> {
     let tried = catch_unwind(AssertUnwindSafe(|| trial(processor)));
     tried.unwrap_or_else(|_| Err("it panicked when it was tried".to_owned()))
 }
@@ -267,7 +267,7 @@ impl TrialState {
         let retrials = self.retrials;
         let record = &mut self.devices[device];
         record.standing = match record.trials < retrials.most {
-            true => DeviceStanding::Lost(now.after(retrials.wait(record.trials))),
+            true => DeviceStanding::Lost(now.saturating_add(retrials.retry_delay(record.trials))),
             false => DeviceStanding::Out,
         };
     }
@@ -309,7 +309,7 @@ mod tests {
         state.on_lost(1, "it is gone".to_owned(), now);
         let mut waits = Vec::new();
         while let Some((device, due)) = state.next() {
-            waits.push(due.since(now).as_secs());
+            waits.push(due.duration_since(now).as_secs());
             now = due;
             state.on_tried(device, failed(), now);
         }
@@ -332,7 +332,7 @@ mod tests {
         for trial in 0..3 {
             state.on_lost(0, "it is gone".to_owned(), now);
             let (device, due) = state.next().unwrap();
-            assert_eq!(due.since(now).as_secs(), 1 << trial);
+            assert_eq!(due.duration_since(now).as_secs(), 1 << trial);
             state.on_tried(device, Ok(()), now);
             assert_eq!(state.next(), None);
             state.on_lost(0, "an older run says so".to_owned(), now);

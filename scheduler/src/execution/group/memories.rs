@@ -99,16 +99,23 @@ impl Memories {
         let host_bytes_max = config.host_bytes_max;
         let mut space = Space::open(config)?;
         for (index, member) in members.iter().enumerate() {
-            let own = member.processor.memory();
+            let own = member.processor.device_memory();
             let limit = links::limit_of(member, host_bytes_max);
             match own {
                 Some(memory) => space.add_memory(device_place(index), limit, memory.host_link())?,
-                None => space.add_device(device_place(index), limit, links::shared(member))?,
+                None => space.add_device(
+                    device_place(index),
+                    limit,
+                    links::shared_memory_path(member),
+                )?,
             }
         }
         for (to, taker) in members.iter().enumerate() {
             for (from, giver) in members.iter().enumerate().filter(|(from, _)| *from != to) {
-                let ends = (taker.processor.memory(), giver.processor.memory());
+                let ends = (
+                    taker.processor.device_memory(),
+                    giver.processor.device_memory(),
+                );
                 let link = match ends {
                     (Some(taker), Some(giver)) => taker.peer_link(giver),
                     _ => None,
@@ -116,7 +123,7 @@ impl Memories {
                 if let Some(link) = link {
                     space
                         .paths_mut()
-                        .declare(device_place(from), device_place(to), link);
+                        .declare_path(device_place(from), device_place(to), link);
                 }
             }
         }
@@ -128,7 +135,7 @@ impl Memories {
             clearing: members.iter().map(|_| AtomicU64::new(0)).collect(),
             any_own: members
                 .iter()
-                .any(|member| member.processor.memory().is_some()),
+                .any(|member| member.processor.device_memory().is_some()),
             members,
             hand_over,
             links: Mutex::default(),
@@ -147,11 +154,14 @@ impl Memories {
     }
 
     /// Returns the source of a tensor: the host if it has a copy, else the disk, else a device.
-    pub fn origin(&self, kept: &HeldTensor) -> Place {
+    pub fn source_place(&self, kept: &HeldTensor) -> Place {
         let space = self.lock();
-        let places = space.holdings().places(kept.handle).unwrap_or_default();
+        let places = space
+            .holdings()
+            .copy_places(kept.handle)
+            .unwrap_or_default();
         let apart = |place: &Place| match index(*place) {
-            Some(device) => self.own(device).is_some(),
+            Some(device) => self.own_memory(device).is_some(),
             None => *place == Place::Disk,
         };
         if places.iter().all(apart) {
@@ -171,7 +181,7 @@ impl Memories {
         let links = {
             let space = self.lock();
             let paths = space.holdings().paths();
-            Arc::new(links::links(&self.members, self.hand_over, paths))
+            Arc::new(links::build_links(&self.members, self.hand_over, paths))
         };
         *known = Some((learned, links.clone()));
         links
@@ -182,18 +192,18 @@ impl Memories {
         self.any_own
     }
 
-    pub fn own(&self, device: usize) -> Option<&dyn DeviceMemory> {
-        self.members[device].processor.memory()
+    pub fn own_memory(&self, device: usize) -> Option<&dyn DeviceMemory> {
+        self.members[device].processor.device_memory()
     }
 
     /// Returns whether tensors of one device reach another without the host: the devices are the
     /// same, or a path connects their memories.
-    pub fn reaches(&self, from: usize, to: usize) -> bool {
+    pub fn can_reach(&self, from: usize, to: usize) -> bool {
         let linked = || {
             let space = self.lock();
             let paths = space.holdings().paths();
             paths
-                .direct(device_place(from), device_place(to), 0)
+                .direct_path(device_place(from), device_place(to), 0)
                 .is_some()
         };
         from == to || linked()
@@ -201,7 +211,7 @@ impl Memories {
 
     /// Brings a tensor to a place and returns it. The tensor stays there until the caller unpins
     /// it.
-    pub fn pinned(
+    pub fn bring_and_pin(
         &self,
         kept: &HeldTensor,
         place: Place,
@@ -209,14 +219,14 @@ impl Memories {
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
             let content = space.ensure_on(kept.handle, place)?;
-            space.pin(kept.handle, place)?;
+            space.pin_copy(kept.handle, place)?;
             Ok(content)
         });
-        Ok(held(kept, content?))
+        Ok(into_handle(kept, content?))
     }
 
     /// Brings a tensor to a place and returns it.
-    pub fn brought(
+    pub fn bring_to(
         &self,
         kept: &HeldTensor,
         place: Place,
@@ -225,12 +235,12 @@ impl Memories {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
             space.ensure_on(kept.handle, place)
         });
-        Ok(held(kept, content?))
+        Ok(into_handle(kept, content?))
     }
 
     /// Brings a tensor to the host and returns it.
     pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
-        match self.brought(kept, Place::Host, Some(log))? {
+        match self.bring_to(kept, Place::Host, Some(log))? {
             TensorHandle::Host(tensor) => Ok(tensor),
             TensorHandle::Device(_) => unreachable!("what is in host memory is no device's"),
         }
@@ -247,7 +257,7 @@ impl Memories {
         stays: &BTreeSet<String>,
         log: &RunLog,
     ) -> Result<Outcome<TensorHandle>, RunError> {
-        if self.own(device).is_none() {
+        if self.own_memory(device).is_none() {
             let on_host = inputs
                 .iter()
                 .map(|(name, held)| Ok((name.clone(), held.to_host()?)));
@@ -275,14 +285,14 @@ impl Memories {
         stays: &BTreeSet<String>,
     ) -> Result<Outcome<TensorHandle>, RunError> {
         let outcome = {
-            let _computing = self.computing(device);
+            let _computing = self.begin_computing(device);
             program.run_held(inputs, stays)?
         };
         // Inputs and outputs in host memory cross the link, whichever fragment needs them.
         let all = inputs.values().chain(outcome.outputs.values());
         let on_host = all.filter(|held| matches!(held, TensorHandle::Host(_)));
         let crossed = on_host.map(bytes_of).sum();
-        self.lock().gave(device_place(device), crossed);
+        self.lock().record_delivery(device_place(device), crossed);
         Ok(outcome)
     }
 
@@ -295,7 +305,7 @@ impl Memories {
         match space.take_move() {
             Some(step) => {
                 drop(space);
-                let begun = self.begun(step, None, Some(log));
+                let begun = self.begin_move(step, None, Some(log));
                 drop(self.carry_out(vec![begun], AWAITED));
             }
             None => drop(self.ended.wait(space)),
@@ -307,7 +317,7 @@ impl Memories {
     pub fn bring_ahead(&self, kept: &HeldTensor, to: Place, log: Option<&RunLog>) {
         let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
             let holdings = space.holdings();
-            let is_there = holdings.holds(kept.handle, to);
+            let is_there = holdings.has_copy(kept.handle, to);
             let is_coming = holdings.is_coming(kept.handle, to);
             if !is_there && (is_coming || has_room(space, kept, to)) {
                 space.ensure_on(kept.handle, to)?;
@@ -319,7 +329,7 @@ impl Memories {
     }
 
     /// Takes an output of a device into the bookkeeping.
-    pub fn adopt(
+    pub fn adopt_output(
         &self,
         name: &str,
         made: &TensorHandle,
@@ -328,7 +338,7 @@ impl Memories {
     ) -> Result<HeldTensor, MemoryError> {
         let at = device_place(device);
         let resident = match made {
-            TensorHandle::Host(tensor) if self.own(device).is_some() => {
+            TensorHandle::Host(tensor) if self.own_memory(device).is_some() => {
                 return self.adopt_host(name, tensor, Place::Host, log);
             }
             TensorHandle::Host(tensor) => return self.adopt_host(name, tensor, at, log),
@@ -350,7 +360,7 @@ impl Memories {
             Err(MemoryError::Space(SpaceError::Hold(HoldError::NoRoom { .. }))) => {
                 let tensor = resident.to_host();
                 let tensor = tensor.map_err(|cause| MemoryError::Device { device, cause })?;
-                self.lock().gave(at, bytes);
+                self.lock().record_delivery(at, bytes);
                 self.adopt_host(name, &tensor, Place::Host, log)
             }
             Err(error) => Err(error),
@@ -377,10 +387,10 @@ impl Memories {
     }
 
     /// Sets the limit of host memory, and with it the limits of the devices that compute there.
-    pub fn resize(&self, host_bytes_max: u64) -> Result<(), MemoryError> {
-        // The host comes last, because its devices may release the last use of a tensor.
+    pub fn set_host_limit(&self, host_bytes_max: u64) -> Result<(), MemoryError> {
+        // The host comes last, because its devices can release the last use of a tensor.
         let devices = 0..self.members.len();
-        for device in devices.filter(|&device| self.own(device).is_none()) {
+        for device in devices.filter(|&device| self.own_memory(device).is_none()) {
             let limit = links::limit_of(&self.members[device], host_bytes_max);
             self.set_limit(device_place(device), limit)?;
         }
@@ -388,24 +398,29 @@ impl Memories {
     }
 
     fn set_limit(&self, place: Place, bytes_max: u64) -> Result<(), MemoryError> {
-        self.until_done(AWAITED, None, None, |space| space.resize(place, bytes_max))
+        self.until_done(AWAITED, None, None, |space| {
+            space.set_limit(place, bytes_max)
+        })
     }
 
     /// Sets the limit of each device's own memory to its held bytes plus its free bytes.
-    pub fn refresh(&self, lost: u64) {
+    pub fn refresh_limits(&self, lost: u64) {
         for (device, member) in self.members.iter().enumerate() {
             let is_clearing = || self.clearing[device].load(Ordering::SeqCst) > 0;
-            if member.processor.memory().is_none() || lost >> device & 1 == 1 || is_clearing() {
+            if member.processor.device_memory().is_none()
+                || lost >> device & 1 == 1
+                || is_clearing()
+            {
                 continue;
             }
             let free = member.processor.memory_free_bytes();
             let mut space = self.lock();
-            let pool = space.pool(device_place(device));
+            let pool = space.pool_use(device_place(device));
             let limit = pool.used.saturating_add(free);
             let limit = limit.min(member.processor.profile().memory.bytes);
             // Tensors above a lower limit leave the device as soon as a run needs room.
             if limit > pool.used {
-                let limited = space.resize(device_place(device), limit);
+                let limited = space.set_limit(device_place(device), limit);
                 assert!(
                     limited.is_ok(),
                     "nothing is over a limit above what is held"
@@ -418,27 +433,27 @@ impl Memories {
     /// limit becomes the bytes that it held, or that it still holds if that is more.
     pub fn clear(&self, device: usize, log: Option<&RunLog>) {
         let at = device_place(device);
-        let held = self.lock().pool(at).used;
-        let cleared = self.until_done(AWAITED, None, log, |space| space.resize(at, 0));
+        let held = self.lock().pool_use(at).used;
+        let cleared = self.until_done(AWAITED, None, log, |space| space.set_limit(at, 0));
         // Tensors in use stay, and the resize fails.
         drop(cleared);
         let mut space = self.lock();
-        let held = held.max(space.pool(at).used);
-        drop(space.resize(at, held));
+        let held = held.max(space.pool_use(at).used);
+        drop(space.set_limit(at, held));
     }
 
     /// Marks the contents of a failed device's own memory as lost.
-    pub fn lose(&self, device: usize) {
-        if self.own(device).is_some() {
-            self.lock().lose(device_place(device));
+    pub fn mark_device_lost(&self, device: usize) {
+        if self.own_memory(device).is_some() {
+            self.lock().forget_place(device_place(device));
             self.ended.notify_all();
         }
     }
 
     /// Returns whether any place has a copy.
-    pub fn has(&self, handle: Handle) -> bool {
+    pub fn has_copy(&self, handle: Handle) -> bool {
         let space = self.lock();
-        let places = space.holdings().places(handle);
+        let places = space.holdings().copy_places(handle);
         places.is_ok_and(|places| !places.is_empty())
     }
 }
@@ -452,11 +467,11 @@ fn index(place: Place) -> Option<usize> {
 
 /// Returns whether a place has room for a tensor without an eviction.
 fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
-    let pool = space.pool(to);
-    pool.used.saturating_add(kept.bytes()) <= pool.limit
+    let pool = space.pool_use(to);
+    pool.used.saturating_add(kept.byte_size()) <= pool.limit
 }
 
-fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle {
+fn into_handle(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle {
     match content {
         Content::Device(resident) => TensorHandle::Device(resident),
         Content::Host(bytes) => {
@@ -469,5 +484,5 @@ fn held(kept: &HeldTensor, content: Content<Arc<dyn Resident>>) -> TensorHandle 
 
 /// Every move here, except those of the prefetcher, has a waiting caller.
 const AWAITED: Urgency = Urgency::Awaited;
-/// Maximum number of moves that a run without room waits for: each may free some.
+/// Maximum number of moves that a run without room waits for: each can free some.
 const FULL_MAX: usize = 16;

@@ -16,26 +16,26 @@ pub(super) type MovedBytes = (MoveTotals, Vec<PathBytes>);
 
 impl DeviceGroup {
     /// Returns the total moves so far, and the bytes in and out of each device.
-    pub(super) fn moved(&self) -> MovedBytes {
+    pub(super) fn moved_bytes(&self) -> MovedBytes {
         let space = self.memories.lock();
         let devices = (0..self.members.len()).map(device_place);
         (
-            space.moved(),
-            devices.map(|place| space.over(place)).collect(),
+            space.move_totals(),
+            devices.map(|place| space.path_bytes(place)).collect(),
         )
     }
 
     /// Returns the state of the memories and the moves since `since`, which it sets to now.
     pub(super) fn memory_report(&self, since: &mut MovedBytes) -> BTreeMap<String, MemoryReport> {
-        let now = self.moved();
+        let now = self.moved_bytes();
         let (since, over) = std::mem::replace(since, now.clone());
         let (moved, now) = now;
         let space = self.memories.lock();
-        let host = space.pool(Place::Host);
+        let host = space.pool_use(Place::Host);
         let of_devices = (0..).zip(&self.members).map(|(index, member)| {
             let place = Place::device(index);
-            let over = now[usize::from(index)].since(&over[usize::from(index)]);
-            let held = standing(space.pool(place), over);
+            let over = now[usize::from(index)].bytes_since(&over[usize::from(index)]);
+            let held = build_memory_report(space.pool_use(place), over);
             (member.label.clone(), held)
         });
         let whole = MemoryReport {
@@ -43,13 +43,13 @@ impl DeviceGroup {
             shared_bytes: moved.shared_bytes - since.shared_bytes,
             spilled_bytes: moved.spilled_bytes - since.spilled_bytes,
             restored_bytes: moved.restored_bytes - since.restored_bytes,
-            ..standing(host, moved.over.since(&since.over))
+            ..build_memory_report(host, moved.over.bytes_since(&since.over))
         };
         of_devices.chain([(self.label.clone(), whole)]).collect()
     }
 }
 
-fn standing(pool: PoolUse, over: PathBytes) -> MemoryReport {
+fn build_memory_report(pool: PoolUse, over: PathBytes) -> MemoryReport {
     MemoryReport {
         nvlink_bytes: over.nvlink,
         pcie_bytes: over.pcie,

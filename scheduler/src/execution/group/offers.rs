@@ -25,11 +25,14 @@ const DTYPES: [DType; 6] = [
 const REFUSED: f64 = 0.0;
 
 /// Returns each device's offer by its profile alone.
-pub(crate) fn offers(members: &[GroupDevice], graph: &Graph) -> Vec<Offer> {
-    members.iter().map(|member| offer(member, graph)).collect()
+pub(crate) fn profile_offers(members: &[GroupDevice], graph: &Graph) -> Vec<Offer> {
+    members
+        .iter()
+        .map(|member| profile_offer(member, graph))
+        .collect()
 }
 
-fn offer(member: &GroupDevice, graph: &Graph) -> Offer {
+fn profile_offer(member: &GroupDevice, graph: &Graph) -> Offer {
     let profile: &Profile = member.processor.profile();
     let rate = |&dtype: &DType| {
         let refused = profile.emulated && dtype.is_float();
@@ -43,8 +46,8 @@ fn offer(member: &GroupDevice, graph: &Graph) -> Offer {
     let runs = graph
         .nodes()
         .iter()
-        .filter(|node| member.processor.supports(&node.proto).is_ok());
-    let operators: BTreeSet<String> = runs.map(crate::graph::Node::operator).collect();
+        .filter(|node| member.processor.check_support(&node.proto).is_ok());
+    let operators: BTreeSet<String> = runs.map(crate::graph::Node::operator_name).collect();
     Offer {
         label: member.label.clone(),
         throughput: DTYPES.iter().filter_map(rate).collect(),
@@ -59,7 +62,7 @@ fn offer(member: &GroupDevice, graph: &Graph) -> Offer {
 }
 
 /// Returns the offer of a device with a standing.
-pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
+pub(super) fn offer_for_standing(offer: &Offer, standing: Standing) -> Offer {
     let mut offer = offer.clone();
     if standing == Standing::Out {
         offer.operators = Operators::Only(BTreeSet::new());
@@ -68,7 +71,7 @@ pub(super) fn taking(offer: &Offer, standing: Standing) -> Offer {
 }
 
 /// Returns an offer on which everything takes `factor` times as long.
-fn slower(offer: &Offer, factor: f64) -> Offer {
+fn slow_offer(offer: &Offer, factor: f64) -> Offer {
     let mut slower = offer.clone();
     for speed in &mut slower.throughput {
         speed.flops_per_second /= factor;
@@ -79,10 +82,10 @@ fn slower(offer: &Offer, factor: f64) -> Offer {
 }
 
 /// Returns the offers, each slowed by its factor.
-pub(super) fn slowed(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Offer> {
+pub(super) fn slow_offers(offers: &[Offer], factor: impl Fn(usize) -> f64) -> Vec<Offer> {
     let numbered = offers.iter().enumerate();
     numbered
-        .map(|(device, offer)| slower(offer, factor(device)))
+        .map(|(device, offer)| slow_offer(offer, factor(device)))
         .collect()
 }
 

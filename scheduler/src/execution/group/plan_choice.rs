@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use souk_onnx::subgraph::CompileError;
 
-use super::execution_plan::{Energy, EnergyMode, ExecutionPlan, duration, readers};
-use super::fragments::{fragmented, pinned};
+use super::execution_plan::{Energy, EnergyMode, ExecutionPlan, collect_readers, to_duration};
+use super::fragments::{build_execution_plan, pinned_problem};
 use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting};
 use super::refusals::{Lack, is_full, is_the_devices};
 use super::shared_operators::{SharedGraph, SharingProposal};
@@ -50,7 +50,7 @@ impl PlanCandidate {
         placed.map_or(NEVER, |placed| time_of(placed.makespan_seconds))
     }
 
-    fn single(&self) -> Option<BestSingle> {
+    fn best_single(&self) -> Option<BestSingle> {
         let single = self.placed.as_ref().ok()?.single?;
         Some(BestSingle {
             device: single.offer,
@@ -60,8 +60,9 @@ impl PlanCandidate {
 
     /// Returns the makespan without shared operators, or [`NEVER`] if its devices slow each other
     /// and gain too little.
-    fn promise(&self, best_single: Option<BestSingle>) -> Time {
-        let loses = |best_single: BestSingle| !wins(self.makespan(), best_single.time);
+    fn promised_makespan(&self, best_single: Option<BestSingle>) -> Time {
+        let loses =
+            |best_single: BestSingle| !is_gain_sufficient(self.makespan(), best_single.time);
         match self.group.known.is_contended() && best_single.is_some_and(loses) {
             true => NEVER,
             false => self.makespan(),
@@ -86,7 +87,7 @@ pub(super) fn plan_task(
             (Err(_), Some(why)) => return Err(TaskError::Compile(why)),
             (Err(error), None) => return Err(error),
         };
-        let Some(refusal) = compile(setting.members, &plan)? else {
+        let Some(refusal) = compile_fragments(setting.members, &plan)? else {
             plan.lacks.append(&mut lacks);
             return Ok(plan);
         };
@@ -120,19 +121,19 @@ pub(super) struct Refusal {
 }
 
 /// Compiles each fragment on its planned device. Returns the refusals, if there are any.
-pub(super) fn compile(
+pub(super) fn compile_fragments(
     members: &[GroupDevice],
     plan: &ExecutionPlan,
 ) -> Result<Option<Refusal>, CompileError> {
     let (mut refused, mut lacks) = (Vec::new(), Vec::new());
     let mut why = None;
     for (fragment, &device) in plan.fragments.iter().zip(&plan.schedule.device) {
-        match fragment.program(device, &*members[device].processor) {
+        match fragment.get_or_compile(device, &*members[device].processor) {
             // The run detects the lost device as well and moves its work to the others.
             Err(CompileError::DeviceLost { .. }) if members.len() > 1 => {}
             Err(error) if members.len() > 1 && is_the_devices(&error) => {
                 refused.extend(fragment.nodes.iter().map(|&node| (device, node)));
-                lacks.extend(Lack::refused(&members[device].label, fragment, &error));
+                lacks.extend(Lack::from_refusal(&members[device].label, fragment, &error));
                 why.get_or_insert(error);
             }
             compiled => drop(compiled?),
@@ -152,14 +153,15 @@ pub(super) fn plan_without(
     speeds: Speeds,
     barred: &BTreeSet<(usize, NodeId)>,
 ) -> Result<ExecutionPlan, TaskError> {
-    let offers = group_problem::offers(setting, task.model, &task.inputs, &speeds)?;
+    let offers = group_problem::load_offers(setting, task.model, &task.inputs, &speeds)?;
     let draft = |mut group: GroupProblem| {
         for &(device, node) in barred {
-            group.known.bar(device, node);
+            group.known.bar_node(device, node);
         }
-        let unmet = device_wishes::heed(&mut group, setting.members, barred, setting.lost);
+        let unmet =
+            device_wishes::apply_device_wishes(&mut group, setting.members, barred, setting.lost);
         group.lacks = group.lacks.iter().cloned().chain(unmet).collect();
-        let placed = group.divide(&group.options(Objective::Fastest));
+        let placed = group.divide_graph(&group.plan_options(Objective::Fastest));
         PlanCandidate {
             placed: placed.map_err(GroupPlanError::from),
             group,
@@ -170,47 +172,52 @@ pub(super) fn plan_without(
     // device.
     let own = drafts.iter().enumerate();
     let own = own.filter(|(_, draft)| drafts.len() == 1 || !draft.group.known.is_contended());
-    let singles = own.filter_map(|(index, draft)| Some((index, draft.single()?)));
+    let singles = own.filter_map(|(index, draft)| Some((index, draft.best_single()?)));
     let best_single = singles.min_by_key(|(_, best_single)| best_single.time);
     let is_seen = best_single.is_none_or(|(index, BestSingle { device, .. })| {
         let known = &drafts[index].group.known;
-        !setting.cores.shares(device) || known.seen_alone[device] >= SEEN
+        !setting.cores.is_shared(device) || known.seen_alone[device] >= SEEN
     });
     let wants_least = saves_joules(setting, &drafts);
-    if let Some(plan) = least(task, &mut drafts, (setting, &speeds))? {
-        return Ok(whole(plan, drafts, best_single, None));
+    if let Some(plan) = least_joules_plan(task, &mut drafts, setting, &speeds)? {
+        return Ok(complete_plan(plan, drafts, best_single, None));
     }
-    let mut chosen = choose(&drafts, setting, best_single)?;
+    let mut chosen = choose_draft(&drafts, setting, best_single)?;
     let contention = drafts.len() - 1;
     let is_trial = !is_seen && contention > 0 && chosen.0 == contention;
     if is_trial {
         drafts.truncate(contention);
-        chosen = choose(&drafts, setting, best_single)?;
+        chosen = choose_draft(&drafts, setting, best_single)?;
     }
     let plan = match chosen {
         (index, Some(led)) => {
             let shared_graph = SharedGraph::new(drafts.remove(index).group, led);
             sharing_plan::plan_shared(&task.name, shared_graph, setting, speeds)?
         }
-        (index, None) => whole_nodes(task, &mut drafts, index, best_single, (setting, speeds))?,
+        (index, None) => whole_nodes(task, &mut drafts, index, best_single, setting, speeds)?,
     };
-    let told = || lock(setting.costs).told();
+    let told = || lock(setting.costs).report_count();
     let mut plan = plan;
     plan.energy.mode = wants_least.then_some(EnergyMode::Soonest);
-    Ok(whole(plan, drafts, best_single, is_trial.then(told)))
+    Ok(complete_plan(
+        plan,
+        drafts,
+        best_single,
+        is_trial.then(told),
+    ))
 }
 
 /// Completes a plan with the estimates of the alternatives that it won against.
-fn whole(
+fn complete_plan(
     plan: ExecutionPlan,
     drafts: Vec<PlanCandidate>,
     best_single: Option<(usize, BestSingle)>,
     trial: Option<u64>,
 ) -> ExecutionPlan {
     ExecutionPlan {
-        readers: Arc::new(readers(&plan)),
+        readers: Arc::new(collect_readers(&plan)),
         single: best_single
-            .map(|(_, best_single)| (best_single.device, duration(best_single.time))),
+            .map(|(_, best_single)| (best_single.device, to_duration(best_single.time))),
         alternatives: drafts.into_iter().map(|draft| draft.group.known).collect(),
         trial,
         ..plan
@@ -219,19 +226,19 @@ fn whole(
 
 /// Returns the division with the fewest joules of those that end in time. Returns none if no device
 /// states its power, or no division ends in time. Errors appear with the plan that ends soonest.
-fn greenest(group: &GroupProblem, within: Option<Duration>) -> Option<TimedDivision> {
+fn greenest_division(group: &GroupProblem, within: Option<Duration>) -> Option<TimedDivision> {
     let mut known = group.stated.iter().filter_map(|offer| offer.busy_watts);
     let options = PlanOptions {
         deadline_seconds: within.map(|left| left.as_secs_f64()),
-        ..group.options(Objective::Greenest)
+        ..group.plan_options(Objective::Greenest)
     };
     known
         .any(|watts| watts > 0.0)
-        .then(|| group.divide(&options).ok())?
+        .then(|| group.divide_graph(&options).ok())?
 }
 
 /// Returns whether a makespan is far enough below that of the best single device.
-pub(super) fn wins(makespan: Time, single: Time) -> bool {
+pub(super) fn is_gain_sufficient(makespan: Time, single: Time) -> bool {
     (makespan as f64) < single as f64 * (1.0 - GAIN_MIN)
 }
 
@@ -244,10 +251,11 @@ fn saves_joules(setting: &GroupSetting<'_>, drafts: &[PlanCandidate]) -> bool {
 }
 
 /// Returns the plan with the fewest joules of those that end in time, if the objective asks for it.
-fn least(
+fn least_joules_plan(
     task: &Task,
     drafts: &mut Vec<PlanCandidate>,
-    (setting, speeds): (&GroupSetting<'_>, &Speeds),
+    setting: &GroupSetting<'_>,
+    speeds: &Speeds,
 ) -> Result<Option<ExecutionPlan>, TaskError> {
     if !saves_joules(setting, drafts) {
         return Ok(None);
@@ -255,15 +263,15 @@ fn least(
     let least = |within: Option<Duration>| {
         let each = drafts.iter().enumerate().filter_map(|(index, draft)| {
             // Errors appear with the plan that ends soonest.
-            Some((index, greenest(&draft.group, within)?))
+            Some((index, greenest_division(&draft.group, within)?))
         });
         each.min_by(|(_, one), (_, other)| one.joules.total_cmp(&other.joules))
     };
     let build =
         |(index, least): (usize, TimedDivision)| -> Result<(usize, ExecutionPlan), TaskError> {
             let group = &drafts[index].group;
-            let plan = fragmented(&task.name, group, &least, setting, speeds.clone())?;
-            let problem = Arc::new(pinned(&plan)?);
+            let plan = build_execution_plan(&task.name, group, &least, setting, speeds.clone())?;
+            let problem = Arc::new(pinned_problem(&plan)?);
             Ok((index, ExecutionPlan { problem, ..plan }))
         };
     let Some(unhurried) = least(None) else {
@@ -294,19 +302,19 @@ fn least(
 }
 
 /// Returns the draft that ends soonest, and its proposal to share operators, if there is one.
-fn choose(
+fn choose_draft(
     drafts: &[PlanCandidate],
     setting: &GroupSetting<'_>,
     best_single: Option<(usize, BestSingle)>,
 ) -> Result<(usize, Option<SharingProposal>), GroupPlanError> {
     let best_single = best_single.map(|(_, best_single)| best_single);
     let numbered = || drafts.iter().enumerate();
-    let promises = numbered().map(|(index, draft)| (index, draft.promise(best_single)));
+    let promises = numbered().map(|(index, draft)| (index, draft.promised_makespan(best_single)));
     let (soonest, promise) = promises
         .min_by_key(|(_, promise)| *promise)
         .expect("there is a draft");
     let led = numbered().map(|(index, draft)| {
-        let led = sharing_choice::divide(&draft.group, setting, promise)?;
+        let led = sharing_choice::propose_sharing(&draft.group, setting, promise)?;
         Ok(led.map(|led| (index, led)))
     });
     let led: Vec<Option<(usize, SharingProposal)>> = led.collect::<Result<_, GroupPlanError>>()?;
@@ -322,22 +330,24 @@ fn whole_nodes(
     drafts: &mut Vec<PlanCandidate>,
     index: usize,
     best_single: Option<(usize, BestSingle)>,
-    (setting, speeds): (&GroupSetting<'_>, Speeds),
+    setting: &GroupSetting<'_>,
+    speeds: Speeds,
 ) -> Result<ExecutionPlan, TaskError> {
     let PlanCandidate { group, placed } = &mut drafts[index];
     let failed = || GroupPlanError::Division(PlanError::NoOffers);
     let placed = std::mem::replace(placed, Err(failed()))?;
     let build = |group: &GroupProblem, placed: &TimedDivision| {
-        fragmented(&task.name, group, placed, setting, speeds.clone())
+        build_execution_plan(&task.name, group, placed, setting, speeds.clone())
     };
     let plan = build(group, &placed)?;
     let several = plan.fragments.len() > 1;
-    let loses =
-        |best_single: &BestSingle| several && !wins(plan.schedule.makespan, best_single.time);
+    let loses = |best_single: &BestSingle| {
+        several && !is_gain_sufficient(plan.schedule.makespan, best_single.time)
+    };
     let (plan, index) = match best_single.filter(|(_, best_single)| loses(best_single)) {
         Some((index, BestSingle { device, time })) => {
             let group = &drafts[index].group;
-            let alone = TimedDivision::whole(group.graph.nodes().len(), (device, time));
+            let alone = TimedDivision::for_single_offer(group.graph.nodes().len(), (device, time));
             (build(group, &alone)?, index)
         }
         None => (plan, index),

@@ -45,17 +45,17 @@ impl Prefetcher {
             transfer_queue: memories.transfer_queue().clone(),
             memories,
         });
-        let first = spawned(&shared)?;
+        let first = spawn_thread(&shared)?;
         shared.transfer_queue.lock().threads.push(first);
         Ok(Self { shared })
     }
 
-    pub fn asking(&self) -> PrefetchHandle {
+    pub fn new_handle(&self) -> PrefetchHandle {
         PrefetchHandle(self.shared.clone())
     }
 
     /// Returns the number of transfers so far.
-    pub fn counts(&self) -> TransferCounts {
+    pub fn transfer_counts(&self) -> TransferCounts {
         self.shared.transfer_queue.lock().transfers.counts()
     }
 
@@ -67,7 +67,7 @@ impl Prefetcher {
 
     /// Waits until the queue is empty and no transfer runs.
     #[cfg(test)]
-    pub fn settle(&self) {
+    pub fn wait_until_idle(&self) {
         let mut queue = self.shared.transfer_queue.lock();
         while queue.moving > 0 || !queue.transfers.is_empty() {
             let waited = self.shared.transfer_queue.work.wait(queue);
@@ -96,9 +96,9 @@ impl PrefetchHandle {
         if !memories.any_own() {
             return self.ask(kept, [Place::Disk, Place::Host], urgency, None);
         }
-        let from = memories.origin(kept);
+        let from = memories.source_place(kept);
         let in_memory = matches!(from, Place::Host | Place::Disk);
-        match memories.own(device).is_some() || !in_memory {
+        match memories.own_memory(device).is_some() || !in_memory {
             true => self.ask(kept, [from, to], urgency, Some(log)),
             false => self.ask(kept, [Place::Disk, Place::Host], urgency, None),
         }
@@ -113,47 +113,47 @@ impl PrefetchHandle {
     ) {
         let wanted = WantedContent {
             handle: kept.handle,
-            bytes: kept.bytes(),
+            bytes: kept.byte_size(),
         };
         let mut queue = self.0.transfer_queue.lock();
-        let asked = queue.transfers.want(wanted, from, to, urgency);
+        let asked = queue.transfers.request_transfer(wanted, from, to, urgency);
         // A path that cannot keep up does not help: the reader brings the tensor itself.
         if asked.is_ok() {
             let asked = (kept.clone(), log.cloned());
             queue.asked.insert((kept.handle, to), asked);
-            hire(&self.0, &mut queue);
+            add_thread(&self.0, &mut queue);
             self.0.transfer_queue.work.notify_all();
         }
     }
 
     /// Cancels requests for a tensor that no fragment will read any more.
-    pub fn forget(&self, handle: Handle) {
+    pub fn cancel_requests(&self, handle: Handle) {
         let mut queue = self.0.transfer_queue.lock();
-        queue.transfers.forget(handle);
+        queue.transfers.forget_content(handle);
         queue.asked.retain(|(asked, _), _| *asked != handle);
     }
 }
 
 /// Starts another thread if a free path has work and all threads are busy.
-fn hire(shared: &Arc<PrefetchShared>, queue: &mut TransferState) {
+fn add_thread(shared: &Arc<PrefetchShared>, queue: &mut TransferState) {
     let all_at_work = queue.moving == queue.threads.len();
     let may_start = queue.threads.len() < THREADS_MAX && !queue.stopping;
     if all_at_work && may_start && queue.transfers.is_ready() {
         // Without another thread, the present ones do the work later.
-        queue.threads.extend(spawned(shared));
+        queue.threads.extend(spawn_thread(shared));
     }
 }
 
-fn spawned(shared: &Arc<PrefetchShared>) -> std::io::Result<JoinHandle<()>> {
+fn spawn_thread(shared: &Arc<PrefetchShared>) -> std::io::Result<JoinHandle<()>> {
     let own = shared.clone();
     let named = std::thread::Builder::new().name("prefetcher".to_owned());
-    named.spawn(move || work(&own))
+    named.spawn(move || run_prefetcher(&own))
 }
 
-fn work(shared: &Arc<PrefetchShared>) {
+fn run_prefetcher(shared: &Arc<PrefetchShared>) {
     let mut queue = shared.transfer_queue.lock();
     while !queue.stopping {
-        let Some(batch) = queue.transfers.take() else {
+        let Some(batch) = queue.transfers.take_batch() else {
             let waited = shared.transfer_queue.work.wait(queue);
             queue = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
             continue;
@@ -164,19 +164,19 @@ fn work(shared: &Arc<PrefetchShared>) {
             .filter_map(|wanted| queue.asked.remove(&(wanted.handle, batch.to)))
             .collect();
         queue.moving += 1;
-        hire(shared, &mut queue);
+        add_thread(shared, &mut queue);
         drop(queue);
-        bring(&shared.memories, &asked, batch.to);
+        bring_batch(&shared.memories, &asked, batch.to);
         drop(asked);
         queue = shared.transfer_queue.lock();
         queue.moving -= 1;
-        queue.transfers.done(&batch);
+        queue.transfers.on_batch_done(&batch);
         shared.transfer_queue.work.notify_all();
     }
 }
 
 /// Brings a batch: tensors with a common hop together, then each one the rest of its way.
-fn bring(memories: &Memories, asked: &[QueuedTransfer], to: Place) {
+fn bring_batch(memories: &Memories, asked: &[QueuedTransfer], to: Place) {
     if asked.len() > 1 {
         let wanted = asked.iter().map(|(kept, log)| (kept, log.as_deref()));
         memories.bring_together(wanted, to, Urgency::Planned);
@@ -236,16 +236,23 @@ mod tests {
         };
         let memories = Arc::new(Memories::open(Vec::new(), config, Duration::ZERO).unwrap());
         let (first, second) = (adopt(&memories, 1), adopt(&memories, 2));
-        let is_back = || memories.lock().holdings().holds(first.handle, Place::Host);
+        let is_back = || {
+            memories
+                .lock()
+                .holdings()
+                .has_copy(first.handle, Place::Host)
+        };
         assert!(!is_back(), "it was spilled");
-        memories.lock().release(second.handle).unwrap();
+        memories.lock().release_reference(second.handle).unwrap();
         let prefetcher = Prefetcher::start(memories.clone()).unwrap();
         let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
         let log = Arc::new(RunLog::new(&[], clock, false));
-        prefetcher.asking().want_at(&first, Place::Host, 0, &log);
-        prefetcher.settle();
+        prefetcher
+            .new_handle()
+            .want_at(&first, Place::Host, 0, &log);
+        prefetcher.wait_until_idle();
         assert!(is_back(), "nobody had to ask for it");
-        assert_eq!(memories.lock().moved().restored_bytes, 400);
-        assert_eq!(prefetcher.counts().batches, 1);
+        assert_eq!(memories.lock().move_totals().restored_bytes, 400);
+        assert_eq!(prefetcher.transfer_counts().batches, 1);
     }
 }

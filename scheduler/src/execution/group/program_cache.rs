@@ -2,8 +2,8 @@
 //!
 //! A new plan, with other shares or fragments, mostly runs the same programs as the one before it,
 //! and their weights are already on the devices. So an existing program is shared, and a device
-//! loads only the missing ones. The cache itself holds no program alive: a program disappears with
-//! its last plan.
+//! loads only the missing ones. The cache itself holds no program alive: a program will disappear
+//! with its last plan.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -29,13 +29,13 @@ pub(in crate::execution) struct ProgramSlots {
 
 impl ProgramSlots {
     /// Returns the program on a device, and compiles it at the first request.
-    pub fn program(
+    pub fn get_or_compile(
         &self,
         device: usize,
         subgraph: &Subgraph,
         processor: &dyn Processor,
     ) -> Result<Arc<dyn Program>, CompileError> {
-        let made = || self.loaded.program(device, subgraph, processor);
+        let made = || self.loaded.get_or_compile(device, subgraph, processor);
         self.each[device].get_or_init(made).clone()
     }
 }
@@ -48,7 +48,7 @@ impl ProgramCache {
     }
 
     /// Returns empty slots for the programs of one subgraph.
-    pub fn slots(self: &Arc<Self>) -> ProgramSlots {
+    pub fn new_slots(self: &Arc<Self>) -> ProgramSlots {
         ProgramSlots {
             each: (0..self.devices).map(|_| OnceLock::new()).collect(),
             loaded: self.clone(),
@@ -56,18 +56,18 @@ impl ProgramCache {
     }
 
     /// Forgets the programs of a device that has lost them.
-    pub fn forget(&self, device: usize) {
+    pub fn forget_device(&self, device: usize) {
         lock(&self.known).retain(|(of, _), _| *of != device);
     }
 
     /// Returns the program of a subgraph on a device, and compiles it unless a plan still holds it.
-    fn program(
+    fn get_or_compile(
         &self,
         device: usize,
         subgraph: &Subgraph,
         processor: &dyn Processor,
     ) -> Result<Arc<dyn Program>, CompileError> {
-        let key = (device, ContentId::of(&subgraph.model));
+        let key = (device, ContentId::for_content(&subgraph.model));
         let known = lock(&self.known).get(&key).and_then(Weak::upgrade);
         if let Some(program) = known {
             return Ok(program);

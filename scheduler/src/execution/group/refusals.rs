@@ -20,7 +20,7 @@ pub(super) struct Lack {
 
 impl Lack {
     /// Describes a fragment that a device refused to compile.
-    pub fn refused(device: &str, fragment: &Fragment, why: &CompileError) -> Option<Self> {
+    pub fn from_refusal(device: &str, fragment: &Fragment, why: &CompileError) -> Option<Self> {
         let (operator, reason) = match why {
             CompileError::Unsupported(it) => (Some(it.operator.clone()), it.reason.to_string()),
             other => (None, other.to_string()),
@@ -39,21 +39,21 @@ impl Lack {
     }
 
     /// Describes a node that asks for a device that the group lacks.
-    pub fn unmet(node: NodeId, asking: &Node, wish: &Wish<'_>) -> Self {
+    pub fn from_unmet_wish(node: NodeId, asking: &Node, wish: &Wish<'_>) -> Self {
         Self {
             device: wish.to_string(),
             node,
-            operator: Some(asking.operator()),
+            operator: Some(asking.operator_name()),
             reason: "no device here is that".to_owned(),
         }
     }
 }
 
 /// Returns the nodes of a graph that devices do not support.
-pub(super) fn lacks(members: &[GroupDevice], graph: &Graph) -> Vec<Lack> {
+pub(super) fn find_lacks(members: &[GroupDevice], graph: &Graph) -> Vec<Lack> {
     let of = |member: &GroupDevice| -> Vec<Lack> {
         let lacked = graph.nodes().iter().enumerate().filter_map(|(node, it)| {
-            let why = member.processor.supports(&it.proto).err()?;
+            let why = member.processor.check_support(&it.proto).err()?;
             Some(Lack {
                 device: member.label.clone(),
                 node: NodeId(node),
@@ -71,7 +71,7 @@ pub(super) fn is_full(error: &CompileError) -> bool {
     matches!(error, CompileError::OutOfMemory { .. })
 }
 
-/// Returns whether another device may accept a program that one refused with this error.
+/// Returns whether another device can accept a program that one refused with this error.
 pub(super) fn is_the_devices(error: &CompileError) -> bool {
     match error {
         CompileError::Unsupported(_)

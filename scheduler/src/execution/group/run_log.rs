@@ -1,4 +1,4 @@
-//! The log of one run, which all its threads write.
+//! The log of one run, to which all its threads can write.
 
 use std::sync::{Arc, Mutex};
 
@@ -40,7 +40,7 @@ impl RunLog {
     }
 
     /// Records a move from `begin` until now, on the lanes of the memories at both ends.
-    pub fn moved(&self, name: Option<&str>, hop: Hop, begin: UnixMicros) {
+    pub fn record_move(&self, name: Option<&str>, hop: Hop, begin: UnixMicros) {
         if !self.tells_moves {
             return;
         }
@@ -71,7 +71,7 @@ impl RunLog {
     }
 
     /// Removes and returns the timeline so far.
-    pub fn take(&self) -> Timeline {
+    pub fn take_timeline(&self) -> Timeline {
         std::mem::take(&mut lock(&self.timeline))
     }
 }

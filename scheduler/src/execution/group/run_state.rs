@@ -132,12 +132,12 @@ impl RunState {
     }
 
     /// Sets the run's own name.
-    pub fn called(mut self, name: &str) -> Self {
+    pub fn with_name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// Returns a fragment's name in this run, because its plan may come from another run.
+    /// Returns a fragment's name in this run, because its plan can come from another run.
     pub fn name_of(&self, fragment: &Fragment) -> String {
         match fragment.name.strip_prefix(&self.plan.name) {
             Some(which) => format!("{}{which}", self.name),
@@ -146,7 +146,7 @@ impl RunState {
     }
 
     /// Makes the run share the end times of its stream's other runs.
-    pub fn beside(mut self, ends: &DeviceEnds) -> Self {
+    pub fn with_shared_ends(mut self, ends: &DeviceEnds) -> Self {
         lock(ends).resize(self.members.len(), UnixMicros::default());
         self.ends = ends.clone();
         self
@@ -158,21 +158,21 @@ impl RunState {
         let fragment = &self.plan.fragments[call.task];
         let member = &self.members[call.device];
         let begin = (self.clock)();
-        let program = fragment.program(call.device, &*member.processor);
+        let program = fragment.get_or_compile(call.device, &*member.processor);
         let program = program.map_err(|error| match error {
             CompileError::DeviceLost { .. } => Fault::Device(error.to_string()),
             _ if is_the_devices(&error) => Fault::Refused(error.to_string()),
             _ => Fault::Task(error.to_string()),
         })?;
-        let at_fault = |error| self.fault(call.device, error);
-        let inputs = self.bring(fragment, call.device).map_err(at_fault)?;
+        let at_fault = |error| self.classify_memory_error(call.device, error);
+        let inputs = self.bring_inputs(fragment, call.device).map_err(at_fault)?;
         self.prefetch_next(call);
         let (outcome, CoreWatch { start, beside }) =
-            core_contention::watched(&self.watch, call.device, &*self.clock, || {
-                self.compute(call, &*program, &inputs)
+            core_contention::watch_compute(&self.watch, call.device, &*self.clock, || {
+                self.run_program(call, &*program, &inputs)
             });
         let unpinned = self.let_be(&fragment.reads, call.device);
-        let outcome = outcome.map_err(fault)?;
+        let outcome = outcome.map_err(classify_run_error)?;
         unpinned.map_err(|error| Fault::Task(error.to_string()))?;
         let busy = outcome.busy;
         let end = end_of(&*member.processor, &self.clock, start, busy);
@@ -180,7 +180,7 @@ impl RunState {
             let mut ends = lock(&self.ends);
             let free = ends[call.device].max(self.began);
             let at = match &mut lock(&self.state).modelled {
-                Some(modelled) => modelled.ran(&self.plan, (call, free), &outcome),
+                Some(modelled) => modelled.record_fragment(&self.plan, call, free, &outcome),
                 None => [free, begin, start, end],
             };
             ends[call.device] = at[3];
@@ -189,7 +189,7 @@ impl RunState {
         for made in &fragment.makes {
             let given = outcome.outputs.get(&made.name);
             let given = given.ok_or_else(|| Fault::Task(format!("it gave no {}", made.name)))?;
-            self.hold(&made.held, given, call.device)
+            self.hold_output(&made.held, given, call.device)
                 .map_err(at_fault)?;
         }
         self.read(call.task).map_err(at_fault)?;
@@ -204,25 +204,28 @@ impl RunState {
             energy: outcome.energy,
         });
         drop(outcome);
-        self.join(call, fragment).map_err(at_fault)?;
+        self.join_value(call, fragment).map_err(at_fault)?;
         // The time of a fragment excludes moves to its device's own memory.
-        let states = member.processor.profile().emulated || member.processor.memory().is_some();
+        let states =
+            member.processor.profile().emulated || member.processor.device_memory().is_some();
         Ok(match &self.plan.contention {
-            Some(contention) => TaskTime::Stated(contention.beside(call.task, busy, beside)),
+            Some(contention) => {
+                TaskTime::Stated(contention.to_contended_time(call.task, busy, beside))
+            }
             None if states => TaskTime::Stated(busy),
             None => TaskTime::Measured,
         })
     }
 
     /// Runs a program on inputs that are on its device.
-    fn compute(
+    fn run_program(
         &self,
         call: Call,
         program: &dyn Program,
         inputs: &BTreeMap<String, TensorHandle>,
     ) -> Result<Outcome<TensorHandle>, RunError> {
-        let stays = match self.memories.own(call.device) {
-            Some(_) => self.kept(call),
+        let stays = match self.memories.own_memory(call.device) {
+            Some(_) => self.outputs_to_keep(call),
             None => BTreeSet::new(),
         };
         self.memories
@@ -231,7 +234,7 @@ impl RunState {
 
     /// Returns the outputs of a fragment that later fragments read on its device, or on devices
     /// that they reach without the host.
-    fn kept(&self, call: Call) -> BTreeSet<String> {
+    fn outputs_to_keep(&self, call: Call) -> BTreeSet<String> {
         let state = lock(&self.state);
         let makes = self.plan.fragments[call.task].makes.iter();
         let stays = makes.filter(|made| {
@@ -240,7 +243,7 @@ impl RunState {
                 let to = self.plan.schedule.device[reader];
                 let mut reads = self.plan.fragments[reader].reads.iter();
                 let whole = reads.any(|read| read.value == made.held && read.rows.is_none());
-                whole && self.memories.reaches(call.device, to)
+                whole && self.memories.can_reach(call.device, to)
             })
         });
         stays.map(|made| made.name.clone()).collect()
@@ -257,7 +260,7 @@ impl RunState {
                     continue;
                 };
                 let to = source(read, device_place(call.device));
-                // Later fragments may move to another device before they run.
+                // Later fragments can move to another device before they run.
                 match ahead {
                     0 => self.prefetcher.want_at(kept, to, call.device, &self.log),
                     _ => self.prefetcher.guess_at(kept, to, call.device, &self.log),
@@ -290,7 +293,7 @@ impl RunState {
     }
 
     /// Returns the job's outputs and the run's costs.
-    pub fn finish(&self) -> Result<RunTotals, GroupRunError> {
+    pub fn finish_run(&self) -> Result<RunTotals, GroupRunError> {
         let mut outputs = BTreeMap::new();
         for name in &self.plan.outputs {
             let kept = lock(&self.state).values.get(name).cloned();
@@ -301,7 +304,7 @@ impl RunState {
             let tensor = self.on_host(&kept.ok_or_else(lost)?);
             outputs.insert(name.clone(), tensor.map_err(failed_run)?);
         }
-        let timeline = self.log.take();
+        let timeline = self.log.take_timeline();
         let mut state = lock(&self.state);
         let report = Report {
             devices: std::mem::take(&mut state.devices),
@@ -326,12 +329,17 @@ impl RunState {
         let adopted = self
             .memories
             .adopt_host(name, tensor, Place::Host, Some(&self.log));
-        self.keep(adopted?)
+        self.hold_value(adopted?)
     }
 
     /// Holds a fragment's output as long as a fragment will read it. The job's outputs go to the
     /// host as well, so that they survive the device.
-    fn hold(&self, name: &str, made: &TensorHandle, device: usize) -> Result<(), MemoryError> {
+    fn hold_output(
+        &self,
+        name: &str,
+        made: &TensorHandle,
+        device: usize,
+    ) -> Result<(), MemoryError> {
         let wanted = {
             let state = lock(&self.state);
             state.values.is_wanted(name) && !self.is_there(&state, name)
@@ -339,38 +347,40 @@ impl RunState {
         if !wanted {
             return Ok(());
         }
-        let kept = self.memories.adopt(name, made, device, Some(&self.log))?;
+        let kept = self
+            .memories
+            .adopt_output(name, made, device, Some(&self.log))?;
         let output = self.plan.outputs.iter().any(|output| output == name);
         let brought = match (output, made) {
             (true, TensorHandle::Device(_)) => self.on_host(&kept).map(drop),
             _ => Ok(()),
         };
-        self.keep(kept)?;
+        self.hold_value(kept)?;
         brought
     }
 
     /// Returns whether the run holds a value and some place has a copy.
     fn is_there(&self, state: &Progress, name: &str) -> bool {
         let kept = state.values.get(name);
-        kept.is_some_and(|kept| self.memories.has(kept.handle))
+        kept.is_some_and(|kept| self.memories.has_copy(kept.handle))
     }
 
     /// Holds a value by its name. If a copy of it exists already, releases the new one; if not,
     /// releases the lost one.
-    fn keep(&self, kept: HeldTensor) -> Result<(), MemoryError> {
+    fn hold_value(&self, kept: HeldTensor) -> Result<(), MemoryError> {
         let spare = {
             let mut state = lock(&self.state);
             match self.is_there(&state, &kept.name) {
                 true => Some(kept),
-                false => state.values.put(kept),
+                false => state.values.insert_value(kept),
             }
         };
-        spare.map_or(Ok(()), |spare| self.release(&spare))
+        spare.map_or(Ok(()), |spare| self.release_tensor(&spare))
     }
 
-    fn release(&self, kept: &HeldTensor) -> Result<(), MemoryError> {
-        self.prefetcher.forget(kept.handle);
-        let released = self.memories.lock().release(kept.handle);
+    fn release_tensor(&self, kept: &HeldTensor) -> Result<(), MemoryError> {
+        self.prefetcher.cancel_requests(kept.handle);
+        let released = self.memories.lock().release_reference(kept.handle);
         released.map_err(MemoryError::Space)
     }
 
@@ -382,7 +392,7 @@ impl RunState {
                 continue;
             };
             let place = source(read, device_place(device));
-            match space.unpin(kept.handle, place) {
+            match space.unpin_copy(kept.handle, place) {
                 // The tensor was lost with its device.
                 Err(SpaceError::Hold(HoldError::Absent { .. } | HoldError::Unknown { .. })) => {}
                 unpinned => unpinned?,
@@ -396,14 +406,14 @@ impl RunState {
         let reads = self.plan.fragments[fragment].reads.iter();
         let names = reads.map(|read| &read.value);
         let over = lock(&self.state).values.read_by(fragment, names);
-        over.iter().try_for_each(|kept| self.release(kept))
+        over.iter().try_for_each(|kept| self.release_tensor(kept))
     }
 
     /// Returns whether a reader can still get another fragment's outputs. If so, they stay until
     /// the reader has run.
-    pub fn keeps(&self, by: usize, reader: usize) -> bool {
+    pub fn keep_outputs_for(&self, by: usize, reader: usize) -> bool {
         let mut state = lock(&self.state);
-        state.values.again(reader);
+        state.values.mark_not_done(reader);
         let makes = &self.plan.fragments[by].makes;
         let keeps = self.plan.fragments[reader].reads.iter().all(|read| {
             let join = self.plan.joins.iter().find(|join| join.value == read.value);
@@ -419,29 +429,31 @@ impl RunState {
             }
         });
         if !keeps {
-            state.values.again(by);
+            state.values.mark_not_done(by);
         }
         keeps
     }
 
     /// Marks the contents of a failed device's own memory as lost.
-    pub fn lose(&self, device: usize) {
-        self.memories.lose(device);
+    pub fn mark_device_lost(&self, device: usize) {
+        self.memories.mark_device_lost(device);
     }
 
-    fn fault(&self, own: usize, error: MemoryError) -> Fault {
+    fn classify_memory_error(&self, own: usize, error: MemoryError) -> Fault {
         match error {
-            MemoryError::Device { device, cause } => match (device == own, fault(cause)) {
-                (false, Fault::Device(cause) | Fault::Refused(cause)) => {
-                    Fault::Other { device, cause }
+            MemoryError::Device { device, cause } => {
+                match (device == own, classify_run_error(cause)) {
+                    (false, Fault::Device(cause) | Fault::Refused(cause)) => {
+                        Fault::Other { device, cause }
+                    }
+                    (_, fault) => fault,
                 }
-                (_, fault) => fault,
-            },
+            }
             MemoryError::Space(SpaceError::Hold(HoldError::NoPath { .. })) | MemoryError::Gone => {
                 Fault::Gone
             }
             MemoryError::Space(error) => match &error {
-                // Another device may have room for it.
+                // Another device can have room for it.
                 SpaceError::Hold(HoldError::NoRoom { place, .. })
                     if *place == device_place(own) && self.is_narrow(own) =>
                 {
@@ -456,8 +468,9 @@ impl RunState {
     /// a part of the host's.
     fn is_narrow(&self, device: usize) -> bool {
         let space = self.memories.lock();
-        let limit = |place| space.pool(place).limit;
-        self.memories.own(device).is_some() || limit(device_place(device)) < limit(Place::Host)
+        let limit = |place| space.pool_use(place).limit;
+        self.memories.own_memory(device).is_some()
+            || limit(device_place(device)) < limit(Place::Host)
     }
 
     fn record(
@@ -471,15 +484,15 @@ impl RunState {
         let (fragment, member) = (&self.plan.fragments[call.task], &self.members[call.device]);
         let name = self.name_of(fragment);
         let did = |kind, start, end| self.log.did(call.device, &name, kind, [start, end]);
-        if begin.since(free) > 0 {
+        if begin.micros_since(free) > 0 {
             did(SpanKind::Wait, free, begin);
         }
-        if start.since(begin) > 0 {
+        if start.micros_since(begin) > 0 {
             did(SpanKind::TransferIn, begin, start);
         }
         did(SpanKind::Compute, start, end);
         let bytes = [
-            bytes_in + fragment.bytes(),
+            bytes_in + fragment.byte_size(),
             outcome.outputs.values().map(bytes_of).sum(),
         ];
         let profile = member.processor.profile();
@@ -503,9 +516,9 @@ impl RunState {
 impl Drop for RunState {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for kept in state.values.take() {
-            self.prefetcher.forget(kept.handle);
-            let released = self.memories.lock().release(kept.handle);
+        for kept in state.values.take_values() {
+            self.prefetcher.cancel_requests(kept.handle);
+            let released = self.memories.lock().release_reference(kept.handle);
             assert!(
                 released.is_ok(),
                 "no fragment of a run that is over holds a tensor"
@@ -532,7 +545,7 @@ fn source(read: &FragmentInput, device: Place) -> Place {
 }
 
 /// Returns the rows of a value that a fragment reads, without a copy.
-fn rows(whole: Tensor, read: &FragmentInput) -> Tensor {
+fn select_rows(whole: Tensor, read: &FragmentInput) -> Tensor {
     let Some(rows) = &read.rows else {
         return whole;
     };
@@ -546,7 +559,7 @@ fn rows(whole: Tensor, read: &FragmentInput) -> Tensor {
 
 /// Decides whether the device or the task is at fault for a failed run. A device without room can
 /// still run smaller fragments and the next job.
-fn fault(error: RunError) -> Fault {
+fn classify_run_error(error: RunError) -> Fault {
     match error {
         RunError::Engine { .. }
         | RunError::Crashed { .. }

@@ -46,21 +46,23 @@ impl SharedGraph {
     }
 
     /// Returns the estimates of its operators at planning time.
-    pub fn known(&self) -> &OperatorEstimates {
+    pub fn planned_estimates(&self) -> &OperatorEstimates {
         &self.group.known
     }
 
     /// Returns the time of the shares divided by the time of the best shares, by present
     /// corrections. `believed` holds the corrections at planning time.
-    pub fn delay(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
+    pub fn delay_factor(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
         let each = self.segments.iter().map(|shared| {
             let (segment, shares) = (&shared.segment, &shared.shares);
             let kind = kind_of_segment(&self.group.graph, segment);
             let since = |device| speeds.factor(kind, device) / believed.factor(kind, device);
             let offers = of_segment(&self.group, segment, since);
-            let priced = self.group.priced(&offers, self.leader, segment);
+            let priced = self.group.price_segment(&offers, self.leader, segment);
             let priced = priced.with(shared.around.clone());
-            let best = priced.best().map_or(f64::INFINITY, |best| best.seconds);
+            let best = priced
+                .best_shares()
+                .map_or(f64::INFINITY, |best| best.seconds);
             priced.seconds_of(shares) / best
         });
         each.fold(1.0, f64::max)

@@ -18,7 +18,7 @@ const ROWS_WORTH: f64 = 0.02;
 
 /// Proposes the operators to share: those whose sharing saves enough, if the run then ends enough
 /// before `makespan`.
-pub(super) fn divide(
+pub(super) fn propose_sharing(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
     makespan: Time,
@@ -28,9 +28,9 @@ pub(super) fn divide(
     if *sharing == Sharing::Never || group.stated.len() < 2 || group.wished {
         return Ok(None);
     }
-    let segments = split::segments(&group.graph);
+    let segments = split::find_segments(&group.graph);
     let leaders = 0..group.stated.len();
-    let led = leaders.map(|leader| led(group, setting, &segments, leader));
+    let led = leaders.map(|leader| propose_under_leader(group, setting, &segments, leader));
     let led: Vec<Option<SharingProposal>> = led.collect::<Result<_, _>>()?;
     let each = led.into_iter().flatten();
     let best = each.min_by(|one, other| one.seconds.total_cmp(&other.seconds));
@@ -41,7 +41,7 @@ pub(super) fn divide(
 
 /// Returns the shares of a segment under a leader if they pay, and the leader's time that they
 /// save; infinite if the leader cannot run the whole segment.
-fn shared(
+fn share_segment(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
     segment: &Segment,
@@ -50,20 +50,22 @@ fn shared(
     let offers = of_segment(group, segment, |_| 1.0);
     let shares = |priced: &PricedSegment<'_>| {
         let shares = match setting.sharing {
-            Sharing::Given(parts) => Some(priced.given(&counts(parts, segment.units))),
-            _ => priced.best().filter(Shares::pays),
+            Sharing::Given(parts) => {
+                Some(priced.shares_for_counts(&divide_units(parts, segment.units)))
+            }
+            _ => priced.best_shares().filter(Shares::is_worthwhile),
         };
         shares.filter(|shares| shares.parts.len() > 1)
     };
-    let priced = group.priced(&offers, leader, segment);
+    let priced = group.price_segment(&offers, leader, segment);
     // Shares that do not pay without the costs around them cannot pay with them.
     let Some(without) = shares(&priced) else {
         return Ok(None);
     };
-    let around = group.around(setting.members, leader, segment, &without.parts)?;
+    let around = group.cut_join_costs(setting.members, leader, segment, &without.parts)?;
     let priced = priced.with(around.clone());
     let own = shares(&priced).map(|shares| {
-        let saved = priced.alone(leader) - shares.seconds;
+        let saved = priced.alone_seconds(leader) - shares.seconds;
         let segment = segment.clone();
         let shared = SharedOperator {
             segment,
@@ -76,7 +78,7 @@ fn shared(
 }
 
 /// Returns the operators to share under a leader, and the end of the run.
-fn led(
+fn propose_under_leader(
     group: &GroupProblem,
     setting: &GroupSetting<'_>,
     segments: &[Segment],
@@ -85,7 +87,7 @@ fn led(
     let graph = &group.graph;
     let mut all: Vec<(SharedOperator, f64)> = Vec::new();
     for segment in segments {
-        all.extend(shared(group, setting, segment, leader)?);
+        all.extend(share_segment(group, setting, segment, leader)?);
     }
     // Of two ways to cut the same operator, the better one wins.
     let worth = |(shared, saved): &(SharedOperator, f64)| match shared.segment.cut {
@@ -121,7 +123,7 @@ fn led(
 }
 
 /// Divides units by parts, as exactly as whole units permit.
-fn counts(parts: &[f64], units: usize) -> Vec<usize> {
+fn divide_units(parts: &[f64], units: usize) -> Vec<usize> {
     let sum: f64 = parts.iter().sum();
     let (mut before, mut part) = (0, 0.0);
     let each = parts.iter().map(|share| {

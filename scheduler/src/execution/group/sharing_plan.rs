@@ -22,7 +22,7 @@ use crate::execution::error::{GroupPlanError, TaskError};
 use crate::graph::cost::OperatorClass;
 use crate::graph::{Graph, NodeId, ValueId, Weight, cut};
 use crate::learning::estimates::OperatorShare;
-use crate::learning::{Speeds, kind};
+use crate::learning::{Speeds, kind_of_class};
 use crate::planning::problem::Edge;
 use crate::planning::schedule::Schedule;
 use crate::planning::split::{self, Cut, Part, PricedSegment, Segment, Shares};
@@ -54,21 +54,23 @@ pub(super) fn plan_shared(
     speeds: Speeds,
 ) -> Result<ExecutionPlan, TaskError> {
     let graph = &shared_graph.group.graph;
-    let parts = cut::cut(graph, &assignment(&shared_graph)).map_err(GroupPlanError::from)?;
+    let parts =
+        cut::cut_graph(graph, &assign_parts(&shared_graph)).map_err(GroupPlanError::from)?;
     let known: BTreeMap<_, _> = cut::weight_bytes(graph).collect();
     let devices = shared_graph.group.stated.len();
     let mut draft = PlanBuilder::new(setting, &shared_graph, &speeds);
     for (at, part) in parts.iter().enumerate() {
-        let weights = fragments::weights(part, &known, setting.store)?;
-        let at = (at, parts.len());
-        let fragment = fragments::fragment(name, graph, part, at, weights, setting.loaded);
+        let weights = fragments::load_weights(part, &known, setting.store)?;
+        let fragment =
+            fragments::build_fragment(name, graph, part, at, parts.len(), weights, setting.loaded);
         if part.part % 2 == 0 {
             draft.add_whole(part, fragment);
         } else {
             draft.add_shared(part, fragment, &shared_graph.segments[part.part / 2])?;
         }
     }
-    let problem = fragments::problem(devices, draft.exec, draft.edges, &shared_graph.group.links)?;
+    let problem =
+        fragments::build_problem(devices, draft.exec, draft.edges, &shared_graph.group.links)?;
     let schedule = Schedule {
         device: draft.device,
         start: draft.start,
@@ -88,7 +90,7 @@ pub(super) fn plan_shared(
         known: None,
         links: shared_graph.group.links.clone(),
         believed: speeds,
-        outputs: fragments::outputs(graph),
+        outputs: fragments::output_names(graph),
         single: None,
         lacks: shared_graph.group.lacks.to_vec(),
         without: setting.lost,
@@ -99,13 +101,13 @@ pub(super) fn plan_shared(
         contention: None,
     };
     plan.schedule.makespan = plan.believed_end();
-    plan.expected = execution_plan::duration(plan.schedule.makespan);
+    plan.expected = execution_plan::to_duration(plan.schedule.makespan);
     Ok(plan)
 }
 
 /// Returns the part of each node: 2 s + 1 for segment s, and an even number for the nodes between
 /// segments, which read only from earlier segments.
-fn assignment(shared_graph: &SharedGraph) -> Vec<usize> {
+fn assign_parts(shared_graph: &SharedGraph) -> Vec<usize> {
     let last = |shared: &SharedOperator| *shared.segment.nodes.last().expect("it has a node");
     let assembly: Vec<NodeId> = shared_graph.segments.iter().map(last).collect();
     let count = shared_graph.group.graph.nodes().len();
@@ -147,12 +149,13 @@ impl<'a> PlanBuilder<'a> {
         let group = &self.shared_graph.group;
         let kind = kind_of_most(&group.graph, &part.nodes, &group.stated);
         let known = &group.known;
-        let seconds =
-            |device: usize| known.sum(device, &part.nodes) * known.alone(device, &part.nodes);
+        let seconds = |device: usize| {
+            known.sum(device, &part.nodes) * known.alone_fraction(device, &part.nodes)
+        };
         let exec = (0..group.stated.len())
             .map(|device| time_of(seconds(device) / self.speeds.factor(kind, device)));
         let exec: Vec<Time> = exec.collect();
-        self.works.push(group.known.shares(&part.nodes));
+        self.works.push(group.known.operator_shares(&part.nodes));
         let task = self.push(fragment, self.shared_graph.leader, kind, exec);
         self.read(part, task, |bytes| bytes);
         for output in &part.outputs {
@@ -171,15 +174,15 @@ impl<'a> PlanBuilder<'a> {
         let (segment, shares) = (&shared.segment, &shared.shares);
         let group = &self.shared_graph.group;
         let graph = &group.graph;
-        let stated = group.priced(&group.stated, self.shared_graph.leader, segment);
+        let stated = group.price_segment(&group.stated, self.shared_graph.leader, segment);
         let measured = of_segment(group, segment, |_| 1.0);
-        let priced = group.priced(&measured, self.shared_graph.leader, segment);
+        let priced = group.price_segment(&measured, self.shared_graph.leader, segment);
         let priced = priced.with(shared.around.clone());
         let value = graph.value(segment.output);
         let cut = self.add_cut(part, &whole.name, segment, shares)?;
         let mut makers = Vec::new();
         for own in &shares.parts {
-            let subgraph = subgraph(graph, segment, part, &whole, own)?;
+            let subgraph = part_subgraph(graph, segment, part, &whole, own)?;
             let fragment = Fragment {
                 name: format!("{}, {} of {} units", whole.name, own.units, segment.units),
                 reads: vec![read(graph, segment, own, cut.is_some())],
@@ -187,12 +190,12 @@ impl<'a> PlanBuilder<'a> {
                     name: value.name.clone(),
                     held: part_of(&value.name, own),
                 }],
-                at_host: pricing::at_host(graph, segment, priced.moved(own.units)),
+                at_host: pricing::at_host(graph, segment, priced.moved_bytes(own.units)),
                 subgraph,
                 nodes: Vec::new(),
                 operators: Vec::new(),
                 role: Role::Computes,
-                programs: self.setting.loaded.slots(),
+                programs: self.setting.loaded.new_slots(),
             };
             let devices = 0..group.stated.len();
             let kind = kind_of_segment(graph, segment);
@@ -205,17 +208,17 @@ impl<'a> PlanBuilder<'a> {
             let part_of = own.units as f64 / segment.units as f64;
             let known = &group.known;
             let nodes = &segment.nodes;
-            let work = known.part(graph, nodes, part_of, modelled.collect());
+            let work = known.part_shares(graph, nodes, part_of, modelled.collect());
             self.works.push(work);
             let task = self.push(fragment, own.device, kind, exec);
             match cut {
-                Some(from) => self.edge(from, task, priced.moved(own.units).0),
-                None => self.read(part, task, |_| priced.moved(own.units).0),
+                Some(from) => self.add_edge(from, task, priced.moved_bytes(own.units).0),
+                None => self.read(part, task, |_| priced.moved_bytes(own.units).0),
             }
             makers.push(task);
         }
-        self.now += shares.seconds - priced.before() - priced.after();
-        if !self.add_join(&makers, (&whole.name, &priced), segment, shares)? {
+        self.now += shares.seconds - priced.seconds_before() - priced.seconds_after();
+        if !self.add_join(&makers, &whole.name, &priced, segment, shares)? {
             self.join_on_host(makers, &priced, segment, shares);
         }
         Ok(())
@@ -234,11 +237,14 @@ impl<'a> PlanBuilder<'a> {
         let dims: Vec<usize> = extents.into_iter().map(|extent| extent as usize).collect();
         let parts = shares.parts.iter();
         let leader = self.shared_graph.leader;
-        let has_own = self.setting.members[leader].processor.memory().is_some();
+        let has_own = self.setting.members[leader]
+            .processor
+            .device_memory()
+            .is_some();
         let join = Join {
             value: value.name.clone(),
             parts: parts.clone().map(|own| part_of(&value.name, own)).collect(),
-            bytes: parts.map(|own| priced.moved(own.units).1).collect(),
+            bytes: parts.map(|own| priced.moved_bytes(own.units).1).collect(),
             stretches: match segment.cut {
                 Cut::Rows { .. } => 1,
                 Cut::Channels => dims[..segment.axis].iter().product(),
@@ -269,7 +275,7 @@ impl<'a> PlanBuilder<'a> {
         }
         let value = &graph.value(segment.input).name;
         let held = |own: &Part| rows_of(value, own);
-        let end = Assembly::cutting(graph, segment, &shares.parts, held);
+        let end = Assembly::for_cutting(graph, segment, &shares.parts, held);
         let name = format!("{name}, cut");
         let task = self.add_end(name, &end, Role::Computes, [0, 0])?;
         if let Some(task) = task {
@@ -283,7 +289,8 @@ impl<'a> PlanBuilder<'a> {
     fn add_join(
         &mut self,
         makers: &[usize],
-        (name, priced): (&str, &PricedSegment<'_>),
+        name: &str,
+        priced: &PricedSegment<'_>,
         segment: &Segment,
         shares: &Shares,
     ) -> Result<bool, TaskError> {
@@ -293,7 +300,7 @@ impl<'a> PlanBuilder<'a> {
             return Ok(false);
         }
         let held = |own: &Part| part_of(&value.name, own);
-        let end = Assembly::joining(graph, segment, &shares.parts, held);
+        let end = Assembly::for_joining(graph, segment, &shares.parts, held);
         let bytes = value.fact.byte_length().unwrap_or(0);
         let wanted = graph.outputs().contains(&segment.output);
         let at_host = [0, if wanted { bytes } else { 0 }];
@@ -301,7 +308,7 @@ impl<'a> PlanBuilder<'a> {
         let task = self.add_end(name, &end, Role::Joins, at_host)?;
         if let Some(to) = task {
             for (&from, own) in makers.iter().zip(&shares.parts) {
-                self.edge(from, to, priced.moved(own.units).1);
+                self.add_edge(from, to, priced.moved_bytes(own.units).1);
             }
             self.makers.insert(segment.output, vec![to]);
         }
@@ -318,10 +325,10 @@ impl<'a> PlanBuilder<'a> {
     ) -> Result<Option<usize>, TaskError> {
         let (setting, leader) = (self.setting, self.shared_graph.leader);
         let processor = &*setting.members[leader].processor;
-        if processor.memory().is_none() {
+        if processor.device_memory().is_none() {
             return Ok(None);
         }
-        let model = end.model();
+        let model = end.encode_model();
         let seconds = pricing::assembly_seconds(setting.members, end, &model)?;
         let read = |port: &AssemblyPort| FragmentInput {
             name: port.name.clone(),
@@ -344,19 +351,24 @@ impl<'a> PlanBuilder<'a> {
             nodes: Vec::new(),
             operators: Vec::new(),
             role,
-            programs: setting.loaded.slots(),
+            programs: setting.loaded.new_slots(),
         };
-        if !seconds[leader].is_finite() || fragment.program(leader, processor).is_err() {
+        if !seconds[leader].is_finite() || fragment.get_or_compile(leader, processor).is_err() {
             return Ok(None);
         }
         self.works.push(Vec::new());
         let exec = seconds.iter().map(|&seconds| time_of(seconds)).collect();
-        let task = self.push(fragment, leader, kind(OperatorClass::Movement), exec);
+        let task = self.push(
+            fragment,
+            leader,
+            kind_of_class(OperatorClass::Movement),
+            exec,
+        );
         self.now += seconds[leader];
         Ok(Some(task))
     }
 
-    fn edge(&mut self, from: usize, to: usize, bytes: u64) {
+    fn add_edge(&mut self, from: usize, to: usize, bytes: u64) {
         self.edges.push(Edge { from, to, bytes });
     }
 
@@ -429,7 +441,7 @@ fn read(graph: &Graph, segment: &Segment, own: &Part, is_cut: bool) -> FragmentI
 }
 
 /// Returns the model of a part and its weights, which parts share if they are cut by rows.
-fn subgraph(
+fn part_subgraph(
     graph: &Graph,
     segment: &Segment,
     part: &cut::Subgraph,

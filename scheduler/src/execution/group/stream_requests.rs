@@ -71,20 +71,20 @@ struct ChargedTime {
 }
 
 impl RouteCache {
-    fn routes(&self, key: &PlanKey) -> Option<Arc<StreamRoutes>> {
+    fn find_routes(&self, key: &PlanKey) -> Option<Arc<StreamRoutes>> {
         let known = self.known.iter().find(|(held, _)| held == key);
         known.map(|(_, routes)| routes.clone())
     }
 
-    fn forget(&mut self, key: &PlanKey) {
+    fn forget_routes(&mut self, key: &PlanKey) {
         self.known.retain(|(held, _)| held != key);
     }
 }
 
 impl Stream {
     /// Enters the best of the routes, if there is any. The guard keeps the routes in memory.
-    fn enter(&self, routes: &Arc<StreamRoutes>) -> Option<RouteGuard<'_>> {
-        let route = routes.enter()?;
+    fn enter_route(&self, routes: &Arc<StreamRoutes>) -> Option<RouteGuard<'_>> {
+        let route = routes.enter_route()?;
         let under_way = self.under_way.read();
         let _under_way = under_way.unwrap_or_else(PoisonError::into_inner);
         Some(RouteGuard { route, _under_way })
@@ -92,7 +92,7 @@ impl Stream {
 
     /// Charges a request for its computing time that no other request of the stream was charged
     /// for. The charges of all requests add up to the time in which any device worked.
-    pub(super) fn charge(&self, timeline: &Timeline) -> Duration {
+    pub(super) fn charge_request(&self, timeline: &Timeline) -> Duration {
         let mut charged = lock(&self.charged);
         let computing = timeline.spans().iter();
         let computing = computing.filter(|span| span.kind == SpanKind::Compute);
@@ -149,19 +149,19 @@ impl DeviceGroup {
         cancel: Option<&Cancel>,
     ) -> Result<RunResult, TaskError> {
         let stream = request.stream;
-        // Each attempt may lose a device; the next route then avoids it.
+        // Each attempt can lose a device; the next route will then avoid it.
         for _ in 0..self.members.len() {
             self.take_back();
-            let Some(entered) = self.route(stream, task)? else {
+            let Some(entered) = self.enter_stream_route(stream, task)? else {
                 break;
             };
             let plan = entered.route.plan().clone();
             let without = plan.without;
-            let ran = self.run_plan(task, plan, (precedence, cancel), Some(request));
-            // A thread that plans the route again may wait for this guard.
+            let ran = self.run_plan(task, plan, precedence, cancel, Some(request));
+            // A thread that plans the route again can wait for this guard.
             drop(entered);
             match ran {
-                Err(error) if !is_over(&error) && without != self.pool.lost() => {}
+                Err(error) if !is_over(&error) && without != self.pool.lost_mask() => {}
                 Err(TaskError::Group(GroupRunError::NoDevice { .. })) => break,
                 // There is no room for several requests, but a single one may fit.
                 Err(error) if !is_over(&error) => {
@@ -180,7 +180,7 @@ impl DeviceGroup {
     }
 
     /// Enters the route for requests like this one, or returns none if it should run alone.
-    fn route<'a>(
+    fn enter_stream_route<'a>(
         &self,
         stream: &'a Stream,
         task: &Task,
@@ -191,16 +191,16 @@ impl DeviceGroup {
             return Ok(None);
         }
         let key = key(task);
-        let known = cache.borrow().routes(&key);
-        let speeds = self.speeds().clone();
-        let is_fresh = |routes: &&Arc<StreamRoutes>| self.is_fresh(routes.basis(), &speeds);
+        let known = cache.borrow().find_routes(&key);
+        let speeds = self.lock_speeds().clone();
+        let is_fresh = |routes: &&Arc<StreamRoutes>| self.is_fresh(routes.basis_plan(), &speeds);
         if let Some(routes) = known.as_ref().filter(is_fresh) {
-            return Ok(stream.enter(routes));
+            return Ok(stream.enter_route(routes));
         }
         let kept = known.as_ref().map(|routes| routes.pipelines());
-        let loaded = known.map(|routes| routes.loaded(self.members.len()));
+        let loaded = known.map(|routes| routes.loaded_bytes(self.members.len()));
         let drop = || {
-            cache.borrow_mut().forget(&key);
+            cache.borrow_mut().forget_routes(&key);
             // Requests in progress keep their route and its memory until they end.
             let under_way = stream.under_way.write();
             drop(under_way.unwrap_or_else(PoisonError::into_inner));
@@ -210,17 +210,22 @@ impl DeviceGroup {
                 loaded,
                 drop: &drop,
             }),
-            ..self.setting()
+            ..self.group_setting()
         };
-        let before = (&*kept.unwrap_or_default(), self.stream_ahead());
-        let routes = Arc::new(stream_routes::plan_routes(&setting, task, &speeds, before)?);
+        let routes = Arc::new(stream_routes::plan_routes(
+            &setting,
+            task,
+            &speeds,
+            &kept.unwrap_or_default(),
+            self.stream_ahead(),
+        )?);
         let mut cache = cache.borrow_mut();
-        cache.forget(&key);
+        cache.forget_routes(&key);
         if cache.known.len() == PLANS_MAX {
             cache.known.pop_front();
         }
         cache.known.push_back((key.clone(), routes.clone()));
-        Ok(stream.enter(&routes))
+        Ok(stream.enter_route(&routes))
     }
 }
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::execution_plan::{ExecutionPlan, readers};
+use super::execution_plan::{ExecutionPlan, collect_readers};
 use super::fragment::Fragment;
 use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting, ReplacedPlan};
-use super::plan_choice::{compile, plan_without, wins};
+use super::plan_choice::{compile_fragments, is_gain_sufficient, plan_without};
 use super::refusals::is_full;
 use super::{device_wishes, fragments};
 use crate::execution::error::TaskError;
@@ -65,14 +65,14 @@ impl StreamRoutes {
     }
 
     /// Returns the plan whose assumptions the routes depend on.
-    pub fn basis(&self) -> &ExecutionPlan {
+    pub fn basis_plan(&self) -> &ExecutionPlan {
         let own = self.routes.first().map(|route| &*route.plan);
         own.or(self.alone.as_ref())
             .expect("a routes without routes was planned by itself")
     }
 
     /// Enters the route on which one more request ends first.
-    pub fn enter(self: &Arc<Self>) -> Option<RouteUse> {
+    pub fn enter_route(self: &Arc<Self>) -> Option<RouteUse> {
         let ends = |route: &Route| {
             let under_way = route.under_way.load(Ordering::SeqCst);
             (under_way + 1) as f64 * route.pipeline.longest_seconds
@@ -93,10 +93,10 @@ impl StreamRoutes {
     }
 
     /// Returns the bytes that each device has loaded for the routes.
-    pub fn loaded(&self, devices: usize) -> Vec<u64> {
+    pub fn loaded_bytes(&self, devices: usize) -> Vec<u64> {
         let mut loaded = vec![0; devices];
         for route in &self.routes {
-            let own = route.plan.loaded();
+            let own = route.plan.loaded_bytes();
             loaded
                 .iter_mut()
                 .zip(own)
@@ -122,7 +122,7 @@ impl Drop for RouteUse {
 /// Returns the seconds between two answers of requests that share several routes. Answers come in
 /// order: while the slowest route works on one request, the others can complete only as many as may
 /// be in progress.
-fn period(pipelines: &[Pipeline], ahead: usize) -> f64 {
+fn answer_period(pipelines: &[Pipeline], ahead: usize) -> f64 {
     let seconds = || pipelines.iter().map(|pipeline| pipeline.longest_seconds);
     let together = 1.0 / seconds().map(|seconds| 1.0 / seconds).sum::<f64>();
     let slowest = seconds().fold(0.0, f64::max);
@@ -135,20 +135,21 @@ pub(super) fn plan_routes(
     setting: &GroupSetting<'_>,
     task: &Task,
     speeds: &Speeds,
-    (kept, ahead): (&[Pipeline], usize),
+    kept: &[Pipeline],
+    ahead: usize,
 ) -> Result<StreamRoutes, TaskError> {
     let nothing = BTreeSet::new();
-    // A request that fits no plan may still run, fragment by fragment.
+    // A request that fits no plan can still run, fragment by fragment.
     let alone = plan_without(setting, task, speeds.clone(), &nothing);
     if setting.objective == Objective::Greenest {
         // Routes would keep every device busy, whatever power it draws.
         return Ok(StreamRoutes::one_by_one(alone?));
     }
-    let mut offers = group_problem::offers(setting, task.model, &task.inputs, speeds)?;
+    let mut offers = group_problem::load_offers(setting, task.model, &task.inputs, speeds)?;
     for group in &mut offers {
-        device_wishes::heed(group, setting.members, &nothing, setting.lost);
+        device_wishes::apply_device_wishes(group, setting.members, &nothing, setting.lost);
     }
-    let mut candidates = candidates(&offers, kept, ahead);
+    let mut candidates = route_candidates(&offers, kept, ahead);
     candidates.sort_by(|one, other| one.rank.total_cmp(&other.rank));
     // Requests one by one leave devices idle between them, so several routes may be slightly worse
     // on paper.
@@ -157,7 +158,7 @@ pub(super) fn plan_routes(
     let single = alone.as_ref().ok().and_then(|alone| alone.single);
     let gains = |pipelines: &[Pipeline]| {
         let devices: usize = pipelines.iter().map(|it| it.devices.len()).sum();
-        devices > 1 && !wins(soonest, time_of(period(pipelines, ahead)))
+        devices > 1 && !is_gain_sufficient(soonest, time_of(answer_period(pipelines, ahead)))
     };
     let mut before = setting.before.as_ref();
     for candidate in candidates.into_iter().filter(|it| gains(&it.pipelines)) {
@@ -165,13 +166,13 @@ pub(super) fn plan_routes(
         let is_kept = |own: &Pipeline| kept.iter().any(|kept| kept.devices == own.devices);
         let (mut pipelines, mut plans) = (Vec::new(), Vec::new());
         for pipeline in candidate.pipelines {
-            let make = || along(&pipeline, group, (task, setting), speeds);
+            let make = || plan_pipeline(&pipeline, group, task, setting, speeds);
             let has_room = |plan: &ExecutionPlan| {
-                pipeline.devices.len() > 1 || is_kept(&pipeline) || fits(plan, group)
+                pipeline.devices.len() > 1 || is_kept(&pipeline) || is_within_memory(plan, group)
             };
             // If a device refuses its part, the other pipelines run all requests, or another
             // candidate follows.
-            if let Some(plan) = ready(setting, make, has_room, &mut before)? {
+            if let Some(plan) = prepare_plan(setting, make, has_room, &mut before)? {
                 pipelines.push(pipeline);
                 plans.push(plan);
             }
@@ -199,14 +200,18 @@ pub(super) fn plan_routes(
 
 /// Returns the candidates: for each set of devices the best pipeline, the devices that run the
 /// whole model, and the present routes.
-fn candidates(offers: &[GroupProblem], kept: &[Pipeline], ahead: usize) -> Vec<RouteCandidate> {
+fn route_candidates(
+    offers: &[GroupProblem],
+    kept: &[Pipeline],
+    ahead: usize,
+) -> Vec<RouteCandidate> {
     let mut candidates = Vec::new();
     for (index, group) in offers.iter().enumerate() {
-        let options = group.options(Objective::Fastest);
-        let model = group.model(&options);
+        let options = group.plan_options(Objective::Fastest);
+        let model = group.build_model(&options);
         let devices: Vec<usize> = (0..group.stated.len()).collect();
         let mut candidate = |pipelines: Vec<Pipeline>, weight: f64| {
-            let period = period(&pipelines, ahead);
+            let period = answer_period(&pipelines, ahead);
             if period.is_finite() && period > 0.0 {
                 let rank = period * weight;
                 candidates.push(RouteCandidate {
@@ -216,9 +221,14 @@ fn candidates(offers: &[GroupProblem], kept: &[Pipeline], ahead: usize) -> Vec<R
                 });
             }
         };
-        candidate(Pipeline::best(&model, &devices).into_iter().collect(), 1.0);
+        candidate(
+            Pipeline::best_for_devices(&model, &devices)
+                .into_iter()
+                .collect(),
+            1.0,
+        );
         candidate(each_whole(&model, &devices, ahead), 1.0 / (1.0 - GAIN_MIN));
-        let again = |pipeline: &Pipeline| pipeline.again(&model);
+        let again = |pipeline: &Pipeline| pipeline.with_present_times(&model);
         candidate(kept.iter().map(again).collect(), 1.0 - GAIN_MIN);
     }
     candidates
@@ -227,22 +237,22 @@ fn candidates(offers: &[GroupProblem], kept: &[Pipeline], ahead: usize) -> Vec<R
 /// Returns the devices that run the whole model: as many of the fastest as minimise the time
 /// between two answers.
 fn each_whole(model: &Model<'_>, devices: &[usize], ahead: usize) -> Vec<Pipeline> {
-    let whole = |&device: &usize| Pipeline::whole(model, device);
+    let whole = |&device: &usize| Pipeline::for_single_device(model, device);
     let pipelines = devices.iter().map(whole);
     let mut pipelines: Vec<Pipeline> = pipelines
         .filter(|pipeline| pipeline.longest_seconds.is_finite())
         .collect();
     pipelines.sort_by(|one, other| one.longest_seconds.total_cmp(&other.longest_seconds));
-    let of_first = |count: &usize| period(&pipelines[..*count], ahead);
+    let of_first = |count: &usize| answer_period(&pipelines[..*count], ahead);
     let best = (1..=pipelines.len()).min_by(|one, other| of_first(one).total_cmp(&of_first(other)));
     pipelines.truncate(best.unwrap_or(0));
     pipelines
 }
 
 /// Returns whether a device has room for all weights and for the activations of a request.
-fn fits(plan: &ExecutionPlan, group: &GroupProblem) -> bool {
+fn is_within_memory(plan: &ExecutionPlan, group: &GroupProblem) -> bool {
     let held = group.graph.activation_bytes().into_iter().max();
-    let weights: u64 = plan.fragments.iter().map(Fragment::bytes).sum();
+    let weights: u64 = plan.fragments.iter().map(Fragment::byte_size).sum();
     let mut rooms = plan.schedule.device.iter();
     let room = |&device: &usize| group.stated[device].memory_bytes;
     rooms.all(|device| weights.saturating_add(held.unwrap_or(0)) <= room(device))
@@ -250,7 +260,7 @@ fn fits(plan: &ExecutionPlan, group: &GroupProblem) -> bool {
 
 /// Returns a plan with compiled fragments, if it has room and its devices accept them. If a device
 /// has no room, drops the plan before it and tries again.
-fn ready(
+fn prepare_plan(
     setting: &GroupSetting<'_>,
     make: impl Fn() -> Result<ExecutionPlan, TaskError>,
     has_room: impl Fn(&ExecutionPlan) -> bool,
@@ -261,7 +271,7 @@ fn ready(
         if !has_room(&plan) {
             return Ok(None);
         }
-        let Some(refusal) = compile(setting.members, &plan)? else {
+        let Some(refusal) = compile_fragments(setting.members, &plan)? else {
             return Ok(Some(plan));
         };
         let Some(before) = before.take_if(|_| is_full(&refusal.why)) else {
@@ -273,10 +283,11 @@ fn ready(
 }
 
 /// Returns the plan of a pipeline.
-fn along(
+fn plan_pipeline(
     pipeline: &Pipeline,
     group: &GroupProblem,
-    (task, setting): (&Task, &GroupSetting<'_>),
+    task: &Task,
+    setting: &GroupSetting<'_>,
     speeds: &Speeds,
 ) -> Result<ExecutionPlan, TaskError> {
     let stages = pipeline.devices.iter().enumerate();
@@ -290,10 +301,11 @@ fn along(
         joules: 0.0,
         single: None,
     };
-    let plan = fragments::fragmented(&task.name, group, &placed, setting, speeds.clone())?;
+    let plan =
+        fragments::build_execution_plan(&task.name, group, &placed, setting, speeds.clone())?;
     Ok(ExecutionPlan {
-        readers: Arc::new(readers(&plan)),
-        problem: Arc::new(fragments::pinned(&plan)?),
+        readers: Arc::new(collect_readers(&plan)),
+        problem: Arc::new(fragments::pinned_problem(&plan)?),
         ..plan
     })
 }

@@ -24,7 +24,8 @@ use souk_cpu::Cpu;
 use souk_emulated::{EmulatedConfig, EmulatedDevice, Pace};
 use souk_memory::{DType, Tensor};
 use souk_onnx::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto, encode,
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoProto,
+    encode_model,
 };
 use souk_vocabulary::profile::{Profile, Throughput};
 
@@ -52,7 +53,7 @@ fn branches() -> ModelProto {
         float_data: vec![value; SIZE * SIZE],
         ..TensorProto::default()
     };
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -87,7 +88,7 @@ fn slow() -> Throughput {
 }
 
 fn profile() -> Profile {
-    let mut profile = souk_vocabulary::catalogue::find("amd-epyc-9654")
+    let mut profile = souk_vocabulary::catalogue::find_processor("amd-epyc-9654")
         .unwrap()
         .clone();
     profile.throughput.insert(DType::F32, slow());
@@ -109,7 +110,7 @@ fn member(label: &str, failures: f64) -> GroupDevice {
 
 fn device_group(failures: &[f64]) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 20));
-    let model = store.put(encode(&branches())).unwrap();
+    let model = store.put(encode_model(&branches())).unwrap();
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
     let members = (0..).zip(failures);
@@ -118,10 +119,10 @@ fn device_group(failures: &[f64]) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let runner = Runner::group("both", members.collect(), store, clock, config).unwrap();
+    let runner = Runner::new_group("both", members.collect(), store, clock, config).unwrap();
     let x = Tensor::from_vec([SIZE, SIZE], vec![1f32; SIZE * SIZE]).unwrap();
     let task = Task {
         name: "branches".to_owned(),
@@ -145,7 +146,7 @@ fn assert_right(ran: &RunResult) {
 #[test]
 fn branches_run_on_both_devices_and_no_byte_is_copied() {
     let (runner, task) = device_group(&[0.0, 0.0]);
-    runner.prepare(task.model).unwrap();
+    runner.prepare_model(task.model).unwrap();
     for _ in 0..3 {
         let ran = runner.run(&task).unwrap();
         assert_right(&ran);
@@ -165,7 +166,7 @@ fn branches_run_on_both_devices_and_no_byte_is_copied() {
             5
         );
     }
-    let (moved, host) = runner.memory().unwrap();
+    let (moved, host) = runner.memory_stats().unwrap();
     assert_eq!((moved.copied_bytes, moved.spilled_bytes), (0, 0));
     assert_eq!(host.used, 0, "every tensor was given back");
 }
@@ -177,7 +178,7 @@ fn a_failed_devices_fragments_run_on_the_other() {
     assert_right(&ran);
     let devices: Vec<&String> = ran.report.devices.keys().collect();
     assert_eq!(devices, ["device 1 (emulated)"]);
-    assert_eq!(runner.memory().unwrap().1.used, 0);
+    assert_eq!(runner.memory_stats().unwrap().1.used, 0);
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn a_stream_keeps_both_devices_at_work_and_answers_in_order() {
         answers.push(z.to_vec::<f32>().unwrap()[0]);
     };
     let timeline = runner
-        .stream(task.model, (0..20).map(request), take)
+        .run_stream(task.model, (0..20).map(request), take)
         .unwrap();
     assert_eq!(
         answers,
@@ -212,7 +213,7 @@ fn a_stream_keeps_both_devices_at_work_and_answers_in_order() {
             .map(|number| 320.0 * number as f32)
             .collect::<Vec<_>>()
     );
-    assert_eq!(timeline.devices().len(), 2, "a stage on each");
+    assert_eq!(timeline.device_names().len(), 2, "a stage on each");
 }
 
 #[test]
@@ -221,7 +222,7 @@ fn one_device_answers_a_stream_one_by_one() {
     let wrong = BTreeMap::from([("x".to_owned(), Tensor::scalar(1.0f32))]);
     let requests = [task.inputs.clone(), task.inputs.clone(), wrong];
     let mut answers = 0;
-    let streamed = runner.stream(task.model, requests.into_iter(), |outputs| {
+    let streamed = runner.run_stream(task.model, requests.into_iter(), |outputs| {
         let z = outputs["z"].to_vec::<f32>().unwrap();
         assert_eq!(z[0], 320.0);
         answers += 1;
@@ -237,7 +238,7 @@ fn a_request_that_does_not_fit_is_named() {
     let wrong = BTreeMap::from([("x".to_owned(), Tensor::scalar(1.0f32))]);
     let requests = [task.inputs.clone(), wrong].into_iter();
     let error = runner
-        .stream(task.model, requests, |_| ())
+        .run_stream(task.model, requests, |_| ())
         .unwrap_err()
         .to_string();
     assert!(error.contains("request 1: node \"h1\""), "{error}");
@@ -269,7 +270,7 @@ fn a_run_past_its_deadline_ends_by_name() {
 fn paced(devices: usize) -> (Runner, Task) {
     let (_, task) = device_group(&[0.0]);
     let store = Arc::new(Store::in_memory(1 << 20));
-    store.put(encode(&branches())).unwrap();
+    store.put(encode_model(&branches())).unwrap();
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
     let member = |index: usize| {
         let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
@@ -284,12 +285,12 @@ fn paced(devices: usize) -> (Runner, Task) {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
     let runner = match devices {
         1 => Runner::new("one", members[0].processor.clone(), store, clock),
-        _ => Runner::group("several", members, store, clock, config).unwrap(),
+        _ => Runner::new_group("several", members, store, clock, config).unwrap(),
     };
     (runner, task)
 }
@@ -327,10 +328,10 @@ fn a_group_of_nobody_is_refused() {
         host_bytes_max: 1,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
-    let refused = Runner::group(
+    let refused = Runner::new_group(
         "none",
         Vec::new(),
         store,

@@ -39,7 +39,8 @@ pub(super) struct TransferState {
     pub stopping: bool,
 }
 
-/// Claims a path for a waiting thread until the thread drops it.
+/// Claims a path for a waiting thread until the thread drops it. No batch of the queue will begin
+/// on the path before that.
 pub(super) struct AwaitedTransfer<'a> {
     queue: &'a TransferQueue,
     hop: Hop,

@@ -18,7 +18,7 @@ pub enum Glyphs {
 
 impl Glyphs {
     /// Returns the character of a kind.
-    fn of(self, kind: SpanKind) -> char {
+    fn char_for(self, kind: SpanKind) -> char {
         match (self, kind) {
             (Self::Unicode, SpanKind::Compute) => '█',
             (Self::Unicode, SpanKind::TransferIn) => '▒',
@@ -34,7 +34,7 @@ impl Glyphs {
 
 /// Returns the precedence of a kind in a shared column: computing hides transfers, and transfers
 /// hide waits.
-fn weight(kind: SpanKind) -> u8 {
+fn kind_precedence(kind: SpanKind) -> u8 {
     match kind {
         SpanKind::Wait => 0,
         SpanKind::TransferIn | SpanKind::TransferOut => 1,
@@ -44,13 +44,13 @@ fn weight(kind: SpanKind) -> u8 {
 
 impl Timeline {
     /// Draws the timeline for a terminal of `columns` columns, one line for each device; empty
-    /// without spans.
+    /// without spans. Lines can be longer if that leaves no useful width for a bar.
     #[must_use]
     pub fn draw(&self, columns: usize, glyphs: Glyphs) -> String {
-        let Some((start, end)) = self.extent() else {
+        let Some((start, end)) = self.time_extent() else {
             return String::new();
         };
-        let devices = self.devices();
+        let devices = self.device_names();
         let longest = devices
             .iter()
             .map(|name| name.chars().count())
@@ -62,23 +62,24 @@ impl Timeline {
             .max(BAR_COLUMNS_MIN);
         let axis = Axis {
             start,
-            micros: end.since(start).max(1),
+            micros: end.micros_since(start).max(1),
             columns: bar,
         };
         let mut lines: Vec<String> = devices
             .iter()
-            .map(|device| self.row(device, label, &axis, glyphs))
+            .map(|device| self.draw_row(device, label, &axis, glyphs))
             .collect();
-        lines.push(format!("{:label$} {}", "", axis.scale()));
-        lines.push(format!("{:label$} {}", "", legend(glyphs)));
+        lines.push(format!("{:label$} {}", "", axis.draw_scale()));
+        lines.push(format!("{:label$} {}", "", draw_legend(glyphs)));
         lines.join("\n") + "\n"
     }
 
-    fn row(&self, device: &str, label: usize, axis: &Axis, glyphs: Glyphs) -> String {
+    fn draw_row(&self, device: &str, label: usize, axis: &Axis, glyphs: Glyphs) -> String {
         let mut cells: Vec<Option<SpanKind>> = vec![None; axis.columns];
         for span in self.spans().iter().filter(|span| span.device == device) {
             for cell in &mut cells[axis.columns_of(span)] {
-                let stronger = cell.is_none_or(|kind| weight(kind) < weight(span.kind));
+                let stronger =
+                    cell.is_none_or(|kind| kind_precedence(kind) < kind_precedence(span.kind));
                 if stronger {
                     *cell = Some(span.kind);
                 }
@@ -86,7 +87,7 @@ impl Timeline {
         }
         let bar: String = cells
             .iter()
-            .map(|cell| cell.map_or(' ', |kind| glyphs.of(kind)))
+            .map(|cell| cell.map_or(' ', |kind| glyphs.char_for(kind)))
             .collect();
         let busy = self.covered_micros(device, SpanKind::Compute) * 100 / axis.micros;
         let name: String = device.chars().take(label).collect();
@@ -109,7 +110,7 @@ impl Axis {
     /// Returns the columns that a span covers: at least one.
     fn columns_of(&self, span: &Span) -> std::ops::Range<usize> {
         let column = |moment: UnixMicros| {
-            let part = u128::from(moment.since(self.start)) * self.columns as u128;
+            let part = u128::from(moment.micros_since(self.start)) * self.columns as u128;
             (part / u128::from(self.micros)) as usize
         };
         let first = column(span.start).min(self.columns - 1);
@@ -117,7 +118,7 @@ impl Axis {
     }
 
     /// Returns the scale: zero at the left, the length at the right.
-    fn scale(&self) -> String {
+    fn draw_scale(&self) -> String {
         let end = duration_text(self.micros);
         let columns = self.columns.saturating_sub(1);
         format!("0{end:>columns$}")
@@ -133,7 +134,7 @@ fn duration_text(micros: u64) -> String {
     }
 }
 
-fn legend(glyphs: Glyphs) -> String {
+fn draw_legend(glyphs: Glyphs) -> String {
     let kinds = [
         (SpanKind::Compute, "compute"),
         (SpanKind::TransferIn, "take in"),
@@ -141,7 +142,7 @@ fn legend(glyphs: Glyphs) -> String {
         (SpanKind::Wait, "wait"),
     ];
     kinds
-        .map(|(kind, name)| format!("{} {name}", glyphs.of(kind)))
+        .map(|(kind, name)| format!("{} {name}", glyphs.char_for(kind)))
         .join("  ")
 }
 

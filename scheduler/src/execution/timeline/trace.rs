@@ -11,7 +11,7 @@ impl Timeline {
     /// chrome://tracing.
     #[must_use]
     pub fn to_trace_json(&self) -> String {
-        let devices = self.devices();
+        let devices = self.device_names();
         let mut lanes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for span in self.spans() {
             let next = lanes.len() + 1;
@@ -43,15 +43,15 @@ fn span_event(span: &Span, process: usize, thread: usize) -> Value {
     json!({
         "ph": "X",
         "name": span.name,
-        "cat": category(span.kind),
+        "cat": category_name(span.kind),
         "ts": span.start.0,
-        "dur": span.micros(),
+        "dur": span.length_micros(),
         "pid": process,
         "tid": thread,
     })
 }
 
-fn category(kind: SpanKind) -> &'static str {
+fn category_name(kind: SpanKind) -> &'static str {
     match kind {
         SpanKind::Compute => "compute",
         SpanKind::TransferIn => "transfer-in",

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Moment, picoseconds};
+use super::{Moment, to_picoseconds};
 use crate::execution::dispatch::{Counts, Dispatch, Placement, Results, StrandedCause};
 use crate::learning::Speeds;
 use crate::planning::problem::Problem;
@@ -26,7 +26,8 @@ pub struct Call {
     pub device: usize,
 }
 
-/// Runs one task of a job. The pool calls it on the device's thread.
+/// Runs one task of a job. The pool calls it on the device's thread. A panic counts as a fault of
+/// the task and will end the job.
 pub type Work = Arc<dyn Fn(Call) -> Result<TaskTime, Fault> + Send + Sync>;
 
 /// The duration of a task that the pool compares with its estimate.
@@ -68,7 +69,8 @@ pub struct Job {
     /// Whether tasks stay on their planned devices while those devices work. For devices with a
     /// time of their own, idle threads on this machine do not mean that the device is idle.
     pub keeps_plan: bool,
-    /// Groups tasks whose estimates have the same error; empty for a single group.
+    /// Groups tasks whose estimates have the same error. It must have one entry for each task, or
+    /// none for a single group.
     pub kinds: Arc<[u16]>,
     /// The measured corrections of the estimates.
     pub speeds: Speeds,
@@ -85,7 +87,7 @@ pub struct Job {
     pub weight: f64,
     /// The owner, such as a lease. All jobs of one owner share one part of the devices.
     pub owner: Option<u64>,
-    /// The moment when the pool ends the job if it still runs.
+    /// The moment when the pool will end the job if it still runs.
     pub deadline: Option<Moment>,
 }
 
@@ -188,13 +190,13 @@ impl ActiveJob {
             .plan
             .as_ref()
             .map_or(Placement::Dynamic, Placement::Planned);
-        let devices = job.problem.devices();
+        let devices = job.problem.device_count();
         let dispatch = Dispatch::new(job.problem, placement, job.kinds, job.speeds);
         let dispatch = dispatch
             .with_host_transfers(job.host_transfers)
-            .keeping(job.keeps_plan);
+            .with_keep_plan(job.keeps_plan);
         let begun = Moment::now();
-        let ended = (dispatch.left() == 0).then_some((JobEnd::Done, begun));
+        let ended = (dispatch.remaining_tasks() == 0).then_some((JobEnd::Done, begun));
         Self {
             number: 0,
             dispatch,
@@ -217,12 +219,12 @@ impl ActiveJob {
     }
 
     /// Ends the job, unless it has already ended.
-    pub fn end(&mut self, how: JobEnd) {
+    pub fn end_job(&mut self, how: JobEnd) {
         self.ended.get_or_insert_with(|| (how, Moment::now()));
     }
 
     /// Returns the device time that the job used, divided by its weight.
-    pub fn share(&self) -> f64 {
+    pub fn used_share(&self) -> f64 {
         self.used / self.weight
     }
 
@@ -231,10 +233,10 @@ impl ActiveJob {
     }
 
     /// Orders two jobs: the job that should run first is less.
-    pub fn before(&self, other: &Self, now: Moment) -> Ordering {
+    pub fn cmp_priority(&self, other: &Self, now: Moment) -> Ordering {
         let by_priority = other.priority.cmp(&self.priority);
         let by_hurry = || other.is_hurried(now).cmp(&self.is_hurried(now));
-        let by_share = || self.share().total_cmp(&other.share());
+        let by_share = || self.used_share().total_cmp(&other.used_share());
         // Among jobs of one owner, the oldest goes first.
         let by_number = || self.number.cmp(&other.number);
         by_priority
@@ -245,13 +247,13 @@ impl ActiveJob {
 
     fn is_hurried(&self, now: Moment) -> bool {
         let left = Duration::from_nanos(self.dispatch.time_left() / 1000);
-        let slack = |deadline: Moment| deadline.since(now);
+        let slack = |deadline: Moment| deadline.duration_since(now);
         self.deadline
             .is_some_and(|deadline| slack(deadline) < left.saturating_mul(HURRY))
     }
 
     /// Takes the device's next batch. Adds to `wake` the other devices that now have work.
-    pub fn take(
+    pub fn take_batch(
         &mut self,
         device: usize,
         batch: &mut Vec<u32>,
@@ -261,38 +263,43 @@ impl ActiveJob {
             return None;
         }
         let now = Moment::now();
-        self.dispatch
-            .take(device, picoseconds(now.since(self.begun)), batch);
-        *wake |= self.dispatch.woken();
+        self.dispatch.take_batch(
+            device,
+            to_picoseconds(now.duration_since(self.begun)),
+            batch,
+        );
+        *wake |= self.dispatch.take_woken_devices();
         (!batch.is_empty()).then(|| (self.number, self.work.clone(), now))
     }
 
     /// Records a batch, or its first tasks, as done. Returns the set of devices to wake.
-    pub fn done(&mut self, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
+    pub fn complete_batch(&mut self, device: usize, tasks: &[u32], ran: &BatchRun) -> u64 {
         // Other devices run the tasks of a lost device again, so the pool ignores its results.
         if self.has_ended() || tasks.is_empty() || self.dispatch.is_lost(device) {
             return 0;
         }
         let (start, end) = (ran.start, ran.end);
-        let took = ran.stated.unwrap_or_else(|| end.since(start));
+        let took = ran.stated.unwrap_or_else(|| end.duration_since(start));
         self.used += took.as_secs_f64();
-        self.record(device, tasks, start, end);
-        let now = picoseconds(end.since(self.begun));
-        let wake = self.dispatch.done(device, tasks, picoseconds(took), now);
-        if self.dispatch.left() == 0 {
-            self.end(JobEnd::Done);
+        self.record_stretch(device, tasks, start, end);
+        let now = to_picoseconds(end.duration_since(self.begun));
+        let wake = self
+            .dispatch
+            .complete_tasks(device, tasks, to_picoseconds(took), now);
+        if self.dispatch.remaining_tasks() == 0 {
+            self.end_job(JobEnd::Done);
         }
         wake
     }
 
     /// Removes a lost device from the job.
-    pub fn lose(&mut self, device: usize) {
+    pub fn remove_lost_device(&mut self, device: usize) {
         if self.has_ended() {
             return;
         }
-        let now = picoseconds(Moment::now().since(self.begun));
-        if let Err(stranded) = self.dispatch.lose(device, &self.results, now) {
-            self.end(JobEnd::Stranded(stranded));
+        let now = to_picoseconds(Moment::now().duration_since(self.begun));
+        if let Err(stranded) = self.dispatch.remove_lost_device(device, &self.results, now) {
+            self.end_job(JobEnd::Stranded(stranded));
         }
     }
 
@@ -301,39 +308,39 @@ impl ActiveJob {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;
         }
-        let now = picoseconds(Moment::now().since(self.begun));
+        let now = to_picoseconds(Moment::now().duration_since(self.begun));
         if let Err(stranded) = self.dispatch.put_back(tasks, now) {
-            self.end(JobEnd::Stranded(stranded));
+            self.end_job(JobEnd::Stranded(stranded));
         }
     }
 
     /// Puts tasks back into the queues after a device refused the first of them.
-    pub fn refuse(&mut self, device: usize, tasks: &[u32], cause: String) {
+    pub fn refuse_task(&mut self, device: usize, tasks: &[u32], cause: String) {
         if self.has_ended() || self.dispatch.is_lost(device) {
             return;
         }
-        let now = picoseconds(Moment::now().since(self.begun));
+        let now = to_picoseconds(Moment::now().duration_since(self.begun));
         let task = tasks[0] as usize;
-        match self.dispatch.refuse(device, tasks, now) {
+        match self.dispatch.refuse_task(device, tasks, now) {
             Ok(()) => self.devices[device].refused.push((task, cause)),
-            Err(_) => self.end(JobEnd::Failed { task, cause }),
+            Err(_) => self.end_job(JobEnd::Failed { task, cause }),
         }
     }
 
-    pub fn blame(&mut self, device: usize, cause: String) {
+    pub fn record_failure(&mut self, device: usize, cause: String) {
         self.devices[device].failed = Some(cause);
     }
 
-    fn record(&mut self, device: usize, tasks: &[u32], start: Moment, end: Moment) {
+    fn record_stretch(&mut self, device: usize, tasks: &[u32], start: Moment, end: Moment) {
         let entry = &mut self.devices[device];
         entry.tasks += tasks.len() as u64;
-        entry.busy += end.since(start);
+        entry.busy += end.duration_since(start);
         let stretch = Stretch {
             device,
             task: tasks[0] as usize,
             tasks: tasks.len(),
-            start: start.since(self.begun),
-            end: end.since(self.begun),
+            start: start.duration_since(self.begun),
+            end: end.duration_since(self.begun),
         };
         if self.stretches.len() < STRETCHES_MAX {
             self.stretches.push(stretch);
@@ -348,25 +355,25 @@ impl ActiveJob {
 
     pub fn into_execution(self) -> Execution {
         let (ended, at) = self.ended.expect("only what has ended is taken apart");
-        let tasks = self.dispatch.left()
+        let tasks = self.dispatch.remaining_tasks()
             + self
                 .devices
                 .iter()
                 .map(|used| used.tasks as usize)
                 .sum::<usize>();
-        let places = (0..self.dispatch.tasks())
-            .map(|task| self.dispatch.place(task))
+        let places = (0..self.dispatch.task_count())
+            .map(|task| self.dispatch.device_of(task))
             .collect();
         assert!(
-            tasks >= self.dispatch.tasks(),
+            tasks >= self.dispatch.task_count(),
             "each task is left or was run"
         );
         Execution {
             ended,
-            makespan: at.since(self.begun),
+            makespan: at.duration_since(self.begun),
             devices: self.devices,
             stretches: self.stretches,
-            counts: self.dispatch.counts(),
+            counts: self.dispatch.event_counts(),
             speeds: self.dispatch.speeds().clone(),
             places,
         }

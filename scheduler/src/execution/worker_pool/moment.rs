@@ -1,10 +1,11 @@
-//! The worker pool's clock: besides the benchmarks, the only code of the scheduler that reads a
-//! clock.
+//! The worker pool's clock: besides the benchmarks, the only code of the scheduler that should read
+//! a clock.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A moment on this process's own clock, which never goes back.
+/// A moment on this process's own clock, which never goes back. You can compare it only with
+/// moments of the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
@@ -18,7 +19,7 @@ mod clock {
     use super::{Duration, OnceLock};
 
     /// Returns the time since its first call.
-    pub fn elapsed() -> Duration {
+    pub fn time_since_start() -> Duration {
         static BEGIN: OnceLock<Instant> = OnceLock::new();
         BEGIN.get_or_init(Instant::now).elapsed()
     }
@@ -28,18 +29,18 @@ impl Moment {
     /// Returns the present moment.
     #[must_use]
     pub fn now() -> Self {
-        Self(clock::elapsed())
+        Self(clock::time_since_start())
     }
 
     /// Returns the moment `time` later.
     #[must_use]
-    pub fn after(self, time: Duration) -> Self {
+    pub fn saturating_add(self, time: Duration) -> Self {
         Self(self.0.saturating_add(time))
     }
 
     /// Returns the time from `earlier` to this moment; zero if it is not earlier.
     #[must_use]
-    pub fn since(self, earlier: Self) -> Duration {
+    pub fn duration_since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }

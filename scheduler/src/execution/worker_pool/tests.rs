@@ -32,7 +32,7 @@ fn job(
         plan: None,
         keeps_plan: false,
         kinds: Arc::default(),
-        speeds: Speeds::new(1, problem.devices()),
+        speeds: Speeds::new(1, problem.device_count()),
         work: Arc::new(work),
         host_transfers: Arc::default(),
         results: Results::Survive,
@@ -44,8 +44,8 @@ fn job(
 }
 
 fn planned(job: Job) -> Job {
-    let plan = crate::planning::planner::planner("heft").unwrap();
-    let plan = plan(&job.problem, &mut crate::planning::planner::steps(0)).unwrap();
+    let plan = crate::planning::planner::find_planner("heft").unwrap();
+    let plan = plan(&job.problem, &mut crate::planning::planner::step_pace(0)).unwrap();
     Job {
         plan: Some(plan),
         ..job
@@ -70,7 +70,7 @@ fn tasks_run_after_what_they_need_on_both_devices() {
         let done: Arc<Vec<AtomicUsize>> = Arc::new((0..400).map(|_| AtomicUsize::new(0)).collect());
         let (seen, needs) = (done.clone(), problem.clone());
         let grid = job(&problem, move |call| {
-            for (before, _) in needs.before(call.task) {
+            for (before, _) in needs.inputs_of(call.task) {
                 assert_eq!(seen[before].load(Ordering::Acquire), 1);
             }
             seen[call.task].fetch_add(1, Ordering::Release);
@@ -149,13 +149,13 @@ fn a_failed_devices_work_moves_and_the_job_ends() {
     let execution = pool.run(failing()).unwrap();
     assert_eq!(execution.ended, JobEnd::Done);
     assert!(execution.places.iter().all(|place| *place == Some(1)));
-    assert_eq!(pool.lost(), 0b01);
-    assert_eq!(pool.losses(), [(0, "it is gone".to_owned())]);
+    assert_eq!(pool.lost_mask(), 0b01);
+    assert_eq!(pool.loss_causes(), [(0, "it is gone".to_owned())]);
     // A lost device gets nothing of the next job either, until it is back.
     let next = pool.run(job(&problem, |_| Ok(TaskTime::Measured))).unwrap();
     assert_eq!((next.devices[0].tasks, next.devices[1].tasks), (0, 30));
-    pool.restore(0);
-    assert_eq!((pool.lost(), pool.losses()), (0, Vec::new()));
+    pool.restore_device(0);
+    assert_eq!((pool.lost_mask(), pool.loss_causes()), (0, Vec::new()));
     let last = pool.run(job(&problem, |_| Ok(TaskTime::Measured))).unwrap();
     assert_eq!(last.ended, JobEnd::Done);
     assert_eq!(last.devices[0].failed, None, "it takes part again");
@@ -180,7 +180,7 @@ fn what_a_device_cannot_do_goes_to_another_and_the_rest_stays() {
     let execution = pool.run(picky).unwrap();
     assert_eq!(execution.ended, JobEnd::Done);
     assert_eq!(execution.places[1], Some(1));
-    assert_eq!(pool.lost(), 0, "it is none the worse");
+    assert_eq!(pool.lost_mask(), 0, "it is none the worse");
 
     let cannot = job(&problem, |call| match call.task {
         2 => Err(Fault::Refused("none has such a type".to_owned())),
@@ -238,7 +238,7 @@ fn who_cancels_need_not_wait_for_the_running_task() {
         let _ = held.lock().expect("one task at a time").recv();
         Ok(TaskTime::Measured)
     });
-    let running = pool.submit(stuck).unwrap();
+    let running = pool.submit_job(stuck).unwrap();
     started.recv().unwrap();
     running.cancel();
     let execution = running.wait();
@@ -284,7 +284,7 @@ fn of_a_job_whose_deadline_is_over_nothing_is_begun() {
         deadline: Some(Moment::now()),
         ..job(&problem, quick)
     };
-    let running = pool.submit(late).unwrap();
+    let running = pool.submit_job(late).unwrap();
     // Who waits comes when the device has long been free for it.
     let other = job(&problem, |_| Ok(TaskTime::Measured));
     assert_eq!(pool.run(other).unwrap().ended, JobEnd::Done);
@@ -302,7 +302,7 @@ fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
         let _ = held.lock().expect("one task at a time").recv();
         Ok(TaskTime::Stated(Duration::ZERO))
     });
-    let gate = pool.submit(gate).unwrap();
+    let gate = pool.submit_job(gate).unwrap();
     let order = Arc::new(Mutex::new(Vec::new()));
     let submit = |(name, mut job): (u8, Job)| {
         let (order, work) = (order.clone(), job.work.clone());
@@ -310,7 +310,7 @@ fn order_of(jobs: Vec<(u8, Job)>) -> Vec<u8> {
             order.lock().expect("nobody panics").push(name);
             work(call)
         });
-        pool.submit(job).unwrap()
+        pool.submit_job(job).unwrap()
     };
     let running: Vec<RunningJob> = jobs.into_iter().map(submit).collect();
     release.send(()).unwrap();
@@ -394,9 +394,9 @@ fn what_an_owner_had_counts_for_its_next_job_and_being_away_for_nothing() {
         owner: Some(owner),
         ..stated(&problem, 1, 1.0)
     };
-    let share = |owner| pool.shared.state().share_of_newcomer(Some(owner));
+    let share = |owner| pool.shared.lock_state().share_of_newcomer(Some(owner));
     assert_eq!(pool.run(owned(1)).unwrap().ended, JobEnd::Done);
-    let (had, level) = (share(1), pool.shared.state().level);
+    let (had, level) = (share(1), pool.shared.lock_state().level);
     assert!((had - 0.004).abs() < 1e-9, "four tasks of a millisecond");
     assert!(
         (level - 0.003).abs() < 1e-9,
@@ -414,7 +414,7 @@ fn what_an_owner_had_counts_for_its_next_job_and_being_away_for_nothing() {
     assert!((later - 0.016).abs() < 1e-9, "{later}");
     assert!(share(2) >= had, "being away is worth nothing");
     assert!(
-        pool.shared.state().owners.len() <= 1,
+        pool.shared.lock_state().owners.len() <= 1,
         "only who is ahead is remembered"
     );
 }

@@ -9,17 +9,17 @@ use super::job::{BatchRun, Call, Fault, JobEnd, TaskTime, Work};
 use super::{Moment, PoolShared, PoolState};
 
 /// Runs batches until the worker pool stops.
-pub(super) fn work(shared: &PoolShared, device: usize) {
+pub(super) fn run_worker(shared: &PoolShared, device: usize) {
     let mut batch = Vec::new();
-    let mut state = shared.state();
+    let mut state = shared.lock_state();
     while !state.stopping {
         let mut wake = 0;
-        let taken = state.take(device, &mut batch, &mut wake);
+        let taken = state.take_batch(device, &mut batch, &mut wake);
         if wake & !(1 << device) != 0 {
-            shared.wake(&mut state, wake & !(1 << device));
+            shared.wake_devices(&mut state, wake & !(1 << device));
         }
         let Some((job, work, start)) = taken else {
-            state = shared.rest(state, device);
+            state = shared.wait_for_work(state, device);
             continue;
         };
         drop(state);
@@ -27,14 +27,14 @@ pub(super) fn work(shared: &PoolShared, device: usize) {
         let end = Moment::now();
         let ran = BatchRun { start, end, stated };
         drop(work);
-        state = shared.state();
-        let wake = state.done(job, device, &batch[..well], &ran);
+        state = shared.lock_state();
+        let wake = state.complete_batch(job, device, &batch[..well], &ran);
         if let Some(fault) = fault {
             on_fault(shared, &mut state, job, device, &batch[well..], fault);
         }
         // This device continues without a wake-up.
-        shared.wake(&mut state, wake & !(1 << device));
-        if state.job(job).is_some_and(|job| job.has_ended()) {
+        shared.wake_devices(&mut state, wake & !(1 << device));
+        if state.find_job(job).is_some_and(|job| job.has_ended()) {
             shared.ended.notify_all();
         }
     }
@@ -69,7 +69,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     )
 }
 
-/// Handles a fault of the first of the `left` tasks of a batch; the others have not begun.
+/// Handles a fault of the first of the `left` tasks of a batch, which must not be empty; the others
+/// have not begun.
 fn on_fault(
     shared: &PoolShared,
     state: &mut MutexGuard<'_, PoolState>,
@@ -80,18 +81,18 @@ fn on_fault(
 ) {
     let lost = match fault {
         Fault::Task(cause) => {
-            if let Some(job) = state.job(job) {
+            if let Some(job) = state.find_job(job) {
                 let task = left[0] as usize;
-                job.end(JobEnd::Failed { task, cause });
+                job.end_job(JobEnd::Failed { task, cause });
             }
             return;
         }
         Fault::Refused(cause) => {
-            if let Some(job) = state.job(job) {
-                job.refuse(device, left, cause);
+            if let Some(job) = state.find_job(job) {
+                job.refuse_task(device, left, cause);
             }
             shared.ended.notify_all();
-            shared.wake(state, u64::MAX);
+            shared.wake_devices(state, u64::MAX);
             return;
         }
         Fault::Device(cause) => Some((device, cause)),
@@ -100,18 +101,21 @@ fn on_fault(
     };
     let blamed = lost.as_ref().map(|(device, _)| *device);
     if blamed != Some(device)
-        && let Some(job) = state.job(job)
+        && let Some(job) = state.find_job(job)
     {
         job.put_back(device, left);
     }
     if let Some((lost, cause)) = lost {
         state.lost |= 1 << lost;
         state.causes.entry(lost).or_insert_with(|| cause.clone());
-        if let Some(job) = state.job(job) {
-            job.blame(lost, cause);
+        if let Some(job) = state.find_job(job) {
+            job.record_failure(lost, cause);
         }
-        state.jobs.iter_mut().for_each(|job| job.lose(lost));
+        state
+            .jobs
+            .iter_mut()
+            .for_each(|job| job.remove_lost_device(lost));
     }
     shared.ended.notify_all();
-    shared.wake(state, u64::MAX);
+    shared.wake_devices(state, u64::MAX);
 }

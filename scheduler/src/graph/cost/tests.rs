@@ -5,7 +5,7 @@ use souk_cpu::Cpu;
 use souk_memory::Tensor;
 use souk_onnx::subgraph::Subgraph;
 use souk_onnx::{
-    AttributeProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto, encode,
+    AttributeProto, GraphProto, ModelProto, OperatorSetIdProto, ValueInfoProto, encode_model,
     tensor_to_proto,
 };
 use souk_vocabulary::catalogue;
@@ -29,7 +29,7 @@ fn node(operator: &str, input: &[&str], output: &[&str]) -> NodeProto {
 }
 
 fn value(name: &str, dtype: DType) -> ValueInfoProto {
-    ValueInfoProto::tensor(name, dtype.onnx_code(), None)
+    ValueInfoProto::new_tensor(name, dtype.onnx_code(), None)
 }
 
 fn body(nodes: Vec<NodeProto>, input: &[&str], output: &[&str]) -> GraphProto {
@@ -129,7 +129,7 @@ fn model(node: NodeProto) -> ModelProto {
 /// Operations of the one node, as the planner counts them and as a device that ran it does, and
 /// whether the planner is certain.
 fn counted(node: NodeProto) -> (u64, u64, bool) {
-    let model = encode(&model(node));
+    let model = encode_model(&model(node));
     let square = Tensor::from_vec([SIDE, SIDE], vec![0.5_f32; SIDE * SIDE]).unwrap();
     let truth = Tensor::from_bools([], &[true]).unwrap();
     let inputs = BTreeMap::from([
@@ -138,7 +138,7 @@ fn counted(node: NodeProto) -> (u64, u64, bool) {
         ("count".to_owned(), Tensor::scalar(1_i64)),
     ]);
     let bound = inputs.iter().fold(Bindings::new(), |bound, (name, input)| {
-        bound.input(name, input.dtype(), input.dims())
+        bound.with_input(name, input.dtype(), input.dims())
     });
     let graph = Graph::import(model.clone(), &bound).unwrap();
     let cost = graph.nodes()[0].cost;
@@ -148,7 +148,7 @@ fn counted(node: NodeProto) -> (u64, u64, bool) {
         model,
         ..Subgraph::default()
     };
-    let cpu = Cpu::new(catalogue::all()[0].clone(), NonZeroUsize::MIN);
+    let cpu = Cpu::new(catalogue::all_processors()[0].clone(), NonZeroUsize::MIN);
     let works = cpu.work_of(&subgraph, &inputs).unwrap();
     (cost.flops, works[0].operations, cost.certain)
 }
@@ -186,7 +186,7 @@ fn einsum_with_an_ellipsis_is_counted_though_its_shape_is_not_inferred() {
         s: Some("...j,jk->...k".as_bytes().to_vec().into()),
         ..AttributeProto::default()
     });
-    let square = Fact::tensor(Some(souk_onnx::DataType::Float), vec![Some(SIDE as u64); 2]);
+    let square = Fact::new_tensor(Some(souk_onnx::DataType::Float), vec![Some(SIDE as u64); 2]);
     let work = node_work(
         &einsum,
         &[Some(&square), Some(&square)],
@@ -208,12 +208,10 @@ fn of_experts_only_those_are_read_that_rows_may_be_routed_to() {
     let graph = model.graph.as_mut().unwrap();
     graph.initializer = vec![tensor_to_proto("experts", &experts)];
     graph.input = vec![value("x", DType::F32), value("chosen", DType::I64)];
-    let bound = Bindings::new().input("x", DType::F32, &[1, 2, SIDE]).input(
-        "chosen",
-        DType::I64,
-        &[1, 2, 2],
-    );
-    let graph = Graph::import(encode(&model), &bound).unwrap();
+    let bound = Bindings::new()
+        .with_input("x", DType::F32, &[1, 2, SIDE])
+        .with_input("chosen", DType::I64, &[1, 2, 2]);
+    let graph = Graph::import(encode_model(&model), &bound).unwrap();
     let cost = graph.nodes()[0].cost;
     assert!(cost.certain);
     let (rows, chosen, made) = (2 * SIDE as u64, 4, 4 * 3);

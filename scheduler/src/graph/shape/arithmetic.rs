@@ -8,7 +8,7 @@ pub(super) struct Operand<'a> {
 
 impl Operand<'_> {
     /// Returns the element at `place` after a broadcast to a tensor of `dims`.
-    fn at(&self, place: usize, dims: &[u64]) -> Option<i64> {
+    fn element_at(&self, place: usize, dims: &[u64]) -> Option<i64> {
         let missing = dims.len().checked_sub(self.dims.len())?;
         let mut rest = place;
         let mut index = 0;
@@ -27,41 +27,46 @@ impl Operand<'_> {
     }
 }
 
-fn count(dims: &[u64]) -> Option<usize> {
+fn element_count(dims: &[u64]) -> Option<usize> {
     usize::try_from(dims.iter().product::<u64>()).ok()
 }
 
 /// Broadcasts one operand to `dims`.
-pub(super) fn stretch(operand: &Operand<'_>, dims: &[u64]) -> Option<Vec<i64>> {
-    (0..count(dims)?)
-        .map(|place| operand.at(place, dims))
+pub(super) fn broadcast_operand(operand: &Operand<'_>, dims: &[u64]) -> Option<Vec<i64>> {
+    (0..element_count(dims)?)
+        .map(|place| operand.element_at(place, dims))
         .collect()
 }
 
 /// Broadcasts two operands to `dims` and joins them.
-pub(super) fn zip(
+pub(super) fn broadcast_zip(
     left: &Operand<'_>,
     right: &Operand<'_>,
     dims: &[u64],
     join: fn(i64, i64) -> Option<i64>,
 ) -> Option<Vec<i64>> {
-    let places = 0..count(dims)?;
+    let places = 0..element_count(dims)?;
     places
-        .map(|place| join(left.at(place, dims)?, right.at(place, dims)?))
+        .map(|place| {
+            join(
+                left.element_at(place, dims)?,
+                right.element_at(place, dims)?,
+            )
+        })
         .collect()
 }
 
 /// Computes `Where`: the second operand where the first is true, the third elsewhere.
 pub(super) fn select(operands: &[Operand<'_>; 3], dims: &[u64]) -> Option<Vec<i64>> {
-    let places = 0..count(dims)?;
+    let places = 0..element_count(dims)?;
     let pick = |place: usize| {
         let [condition, yes, no] = operands;
-        let chosen = if condition.at(place, dims)? != 0 {
+        let chosen = if condition.element_at(place, dims)? != 0 {
             yes
         } else {
             no
         };
-        chosen.at(place, dims)
+        chosen.element_at(place, dims)
     };
     places.map(pick).collect()
 }

@@ -4,11 +4,13 @@ use super::operation::Inference;
 use super::{Dims, Fact, Operation};
 
 /// Infers the output, the present keys and values, and the product of queries and keys.
-pub(super) fn attention(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let (Some(query), Some(key), Some(value)) =
-        (operation.dims(0), operation.dims(1), operation.dims(2))
-    else {
+pub(super) fn infer_attention(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let (Some(query), Some(key), Some(value)) = (
+        operation.input_dims(0),
+        operation.input_dims(1),
+        operation.input_dims(2),
+    ) else {
         return Ok(vec![
             Fact {
                 elem,
@@ -25,9 +27,9 @@ pub(super) fn attention(operation: &Operation<'_>) -> Inference {
     };
     let query_heads = heads("q_num_heads");
     let pair_heads = heads("kv_num_heads");
-    let past = match operation.has(4) {
+    let past = match operation.has_input(4) {
         true => operation
-            .dims(4)
+            .input_dims(4)
             .and_then(|dims| dims.get(2).copied().flatten()),
         false => Some(0),
     };
@@ -54,10 +56,10 @@ pub(super) fn attention(operation: &Operation<'_>) -> Inference {
         vec![q[0], q[1], q[2], v[3]]
     };
     Ok(vec![
-        Fact::tensor(elem, output),
-        Fact::tensor(operation.elem(1), vec![k[0], k[1], total, k[3]]),
-        Fact::tensor(operation.elem(2), vec![v[0], v[1], total, v[3]]),
-        Fact::tensor(elem, vec![q[0], q[1], q[2], total]),
+        Fact::new_tensor(elem, output),
+        Fact::new_tensor(operation.input_elem(1), vec![k[0], k[1], total, k[3]]),
+        Fact::new_tensor(operation.input_elem(2), vec![v[0], v[1], total, v[3]]),
+        Fact::new_tensor(elem, vec![q[0], q[1], q[2], total]),
     ])
 }
 

@@ -2,7 +2,7 @@
 //! around them.
 //!
 //! A node with a body stays one task, so only the facts of its outputs matter. If a rule refuses a
-//! body, its facts are unknown, because a branch that never runs may be wrong. The work of a body
+//! body, its facts are unknown, because a branch that never runs can be wrong. The work of a body
 //! is the work of its nodes, as often as it runs.
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use souk_onnx::{DataType, GraphProto, NodeProto};
 use super::super::captures::captured_names;
 use super::operation::axis_of;
 use super::work::{node_work, with_extents};
-use super::{Dims, Fact, infer as infer_node, tensor_fact};
+use super::{Dims, Fact, infer_outputs as infer_node, tensor_fact};
 
 /// Number of rounds after which a loop's carried values count as unknown. Each round turns at least
 /// one known extent or rank into an unknown one, so real loops take two or three rounds.
@@ -39,14 +39,14 @@ impl Default for Steps {
 
 impl Steps {
     /// Uses up this many steps and returns whether enough of them remained.
-    fn take(&self, steps: usize) -> bool {
+    fn take_steps(&self, steps: usize) -> bool {
         let left = self.0.get().checked_sub(steps as u64);
         self.0.set(left.unwrap_or(0));
         left.is_some_and(|left| left > 0)
     }
 
     /// Returns an error if the steps did not suffice.
-    pub fn check(&self) -> Result<(), Beyond> {
+    pub fn check_limit(&self) -> Result<(), Beyond> {
         match self.0.get() {
             0 => Err(Beyond::Steps { limit: STEPS_MAX }),
             _ => Ok(()),
@@ -84,7 +84,7 @@ impl Scope {
 }
 
 /// Returns the facts of a node's outputs, or `None` if the operator has no body.
-pub(super) fn infer(
+pub(super) fn infer_bodies(
     node: &NodeProto,
     opset: i64,
     inputs: &[Option<&Fact>],
@@ -95,15 +95,15 @@ pub(super) fn infer(
     }
     let body = |name: &str| node.attribute(name)?.g.as_ref();
     let facts = match node.op_type() {
-        "If" => choice(
+        "If" => infer_if(
             inputs,
             body("then_branch").map(|body| run(body, opset, &[], outer)),
             body("else_branch").map(|body| run(body, opset, &[], outer)),
         ),
-        "Loop" => repeated(body("body")?, opset, inputs, outer),
+        "Loop" => infer_loop(body("body")?, opset, inputs, outer),
         // Before operator set 9, `Scan` had its own batch dimension and a different order of
         // inputs.
-        "Scan" if opset >= 9 => scanned(node, body("body")?, opset, inputs, outer),
+        "Scan" if opset >= 9 => infer_scan(node, body("body")?, opset, inputs, outer),
         "Scan" => None,
         _ => return None,
     };
@@ -139,13 +139,13 @@ impl InnerWork {
 
 /// Returns the work of a node's bodies, as often as they run. Returns none for a node without
 /// bodies, or if a rule refuses the body.
-pub(crate) fn work(
+pub(crate) fn inner_work(
     node: &NodeProto,
     opset: i64,
     inputs: &[Option<&Fact>],
     outer: &Scope,
 ) -> InnerWork {
-    if Custom::of(node).is_some() {
+    if Custom::from_node(node).is_some() {
         return InnerWork::UNKNOWN;
     }
     if !has_bodies(node) {
@@ -177,9 +177,9 @@ pub(crate) fn work(
         }
         _ if opset < 9 => return InnerWork::UNKNOWN,
         _ => {
-            let sequences = body("body").and_then(|_| Sequences::of(node, inputs));
+            let sequences = body("body").and_then(|_| Sequences::from_scan(node, inputs));
             let given = sequences.and_then(|sequences| {
-                let (carried, _) = sequences.settle(body("body")?, opset, outer)?;
+                let (carried, _) = sequences.settle_states(body("body")?, opset, outer)?;
                 Some([carried, sequences.elements].concat())
             });
             vec![round("body", given)]
@@ -195,8 +195,8 @@ pub(crate) fn work(
             .all(|body| body.as_ref().is_some_and(|body| body.is_known));
     let works: Vec<Work> = bodies.iter().flatten().map(|body| body.work).collect();
     with_extents(inputs, |extents| InnerWork {
-        work: Work::around(node, extents, stated, &works),
-        is_known: is_each_known && Work::rounds(node, extents, stated).is_some(),
+        work: Work::for_bodies(node, extents, stated, &works),
+        is_known: is_each_known && Work::max_rounds(node, extents, stated).is_some(),
     })
 }
 
@@ -207,7 +207,7 @@ fn sum(body: &GraphProto, opset: i64, scope: &Scope) -> InnerWork {
         let of = |name: &String| scope.get(name);
         let inputs: Vec<Option<&Fact>> = node.input.iter().map(of).collect();
         let outputs: Vec<&Fact> = node.output.iter().filter_map(of).collect();
-        let inner = work(node, opset, &inputs, &scope.seen_by(node));
+        let inner = inner_work(node, opset, &inputs, &scope.seen_by(node));
         let mut values = inputs.iter().flatten().chain(&outputs);
         InnerWork {
             work: all.work + (node_work(node, &inputs, &outputs) + inner.work),
@@ -228,7 +228,7 @@ fn run(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<
 fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Option<Scope> {
     if !outer
         .steps
-        .take(1 + outer.facts.len() + body.initializer.len())
+        .take_steps(1 + outer.facts.len() + body.initializer.len())
     {
         return None;
     }
@@ -241,7 +241,10 @@ fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Op
     }
     // The standard requires the nodes of a body to be in running order.
     for node in &body.node {
-        if !scope.steps.take(1 + node.input.len() + node.output.len()) {
+        if !scope
+            .steps
+            .take_steps(1 + node.input.len() + node.output.len())
+        {
             return None;
         }
         let facts = {
@@ -257,7 +260,7 @@ fn scope_of(body: &GraphProto, opset: i64, inputs: &[Fact], outer: &Scope) -> Op
 }
 
 /// Returns the facts of the branch that the condition chooses, or those that both branches share.
-fn choice(
+fn infer_if(
     inputs: &[Option<&Fact>],
     then: Option<Option<Vec<Fact>>>,
     otherwise: Option<Option<Vec<Fact>>>,
@@ -269,13 +272,13 @@ fn choice(
         Some([_]) => then,
         _ => {
             let pairs = then?.into_iter().zip(otherwise?);
-            Some(pairs.map(|(a, b)| common(&a, &b)).collect())
+            Some(pairs.map(|(a, b)| merge_facts(&a, &b)).collect())
         }
     }
 }
 
 /// Returns the facts that hold for both values.
-fn common(a: &Fact, b: &Fact) -> Fact {
+fn merge_facts(a: &Fact, b: &Fact) -> Fact {
     let dims = match (&a.dims, &b.dims) {
         (Some(a), Some(b)) if a.len() == b.len() => {
             let same = a.iter().zip(b).map(|(a, b)| if a == b { *a } else { None });
@@ -296,7 +299,7 @@ fn common(a: &Fact, b: &Fact) -> Fact {
 
 /// Returns the facts of the values that a loop carries and of its other outputs per round. `round`
 /// maps the carried values to all outputs of a round.
-fn settle(
+fn settle_carried(
     mut carried: Vec<Fact>,
     round: impl Fn(&[Fact]) -> Option<Vec<Fact>>,
 ) -> Option<(Vec<Fact>, Vec<Fact>)> {
@@ -304,7 +307,9 @@ fn settle(
         let mut made = round(&carried)?;
         let beside = made.split_off(carried.len().min(made.len()));
         let pairs = carried.iter().zip(&made);
-        let next: Vec<Fact> = pairs.map(|(before, after)| common(before, after)).collect();
+        let next: Vec<Fact> = pairs
+            .map(|(before, after)| merge_facts(before, after))
+            .collect();
         if next == carried {
             return Some((carried, beside));
         }
@@ -314,7 +319,7 @@ fn settle(
 }
 
 /// Infers `Loop`: its inputs are the number of rounds, the condition and the carried values.
-fn repeated(
+fn infer_loop(
     body: &GraphProto,
     opset: i64,
     inputs: &[Option<&Fact>],
@@ -322,7 +327,7 @@ fn repeated(
 ) -> Option<Vec<Fact>> {
     let (mut carried, beside) = settle_loop(body, opset, inputs, outer)?;
     // The number of rounds is known only at run time.
-    carried.extend(beside.into_iter().map(|fact| stacked(fact, 0, None)));
+    carried.extend(beside.into_iter().map(|fact| stack_fact(fact, 0, None)));
     Some(carried)
 }
 
@@ -335,7 +340,7 @@ fn settle_loop(
 ) -> Option<(Vec<Fact>, Vec<Fact>)> {
     let start = inputs.iter().skip(2);
     let start = start.map(|fact| fact.cloned().unwrap_or_default());
-    settle(start.collect(), |carried| {
+    settle_carried(start.collect(), |carried| {
         let made = run(body, opset, &loop_inputs(carried), outer)?;
         // The condition is the first output.
         made.get(1..).map(<[Fact]>::to_vec)
@@ -344,7 +349,7 @@ fn settle_loop(
 
 /// Returns the inputs of a loop's round.
 fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
-    let scalar = |elem: DataType| Fact::tensor(Some(elem), Vec::new());
+    let scalar = |elem: DataType| Fact::new_tensor(Some(elem), Vec::new());
     let mut given = vec![scalar(DataType::Int64), scalar(DataType::Bool)];
     given.extend_from_slice(carried);
     given
@@ -352,19 +357,19 @@ fn loop_inputs(carried: &[Fact]) -> Vec<Fact> {
 
 /// Infers `Scan`: its inputs are the states, then the sequences, of which each round reads one
 /// element.
-fn scanned(
+fn infer_scan(
     node: &NodeProto,
     body: &GraphProto,
     opset: i64,
     inputs: &[Option<&Fact>],
     outer: &Scope,
 ) -> Option<Vec<Fact>> {
-    let sequences = Sequences::of(node, inputs)?;
-    let (mut made, beside) = sequences.settle(body, opset, outer)?;
+    let sequences = Sequences::from_scan(node, inputs)?;
+    let (mut made, beside) = sequences.settle_states(body, opset, outer)?;
     for (index, fact) in beside.into_iter().enumerate() {
         let rank = fact.rank().map_or(1, |rank| rank + 1);
         let axis = axis_of(axis_stated(node, "scan_output_axes", index), rank).ok()?;
-        made.push(stacked(fact, axis, sequences.length));
+        made.push(stack_fact(fact, axis, sequences.length));
     }
     Some(made)
 }
@@ -383,7 +388,7 @@ struct Sequences {
 }
 
 impl Sequences {
-    fn of(node: &NodeProto, inputs: &[Option<&Fact>]) -> Option<Self> {
+    fn from_scan(node: &NodeProto, inputs: &[Option<&Fact>]) -> Option<Self> {
         let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
         let states = inputs.len().checked_sub(sequences)?;
         let mut elements = Vec::new();
@@ -394,7 +399,7 @@ impl Sequences {
             let axis = axis_stated(node, "scan_input_axes", index);
             let axis = axis_of(axis, dims.len()).ok()?;
             length = dims.remove(axis).or(length);
-            elements.push(Fact::tensor(fact.elem, dims));
+            elements.push(Fact::new_tensor(fact.elem, dims));
         }
         let start = inputs[..states].iter();
         let states = start.map(|fact| fact.cloned().unwrap_or_default());
@@ -406,13 +411,13 @@ impl Sequences {
     }
 
     /// Returns the facts of the states and of the other outputs in any round.
-    fn settle(
+    fn settle_states(
         &self,
         body: &GraphProto,
         opset: i64,
         outer: &Scope,
     ) -> Option<(Vec<Fact>, Vec<Fact>)> {
-        settle(self.states.clone(), |carried| {
+        settle_carried(self.states.clone(), |carried| {
             let given: Vec<Fact> = carried.iter().chain(&self.elements).cloned().collect();
             run(body, opset, &given, outer)
         })
@@ -420,7 +425,7 @@ impl Sequences {
 }
 
 /// Returns the fact of all rounds' results, stacked along a new axis.
-fn stacked(fact: Fact, axis: usize, length: Option<u64>) -> Fact {
+fn stack_fact(fact: Fact, axis: usize, length: Option<u64>) -> Fact {
     let dims = fact.dims.map(|mut dims| {
         dims.insert(axis, length);
         dims
@@ -449,7 +454,7 @@ mod tests {
     }
 
     fn body(nodes: Vec<NodeProto>, input: &[&str], output: &[&str]) -> GraphProto {
-        let value = |name: &&str| ValueInfoProto::tensor(*name, DType::F32.onnx_code(), None);
+        let value = |name: &&str| ValueInfoProto::new_tensor(*name, DType::F32.onnx_code(), None);
         GraphProto {
             node: nodes,
             input: input.iter().map(value).collect(),
@@ -469,7 +474,7 @@ mod tests {
 
     fn floats(dims: &[u64]) -> Fact {
         let dims = dims.iter().map(|&dim| Some(dim)).collect();
-        Fact::tensor(Some(DataType::Float), dims)
+        Fact::new_tensor(Some(DataType::Float), dims)
     }
 
     fn scope() -> Scope {
@@ -489,15 +494,15 @@ mod tests {
 
     #[test]
     fn an_if_makes_what_both_branches_agree_on() {
-        let condition = Fact::tensor(Some(DataType::Bool), Vec::new());
+        let condition = Fact::new_tensor(Some(DataType::Bool), Vec::new());
         let facts = infer_node(&either(), 17, &[Some(&condition)], &scope()).unwrap();
         let dims = vec![Some(2), None];
-        assert_eq!(facts, [Fact::tensor(Some(DataType::Float), dims)]);
+        assert_eq!(facts, [Fact::new_tensor(Some(DataType::Float), dims)]);
     }
 
     #[test]
     fn an_if_of_a_known_condition_is_its_branch() {
-        let mut condition = Fact::tensor(Some(DataType::Bool), Vec::new());
+        let mut condition = Fact::new_tensor(Some(DataType::Bool), Vec::new());
         condition.ints = Some(vec![0]);
         let facts = infer_node(&either(), 17, &[Some(&condition)], &scope()).unwrap();
         assert_eq!(facts, [floats(&[2, 4])]);

@@ -5,32 +5,32 @@ use souk_onnx::DataType;
 use super::{Dims, Fact, Operation};
 
 /// Returns the facts of the outputs.
-pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
+pub(super) fn infer_classical(operation: &Operation<'_>) -> Vec<Fact> {
     let elem = operation.result_elem();
-    let columns = |count: Option<u64>| rows(operation).map(|rows| vec![rows, count]);
+    let columns = |count: Option<u64>| row_count(operation).map(|rows| vec![rows, count]);
     let fact = |elem, dims: Option<Dims>| Fact {
         elem,
         dims,
         ..Fact::default()
     };
     match operation.node.op_type() {
-        "LabelEncoder" => vec![fact(elem, operation.dims(0).cloned())],
+        "LabelEncoder" => vec![fact(elem, operation.input_dims(0).cloned())],
         "TreeEnsemble" | "TreeEnsembleRegressor" => {
             let targets = operation.int_or("n_targets", 1);
             vec![fact(elem, columns(u64::try_from(targets).ok()))]
         }
         "SVMRegressor" => vec![fact(elem, columns(Some(1)))],
         "SVMClassifier" => vec![
-            fact(elem, rows(operation).map(|rows| vec![rows])),
-            fact(Some(DataType::Float), columns(Some(scores(operation)))),
+            fact(elem, row_count(operation).map(|rows| vec![rows])),
+            fact(Some(DataType::Float), columns(Some(score_count(operation)))),
         ],
         _ => Vec::new(),
     }
 }
 
 /// Returns the number of rows of the first input; a vector counts as one.
-fn rows(operation: &Operation<'_>) -> Option<Option<u64>> {
-    match operation.dims(0)?.as_slice() {
+fn row_count(operation: &Operation<'_>) -> Option<Option<u64>> {
+    match operation.input_dims(0)?.as_slice() {
         [_] => Some(Some(1)),
         [rows, _] => Some(*rows),
         _ => None,
@@ -38,7 +38,7 @@ fn rows(operation: &Operation<'_>) -> Option<Option<u64>> {
 }
 
 /// Returns the number of scores of a row: one for each class, or for each pair of classes.
-fn scores(operation: &Operation<'_>) -> u64 {
+fn score_count(operation: &Operation<'_>) -> u64 {
     let length = |name: &str| operation.node.ints(name).map_or(0, <[i64]>::len) as u64;
     let classes = length("classlabels_ints");
     let kept = operation.node.ints("vectors_per_class").unwrap_or_default();

@@ -4,16 +4,16 @@ use souk_onnx::DataType;
 
 use super::arithmetic::{self, Operand};
 use super::generate::shape_range;
-use super::layout::slices;
+use super::layout::axis_cuts;
 use super::{Fact, Operation, tensor_fact};
 
 /// Adds the contents to `fact`, the only output of `operation`, if they are known and few.
-pub(super) fn attach(operation: &Operation<'_>, fact: &mut Fact) {
+pub(super) fn attach_contents(operation: &Operation<'_>, fact: &mut Fact) {
     let few = |count: u64| count <= Fact::CONTENTS_MAX as u64;
-    let Some(count) = fact.count().filter(|&count| few(count)) else {
+    let Some(count) = fact.element_count().filter(|&count| few(count)) else {
         return;
     };
-    let Some((ints, floats)) = contents(operation, fact) else {
+    let Some((ints, floats)) = compute_contents(operation, fact) else {
         return;
     };
     let fits = |length: usize| length as u64 == count;
@@ -23,7 +23,7 @@ pub(super) fn attach(operation: &Operation<'_>, fact: &mut Fact) {
 
 type Contents = (Option<Vec<i64>>, Option<Vec<f32>>);
 
-fn ints(values: Option<Vec<i64>>) -> Option<Contents> {
+fn int_contents(values: Option<Vec<i64>>) -> Option<Contents> {
     values.map(|values| (Some(values), None))
 }
 
@@ -41,45 +41,47 @@ fn in_range(values: &[i64], elem: Option<DataType>) -> bool {
     values.iter().all(|value| (least..=most).contains(value))
 }
 
-fn contents(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
+fn compute_contents(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
     if !operation.node.operator_domain().is_empty() {
         return None;
     }
     match operation.node.op_type() {
         "Shape" => {
-            let dims = operation.dims(0)?.get(shape_range(operation)?)?;
+            let dims = operation.input_dims(0)?.get(shape_range(operation)?)?;
             let known = dims.iter().map(|dim| i64::try_from((*dim)?).ok());
-            ints(known.collect())
+            int_contents(known.collect())
         }
         "Size" => {
-            let count = operation.input(0)?.count()?;
-            ints(Some(vec![i64::try_from(count).ok()?]))
+            let count = operation.input_fact(0)?.element_count()?;
+            int_contents(Some(vec![i64::try_from(count).ok()?]))
         }
         "Identity" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => {
-            let input = operation.input(0)?;
+            let input = operation.input_fact(0)?;
             Some((input.ints.clone(), input.floats.clone()))
         }
-        "Cast" => cast(operation, fact),
-        "Gather" => pick(operation, gathered(operation)?),
-        "Slice" => pick(operation, sliced(operation)?),
-        "Concat" => concatenated(operation),
-        "ConstantOfShape" => filled(operation, fact),
-        "Range" => ranged(operation, fact),
+        "Cast" => cast_contents(operation, fact),
+        "Gather" => pick_elements(operation, gather_places(operation)?),
+        "Slice" => pick_elements(operation, slice_places(operation)?),
+        "Concat" => concat_lists(operation),
+        "ConstantOfShape" => fill_contents(operation, fact),
+        "Range" => range_contents(operation, fact),
         "Expand" => {
-            let operand = operand(operation, 0)?;
+            let operand = int_operand(operation, 0)?;
             let dims = known_dims(fact)?;
-            ints(arithmetic::stretch(&operand, &dims))
+            int_contents(arithmetic::broadcast_operand(&operand, &dims))
         }
-        "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => ints(reduced(operation, fact)),
+        "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" => {
+            int_contents(reduce_list(operation, fact))
+        }
         "Where" => {
             let operands = [
-                operand(operation, 0)?,
-                operand(operation, 1)?,
-                operand(operation, 2)?,
+                int_operand(operation, 0)?,
+                int_operand(operation, 1)?,
+                int_operand(operation, 2)?,
             ];
-            ints(arithmetic::select(&operands, &known_dims(fact)?))
+            int_contents(arithmetic::select(&operands, &known_dims(fact)?))
         }
-        name => computed(operation, name, fact),
+        name => compute_elementwise(operation, name, fact),
     }
 }
 
@@ -87,8 +89,8 @@ fn known_dims(fact: &Fact) -> Option<Vec<u64>> {
     fact.dims.as_ref()?.iter().copied().collect()
 }
 
-fn operand<'a>(operation: &Operation<'a>, index: usize) -> Option<Operand<'a>> {
-    let fact = operation.input(index)?;
+fn int_operand<'a>(operation: &Operation<'a>, index: usize) -> Option<Operand<'a>> {
+    let fact = operation.input_fact(index)?;
     Some(Operand {
         dims: known_dims(fact)?,
         ints: fact.ints.as_deref()?,
@@ -96,8 +98,8 @@ fn operand<'a>(operation: &Operation<'a>, index: usize) -> Option<Operand<'a>> {
 }
 
 /// Returns the contents at `places` of the first input, in row-major order.
-fn pick(operation: &Operation<'_>, places: Vec<usize>) -> Option<Contents> {
-    let input = operation.input(0)?;
+fn pick_elements(operation: &Operation<'_>, places: Vec<usize>) -> Option<Contents> {
+    let input = operation.input_fact(0)?;
     let ints = input.ints.as_ref();
     let floats = input.floats.as_ref();
     let ints = ints.map(|ints| places.iter().map(|&at| ints.get(at).copied()).collect());
@@ -106,13 +108,13 @@ fn pick(operation: &Operation<'_>, places: Vec<usize>) -> Option<Contents> {
 }
 
 /// Returns the places that a `Gather` takes from a list by a list or a scalar index.
-fn gathered(operation: &Operation<'_>) -> Option<Vec<usize>> {
-    let dims = known_dims(operation.input(0)?)?;
+fn gather_places(operation: &Operation<'_>) -> Option<Vec<usize>> {
+    let dims = known_dims(operation.input_fact(0)?)?;
     let [size] = dims.as_slice() else {
         return None;
     };
     let size = i64::try_from(*size).ok()?;
-    let places = operation.ints(1)?.iter().map(|&index| {
+    let places = operation.input_ints(1)?.iter().map(|&index| {
         let index = if index < 0 { index + size } else { index };
         usize::try_from(index).ok()
     });
@@ -120,23 +122,23 @@ fn gathered(operation: &Operation<'_>) -> Option<Vec<usize>> {
 }
 
 /// Returns the places that a `Slice` takes from a list.
-fn sliced(operation: &Operation<'_>) -> Option<Vec<usize>> {
-    let dims = known_dims(operation.input(0)?)?;
+fn slice_places(operation: &Operation<'_>) -> Option<Vec<usize>> {
+    let dims = known_dims(operation.input_fact(0)?)?;
     let [size] = dims.as_slice() else {
         return None;
     };
-    let cuts = slices(operation, 1).ok()??;
+    let cuts = axis_cuts(operation, 1).ok()??;
     let [(0, Some(cut))] = cuts.as_slice() else {
         return None;
     };
-    cut.places(*size)
+    cut.axis_places(*size)
         .map(|place| usize::try_from(place).ok())
         .collect()
 }
 
 /// Returns lists joined end to end; it does not follow tensors of higher rank.
-fn concatenated(operation: &Operation<'_>) -> Option<Contents> {
-    let lists = operation.inputs().map(|fact| match fact.rank() {
+fn concat_lists(operation: &Operation<'_>) -> Option<Contents> {
+    let lists = operation.input_facts().map(|fact| match fact.rank() {
         Some(1) => Some((fact.ints.as_ref(), fact.floats.as_ref())),
         _ => None,
     });
@@ -149,8 +151,8 @@ fn concatenated(operation: &Operation<'_>) -> Option<Contents> {
     ))
 }
 
-fn filled(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
-    let count = usize::try_from(fact.count()?).ok()?;
+fn fill_contents(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
+    let count = usize::try_from(fact.element_count()?).ok()?;
     let Some(value) = operation.node.tensor("value") else {
         return Some((None, Some(vec![0.0; count])));
     };
@@ -163,41 +165,41 @@ fn filled(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
     ))
 }
 
-fn ranged(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
-    let first = |index: usize| operation.ints(index)?.first().copied();
+fn range_contents(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
+    let first = |index: usize| operation.input_ints(index)?.first().copied();
     let (start, step) = (first(0)?, first(2)?);
-    let count = i64::try_from(fact.count()?).ok()?;
+    let count = i64::try_from(fact.element_count()?).ok()?;
     let place = |index: i64| start.checked_add(step.checked_mul(index)?);
-    ints((0..count).map(place).collect())
+    int_contents((0..count).map(place).collect())
 }
 
-fn cast(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
-    let input = operation.input(0)?;
+fn cast_contents(operation: &Operation<'_>, fact: &Fact) -> Option<Contents> {
+    let input = operation.input_fact(0)?;
     match (&input.ints, &input.floats, fact.elem?) {
         (Some(ints), _, DataType::Float) => {
             Some((None, Some(ints.iter().map(|&int| int as f32).collect())))
         }
-        (Some(values), _, DataType::Bool) => ints(Some(
+        (Some(values), _, DataType::Bool) => int_contents(Some(
             values.iter().map(|&int| i64::from(int != 0)).collect(),
         )),
-        (Some(values), _, _) => ints(Some(values.clone())),
+        (Some(values), _, _) => int_contents(Some(values.clone())),
         (_, Some(floats), DataType::Float) => Some((None, Some(floats.clone()))),
         (_, Some(floats), DataType::Int64 | DataType::Int32) => {
             let whole = floats.iter().map(|&float| {
                 let safe = float.is_finite() && float.abs() < 2f32.powi(31);
                 safe.then_some(float as i64)
             });
-            ints(whole.collect())
+            int_contents(whole.collect())
         }
         _ => None,
     }
 }
 
 /// Returns the reduction of a whole list to one element.
-fn reduced(operation: &Operation<'_>, fact: &Fact) -> Option<Vec<i64>> {
-    let whole = fact.count()? == 1;
+fn reduce_list(operation: &Operation<'_>, fact: &Fact) -> Option<Vec<i64>> {
+    let whole = fact.element_count()? == 1;
     let values = operation
-        .ints(0)
+        .input_ints(0)
         .filter(|values| whole && !values.is_empty())?;
     let mut values = values.iter().copied();
     let total = match operation.node.op_type() {
@@ -210,19 +212,19 @@ fn reduced(operation: &Operation<'_>, fact: &Fact) -> Option<Vec<i64>> {
 }
 
 /// Returns the result of element-wise arithmetic.
-fn computed(operation: &Operation<'_>, name: &str, fact: &Fact) -> Option<Contents> {
+fn compute_elementwise(operation: &Operation<'_>, name: &str, fact: &Fact) -> Option<Contents> {
     if let Some(unary) = arithmetic::float_unary(name) {
-        let floats = operation.floats(0)?;
+        let floats = operation.input_floats(0)?;
         return Some((
             None,
             Some(floats.iter().map(|&float| unary(float)).collect()),
         ));
     }
     if let Some(binary) = arithmetic::int_binary(name) {
-        let operands = [operand(operation, 0), operand(operation, 1)];
+        let operands = [int_operand(operation, 0), int_operand(operation, 1)];
         if let [Some(left), Some(right)] = &operands {
-            let two = operation.inputs().count() == 2;
-            return two.then_some(ints(arithmetic::zip(
+            let two = operation.input_facts().count() == 2;
+            return two.then_some(int_contents(arithmetic::broadcast_zip(
                 left,
                 right,
                 &known_dims(fact)?,
@@ -231,7 +233,7 @@ fn computed(operation: &Operation<'_>, name: &str, fact: &Fact) -> Option<Conten
         }
     }
     if let Some(binary) = arithmetic::float_binary(name) {
-        let (left, right) = (operation.floats(0)?, operation.floats(1)?);
+        let (left, right) = (operation.input_floats(0)?, operation.input_floats(1)?);
         let same = left.len() == right.len() || left.len() == 1 || right.len() == 1;
         let count = left.len().max(right.len());
         let at = |list: &[f32], index: usize| list[if list.len() == 1 { 0 } else { index }];
@@ -239,29 +241,29 @@ fn computed(operation: &Operation<'_>, name: &str, fact: &Fact) -> Option<Conten
         return same.then(|| (None, Some(values.collect())));
     }
     match name {
-        "Neg" => ints(
+        "Neg" => int_contents(
             operation
-                .ints(0)?
+                .input_ints(0)?
                 .iter()
                 .map(|int| int.checked_neg())
                 .collect(),
         ),
-        "Abs" => ints(
+        "Abs" => int_contents(
             operation
-                .ints(0)?
+                .input_ints(0)?
                 .iter()
                 .map(|int| int.checked_abs())
                 .collect(),
         ),
-        "Not" => ints(Some(
+        "Not" => int_contents(Some(
             operation
-                .ints(0)?
+                .input_ints(0)?
                 .iter()
                 .map(|&int| i64::from(int == 0))
                 .collect(),
         )),
-        "Transpose" if operation.input(0)?.rank()? < 2 => {
-            ints(operation.ints(0).map(<[i64]>::to_vec))
+        "Transpose" if operation.input_fact(0)?.rank()? < 2 => {
+            int_contents(operation.input_ints(0).map(<[i64]>::to_vec))
         }
         _ => None,
     }

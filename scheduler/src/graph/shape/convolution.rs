@@ -2,7 +2,7 @@
 
 use souk_onnx::DataType;
 
-use super::operation::{Inference, extent};
+use super::operation::{Inference, to_extent};
 use super::{Dims, Fact, Operation, ShapeFault};
 
 /// Sizes of a sliding window over the spatial axes.
@@ -58,7 +58,7 @@ impl Window {
     }
 
     /// Returns the extent of the output along spatial axis `axis` for an input of `size`.
-    fn slide(&self, axis: usize, size: u64) -> Result<Option<u64>, ShapeFault> {
+    fn output_extent(&self, axis: usize, size: u64) -> Result<Option<u64>, ShapeFault> {
         let stride = self.strides[axis];
         if self.same {
             return Ok(Some(size.div_ceil(stride)));
@@ -86,11 +86,16 @@ impl Window {
         if self.ceil && steps * stride >= size.saturating_add(self.begin[axis]) {
             steps -= 1;
         }
-        extent(steps + 1, axis + 2)
+        to_extent(steps + 1, axis + 2)
     }
 
     /// Returns the extent of the output of the transposed form.
-    fn unslide(&self, axis: usize, size: u64, extra: i64) -> Result<Option<u64>, ShapeFault> {
+    fn transposed_extent(
+        &self,
+        axis: usize,
+        size: u64,
+        extra: i64,
+    ) -> Result<Option<u64>, ShapeFault> {
         let stride = self.strides[axis];
         if self.same {
             return Ok(Some(size.saturating_mul(stride)));
@@ -100,7 +105,7 @@ impl Window {
             .saturating_mul(size.saturating_sub(1))
             .saturating_add(reach);
         let grown = i64::try_from(grown).unwrap_or(i64::MAX);
-        extent(
+        to_extent(
             grown.saturating_add(extra) - self.begin[axis] - self.end[axis],
             axis + 2,
         )
@@ -119,16 +124,25 @@ pub(crate) fn kernel_of(operation: &Operation<'_>, weights: usize) -> Option<Vec
             .map(|&size| u64::try_from(size).ok())
             .collect();
     }
-    operation.dims(weights)?.get(2..)?.iter().copied().collect()
+    operation
+        .input_dims(weights)?
+        .get(2..)?
+        .iter()
+        .copied()
+        .collect()
 }
 
 /// Infers `Conv` and its quantised forms: `data` and `weights` are input indices.
-pub(super) fn convolution(operation: &Operation<'_>, data: usize, weights: usize) -> Inference {
+pub(super) fn infer_convolution(
+    operation: &Operation<'_>,
+    data: usize,
+    weights: usize,
+) -> Inference {
     let elem = operation.result_elem();
     let input = operation.dims_of_rank(data, 2)?;
     let kernels = operation.dims_of_rank(weights, 2)?;
     let Some((input, kernels)) = input.zip(kernels) else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let groups = u64::try_from(operation.int_or("group", 1)).unwrap_or(1);
     if let (Some(found), Some(each)) = (input[1], kernels[1])
@@ -138,15 +152,15 @@ pub(super) fn convolution(operation: &Operation<'_>, data: usize, weights: usize
         return Err(ShapeFault::Channels { expected, found });
     }
     let mut dims: Dims = vec![input[0], kernels[0]];
-    dims.extend(spatial(
+    dims.extend(spatial_dims(
         operation,
         &input[2..],
         kernel_of(operation, weights),
     )?);
-    Operation::one(elem, Some(dims))
+    Operation::single_output(elem, Some(dims))
 }
 
-fn spatial(
+fn spatial_dims(
     operation: &Operation<'_>,
     sizes: &[Option<u64>],
     kernel: Option<Vec<u64>>,
@@ -156,19 +170,19 @@ fn spatial(
         return Ok(vec![None; sizes.len()]);
     };
     let slide = |(axis, size): (usize, &Option<u64>)| match size {
-        Some(size) => window.slide(axis, *size),
+        Some(size) => window.output_extent(axis, *size),
         None => Ok(None),
     };
     sizes.iter().enumerate().map(slide).collect()
 }
 
 /// Infers `ConvTranspose`.
-pub(super) fn transposed(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_conv_transpose(operation: &Operation<'_>) -> Inference {
     let input = operation.dims_of_rank(0, 2)?;
     let kernels = operation.dims_of_rank(1, 2)?;
-    let elem = operation.elem(0);
+    let elem = operation.input_elem(0);
     let Some((input, kernels)) = input.zip(kernels) else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let groups = u64::try_from(operation.int_or("group", 1)).unwrap_or(1);
     let mut dims: Dims = vec![input[0], kernels[1].map(|each| each.saturating_mul(groups))];
@@ -183,38 +197,38 @@ pub(super) fn transposed(operation: &Operation<'_>) -> Inference {
                 .iter()
                 .map(|&size| u64::try_from(size).ok()),
         );
-        return Operation::one(elem, Some(dims));
+        return Operation::single_output(elem, Some(dims));
     }
     let window = kernel_of(operation, 1).and_then(|kernel| Window::new(operation, kernel));
     let Some(window) = window.filter(|window| window.kernel.len() == input.len() - 2) else {
         dims.resize(input.len(), None);
-        return Operation::one(elem, Some(dims));
+        return Operation::single_output(elem, Some(dims));
     };
     let extra = operation.node.ints("output_padding").unwrap_or(&[]);
     for (axis, size) in input[2..].iter().enumerate() {
         let extra = extra.get(axis).copied().unwrap_or(0);
         dims.push(match size {
-            Some(size) => window.unslide(axis, *size, extra)?,
+            Some(size) => window.transposed_extent(axis, *size, extra)?,
             None => None,
         });
     }
-    Operation::one(elem, Some(dims))
+    Operation::single_output(elem, Some(dims))
 }
 
 /// Infers `MaxPool`, `AveragePool` and `LpPool`: a window without weights; `MaxPool` can return
 /// indices too.
-pub(super) fn pool(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_pool(operation: &Operation<'_>) -> Inference {
     let Some(input) = operation.dims_of_rank(0, 3)? else {
-        return Operation::one(operation.elem(0), None);
+        return Operation::single_output(operation.input_elem(0), None);
     };
     let mut dims: Dims = vec![input[0], input[1]];
-    dims.extend(spatial(
+    dims.extend(spatial_dims(
         operation,
         &input[2..],
         kernel_of(operation, usize::MAX),
     )?);
-    let mut facts = Operation::one(operation.elem(0), Some(dims.clone()))?;
-    facts.push(Fact::tensor(Some(DataType::Int64), dims));
+    let mut facts = Operation::single_output(operation.input_elem(0), Some(dims.clone()))?;
+    facts.push(Fact::new_tensor(Some(DataType::Int64), dims));
     Ok(facts)
 }
 
@@ -226,20 +240,20 @@ pub(super) fn global_pool(operation: &Operation<'_>) -> Inference {
             .map(|(axis, dim)| if axis < 2 { *dim } else { Some(1) })
             .collect()
     });
-    Operation::one(operation.elem(0), dims)
+    Operation::single_output(operation.input_elem(0), dims)
 }
 
 /// Infers `MaxUnpool`: the inverse window, or the extents in the third input.
-pub(super) fn unpool(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    if operation.has(2) {
+pub(super) fn infer_unpool(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    if operation.has_input(2) {
         let dims = operation
-            .ints(2)
+            .input_ints(2)
             .map(|ints| ints.iter().map(|&int| u64::try_from(int).ok()).collect());
-        return Operation::one(elem, dims);
+        return Operation::single_output(elem, dims);
     }
     let Some(input) = operation.dims_of_rank(0, 3)? else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let mut dims: Dims = vec![input[0], input[1]];
     let kernel = kernel_of(operation, usize::MAX);
@@ -247,14 +261,14 @@ pub(super) fn unpool(operation: &Operation<'_>) -> Inference {
         Some(window) if window.kernel.len() == input.len() - 2 => {
             for (axis, size) in input[2..].iter().enumerate() {
                 dims.push(match size {
-                    Some(size) => window.unslide(axis, *size, 0)?,
+                    Some(size) => window.transposed_extent(axis, *size, 0)?,
                     None => None,
                 });
             }
         }
         _ => dims.resize(input.len(), None),
     }
-    Operation::one(elem, Some(dims))
+    Operation::single_output(elem, Some(dims))
 }
 
 /// Infers `MaxRoiPool` and `RoiAlign`: one output for each region.
@@ -264,8 +278,8 @@ pub(super) fn regions(operation: &Operation<'_>, sizes: Option<[i64; 2]>) -> Inf
     let [height, width] = sizes.map_or([None; 2], |sizes| {
         sizes.map(|size| u64::try_from(size).ok())
     });
-    Operation::one(
-        operation.elem(0),
+    Operation::single_output(
+        operation.input_elem(0),
         Some(vec![count, channels, height, width]),
     )
 }

@@ -6,7 +6,7 @@ use super::{Dims, Fact, Operation, data_type};
 
 /// Returns the facts of the outputs as far as the node declares them; the compiler refuses wrong
 /// declarations.
-pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
+pub(super) fn infer_custom(operation: &Operation<'_>) -> Vec<Fact> {
     let node = operation.node;
     let types = output_types(node).unwrap_or_default();
     let shapes = output_shapes(node).ok().flatten().unwrap_or_default();
@@ -14,7 +14,7 @@ pub(super) fn infer(operation: &Operation<'_>) -> Vec<Fact> {
         Size::Fixed(size) => Some(size),
         // The first input of the node is the kernel itself, not one of its tensors.
         Size::Of { tensor, axis } => {
-            let dims = operation.dims(tensor.checked_add(1)?);
+            let dims = operation.input_dims(tensor.checked_add(1)?);
             dims.and_then(|dims| dims.get(axis).copied().flatten())
         }
     };
@@ -59,11 +59,11 @@ mod tests {
             ],
             ..NodeProto::default()
         };
-        let kernel = Fact::tensor(Some(DataType::Uint8), vec![Some(99)]);
-        let given = Fact::tensor(Some(DataType::Float), vec![Some(2), None]);
+        let kernel = Fact::new_tensor(Some(DataType::Uint8), vec![Some(99)]);
+        let given = Fact::new_tensor(Some(DataType::Float), vec![Some(2), None]);
         let inputs = [Some(&kernel), Some(&given)];
-        let facts = infer(&Operation::new(&node, 21, &inputs));
+        let facts = infer_custom(&Operation::new(&node, 21, &inputs));
         let dims = vec![None, Some(5), Some(2), None];
-        assert_eq!(facts, [Fact::tensor(Some(DataType::Float), dims)]);
+        assert_eq!(facts, [Fact::new_tensor(Some(DataType::Float), dims)]);
     }
 }

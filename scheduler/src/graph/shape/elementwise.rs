@@ -6,28 +6,31 @@ use super::operation::{Inference, broadcast_all};
 use super::{Fact, Operation};
 
 /// Infers an output with the extents of the first input.
-pub(super) fn same(operation: &Operation<'_>) -> Inference {
-    Operation::one(operation.result_elem(), operation.dims(0).cloned())
+pub(super) fn infer_same_shape(operation: &Operation<'_>) -> Inference {
+    Operation::single_output(operation.result_elem(), operation.input_dims(0).cloned())
 }
 
 /// Infers an output with all inputs broadcast to one shape.
-pub(super) fn repeated(operation: &Operation<'_>) -> Inference {
-    Operation::one(operation.result_elem(), broadcast_all(operation.inputs())?)
+pub(super) fn infer_broadcast(operation: &Operation<'_>) -> Inference {
+    Operation::single_output(
+        operation.result_elem(),
+        broadcast_all(operation.input_facts())?,
+    )
 }
 
 /// Infers `Dropout`: the value and a mask of booleans.
-pub(super) fn dropout(operation: &Operation<'_>) -> Inference {
-    let dims = operation.dims(0).cloned();
+pub(super) fn infer_dropout(operation: &Operation<'_>) -> Inference {
+    let dims = operation.input_dims(0).cloned();
     let mask = Fact {
         elem: Some(if operation.opset < 10 {
-            operation.elem(0).unwrap_or(DataType::Float)
+            operation.input_elem(0).unwrap_or(DataType::Float)
         } else {
             DataType::Bool
         }),
         dims: dims.clone(),
         ..Fact::default()
     };
-    let mut facts = Operation::one(operation.elem(0), dims)?;
+    let mut facts = Operation::single_output(operation.input_elem(0), dims)?;
     facts.push(mask);
     Ok(facts)
 }
@@ -35,8 +38,8 @@ pub(super) fn dropout(operation: &Operation<'_>) -> Inference {
 /// Infers layer normalisation: the value, and mean and inverse deviation with the normalised axes
 /// at 1.
 pub(super) fn layer_norm(operation: &Operation<'_>) -> Inference {
-    let mut facts = same(operation)?;
-    let rank = operation.input(0).and_then(Fact::rank);
+    let mut facts = infer_same_shape(operation)?;
+    let rank = operation.input_fact(0).and_then(Fact::rank);
     let first = match rank {
         Some(rank) => Some(super::operation::axis_of(
             operation.int_or("axis", -1),
@@ -44,7 +47,7 @@ pub(super) fn layer_norm(operation: &Operation<'_>) -> Inference {
         )?),
         None => None,
     };
-    let dims = operation.dims(0).zip(first).map(|(dims, first)| {
+    let dims = operation.input_dims(0).zip(first).map(|(dims, first)| {
         let places = dims.iter().enumerate();
         places
             .map(|(axis, dim)| if axis < first { *dim } else { Some(1) })
@@ -61,11 +64,11 @@ pub(super) fn layer_norm(operation: &Operation<'_>) -> Inference {
 
 /// Infers `BatchNormalization`: the value, and statistics for each channel.
 pub(super) fn batch_norm(operation: &Operation<'_>) -> Inference {
-    let mut facts = same(operation)?;
+    let mut facts = infer_same_shape(operation)?;
     for index in [3, 4, 3, 4] {
-        facts.extend(Operation::one(
-            operation.elem(index),
-            operation.dims(index).cloned(),
+        facts.extend(Operation::single_output(
+            operation.input_elem(index),
+            operation.input_dims(index).cloned(),
         )?);
     }
     Ok(facts)
@@ -73,8 +76,8 @@ pub(super) fn batch_norm(operation: &Operation<'_>) -> Inference {
 
 /// Infers `DynamicQuantizeLinear`: bytes, a scale and a zero point.
 pub(super) fn dynamic_quantize(operation: &Operation<'_>) -> Inference {
-    let mut facts = same(operation)?;
-    facts.push(Fact::tensor(Some(DataType::Float), Vec::new()));
-    facts.push(Fact::tensor(Some(DataType::Uint8), Vec::new()));
+    let mut facts = infer_same_shape(operation)?;
+    facts.push(Fact::new_tensor(Some(DataType::Float), Vec::new()));
+    facts.push(Fact::new_tensor(Some(DataType::Uint8), Vec::new()));
     Ok(facts)
 }

@@ -1,41 +1,41 @@
 //! Infers operators that rearrange elements: reshape, transpose, squeeze, concatenate, split,
 //! slice, pad.
 
-use super::operation::{Inference, axes_or_all, axis_of, extent};
+use super::operation::{Inference, axes_or_all, axis_of, to_extent};
 use super::{Dims, Fact, Operation, ShapeFault};
 
-pub(super) fn reshape(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
+pub(super) fn infer_reshape(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
     let Some(Some(to)) = operation.ints_or_input("shape", 1) else {
         // The target's length is the rank even if its contents are unknown.
         let rank = operation
-            .dims(1)
+            .input_dims(1)
             .and_then(|dims| dims.first().copied().flatten());
         let dims = rank
             .and_then(|rank| usize::try_from(rank).ok())
             .map(|rank| vec![None; rank]);
-        return Operation::one(elem, dims);
+        return Operation::single_output(elem, dims);
     };
-    let from = operation.dims(0);
+    let from = operation.input_dims(0);
     let keep_zero = operation.int_or("allowzero", 0) != 0;
     let mut dims: Dims = Vec::with_capacity(to.len());
     for (axis, &size) in to.iter().enumerate() {
         dims.push(match size {
             0 if !keep_zero => from.and_then(|from| from.get(axis).copied().flatten()),
             -1 => None,
-            size => extent(size, axis)?,
+            size => to_extent(size, axis)?,
         });
     }
     if let Some(from) = from {
-        settle(from, &to, &mut dims)?;
+        resolve_open_extent(from, &to, &mut dims)?;
     }
-    Operation::one(elem, Some(dims))
+    Operation::single_output(elem, Some(dims))
 }
 
 /// Computes the extent that is written as -1 and checks the number of elements.
-fn settle(from: &Dims, to: &[i64], dims: &mut Dims) -> Result<(), ShapeFault> {
-    let fact = Fact::tensor(None, from.clone());
-    let Some(count) = fact.count() else {
+fn resolve_open_extent(from: &Dims, to: &[i64], dims: &mut Dims) -> Result<(), ShapeFault> {
+    let fact = Fact::new_tensor(None, from.clone());
+    let Some(count) = fact.element_count() else {
         return Ok(());
     };
     let wrong = || ShapeFault::Count {
@@ -62,26 +62,26 @@ fn settle(from: &Dims, to: &[i64], dims: &mut Dims) -> Result<(), ShapeFault> {
     }
 }
 
-pub(super) fn flatten(operation: &Operation<'_>) -> Inference {
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(operation.elem(0), Some(vec![None, None]));
+pub(super) fn infer_flatten(operation: &Operation<'_>) -> Inference {
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(operation.input_elem(0), Some(vec![None, None]));
     };
     let axis = operation.int_or("axis", 1);
     let split = match usize::try_from(axis) {
         Ok(axis) if axis == dims.len() => axis,
         _ => axis_of(axis, dims.len())?,
     };
-    let product = |part: &[Option<u64>]| Fact::tensor(None, part.to_vec()).count();
+    let product = |part: &[Option<u64>]| Fact::new_tensor(None, part.to_vec()).element_count();
     let (rows, columns) = dims.split_at(split);
-    Operation::one(
-        operation.elem(0),
+    Operation::single_output(
+        operation.input_elem(0),
         Some(vec![product(rows), product(columns)]),
     )
 }
 
-pub(super) fn transpose(operation: &Operation<'_>) -> Inference {
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(operation.elem(0), None);
+pub(super) fn infer_transpose(operation: &Operation<'_>) -> Inference {
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(operation.input_elem(0), None);
     };
     let order: Vec<i64> = match operation.node.ints("perm") {
         Some(order) if !order.is_empty() => order.to_vec(),
@@ -100,16 +100,17 @@ pub(super) fn transpose(operation: &Operation<'_>) -> Inference {
     let moved = order
         .iter()
         .map(|&axis| Ok(dims[axis_of(axis, dims.len())?]));
-    Operation::one(
-        operation.elem(0),
+    Operation::single_output(
+        operation.input_elem(0),
         Some(moved.collect::<Result<_, ShapeFault>>()?),
     )
 }
 
-pub(super) fn squeeze(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let (Some(dims), Some(axes)) = (operation.dims(0), operation.ints_or_input("axes", 1)) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_squeeze(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let (Some(dims), Some(axes)) = (operation.input_dims(0), operation.ints_or_input("axes", 1))
+    else {
+        return Operation::single_output(elem, None);
     };
     let kept = match axes {
         Some(axes) => {
@@ -123,14 +124,14 @@ pub(super) fn squeeze(operation: &Operation<'_>) -> Inference {
         }
         None => None,
     };
-    Operation::one(elem, kept)
+    Operation::single_output(elem, kept)
 }
 
-pub(super) fn unsqueeze(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
+pub(super) fn infer_unsqueeze(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
     let axes = operation.ints_or_input("axes", 1).flatten();
-    let (Some(dims), Some(axes)) = (operation.dims(0), axes) else {
-        return Operation::one(elem, None);
+    let (Some(dims), Some(axes)) = (operation.input_dims(0), axes) else {
+        return Operation::single_output(elem, None);
     };
     let rank = dims.len() + axes.len();
     let axes = axes
@@ -145,14 +146,14 @@ pub(super) fn unsqueeze(operation: &Operation<'_>) -> Inference {
             rest.next().flatten()
         }
     };
-    Operation::one(elem, Some((0..rank).map(place).collect()))
+    Operation::single_output(elem, Some((0..rank).map(place).collect()))
 }
 
-pub(super) fn concat(operation: &Operation<'_>) -> Inference {
-    let facts: Vec<&Fact> = operation.inputs().collect();
-    let elem = operation.elem(0);
+pub(super) fn infer_concat(operation: &Operation<'_>) -> Inference {
+    let facts: Vec<&Fact> = operation.input_facts().collect();
+    let elem = operation.input_elem(0);
     let Some(first) = facts.iter().find_map(|fact| fact.dims.as_ref()) else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let axis = axis_of(operation.int_or("axis", 1), first.len())?;
     let mut joined = first.clone();
@@ -184,13 +185,13 @@ pub(super) fn concat(operation: &Operation<'_>) -> Inference {
         }
     }
     joined[axis] = total;
-    Operation::one(elem, Some(joined))
+    Operation::single_output(elem, Some(joined))
 }
 
-pub(super) fn split(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_split(operation: &Operation<'_>) -> Inference {
     let pieces = operation.node.output.len();
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
         return Ok(vec![
             Fact {
                 elem,
@@ -205,7 +206,7 @@ pub(super) fn split(operation: &Operation<'_>) -> Inference {
             let sizes = sizes
                 .iter()
                 .enumerate()
-                .map(|(axis, &size)| extent(size, axis));
+                .map(|(axis, &size)| to_extent(size, axis));
             sizes.collect::<Result<_, _>>()?
         }
         Some(None) => even_pieces(dims[axis], pieces),
@@ -214,7 +215,7 @@ pub(super) fn split(operation: &Operation<'_>) -> Inference {
     let piece = |index: usize| {
         let mut dims = dims.clone();
         dims[axis] = sizes.get(index).copied().flatten();
-        Fact::tensor(elem, dims)
+        Fact::new_tensor(elem, dims)
     };
     Ok((0..pieces).map(piece).collect())
 }
@@ -230,22 +231,22 @@ fn even_pieces(total: Option<u64>, pieces: usize) -> Vec<Option<u64>> {
     (0..count).map(piece).collect()
 }
 
-pub(super) fn slice(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_slice(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(elem, None);
     };
     let mut sliced = dims.clone();
-    let Some(cuts) = slices(operation, dims.len())? else {
-        return Operation::one(elem, Some(vec![None; dims.len()]));
+    let Some(cuts) = axis_cuts(operation, dims.len())? else {
+        return Operation::single_output(elem, Some(vec![None; dims.len()]));
     };
     for (axis, cut) in cuts {
         sliced[axis] = match (dims[axis], cut) {
-            (Some(size), Some(cut)) => Some(cut.places(size).count() as u64),
+            (Some(size), Some(cut)) => Some(cut.axis_places(size).count() as u64),
             _ => None,
         };
     }
-    Operation::one(elem, Some(sliced))
+    Operation::single_output(elem, Some(sliced))
 }
 
 /// A slice along one axis.
@@ -258,7 +259,7 @@ pub(super) struct SliceRange {
 
 impl SliceRange {
     /// Returns the places that the slice takes from an axis of `size`.
-    pub(super) fn places(self, size: u64) -> impl Iterator<Item = u64> {
+    pub(super) fn axis_places(self, size: u64) -> impl Iterator<Item = u64> {
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         let from_front = |at: i64| if at < 0 { at.saturating_add(size) } else { at };
         let (start, end) = if self.step > 0 {
@@ -296,7 +297,7 @@ type AxisCuts = Vec<(usize, Option<SliceRange>)>;
 
 /// Returns the cuts of a `Slice`; `None` if even the axes are unknown, an inner `None` if the
 /// bounds are.
-pub(super) fn slices(
+pub(super) fn axis_cuts(
     operation: &Operation<'_>,
     rank: usize,
 ) -> Result<Option<AxisCuts>, ShapeFault> {
@@ -339,14 +340,14 @@ pub(super) fn slices(
         .map(Some)
 }
 
-pub(super) fn pad(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_pad(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(elem, None);
     };
     let rank = dims.len();
     let Some(axes) = operation.ints_or_input("axes", 3) else {
-        return Operation::one(elem, Some(vec![None; rank]));
+        return Operation::single_output(elem, Some(vec![None; rank]));
     };
     let axes = axes_or_all(axes.as_deref(), rank)?;
     let pads = operation.ints_or_input("pads", 1).flatten();
@@ -358,56 +359,56 @@ pub(super) fn pad(operation: &Operation<'_>) -> Inference {
         padded[axis] = match (dims[axis], pads) {
             (Some(size), Some((Some(begin), Some(end)))) => {
                 let size = i64::try_from(size).unwrap_or(i64::MAX);
-                extent(size.saturating_add(*begin).saturating_add(*end), axis)?
+                to_extent(size.saturating_add(*begin).saturating_add(*end), axis)?
             }
             _ => None,
         };
     }
-    Operation::one(elem, Some(padded))
+    Operation::single_output(elem, Some(padded))
 }
 
-pub(super) fn expand(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let (Some(dims), Some(to)) = (operation.dims(0), operation.ints(1)) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_expand(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let (Some(dims), Some(to)) = (operation.input_dims(0), operation.input_ints(1)) else {
+        return Operation::single_output(elem, None);
     };
     let to = to
         .iter()
         .enumerate()
-        .map(|(axis, &size)| extent(size, axis));
+        .map(|(axis, &size)| to_extent(size, axis));
     let to = to.collect::<Result<Dims, _>>()?;
-    Operation::one(elem, Some(super::operation::broadcast(dims, &to)?))
+    Operation::single_output(elem, Some(super::operation::broadcast_dims(dims, &to)?))
 }
 
-pub(super) fn tile(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_tile(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(elem, None);
     };
-    let Some(repeats) = operation.ints(1) else {
-        return Operation::one(elem, Some(vec![None; dims.len()]));
+    let Some(repeats) = operation.input_ints(1) else {
+        return Operation::single_output(elem, Some(vec![None; dims.len()]));
     };
     let tiled = dims
         .iter()
         .zip(repeats)
         .enumerate()
         .map(|(axis, (dim, &repeat))| {
-            let repeat = extent(repeat, axis)?;
+            let repeat = to_extent(repeat, axis)?;
             Ok(dim
                 .zip(repeat)
                 .map(|(dim, repeat)| dim.saturating_mul(repeat)))
         });
-    Operation::one(elem, Some(tiled.collect::<Result<_, ShapeFault>>()?))
+    Operation::single_output(elem, Some(tiled.collect::<Result<_, ShapeFault>>()?))
 }
 
 /// Infers `DepthToSpace` and `SpaceToDepth`.
 pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inference {
-    let elem = operation.elem(0);
+    let elem = operation.input_elem(0);
     let block = u64::try_from(operation.int_or("blocksize", 1))
         .unwrap_or(1)
         .max(1);
     let Some(dims) = operation.dims_of_rank(0, 4)? else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let area = block.saturating_mul(block);
     let channels = |extent: u64| match deeper {
@@ -424,7 +425,7 @@ pub(super) fn depth_space(operation: &Operation<'_>, deeper: Deeper) -> Inferenc
         dims[2].map(side),
         dims[3].map(side),
     ];
-    Operation::one(elem, Some(moved))
+    Operation::single_output(elem, Some(moved))
 }
 
 /// The direction in which elements move between channels and space.
@@ -438,15 +439,15 @@ pub(super) enum Deeper {
 
 /// Infers `CenterCropPad`: the named axes get the requested extents.
 pub(super) fn center_crop_pad(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(elem, None);
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(elem, None);
     };
     let axes = axes_or_all(operation.node.ints("axes"), dims.len())?;
     let mut cropped = dims.clone();
     for (index, &axis) in axes.iter().enumerate() {
-        let size = operation.ints(1).and_then(|sizes| sizes.get(index));
+        let size = operation.input_ints(1).and_then(|sizes| sizes.get(index));
         cropped[axis] = size.and_then(|&size| u64::try_from(size).ok());
     }
-    Operation::one(elem, Some(cropped))
+    Operation::single_output(elem, Some(cropped))
 }

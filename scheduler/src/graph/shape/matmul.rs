@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::operation::{Inference, broadcast};
+use super::operation::{Inference, broadcast_dims};
 use super::{Dims, Operation, ShapeFault};
 
 /// Infers the matrix product of inputs `left` and `right`, with batches broadcast.
-pub(super) fn product(operation: &Operation<'_>, left: usize, right: usize) -> Inference {
+pub(super) fn infer_product(operation: &Operation<'_>, left: usize, right: usize) -> Inference {
     let elem = operation.result_elem();
     let pair = operation
         .dims_of_rank(left, 1)?
@@ -14,7 +14,7 @@ pub(super) fn product(operation: &Operation<'_>, left: usize, right: usize) -> I
     let dims = pair
         .map(|(left, right)| product_dims(left, right))
         .transpose()?;
-    Operation::one(elem, dims)
+    Operation::single_output(elem, dims)
 }
 
 fn product_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
@@ -36,7 +36,7 @@ fn product_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
             right: right.clone(),
         });
     }
-    let mut dims = broadcast(&a[..a.len() - 2].to_vec(), &b[..b.len() - 2].to_vec())?;
+    let mut dims = broadcast_dims(&a[..a.len() - 2].to_vec(), &b[..b.len() - 2].to_vec())?;
     if left.len() > 1 {
         dims.push(rows);
     }
@@ -47,12 +47,12 @@ fn product_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
 }
 
 /// Infers `Gemm`: two matrices, each possibly transposed.
-pub(super) fn gemm(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_gemm(operation: &Operation<'_>) -> Inference {
     let pair = operation
         .dims_of_rank(0, 2)?
         .zip(operation.dims_of_rank(1, 2)?);
     let Some((left, right)) = pair else {
-        return Operation::one(operation.elem(0), None);
+        return Operation::single_output(operation.input_elem(0), None);
     };
     let flip = |dims: &Dims, name: &str| match operation.int_or(name, 0) {
         0 => (dims[0], dims[1]),
@@ -65,12 +65,12 @@ pub(super) fn gemm(operation: &Operation<'_>) -> Inference {
             left: left.clone(),
             right: right.clone(),
         }),
-        _ => Operation::one(operation.elem(0), Some(vec![rows, columns])),
+        _ => Operation::single_output(operation.input_elem(0), Some(vec![rows, columns])),
     }
 }
 
 /// Infers `Einsum`: extents by letter; with an ellipsis only the type of the result is known.
-pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_einsum(operation: &Operation<'_>) -> Inference {
     let equation = operation
         .node
         .string("equation")
@@ -82,11 +82,11 @@ pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
         None => (equation.clone(), implicit_output(&equation)),
     };
     for (index, term) in terms.split(',').enumerate() {
-        let Some(dims) = operation.dims(index) else {
-            return Operation::one(operation.elem(0), None);
+        let Some(dims) = operation.input_dims(index) else {
+            return Operation::single_output(operation.input_elem(0), None);
         };
         if term.contains('.') {
-            return Operation::one(operation.elem(0), None);
+            return Operation::single_output(operation.input_elem(0), None);
         }
         if dims.len() != term.chars().count() {
             return Err(ShapeFault::Rank {
@@ -104,7 +104,7 @@ pub(super) fn einsum(operation: &Operation<'_>) -> Inference {
         .chars()
         .map(|letter| letters.get(&letter).copied().flatten())
         .collect();
-    Operation::one(operation.elem(0), Some(dims))
+    Operation::single_output(operation.input_elem(0), Some(dims))
 }
 
 /// Returns the letters that occur once, in alphabetical order: the output of an equation without an

@@ -25,28 +25,28 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns the fact of input `index`, if the node has that input.
-    pub(crate) fn input(&self, index: usize) -> Option<&'a Fact> {
+    pub(crate) fn input_fact(&self, index: usize) -> Option<&'a Fact> {
         self.inputs.get(index).copied().flatten()
     }
 
-    pub(crate) fn inputs(&self) -> impl Iterator<Item = &'a Fact> {
+    pub(crate) fn input_facts(&self) -> impl Iterator<Item = &'a Fact> {
         self.inputs.iter().copied().flatten()
     }
 
     /// Returns the element type of the first output, as the schema defines it.
     pub(crate) fn result_elem(&self) -> Option<DataType> {
-        let result = OperatorSchema::of(self.node.op_type()).result;
-        result.of(self.node, |index| self.elem(index), data_type)
+        let result = OperatorSchema::for_operator(self.node.op_type()).result;
+        result.output_type(self.node, |index| self.input_elem(index), data_type)
     }
 
     /// Returns the element type of input `index`, if known.
-    pub(crate) fn elem(&self, index: usize) -> Option<DataType> {
-        self.input(index)?.elem
+    pub(crate) fn input_elem(&self, index: usize) -> Option<DataType> {
+        self.input_fact(index)?.elem
     }
 
     /// Returns the extents of input `index`, if its rank is known.
-    pub(crate) fn dims(&self, index: usize) -> Option<&'a Dims> {
-        self.input(index)?.dims.as_ref()
+    pub(crate) fn input_dims(&self, index: usize) -> Option<&'a Dims> {
+        self.input_fact(index)?.dims.as_ref()
     }
 
     /// Returns the extents of input `index`, and fails if it has fewer than `rank` of them.
@@ -55,7 +55,7 @@ impl<'a> Operation<'a> {
         index: usize,
         rank: usize,
     ) -> Result<Option<&'a Dims>, ShapeFault> {
-        match self.dims(index) {
+        match self.input_dims(index) {
             Some(dims) if dims.len() < rank => Err(ShapeFault::Rank {
                 input: index,
                 expected: rank,
@@ -66,17 +66,17 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns the integer contents of input `index`, if known.
-    pub(crate) fn ints(&self, index: usize) -> Option<&'a [i64]> {
-        self.input(index)?.ints.as_deref()
+    pub(crate) fn input_ints(&self, index: usize) -> Option<&'a [i64]> {
+        self.input_fact(index)?.ints.as_deref()
     }
 
     /// Returns the float contents of input `index`, if known.
-    pub(crate) fn floats(&self, index: usize) -> Option<&'a [f32]> {
-        self.input(index)?.floats.as_deref()
+    pub(crate) fn input_floats(&self, index: usize) -> Option<&'a [f32]> {
+        self.input_fact(index)?.floats.as_deref()
     }
 
     /// Returns whether the node names input `index`.
-    pub(crate) fn has(&self, index: usize) -> bool {
+    pub(crate) fn has_input(&self, index: usize) -> bool {
         self.node.input_name(index).is_some()
     }
 
@@ -91,14 +91,14 @@ impl<'a> Operation<'a> {
         if let Some(ints) = self.node.ints(name) {
             return Some(Some(ints.to_vec()));
         }
-        if !self.has(index) {
+        if !self.has_input(index) {
             return Some(None);
         }
-        self.ints(index).map(|ints| Some(ints.to_vec()))
+        self.input_ints(index).map(|ints| Some(ints.to_vec()))
     }
 
     /// Returns the inference of a single output with `elem` and `dims`.
-    pub(crate) fn one(elem: Option<DataType>, dims: Option<Dims>) -> Inference {
+    pub(crate) fn single_output(elem: Option<DataType>, dims: Option<Dims>) -> Inference {
         Ok(vec![Fact {
             elem,
             dims,
@@ -126,7 +126,7 @@ pub(crate) fn axes_or_all(axes: Option<&[i64]>, rank: usize) -> Result<Vec<usize
 }
 
 /// Converts a signed result to an extent, and fails if it is negative.
-pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault> {
+pub(crate) fn to_extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault> {
     match u64::try_from(value) {
         Ok(extent) => Ok(Some(extent)),
         Err(_) => Err(ShapeFault::Negative {
@@ -137,7 +137,7 @@ pub(crate) fn extent(value: i64, axis: usize) -> Result<Option<u64>, ShapeFault>
 }
 
 /// Broadcasts two shapes against each other.
-pub(crate) fn broadcast(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
+pub(crate) fn broadcast_dims(left: &Dims, right: &Dims) -> Result<Dims, ShapeFault> {
     let rank = left.len().max(right.len());
     let at = |dims: &Dims, axis: usize| {
         let missing = rank - dims.len();
@@ -166,7 +166,7 @@ pub(crate) fn broadcast_all<'a>(
     let mut joined: Dims = Vec::new();
     for fact in facts {
         match &fact.dims {
-            Some(dims) => joined = broadcast(&joined, dims)?,
+            Some(dims) => joined = broadcast_dims(&joined, dims)?,
             None => return Ok(None),
         }
     }

@@ -4,36 +4,39 @@ use super::operation::{Inference, axes_or_all};
 use super::{Dims, Operation};
 
 /// Infers `Upsample`: scales as an attribute or as the second input.
-pub(super) fn upsample(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_upsample(operation: &Operation<'_>) -> Inference {
     let attribute = operation.node.floats("scales");
-    let scales = attribute.or_else(|| operation.floats(1));
+    let scales = attribute.or_else(|| operation.input_floats(1));
     let dims = operation
-        .dims(0)
-        .map(|dims| scaled(dims, scales, &(0..dims.len()).collect::<Vec<_>>()));
-    Operation::one(operation.elem(0), dims)
+        .input_dims(0)
+        .map(|dims| scale_dims(dims, scales, &(0..dims.len()).collect::<Vec<_>>()));
+    Operation::single_output(operation.input_elem(0), dims)
 }
 
 /// Infers `Resize`: scales are the second input of operator set 10 and the third of later ones;
 /// sizes are the fourth.
-pub(super) fn resize(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
-    let Some(dims) = operation.dims(0) else {
-        return Operation::one(elem, None);
+pub(super) fn infer_resize(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
+    let Some(dims) = operation.input_dims(0) else {
+        return Operation::single_output(elem, None);
     };
     let axes = axes_or_all(operation.node.ints("axes"), dims.len())?;
-    if operation.has(3) {
-        let sizes = operation.ints(3);
+    if operation.has_input(3) {
+        let sizes = operation.input_ints(3);
         let policy = operation
             .node
             .string("keep_aspect_ratio_policy")
             .unwrap_or("stretch");
-        return Operation::one(elem, Some(sized(dims, sizes, &axes, policy)));
+        return Operation::single_output(elem, Some(resize_dims(dims, sizes, &axes, policy)));
     }
     let place = if operation.opset < 11 { 1 } else { 2 };
-    Operation::one(elem, Some(scaled(dims, operation.floats(place), &axes)))
+    Operation::single_output(
+        elem,
+        Some(scale_dims(dims, operation.input_floats(place), &axes)),
+    )
 }
 
-fn scaled(dims: &Dims, scales: Option<&[f32]>, axes: &[usize]) -> Dims {
+fn scale_dims(dims: &Dims, scales: Option<&[f32]>, axes: &[usize]) -> Dims {
     let mut resized = dims.clone();
     for (index, &axis) in axes.iter().enumerate() {
         let scale = scales.and_then(|scales| scales.get(index));
@@ -47,7 +50,7 @@ fn scaled(dims: &Dims, scales: Option<&[f32]>, axes: &[usize]) -> Dims {
     resized
 }
 
-fn sized(dims: &Dims, sizes: Option<&[i64]>, axes: &[usize], policy: &str) -> Dims {
+fn resize_dims(dims: &Dims, sizes: Option<&[i64]>, axes: &[usize], policy: &str) -> Dims {
     let mut resized = dims.clone();
     let size = |index: usize| {
         sizes

@@ -4,8 +4,8 @@ use super::operation::Inference;
 use super::{Dims, Fact, Operation};
 
 /// Infers `RNN`, `GRU` and `LSTM`: all steps, the last state and, for `LSTM`, the last cell.
-pub(super) fn recurrent(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
+pub(super) fn infer_recurrent(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
     let Some(input) = operation.dims_of_rank(0, 3)? else {
         return Ok(vec![
             Fact {
@@ -16,7 +16,7 @@ pub(super) fn recurrent(operation: &Operation<'_>) -> Inference {
         ]);
     };
     let by_weights = operation
-        .dims(2)
+        .input_dims(2)
         .and_then(|dims| dims.last().copied().flatten());
     let hidden = operation
         .node
@@ -39,31 +39,35 @@ pub(super) fn recurrent(operation: &Operation<'_>) -> Inference {
             vec![directions, input[1], hidden],
         )
     };
-    let state = Fact::tensor(elem, last);
-    Ok(vec![Fact::tensor(elem, steps), state.clone(), state])
+    let state = Fact::new_tensor(elem, last);
+    Ok(vec![Fact::new_tensor(elem, steps), state.clone(), state])
 }
 
 /// Infers `DFT`: the last axis becomes a complex pair, or half the frequencies if one-sided.
-pub(super) fn dft(operation: &Operation<'_>) -> Inference {
-    let elem = operation.elem(0);
+pub(super) fn infer_dft(operation: &Operation<'_>) -> Inference {
+    let elem = operation.input_elem(0);
     let Some(input) = operation.dims_of_rank(0, 2)? else {
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     };
     let axis = match operation.node.int("axis") {
         Some(axis) => Some(axis),
         None if operation.opset < 20 => Some(1),
-        None if operation.has(2) => operation.ints(2).and_then(|ints| ints.first().copied()),
+        None if operation.has_input(2) => operation
+            .input_ints(2)
+            .and_then(|ints| ints.first().copied()),
         None => Some(-2),
     };
     let mut dims = input.clone();
     let rank = dims.len();
     dims[rank - 1] = Some(2);
     let Some(axis) = axis else {
-        return Operation::one(elem, Some(vec![None; rank]));
+        return Operation::single_output(elem, Some(vec![None; rank]));
     };
     let axis = super::operation::axis_of(axis, rank)?;
-    if operation.has(1) {
-        let length = operation.ints(1).and_then(|ints| ints.first().copied());
+    if operation.has_input(1) {
+        let length = operation
+            .input_ints(1)
+            .and_then(|ints| ints.first().copied());
         dims[axis] = length.and_then(|length| u64::try_from(length).ok());
     }
     let onesided = operation.int_or("onesided", 0) != 0;
@@ -71,10 +75,10 @@ pub(super) fn dft(operation: &Operation<'_>) -> Inference {
     if onesided && inverse {
         // The inverse returns real numbers: the extents depend on the operator set's
         // interpretation.
-        return Operation::one(elem, None);
+        return Operation::single_output(elem, None);
     }
     if onesided {
         dims[axis] = dims[axis].map(|extent| extent / 2 + 1);
     }
-    Operation::one(elem, Some(dims))
+    Operation::single_output(elem, Some(dims))
 }

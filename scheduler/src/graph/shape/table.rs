@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Returns the facts of the first outputs of `operation`.
-pub(super) fn infer(operation: &Operation<'_>) -> Inference {
+pub(super) fn infer_by_rule(operation: &Operation<'_>) -> Inference {
     let name = operation.node.op_type();
     by_extent(name, operation)
         .or_else(|| by_movement(name, operation))
@@ -23,15 +23,15 @@ pub(super) fn infer(operation: &Operation<'_>) -> Inference {
 /// Infers operators on single elements.
 fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        "Dropout" => elementwise::dropout(operation),
+        "Dropout" => elementwise::infer_dropout(operation),
         "LayerNormalization" => elementwise::layer_norm(operation),
         "BatchNormalization" => elementwise::batch_norm(operation),
         "DynamicQuantizeLinear" => elementwise::dynamic_quantize(operation),
         // A slope is broadcast to the value, never the value to the slope.
-        "PRelu" => elementwise::same(operation),
-        _ => match OperatorSchema::of(name).extents {
-            Extents::OfFirst => elementwise::same(operation),
-            Extents::Repeated => elementwise::repeated(operation),
+        "PRelu" => elementwise::infer_same_shape(operation),
+        _ => match OperatorSchema::for_operator(name).extents {
+            Extents::OfFirst => elementwise::infer_same_shape(operation),
+            Extents::Repeated => elementwise::infer_broadcast(operation),
             Extents::RankOfFirst | Extents::Own => return None,
         },
     };
@@ -41,37 +41,37 @@ fn by_extent(name: &str, operation: &Operation<'_>) -> Option<Inference> {
 /// Infers operators that move, pick or create elements.
 fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        "Reshape" => layout::reshape(operation),
-        "Flatten" => layout::flatten(operation),
-        "Transpose" => layout::transpose(operation),
-        "Squeeze" => layout::squeeze(operation),
-        "Unsqueeze" => layout::unsqueeze(operation),
-        "Concat" => layout::concat(operation),
-        "Split" => layout::split(operation),
-        "Slice" => layout::slice(operation),
-        "Pad" => layout::pad(operation),
-        "Expand" => layout::expand(operation),
-        "Tile" => layout::tile(operation),
+        "Reshape" => layout::infer_reshape(operation),
+        "Flatten" => layout::infer_flatten(operation),
+        "Transpose" => layout::infer_transpose(operation),
+        "Squeeze" => layout::infer_squeeze(operation),
+        "Unsqueeze" => layout::infer_unsqueeze(operation),
+        "Concat" => layout::infer_concat(operation),
+        "Split" => layout::infer_split(operation),
+        "Slice" => layout::infer_slice(operation),
+        "Pad" => layout::infer_pad(operation),
+        "Expand" => layout::infer_expand(operation),
+        "Tile" => layout::infer_tile(operation),
         "DepthToSpace" => layout::depth_space(operation, Deeper::No),
         "SpaceToDepth" => layout::depth_space(operation, Deeper::Yes),
         "CenterCropPad" => layout::center_crop_pad(operation),
-        "Gather" => gather::gather(operation),
+        "Gather" => gather::infer_gather(operation),
         "GatherElements" => gather::gather_elements(operation),
         "GatherND" => gather::gather_nd(operation),
         "TopK" => gather::top_k(operation),
         "NonZero" => gather::non_zero(operation),
-        "Compress" => gather::compress(operation),
-        "Unique" => gather::unique(operation),
+        "Compress" => gather::infer_compress(operation),
+        "Unique" => gather::infer_unique(operation),
         "OneHot" => gather::one_hot(operation),
-        "Shape" => generate::shape(operation),
-        "Size" => generate::size(operation),
-        "Constant" => generate::constant(operation),
+        "Shape" => generate::infer_shape(operation),
+        "Size" => generate::infer_size(operation),
+        "Constant" => generate::infer_constant(operation),
         "ConstantOfShape" => generate::constant_of_shape(operation),
-        "Range" => generate::range(operation),
-        "RandomNormal" | "RandomUniform" => generate::random(operation),
-        "Multinomial" => generate::multinomial(operation),
-        "TfIdfVectorizer" => generate::ngrams(operation),
-        "BlackmanWindow" | "HammingWindow" | "HannWindow" => generate::window(operation),
+        "Range" => generate::infer_range(operation),
+        "RandomNormal" | "RandomUniform" => generate::infer_random(operation),
+        "Multinomial" => generate::infer_multinomial(operation),
+        "TfIdfVectorizer" => generate::infer_ngrams(operation),
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => generate::infer_window(operation),
         "AffineGrid" => generate::affine_grid(operation),
         _ => return None,
     };
@@ -81,14 +81,14 @@ fn by_movement(name: &str, operation: &Operation<'_>) -> Option<Inference> {
 /// Infers windows over space, reductions and transforms.
 fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        "Conv" | "ConvInteger" | "DeformConv" => convolution::convolution(operation, 0, 1),
-        "QLinearConv" => convolution::convolution(operation, 0, 3),
-        "ConvTranspose" => convolution::transposed(operation),
-        "AveragePool" | "LpPool" | "MaxPool" => convolution::pool(operation),
+        "Conv" | "ConvInteger" | "DeformConv" => convolution::infer_convolution(operation, 0, 1),
+        "QLinearConv" => convolution::infer_convolution(operation, 0, 3),
+        "ConvTranspose" => convolution::infer_conv_transpose(operation),
+        "AveragePool" | "LpPool" | "MaxPool" => convolution::infer_pool(operation),
         "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => {
             convolution::global_pool(operation)
         }
-        "MaxUnpool" => convolution::unpool(operation),
+        "MaxUnpool" => convolution::infer_unpool(operation),
         "MaxRoiPool" => {
             let sizes = operation.node.ints("pooled_shape");
             convolution::regions(operation, sizes.and_then(|sizes| sizes.try_into().ok()))
@@ -102,14 +102,14 @@ fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
         }
         "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax"
         | "ReduceMean" | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => {
-            reduce::reduce(operation)
+            reduce::infer_reduce(operation)
         }
-        "ArgMax" | "ArgMin" => reduce::arg(operation),
-        "Resize" => resize::resize(operation),
-        "Upsample" => resize::upsample(operation),
+        "ArgMax" | "ArgMin" => reduce::infer_arg(operation),
+        "Resize" => resize::infer_resize(operation),
+        "Upsample" => resize::infer_upsample(operation),
         "GridSample" => generate::grid_sample(operation),
-        "GRU" | "LSTM" | "RNN" => sequence::recurrent(operation),
-        "DFT" => sequence::dft(operation),
+        "GRU" | "LSTM" | "RNN" => sequence::infer_recurrent(operation),
+        "DFT" => sequence::infer_dft(operation),
         _ => return None,
     };
     Some(facts)
@@ -118,20 +118,22 @@ fn by_window(name: &str, operation: &Operation<'_>) -> Option<Inference> {
 /// Infers products, attention and losses.
 fn by_product(name: &str, operation: &Operation<'_>) -> Option<Inference> {
     let facts = match name {
-        "MatMul" | "MatMulInteger" => matmul::product(operation, 0, 1),
-        "QLinearMatMul" => matmul::product(operation, 0, 3),
-        "Gemm" => matmul::gemm(operation),
-        "Einsum" => matmul::einsum(operation),
-        "Attention" => attention::attention(operation),
-        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => generate::loss(operation),
+        "MatMul" | "MatMulInteger" => matmul::infer_product(operation, 0, 1),
+        "QLinearMatMul" => matmul::infer_product(operation, 0, 3),
+        "Gemm" => matmul::infer_gemm(operation),
+        "Einsum" => matmul::infer_einsum(operation),
+        "Attention" => attention::infer_attention(operation),
+        "NegativeLogLikelihoodLoss" | "SoftmaxCrossEntropyLoss" => generate::infer_loss(operation),
         "Det" => {
             let dims = operation
-                .dims(0)
+                .input_dims(0)
                 .and_then(|dims| Some(dims[..dims.len().checked_sub(2)?].to_vec()));
-            Operation::one(operation.elem(0), dims)
+            Operation::single_output(operation.input_elem(0), dims)
         }
-        "StringNormalizer" | "StringConcat" => Operation::one(Some(DataType::String), None),
-        "MelWeightMatrix" => Operation::one(operation.result_elem(), None),
+        "StringNormalizer" | "StringConcat" => {
+            Operation::single_output(Some(DataType::String), None)
+        }
+        "MelWeightMatrix" => Operation::single_output(operation.result_elem(), None),
         _ => return None,
     };
     Some(facts)

@@ -12,7 +12,7 @@ pub(crate) fn node_work(proto: &NodeProto, inputs: &[Option<&Fact>], outputs: &[
         let outputs: Vec<Option<&Fact>> = outputs.iter().copied().map(Some).collect();
         with_extents(&outputs, |outputs| {
             let known: Vec<Extent<'_>> = outputs.iter().copied().flatten().collect();
-            Work::of(proto, inputs, &known)
+            Work::for_node(proto, inputs, &known)
         })
     })
 }
@@ -29,11 +29,11 @@ pub(super) fn with_extents<T>(
         Some((dtype, dims.collect::<Option<_>>()?))
     };
     let known: Vec<_> = facts.iter().map(|fact| fact.and_then(known)).collect();
-    let extents: Vec<_> = known.iter().map(|it| it.as_ref().map(extent)).collect();
+    let extents: Vec<_> = known.iter().map(|it| it.as_ref().map(as_extent)).collect();
     then(&extents)
 }
 
-fn extent((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
+fn as_extent((dtype, dims): &(DType, Vec<usize>)) -> Extent<'_> {
     Extent {
         dtype: *dtype,
         dims,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use super::PlanOptions;
 use super::division::{Division, Model};
-use super::refine::tidy;
+use super::refine::renumber_parts;
 use crate::planning::objective::Objective;
 use crate::planning::offer::Links;
-use crate::planning::planner::{planner, steps};
+use crate::planning::planner::{find_planner, step_pace};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::tasks::{GraphTasks, Layout};
@@ -25,14 +25,14 @@ const LINK_FACTORS: [u64; 3] = [1, 8, 64];
 const PARTS_MAX: usize = 64;
 
 /// Returns the divisions worth improving; none if the planners find none.
-pub(super) fn candidates(model: &Model<'_>, options: &PlanOptions) -> Vec<Division> {
-    let picks = picks(model, options.max_devices);
+pub(super) fn division_candidates(model: &Model<'_>, options: &PlanOptions) -> Vec<Division> {
+    let picks = offer_picks(model, options.max_devices);
     let tries = picks
         .iter()
         .flat_map(|pick| LINK_FACTORS.map(|factor| (pick, factor)));
     let mut found: Vec<Division> = Vec::new();
     for (pick, factor) in tries {
-        for division in planned(model, options, pick, factor) {
+        for division in planner_divisions(model, options, pick, factor) {
             if !found.contains(&division) {
                 found.push(division);
             }
@@ -42,7 +42,7 @@ pub(super) fn candidates(model: &Model<'_>, options: &PlanOptions) -> Vec<Divisi
 }
 
 /// Returns sets of at most `most` offers: the fastest, and the cheapest if they differ.
-fn picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
+fn offer_picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
     let pick = |mut rank: Vec<usize>| {
         rank.truncate(most);
         rank.sort_unstable();
@@ -57,22 +57,28 @@ fn picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
 }
 
 /// Returns the planner's schedule of the tasks on these offers, gathered into parts in two ways.
-fn planned(model: &Model<'_>, options: &PlanOptions, pick: &[usize], factor: u64) -> Vec<Division> {
-    let Some((tasks, problem, schedule)) = scheduled(model, options, pick, factor) else {
+fn planner_divisions(
+    model: &Model<'_>,
+    options: &PlanOptions,
+    pick: &[usize],
+    factor: u64,
+) -> Vec<Division> {
+    let Some((tasks, problem, schedule)) = schedule_tasks(model, options, pick, factor) else {
         return Vec::new();
     };
     let gathered = [
         by_changes(model, &tasks, &schedule, pick),
-        by_time(model, (&tasks, &problem), &schedule, pick),
+        by_time(model, &tasks, &problem, &schedule, pick),
     ];
     let few = gathered
         .into_iter()
         .filter(|division| division.offers.len() <= PARTS_MAX);
-    few.filter_map(|division| tidy(model, division)).collect()
+    few.filter_map(|division| renumber_parts(model, division))
+        .collect()
 }
 
 /// Returns the graph's tasks on these offers, their problem and its schedule.
-fn scheduled(
+fn schedule_tasks(
     model: &Model<'_>,
     options: &PlanOptions,
     pick: &[usize],
@@ -101,16 +107,19 @@ fn scheduled(
             .collect(),
         links: &links,
         // The buyer takes part if transfers from it take any time.
-        buyer: links.buyer.iter().any(|link| link.seconds(1) > 0.0),
+        buyer: links
+            .buyer
+            .iter()
+            .any(|link| link.transfer_seconds(1) > 0.0),
     };
-    let tasks = layout.tasks().ok()?;
+    let tasks = layout.create_tasks().ok()?;
     let problem = with_objective(model, options, pick, &tasks.problem, factor)?;
-    let auto = planner("auto")?;
+    let auto = find_planner("auto")?;
     let limit = (options.steps * PLANNER_STEPS) as u64;
     // A late schedule is better than none: the search grades and improves its division like any
     // other.
-    let schedule = auto(&problem, &mut steps(limit))
-        .or_else(|_| auto(&tasks.problem, &mut steps(limit)))
+    let schedule = auto(&problem, &mut step_pace(limit))
+        .or_else(|_| auto(&tasks.problem, &mut step_pace(limit)))
         .ok()?;
     Some((tasks, problem, schedule))
 }
@@ -131,7 +140,7 @@ fn with_objective(
         let highest = rates.clone().fold(0.0, f64::max).max(f64::MIN_POSITIVE);
         let shares = rates.map(|rate| (rate / highest * WHOLE) as u64);
         // The buyer's own device costs and draws nothing.
-        let devices = problem.devices();
+        let devices = problem.device_count();
         (shares.chain([0]).take(devices).collect(), highest)
     };
     let (price, highest) = shares(&|offer| model.offers[offer].cost_per_second);
@@ -142,7 +151,7 @@ fn with_objective(
     }
     parts.objective = match options.objective {
         // A price is a part of the highest, and time is in the problem's own unit.
-        Objective::Weighted { time, cost } => weighted(time, cost * highest / WHOLE),
+        Objective::Weighted { time, cost } => weighted_objective(time, cost * highest / WHOLE),
         named => named,
     };
     let deadline = options.deadline_seconds.map(time_of);
@@ -152,7 +161,7 @@ fn with_objective(
 }
 
 /// Scales weights so that whole numbers can distinguish their sums.
-fn weighted(time: f64, cost: f64) -> Objective {
+fn weighted_objective(time: f64, cost: f64) -> Objective {
     const LARGEST: f64 = 1e12;
     let largest = time.max(cost).max(f64::MIN_POSITIVE);
     let weight = |weight: f64| (weight / largest * LARGEST).trunc();
@@ -170,22 +179,22 @@ fn by_changes(
     schedule: &Schedule,
     pick: &[usize],
 ) -> Division {
-    let mut task_of = vec![0; model.nodes()];
+    let mut task_of = vec![0; model.node_count()];
     for (task, members) in tasks.members.iter().enumerate() {
         members.iter().for_each(|node| task_of[node.0] = task);
     }
     let device = |node: usize| schedule.device[task_of[node]];
-    let mut changes = vec![0usize; model.nodes()];
+    let mut changes = vec![0usize; model.node_count()];
     for (index, node) in model.graph.nodes().iter().enumerate() {
         let sources = node
-            .reads()
+            .input_values()
             .filter_map(|id| model.graph.value(id).producer());
         let least = sources
             .map(|source| changes[source.0] + usize::from(device(source.0) != device(index)));
         changes[index] = least.max().unwrap_or(0);
     }
     let mut starts = BTreeMap::new();
-    for node in 0..model.nodes() {
+    for node in 0..model.node_count() {
         let start = schedule.start[task_of[node]];
         let first = starts.entry((changes[node], device(node))).or_insert(start);
         *first = start.min(*first);
@@ -200,7 +209,7 @@ fn by_changes(
         keys.iter().position(|(_, other)| *other == key)
     };
     Division {
-        part: (0..model.nodes())
+        part: (0..model.node_count())
             .map(|node| number(node).unwrap_or(0))
             .collect(),
         offers: keys.iter().map(|(_, (_, device))| pick[*device]).collect(),
@@ -224,20 +233,21 @@ struct OpenPart {
 /// parts only.
 fn by_time(
     model: &Model<'_>,
-    (tasks, problem): (&GraphTasks, &Problem),
+    tasks: &GraphTasks,
+    problem: &Problem,
     schedule: &Schedule,
     pick: &[usize],
 ) -> Division {
-    let needs = needs(model, tasks);
-    let wanted = wanted(tasks, problem, schedule, &needs);
+    let needs = task_needs(model, tasks);
+    let wanted = departure_times(tasks, problem, schedule, &needs);
     // The buyer's tasks, which send inputs and receive outputs, belong to no part.
     let own = |task: &usize| !tasks.members[*task].is_empty();
-    let mut order: Vec<usize> = (0..problem.tasks()).filter(own).collect();
+    let mut order: Vec<usize> = (0..problem.task_count()).filter(own).collect();
     // Among tasks that start together, the first of the graph comes first.
     order.sort_by_key(|&task| (schedule.start[task], tasks.members[task][0]));
     let mut parts: Vec<OpenPart> = Vec::new();
     let mut last: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut of_task = vec![0; problem.tasks()];
+    let mut of_task = vec![0; problem.task_count()];
     for task in order {
         let (device, start) = (schedule.device[task], schedule.start[task]);
         let mut arrived = 0;
@@ -245,12 +255,12 @@ fn by_time(
             let from = of_task[before];
             if parts[from].device != device {
                 parts[from].open = false;
-                let transfer = problem.transfer(parts[from].device, device, bytes);
+                let transfer = problem.transfer_time(parts[from].device, device, bytes);
                 arrived = arrived.max(parts[from].end.saturating_add(transfer));
             }
         }
         let joined = last.get(&device).copied();
-        let end = schedule.finish(problem, task);
+        let end = schedule.finish_time(problem, task);
         let joined = joined.filter(|&part| {
             let part = &parts[part];
             part.open && arrived <= part.start && end <= part.wanted
@@ -270,7 +280,7 @@ fn by_time(
         last.insert(device, part);
         of_task[task] = part;
     }
-    let mut part = vec![0; model.nodes()];
+    let mut part = vec![0; model.node_count()];
     for (members, own) in tasks.members.iter().zip(of_task) {
         members.iter().for_each(|node| part[node.0] = own);
     }
@@ -281,29 +291,30 @@ fn by_time(
 }
 
 /// Returns the time when each task's results must leave, so that other devices can start as
-/// planned. They may wait the time of a handover longer, because another part costs as much. The
+/// planned. They can wait the time of a handover longer, because another part costs as much. The
 /// job's outputs are needed at the end only.
-fn wanted(
+fn departure_times(
     tasks: &GraphTasks,
     problem: &Problem,
     schedule: &Schedule,
     needs: &[Vec<(usize, u64)>],
 ) -> Vec<Time> {
-    let mut wanted = vec![NEVER; problem.tasks()];
+    let mut wanted = vec![NEVER; problem.task_count()];
     for (task, needs) in needs.iter().enumerate() {
         let to = schedule.device[task];
         for &(before, bytes) in needs {
             let from = schedule.device[before];
-            let way = problem.transfer(from, to, bytes) - problem.transfer(from, to, 0);
+            let way = problem.transfer_time(from, to, bytes) - problem.transfer_time(from, to, 0);
             if from != to {
                 wanted[before] = wanted[before].min(schedule.start[task].saturating_sub(way));
             }
         }
     }
     let is_buyers = |task: &usize| tasks.members[*task].is_empty();
-    for buyers in (0..problem.tasks()).filter(is_buyers) {
-        for (before, bytes) in problem.before(buyers) {
-            let way = problem.transfer(schedule.device[before], schedule.device[buyers], bytes);
+    for buyers in (0..problem.task_count()).filter(is_buyers) {
+        for (before, bytes) in problem.inputs_of(buyers) {
+            let way =
+                problem.transfer_time(schedule.device[before], schedule.device[buyers], bytes);
             wanted[before] = wanted[before].min(schedule.makespan.saturating_sub(way));
         }
     }
@@ -312,16 +323,16 @@ fn wanted(
 
 /// Returns the tasks whose results each task reads. Values from constants alone do not count,
 /// because each part computes its own.
-fn needs(model: &Model<'_>, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
+fn task_needs(model: &Model<'_>, tasks: &GraphTasks) -> Vec<Vec<(usize, u64)>> {
     let graph = model.graph;
-    let mut task_of = vec![0; model.nodes()];
+    let mut task_of = vec![0; model.node_count()];
     for (task, members) in tasks.members.iter().enumerate() {
         members.iter().for_each(|node| task_of[node.0] = task);
     }
     let mut needs = vec![Vec::new(); tasks.members.len()];
-    let fixed = graph.fixed();
+    let fixed = graph.constant_only_nodes();
     for (index, node) in graph.nodes().iter().enumerate() {
-        for value in node.reads().map(|id| graph.value(id)) {
+        for value in node.input_values().map(|id| graph.value(id)) {
             let producer = value.producer().filter(|node| !fixed[node.0]);
             let Some(from) = producer.map(|node| task_of[node.0]) else {
                 continue;

@@ -91,13 +91,13 @@ pub(super) struct Timing {
 impl Timing {
     /// Returns the score: the first number decides, then the second.
     pub(super) fn score(&self, objective: Objective) -> (f64, f64) {
-        objective.weigh(self.makespan, self.cost, self.joules)
+        objective.weigh_figures(self.makespan, self.cost, self.joules)
     }
 }
 
 impl Division {
     /// Returns the division that runs everything on one offer.
-    pub(super) fn whole(nodes: usize, offer: usize) -> Self {
+    pub(super) fn for_single_offer(nodes: usize, offer: usize) -> Self {
         Self {
             part: vec![0; nodes],
             offers: vec![offer],
@@ -105,7 +105,7 @@ impl Division {
     }
 
     /// Returns the number of different offers.
-    pub(super) fn devices(&self) -> usize {
+    pub(super) fn device_count(&self) -> usize {
         let mut used = self.offers.clone();
         used.sort_unstable();
         used.dedup();
@@ -113,7 +113,7 @@ impl Division {
     }
 
     /// Returns the parts that hold any of `nodes`, ascending, each once.
-    pub(super) fn holders(&self, nodes: &[usize]) -> Vec<usize> {
+    pub(super) fn parts_holding(&self, nodes: &[usize]) -> Vec<usize> {
         let mut holders: Vec<usize> = nodes.iter().map(|&node| self.part[node]).collect();
         holders.sort_unstable();
         holders.dedup();
@@ -134,7 +134,7 @@ impl<'a> Model<'a> {
     }
 
     /// Creates a model in which nodes take `times[offer][node]`, whatever the offers' own figures
-    /// say.
+    /// say. There must be one row for each offer, with one entry for each node.
     pub(crate) fn with_times(
         graph: &'a Graph,
         offers: &'a [Offer],
@@ -144,7 +144,7 @@ impl<'a> Model<'a> {
     ) -> Self {
         // Each part computes values from constants alone once for itself, so they take no device
         // time in a run.
-        let stays = graph.stays(&graph.fixed());
+        let stays = graph.single_part_nodes(&graph.constant_only_nodes());
         for row in &mut times {
             let once = row.iter_mut().zip(&stays).filter(|(_, stays)| !**stays);
             let once = once.filter(|(seconds, _)| seconds.is_finite());
@@ -165,17 +165,17 @@ impl<'a> Model<'a> {
                 .iter()
                 .map(|row| sums(row.iter().map(missing)))
                 .collect(),
-            work: sums((0..graph.nodes().len()).map(|node| least(&times, node))),
-            watts: watts(offers),
+            work: sums((0..graph.nodes().len()).map(|node| fastest_seconds(&times, node))),
+            watts: offer_watts(offers),
             alive: graph.activation_bytes(),
             further: further_states(graph, options.sequences),
-            travellers: travellers(graph),
-            weights: weights(graph),
+            travellers: collect_travellers(graph),
+            weights: collect_weights(graph),
             times,
         }
     }
 
-    pub(crate) fn nodes(&self) -> usize {
+    pub(crate) fn node_count(&self) -> usize {
         self.graph.nodes().len()
     }
 
@@ -198,7 +198,7 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the seconds of nodes `begin..end` on `offer`; infinite if it cannot run one of them.
-    pub(crate) fn seconds(&self, offer: usize, begin: usize, end: usize) -> f64 {
+    pub(crate) fn range_seconds(&self, offer: usize, begin: usize, end: usize) -> f64 {
         let missing = &self.unsupported[offer];
         if missing[end] > missing[begin] {
             return f64::INFINITY;
@@ -207,8 +207,8 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the share of nodes `begin..end` in the graph's work, in 0..=1.
-    pub(super) fn share(&self, begin: usize, end: usize) -> f64 {
-        let total = self.work[self.nodes()];
+    pub(super) fn work_share(&self, begin: usize, end: usize) -> f64 {
+        let total = self.work[self.node_count()];
         if total > 0.0 {
             (self.work[end] - self.work[begin]) / total
         } else {
@@ -217,10 +217,10 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the work of each part.
-    pub(super) fn works(&self, division: &Division) -> Vec<PartWork> {
+    pub(super) fn part_works(&self, division: &Division) -> Vec<PartWork> {
         let mut works = vec![PartWork::default(); division.offers.len()];
         let mut peaks = vec![0; works.len()];
-        let total = self.work[self.nodes()];
+        let total = self.work[self.node_count()];
         for (node, &part) in division.part.iter().enumerate() {
             let work = &mut works[part];
             work.seconds += self.times[division.offers[part]][node];
@@ -231,7 +231,7 @@ impl<'a> Model<'a> {
             work.memory_bytes = work.memory_bytes.saturating_add(self.further[node]);
         }
         for weight in &self.weights {
-            for part in division.holders(&weight.readers) {
+            for part in division.parts_holding(&weight.readers) {
                 let held = &mut works[part].weight_bytes;
                 *held = held.saturating_add(weight.bytes);
             }
@@ -245,17 +245,17 @@ impl<'a> Model<'a> {
 
     /// Returns the bytes of weights and peak activations of the whole graph.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let whole = self.works(&Division::whole(self.nodes(), 0));
+        let whole = self.part_works(&Division::for_single_offer(self.node_count(), 0));
         whole.first().map_or(0, |work| work.memory_bytes)
     }
 
     /// Returns whether an offer can run a part and has the memory for it.
-    pub(super) fn fits(&self, work: &PartWork, offer: usize) -> bool {
+    pub(super) fn can_run_part(&self, work: &PartWork, offer: usize) -> bool {
         work.seconds.is_finite() && work.memory_bytes <= self.offers[offer].memory_bytes
     }
 
     /// Simulates the parts. A device runs one part at a time, in order.
-    pub(super) fn time(&self, division: &Division, works: &[PartWork]) -> Timing {
+    pub(super) fn simulate_division(&self, division: &Division, works: &[PartWork]) -> Timing {
         let count = division.offers.len();
         let mut ready = vec![(0.0f64, None); count];
         let mut free = vec![(0.0f64, None); self.offers.len()];
@@ -269,10 +269,10 @@ impl<'a> Model<'a> {
             last: None,
         };
         self.arrivals_from_buyer(division, works, &mut ready);
-        let leaving = self.leaving(division);
+        let leaving = self.part_outflows(division);
         for k in 0..count {
             let offer = division.offers[k];
-            let waited = later(ready[k], free[offer]);
+            let waited = later_of(ready[k], free[offer]);
             let finish = waited.0 + works[k].seconds;
             free[offer] = (finish, Some(k));
             (timing.start[k], timing.cause[k]) = waited;
@@ -282,10 +282,10 @@ impl<'a> Model<'a> {
             let mut end = finish;
             for &(to, bytes) in &leaving[k] {
                 match to {
-                    None => end = end.max(finish + self.links.buyer[offer].seconds(bytes)),
+                    None => end = end.max(finish + self.links.buyer[offer].transfer_seconds(bytes)),
                     Some(to) => {
-                        let arrival = finish + self.hop(offer, division.offers[to], bytes);
-                        ready[to] = later((arrival, Some(k)), ready[to]);
+                        let arrival = finish + self.hop_seconds(offer, division.offers[to], bytes);
+                        ready[to] = later_of((arrival, Some(k)), ready[to]);
                     }
                 }
             }
@@ -300,7 +300,7 @@ impl<'a> Model<'a> {
                 0 => 0.0,
                 sequences => timing.makespan / f64::from(sequences),
             };
-            timing.makespan += further * round.max(self.period(division, works, &leaving));
+            timing.makespan += further * round.max(self.request_period(division, works, &leaving));
             timing.cost *= further + 1.0;
             timing.joules *= further + 1.0;
         }
@@ -309,7 +309,7 @@ impl<'a> Model<'a> {
 
     /// Returns the time between the ends of two requests in a pipeline: that of the device or link
     /// with the longest work on one request.
-    fn period(&self, division: &Division, works: &[PartWork], leaving: &[Outflow]) -> f64 {
+    fn request_period(&self, division: &Division, works: &[PartWork], leaving: &[Outflow]) -> f64 {
         let mut busy = vec![0.0; self.offers.len()];
         let mut longest = 0.0f64;
         for (k, &offer) in division.offers.iter().enumerate() {
@@ -322,18 +322,18 @@ impl<'a> Model<'a> {
                 };
                 // The next request's first byte waits for this one's last byte to leave, not to
                 // arrive.
-                longest = longest.max(link.seconds(bytes) - link.seconds(0));
+                longest = longest.max(link.transfer_seconds(bytes) - link.transfer_seconds(0));
             }
         }
         busy.into_iter().fold(longest, f64::max)
     }
 
     /// Returns the time of `bytes` from one offer to another; zero within one.
-    pub(super) fn hop(&self, from: usize, to: usize, bytes: u64) -> f64 {
+    pub(super) fn hop_seconds(&self, from: usize, to: usize, bytes: u64) -> f64 {
         if from == to {
             return 0.0;
         }
-        self.links.between[from][to].seconds(bytes)
+        self.links.between[from][to].transfer_seconds(bytes)
     }
 
     fn arrivals_from_buyer(
@@ -345,7 +345,7 @@ impl<'a> Model<'a> {
         let mut bytes = vec![0u64; ready.len()];
         let sent = |traveller: &&Traveller| traveller.made.is_none();
         for traveller in self.travellers.iter().filter(sent) {
-            for to in division.holders(&traveller.readers) {
+            for to in division.parts_holding(&traveller.readers) {
                 bytes[to] = bytes[to].saturating_add(traveller.bytes);
             }
         }
@@ -355,18 +355,18 @@ impl<'a> Model<'a> {
             }
             let link = &self.links.buyer[division.offers[k]];
             if bytes[k] > 0 {
-                ready.0 = link.seconds(bytes[k]);
+                ready.0 = link.transfer_seconds(bytes[k]);
             }
         }
     }
 
     /// Returns the destinations and bytes of each part's results; `None` is the buyer.
-    fn leaving(&self, division: &Division) -> Vec<Outflow> {
+    fn part_outflows(&self, division: &Division) -> Vec<Outflow> {
         let mut leaving = vec![Vec::new(); division.offers.len()];
         for traveller in &self.travellers {
             let Some(made) = traveller.made else { continue };
             let from = division.part[made];
-            let far = division.holders(&traveller.readers).into_iter();
+            let far = division.parts_holding(&traveller.readers).into_iter();
             let far = far.filter(|&to| to != from);
             let back = traveller.job_output.then_some(None);
             for to in far.map(Some).chain(back) {
@@ -377,9 +377,9 @@ impl<'a> Model<'a> {
     }
 
     /// Returns the places where the graph can be cut, ascending.
-    pub(super) fn places(&self) -> Vec<usize> {
-        let widths = self.widths();
-        let nodes = self.nodes();
+    pub(super) fn cut_places(&self) -> Vec<usize> {
+        let widths = self.cut_widths();
+        let nodes = self.node_count();
         let open = |at: &usize| widths[*at].is_some();
         if nodes <= PLACES_MAX {
             return (1..nodes).filter(open).collect();
@@ -394,9 +394,9 @@ impl<'a> Model<'a> {
 
     /// Returns for each `n` the bytes that cross between node `n - 1` and node `n`, or none if one
     /// of those values cannot be sent.
-    pub(super) fn widths(&self) -> Vec<Option<u64>> {
-        let mut widths = vec![0i128; self.nodes() + 1];
-        let mut stuck = vec![0i64; self.nodes() + 1];
+    pub(super) fn cut_widths(&self) -> Vec<Option<u64>> {
+        let mut widths = vec![0i128; self.node_count() + 1];
+        let mut stuck = vec![0i64; self.node_count() + 1];
         for traveller in &self.travellers {
             let (Some(made), Some(&last)) = (traveller.made, traveller.readers.last()) else {
                 continue;
@@ -418,7 +418,7 @@ impl<'a> Model<'a> {
 
 /// Returns the watts of the offers. An offer without stated power counts as the hungriest known
 /// one.
-pub(super) fn watts(offers: &[Offer]) -> Vec<f64> {
+pub(super) fn offer_watts(offers: &[Offer]) -> Vec<f64> {
     let known = offers.iter().filter_map(|offer| offer.busy_watts);
     let most = known.fold(0.0, f64::max);
     let each = offers.iter().map(|offer| offer.busy_watts.unwrap_or(most));
@@ -426,7 +426,7 @@ pub(super) fn watts(offers: &[Offer]) -> Vec<f64> {
 }
 
 /// Returns the later of two times with its cause; the second if they are equal.
-fn later(a: (f64, Option<usize>), b: (f64, Option<usize>)) -> (f64, Option<usize>) {
+fn later_of(a: (f64, Option<usize>), b: (f64, Option<usize>)) -> (f64, Option<usize>) {
     if a.0 > b.0 { a } else { b }
 }
 
@@ -444,7 +444,7 @@ fn add(list: &mut Vec<(Option<usize>, u64)>, to: Option<usize>, bytes: u64) {
 }
 
 /// Returns the seconds of `node` on its fastest offer.
-fn least(times: &[Vec<f64>], node: usize) -> f64 {
+fn fastest_seconds(times: &[Vec<f64>], node: usize) -> f64 {
     let least = times
         .iter()
         .map(|row| row[node])
@@ -463,8 +463,8 @@ fn sums<T: Copy + Default + std::ops::Add<Output = T>>(values: impl Iterator<Ite
     sums
 }
 
-fn weights(graph: &Graph) -> Vec<HeldWeight> {
-    let stays = graph.stays(&graph.fixed());
+fn collect_weights(graph: &Graph) -> Vec<HeldWeight> {
+    let stays = graph.single_part_nodes(&graph.constant_only_nodes());
     let weights = graph.values().iter().filter_map(|value| {
         Some(HeldWeight {
             bytes: value.weight()?.byte_length,
@@ -480,7 +480,7 @@ fn weights(graph: &Graph) -> Vec<HeldWeight> {
 fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
     let further = u64::from(sequences.saturating_sub(1));
     let mut bytes = vec![0_u64; graph.nodes().len()];
-    for state in graph.states() {
+    for state in graph.state_values() {
         let value = graph.value(state);
         if let (None, Some(reader)) = (value.producer(), value.readers.first()) {
             let each = value.fact.byte_length().unwrap_or(0);
@@ -491,15 +491,15 @@ fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
     bytes
 }
 
-fn travellers(graph: &Graph) -> Vec<Traveller> {
-    let fixed = graph.fixed();
+fn collect_travellers(graph: &Graph) -> Vec<Traveller> {
+    let fixed = graph.constant_only_nodes();
     let is_output = |index: usize| graph.outputs().contains(&ValueId(index));
     let moving = graph
         .values()
         .iter()
         .enumerate()
         .filter(|(id, value)| is_output(*id) || !value.is_known(&fixed));
-    let (states, cuts) = (graph.states(), graph.cuts());
+    let (states, cuts) = (graph.state_values(), graph.permitted_cuts());
     let may_leave = |id: &ValueId| cuts.as_ref().is_none_or(|cuts| cuts.contains(id));
     let travellers = moving.map(|(index, value)| Traveller {
         value: ValueId(index),

@@ -100,7 +100,7 @@ pub enum PlanError {
 }
 
 /// Checks the conditions that must hold before any search.
-pub(super) fn check(
+pub(super) fn check_inputs(
     graph: &Graph,
     offers: &[Offer],
     links: &Links,
@@ -132,7 +132,7 @@ pub(super) fn check(
     match unsupported {
         None => Ok(()),
         Some(node) => Err(PlanError::Unsupported {
-            operator: node.operator(),
+            operator: node.operator_name(),
             node: node.name().to_owned(),
             offers: offers.len(),
         }),

@@ -57,11 +57,15 @@ pub struct Utilisation {
     pub share: f64,
 }
 
-pub(super) fn plan(model: &Model<'_>, found: &Division, single: Option<Single>) -> Plan {
-    let works = model.works(found);
-    let timing = model.time(found, &works);
+pub(super) fn explain_division(
+    model: &Model<'_>,
+    found: &Division,
+    single: Option<Single>,
+) -> Plan {
+    let works = model.part_works(found);
+    let timing = model.simulate_division(found, &works);
     let mut parts: Vec<PlannedPart> = (0..found.offers.len())
-        .map(|k| part(model, found, &works, &timing, k))
+        .map(|k| build_part(model, found, &works, &timing, k))
         .collect();
     for (node, &part) in found.part.iter().enumerate() {
         let flops = model.graph.nodes()[node].cost.flops;
@@ -69,20 +73,20 @@ pub(super) fn plan(model: &Model<'_>, found: &Division, single: Option<Single>) 
         parts[part].flops = parts[part].flops.saturating_add(flops);
     }
     Plan {
-        utilisation: utilisation(&parts, model.options.requests, timing.makespan),
+        utilisation: offer_utilisation(&parts, model.options.requests, timing.makespan),
         parts,
-        transfers: transfers(model, found, &timing),
+        transfers: list_transfers(model, found, &timing),
         critical_path: critical_path(&timing),
         makespan_seconds: timing.makespan,
         cost: timing.cost,
         joules: model.states_power(found).then_some(timing.joules),
         best_single: single,
-        speedup: single.map(|single| ratio(single.makespan_seconds, timing.makespan)),
+        speedup: single.map(|single| time_ratio(single.makespan_seconds, timing.makespan)),
         assignment: found.part.clone(),
     }
 }
 
-fn ratio(before: f64, after: f64) -> f64 {
+fn time_ratio(before: f64, after: f64) -> f64 {
     if after > 0.0 { before / after } else { 1.0 }
 }
 
@@ -99,7 +103,7 @@ fn critical_path(timing: &Timing) -> Vec<usize> {
 }
 
 /// Returns one entry for each offer with work, ascending.
-fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utilisation> {
+fn offer_utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utilisation> {
     let mut busy = BTreeMap::new();
     for part in parts {
         *busy.entry(part.offer).or_insert(0.0) += part.busy_seconds * f64::from(requests);
@@ -117,7 +121,7 @@ fn utilisation(parts: &[PlannedPart], requests: u32, makespan: f64) -> Vec<Utili
 }
 
 /// Returns a part without its nodes.
-fn part(
+fn build_part(
     model: &Model<'_>,
     found: &Division,
     works: &[PartWork],
@@ -135,18 +139,24 @@ fn part(
         cost: works[k].seconds * model.offers[offer].cost_per_second,
         memory_bytes: works[k].memory_bytes,
         flops: 0,
-        why: why(model, found, timing, k),
+        why: explain_part(model, found, timing, k),
     }
 }
 
-fn why(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
+fn explain_part(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
     let others = (0..model.offers.len()).filter(|&offer| offer != found.offers[k]);
     let changed = others.filter_map(|offer| {
         let mut next = found.clone();
         next.offers[k] = offer;
-        let works = model.works(&next);
-        let fits = model.fits(&works[k], offer);
-        fits.then(|| (offer, model.states_power(&next), model.time(&next, &works)))
+        let works = model.part_works(&next);
+        let fits = model.can_run_part(&works[k], offer);
+        fits.then(|| {
+            (
+                offer,
+                model.states_power(&next),
+                model.simulate_division(&next, &works),
+            )
+        })
     });
     let changed: Vec<(usize, bool, Timing)> = changed.collect();
     let score = |timing: &Timing| timing.score(model.options.objective);
@@ -162,12 +172,12 @@ fn why(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
     });
     let others: Vec<&Timing> = changed.iter().map(|(_, _, timing)| timing).collect();
     Why {
-        reason: reason(model, &others, timing),
+        reason: choose_reason(model, &others, timing),
         alternative,
     }
 }
 
-fn reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reason {
+fn choose_reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reason {
     let every = |figure: fn(&Timing) -> f64| {
         let own = figure(timing);
         others.iter().all(|other| figure(other) >= own)
@@ -188,7 +198,7 @@ fn reason(model: &Model<'_>, others: &[&Timing], timing: &Timing) -> Reason {
     }
 }
 
-fn transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
+fn list_transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transfer> {
     let mut transfers = Vec::new();
     for traveller in model.travellers() {
         let from = traveller.made.map(|node| found.part[node]);
@@ -203,22 +213,25 @@ fn transfers(model: &Model<'_>, found: &Division, timing: &Timing) -> Vec<Transf
                 finish_seconds: start + seconds,
             });
         };
-        let far = found.holders(&traveller.readers).into_iter();
+        let far = found.parts_holding(&traveller.readers).into_iter();
         for to in far.filter(|to| Some(*to) != from) {
             let target = found.offers[to];
             match from {
-                None => push(Some(to), model.links.buyer[target].seconds(traveller.bytes)),
+                None => push(
+                    Some(to),
+                    model.links.buyer[target].transfer_seconds(traveller.bytes),
+                ),
                 Some(part) => {
                     push(
                         Some(to),
-                        model.hop(found.offers[part], target, traveller.bytes),
+                        model.hop_seconds(found.offers[part], target, traveller.bytes),
                     );
                 }
             }
         }
         if let Some(part) = from.filter(|_| traveller.job_output) {
             let link = &model.links.buyer[found.offers[part]];
-            push(None, link.seconds(traveller.bytes));
+            push(None, link.transfer_seconds(traveller.bytes));
         }
     }
     transfers.sort_by(|a, b| {

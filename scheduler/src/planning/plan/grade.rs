@@ -20,11 +20,11 @@ pub(super) struct Grade {
 }
 
 impl Grade {
-    pub(super) fn betters(&self, other: &Self) -> bool {
-        self.order(other).is_lt()
+    pub(super) fn is_better_than(&self, other: &Self) -> bool {
+        self.compare_to(other).is_lt()
     }
 
-    pub(super) fn order(&self, other: &Self) -> Ordering {
+    pub(super) fn compare_to(&self, other: &Self) -> Ordering {
         let order = self.broken.cmp(&other.broken);
         let order = order.then(self.beyond.total_cmp(&other.beyond));
         let order = order.then(self.score.0.total_cmp(&other.score.0));
@@ -32,10 +32,14 @@ impl Grade {
     }
 }
 
-pub(super) fn grade(model: &Model<'_>, options: &PlanOptions, division: &Division) -> Grade {
-    let works = model.works(division);
-    let timing = model.time(division, &works);
-    let devices = division.devices();
+pub(super) fn grade_division(
+    model: &Model<'_>,
+    options: &PlanOptions,
+    division: &Division,
+) -> Grade {
+    let works = model.part_works(division);
+    let timing = model.simulate_division(division, &works);
+    let devices = division.device_count();
     let parts = works.len();
     let idle = (options.min_devices > 1).then(|| {
         let floor = REAL_WORK_SHARE / parts as f64;

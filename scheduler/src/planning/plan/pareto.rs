@@ -1,6 +1,6 @@
 //! Time against price: the plans among which a buyer can choose.
 
-use super::{Plan, PlanError, PlanOptions, plan};
+use super::{Plan, PlanError, PlanOptions, plan_graph};
 use crate::graph::Graph;
 use crate::planning::objective::Objective;
 use crate::planning::offer::{Links, Offer};
@@ -13,7 +13,7 @@ const WEIGHTS: i32 = 7;
 ///
 /// # Errors
 /// [`PlanError`] if there is no plan at all.
-pub fn pareto(
+pub fn pareto_plans(
     graph: &Graph,
     offers: &[Offer],
     links: &Links,
@@ -24,7 +24,7 @@ pub fn pareto(
             objective,
             ..options.clone()
         };
-        plan(graph, offers, links, &options)
+        plan_graph(graph, offers, links, &options)
     };
     let fastest = with(Objective::Fastest)?;
     let cheapest = with(Objective::Cheapest)?;

@@ -22,19 +22,19 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// Returns the pipeline that runs everything on one device.
-    pub fn whole(model: &Model<'_>, device: usize) -> Self {
+    pub fn for_single_device(model: &Model<'_>, device: usize) -> Self {
         Self {
             devices: vec![device],
-            of_node: vec![0; model.nodes()],
-            longest_seconds: model.seconds(device, 0, model.nodes()),
+            of_node: vec![0; model.node_count()],
+            longest_seconds: model.range_seconds(device, 0, model.node_count()),
         }
     }
 
     /// Returns the best pipeline over these devices, or none if they cannot run every node.
-    pub fn best(model: &Model<'_>, devices: &[usize]) -> Option<Self> {
+    pub fn best_for_devices(model: &Model<'_>, devices: &[usize]) -> Option<Self> {
         let loads = Loads::new(model);
         let mut orders = Vec::new();
-        permute(&mut devices.to_vec(), 0, &mut orders);
+        collect_permutations(&mut devices.to_vec(), 0, &mut orders);
         let mut best: Option<(f64, Vec<(usize, usize)>)> = None;
         for order in orders {
             let load = |stage: usize, from: usize, to: usize| {
@@ -43,17 +43,17 @@ impl Pipeline {
                 let before = order[stage.saturating_sub(1)];
                 loads.stage(before, order[stage], [from, to])
             };
-            let (longest, ends) = cut(order.len(), loads.places.len() - 1, load);
+            let (longest, ends) = cut_stages(order.len(), loads.places.len() - 1, load);
             if longest.is_finite() && best.as_ref().is_none_or(|(least, _)| longest < *least) {
                 let ends = ends.into_iter().map(|end| loads.places[end]);
                 best = Some((longest, order.iter().copied().zip(ends).collect()));
             }
         }
-        best.map(|(longest, stages)| gather(longest, &stages, model.nodes()))
+        best.map(|(longest, stages)| build_pipeline(longest, &stages, model.node_count()))
     }
 
     /// Returns the same stages with the present times of the devices.
-    pub fn again(&self, model: &Model<'_>) -> Self {
+    pub fn with_present_times(&self, model: &Model<'_>) -> Self {
         let loads = Loads::new(model);
         let (mut longest, mut from, mut before) = (0.0_f64, 0, 0);
         for (stage, &device) in self.devices.iter().enumerate() {
@@ -79,14 +79,14 @@ struct Loads<'a> {
 
 impl<'a> Loads<'a> {
     fn new(model: &'a Model<'a>) -> Self {
-        let inner = model.places().into_iter();
+        let inner = model.cut_places().into_iter();
         Self {
             places: [0]
                 .into_iter()
                 .chain(inner)
-                .chain([model.nodes()])
+                .chain([model.node_count()])
                 .collect(),
-            widths: model.widths(),
+            widths: model.cut_widths(),
             model,
         }
     }
@@ -98,19 +98,21 @@ impl<'a> Loads<'a> {
     /// Returns the seconds of the nodes between two places on a device, or of the transfer to it if
     /// that is longer; infinite if the device cannot run them.
     fn between(&self, before: usize, device: usize, [from, to]: [usize; 2]) -> f64 {
-        let compute = self.model.seconds(device, from, to);
+        let compute = self.model.range_seconds(device, from, to);
         if from == 0 || from == to {
             return compute;
         }
         match self.widths[from] {
-            Some(bytes) => compute.max(self.model.links.between[before][device].seconds(bytes)),
+            Some(bytes) => {
+                compute.max(self.model.links.between[before][device].transfer_seconds(bytes))
+            }
             None => f64::INFINITY,
         }
     }
 }
 
 /// Builds the stages from the devices in order and their ends, without empty ones.
-fn gather(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipeline {
+fn build_pipeline(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipeline {
     let mut pipeline = Pipeline {
         devices: Vec::new(),
         of_node: Vec::with_capacity(nodes),
@@ -128,7 +130,7 @@ fn gather(longest_seconds: f64, stages: &[(usize, usize)], nodes: usize) -> Pipe
 
 /// Returns the smallest possible largest load of `stages` stages over `places` places, and the end
 /// of each stage.
-fn cut(
+fn cut_stages(
     stages: usize,
     places: usize,
     load: impl Fn(usize, usize, usize) -> f64,
@@ -158,7 +160,7 @@ fn cut(
     (least[places], ends)
 }
 
-fn permute(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
+fn collect_permutations(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
     if all.len() >= ORDERS_MAX {
         return;
     }
@@ -168,7 +170,7 @@ fn permute(order: &mut Vec<usize>, fixed: usize, all: &mut Vec<Vec<usize>>) {
     }
     for next in fixed..order.len() {
         order.swap(fixed, next);
-        permute(order, fixed + 1, all);
+        collect_permutations(order, fixed + 1, all);
         order.swap(fixed, next);
     }
 }
@@ -184,7 +186,7 @@ mod tests {
         let load = |stage: usize, from: usize, to: usize| {
             times[from..to].iter().sum::<f64>() / speed[stage]
         };
-        let (longest, ends) = cut(2, times.len(), load);
+        let (longest, ends) = cut_stages(2, times.len(), load);
         let tried = (0..=times.len()).map(|at| load(0, 0, at).max(load(1, at, times.len())));
         assert_eq!(longest, tried.fold(f64::INFINITY, f64::min));
         assert_eq!(ends, [4, 8]);
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn devices_without_a_stage_are_left_out() {
-        let pipeline = gather(1.0, &[(2, 0), (1, 3), (0, 3), (3, 5)], 5);
+        let pipeline = build_pipeline(1.0, &[(2, 0), (1, 3), (0, 3), (3, 5)], 5);
         assert_eq!(
             (pipeline.devices, pipeline.of_node),
             (vec![1, 3], vec![0, 0, 0, 1, 1])

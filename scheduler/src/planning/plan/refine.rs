@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 
 use super::PlanOptions;
 use super::division::{Division, Model};
-use super::grade::{Grade, grade};
+use super::grade::{Grade, grade_division};
 
 /// A change of a division.
 #[derive(Clone, Copy, Debug)]
@@ -19,28 +19,28 @@ enum Move {
 }
 
 /// Makes the first improvement that it finds, until a round finds none or the steps are used up.
-pub(super) fn improve(
+pub(super) fn improve_division(
     model: &Model<'_>,
     options: &PlanOptions,
     start: Division,
     steps: usize,
 ) -> (Division, Grade) {
-    let mut best_grade = grade(model, options, &start);
+    let mut best_grade = grade_division(model, options, &start);
     let mut best = start;
     let mut left = steps;
     loop {
         let before = left;
         let mut moved = false;
-        for change in moves(model, &best) {
+        for change in possible_moves(model, &best) {
             if left == 0 {
                 return (best, best_grade);
             }
-            let Some(next) = changed(model, &best, change) else {
+            let Some(next) = apply_change(model, &best, change) else {
                 continue;
             };
             left -= 1;
-            let grade = grade(model, options, &next);
-            if grade.betters(&best_grade) {
+            let grade = grade_division(model, options, &next);
+            if grade.is_better_than(&best_grade) {
                 (best, best_grade) = (next, grade);
                 moved = true;
                 break;
@@ -52,7 +52,7 @@ pub(super) fn improve(
     }
 }
 
-fn moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
+fn possible_moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
     let parts = division.offers.len();
     let mut moves = Vec::new();
     for first in 0..parts {
@@ -83,7 +83,7 @@ fn moves(model: &Model<'_>, division: &Division) -> Vec<Move> {
 }
 
 /// Returns the division after a change, if its parts can still run one after the other.
-fn changed(model: &Model<'_>, division: &Division, change: Move) -> Option<Division> {
+fn apply_change(model: &Model<'_>, division: &Division, change: Move) -> Option<Division> {
     let mut next = division.clone();
     match change {
         Move::Join(first, second) => {
@@ -93,20 +93,20 @@ fn changed(model: &Model<'_>, division: &Division, change: Move) -> Option<Divis
         Move::Offer(part, offer) => next.offers[part] = offer,
         Move::Node(node, part) => next.part[node] = part,
     }
-    tidy(model, next)
+    renumber_parts(model, next)
 }
 
 /// Returns the division with its parts numbered in running order, as close to the present order as
 /// possible and without empty parts. Returns `None` if parts wait for each other in a circle, or a
 /// value between parts cannot be sent.
-pub(super) fn tidy(model: &Model<'_>, division: Division) -> Option<Division> {
+pub(super) fn renumber_parts(model: &Model<'_>, division: Division) -> Option<Division> {
     let parts = division.offers.len();
     let mut after = vec![BTreeSet::new(); parts];
     for traveller in model.travellers() {
         let Some(made) = traveller.made else { continue };
         let from = division.part[made];
         for to in division
-            .holders(&traveller.readers)
+            .parts_holding(&traveller.readers)
             .into_iter()
             .filter(|&to| to != from)
         {

@@ -2,18 +2,19 @@
 //! tasks by one grade.
 
 use super::division::{Division, Model, Timing};
-use super::grade::{Grade, REAL_WORK_SHARE, grade};
+use super::grade::{Grade, REAL_WORK_SHARE, grade_division};
 use super::{PlanError, PlanOptions, Single, candidates, refine, stretches};
 use crate::planning::objective::Objective;
 
 /// Returns the best single device by an objective, without regard to limits.
 pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Single> {
-    let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
+    let singles =
+        (0..model.offers.len()).map(|offer| Division::for_single_offer(model.node_count(), offer));
     let timed = singles.filter_map(|division| {
-        let works = model.works(&division);
+        let works = model.part_works(&division);
         let offer = division.offers[0];
-        let fits = works.iter().all(|work| model.fits(work, offer));
-        fits.then(|| (offer, model.time(&division, &works)))
+        let fits = works.iter().all(|work| model.can_run_part(work, offer));
+        fits.then(|| (offer, model.simulate_division(&division, &works)))
     });
     let score = |timing: &Timing| timing.score(objective);
     let best = timed.min_by(|(_, a), (_, b)| {
@@ -28,14 +29,14 @@ pub(super) fn best_single(model: &Model<'_>, objective: Objective) -> Option<Sin
 }
 
 /// Returns the best division by the model's options, or the reason why there is none.
-pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
+pub(super) fn best_division(model: &Model<'_>) -> Result<Division, PlanError> {
     let options = model.options;
-    let (found, grade) = search(model, options);
+    let (found, grade) = search_divisions(model, options);
     if grade.broken > 0 {
         return Err(why_broken(model, options));
     }
     if grade.beyond <= 0.0 {
-        return Ok(gaining(model, found, grade));
+        return Ok(require_gain(model, found, grade));
     }
     let cheap = PlanOptions {
         objective: Objective::Cheapest,
@@ -43,8 +44,10 @@ pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
         deadline_seconds: None,
         ..options.clone()
     };
-    let (cheapest, _) = search(model, &cheap);
-    let cheapest_cost = model.time(&cheapest, &model.works(&cheapest)).cost;
+    let (cheapest, _) = search_divisions(model, &cheap);
+    let cheapest_cost = model
+        .simulate_division(&cheapest, &model.part_works(&cheapest))
+        .cost;
     if let Some(budget) = options.budget.filter(|budget| cheapest_cost > *budget) {
         let cheapest = cheapest_cost;
         return Err(PlanError::Budget { budget, cheapest });
@@ -54,8 +57,10 @@ pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
         deadline_seconds: None,
         ..options.clone()
     };
-    let (fastest, _) = search(model, &fast);
-    let fastest_seconds = model.time(&fastest, &model.works(&fastest)).makespan;
+    let (fastest, _) = search_divisions(model, &fast);
+    let fastest_seconds = model
+        .simulate_division(&fastest, &model.part_works(&fastest))
+        .makespan;
     match options.deadline_seconds {
         Some(deadline_seconds) if fastest_seconds > deadline_seconds => Err(PlanError::Deadline {
             deadline_seconds,
@@ -69,16 +74,23 @@ pub(super) fn best(model: &Model<'_>) -> Result<Division, PlanError> {
 
 /// Returns `found`, unless it uses several devices and saves too little against a single one; then
 /// returns the single one.
-fn gaining(model: &Model<'_>, found: Division, grade: Grade) -> Division {
+fn require_gain(model: &Model<'_>, found: Division, grade: Grade) -> Division {
     if model.options.gain_min <= 0.0 || found.offers.len() < 2 {
         return found;
     }
-    let singles = (0..model.offers.len()).map(|offer| Division::whole(model.nodes(), offer));
+    let singles =
+        (0..model.offers.len()).map(|offer| Division::for_single_offer(model.node_count(), offer));
     let graded = singles.map(|division| {
-        let grade = self::grade(model, model.options, &division);
+        let grade = grade_division(model, model.options, &division);
         (division, grade)
     });
-    let best = graded.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
+    let best = graded.reduce(|best, next| {
+        if next.1.is_better_than(&best.1) {
+            next
+        } else {
+            best
+        }
+    });
     let enough = |single: &Grade| {
         let fits = single.broken == 0 && single.beyond <= 0.0;
         !fits || grade.score.0 < single.score.0 * (1.0 - model.options.gain_min)
@@ -90,7 +102,7 @@ fn gaining(model: &Model<'_>, found: Division, grade: Grade) -> Division {
 }
 
 fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
-    if let Some(unsupported) = unsupported(model) {
+    if let Some(unsupported) = unsupported_node_error(model) {
         return unsupported;
     }
     let possible = possible_parts(model, options.max_devices.min(model.offers.len()));
@@ -116,12 +128,12 @@ fn why_broken(model: &Model<'_>, options: &PlanOptions) -> PlanError {
 }
 
 /// Returns an error for the first node that no device can run, if there is one.
-fn unsupported(model: &Model<'_>) -> Option<PlanError> {
+fn unsupported_node_error(model: &Model<'_>) -> Option<PlanError> {
     let mut nodes = model.graph.nodes().iter().enumerate();
     let runs = |index: usize| model.times().iter().any(|row| row[index].is_finite());
     let (_, node) = nodes.find(|(index, _)| !runs(*index))?;
     Some(PlanError::Unsupported {
-        operator: node.operator(),
+        operator: node.operator_name(),
         node: node.name().to_owned(),
         offers: model.offers.len(),
     })
@@ -129,12 +141,12 @@ fn unsupported(model: &Model<'_>) -> Option<PlanError> {
 
 /// Returns the maximum number of parts, up to `most`, that can each have real work.
 fn possible_parts(model: &Model<'_>, most: usize) -> usize {
-    let places = model.places();
+    let places = model.cut_places();
     let holds = |parts: usize| {
         let floor = REAL_WORK_SHARE / parts as f64;
         let (mut begin, mut count) = (0, 0);
-        for &end in places.iter().chain([&model.nodes()]) {
-            if model.share(begin, end) >= floor {
+        for &end in places.iter().chain([&model.node_count()]) {
+            if model.work_share(begin, end) >= floor {
                 count += 1;
                 begin = end;
             }
@@ -152,23 +164,29 @@ const LOOKS_MAX: usize = 400_000;
 const STARTS_MAX: usize = 7;
 
 /// Returns the best of all divisions after improving each kind, with half of the steps for either.
-fn search(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
-    let steps = options.steps.min(LOOKS_MAX / model.nodes().max(1)) / 2;
-    let stretches = stretches::search(model, options, steps);
+fn search_divisions(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
+    let steps = options.steps.min(LOOKS_MAX / model.node_count().max(1)) / 2;
+    let stretches = stretches::search_stretches(model, options, steps);
     let mut starts = vec![stretches];
     if model.offers.len() > 1 && options.max_devices > 1 {
-        starts.extend(candidates::candidates(model, options));
+        starts.extend(candidates::division_candidates(model, options));
     }
     let mut graded: Vec<(Grade, Division)> = starts
         .into_iter()
-        .map(|start| (grade(model, options, &start), start))
+        .map(|start| (grade_division(model, options, &start), start))
         .collect();
-    graded.sort_by(|(one, _), (other, _)| one.order(other));
+    graded.sort_by(|(one, _), (other, _)| one.compare_to(other));
     graded.truncate(STARTS_MAX);
     let each = steps / graded.len();
     let improved = graded
         .into_iter()
-        .map(|(_, start)| refine::improve(model, options, start, each));
-    let best = improved.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
+        .map(|(_, start)| refine::improve_division(model, options, start, each));
+    let best = improved.reduce(|best, next| {
+        if next.1.is_better_than(&best.1) {
+            next
+        } else {
+            best
+        }
+    });
     best.expect("there is a division into stretches")
 }

@@ -3,7 +3,7 @@
 
 use super::PlanOptions;
 use super::division::{Division, Model};
-use super::grade::{Grade, REAL_WORK_SHARE, grade};
+use super::grade::{Grade, REAL_WORK_SHARE, grade_division};
 use super::pipeline::Pipeline;
 
 /// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
@@ -15,7 +15,7 @@ pub(super) struct Stretches {
 
 impl Stretches {
     /// Creates the stretches of a pipeline's stages.
-    fn of(pipeline: &Pipeline) -> Self {
+    fn from_pipeline(pipeline: &Pipeline) -> Self {
         let stages = 0..pipeline.devices.len();
         let end = |stage: usize| pipeline.of_node.partition_point(|of| *of <= stage);
         Self {
@@ -25,19 +25,19 @@ impl Stretches {
     }
 
     /// Returns the first node of stretch `k`.
-    pub(super) fn begin(&self, k: usize) -> usize {
+    pub(super) fn first_node(&self, k: usize) -> usize {
         if k == 0 { 0 } else { self.ends[k - 1] }
     }
 
     /// Returns the same division without empty stretches, and with neighbours on one offer joined.
-    pub(super) fn tidy(self) -> Self {
+    pub(super) fn merge_neighbours(self) -> Self {
         let mut tidy = Self {
             ends: Vec::with_capacity(self.ends.len()),
             offers: Vec::with_capacity(self.ends.len()),
         };
         for (k, (&end, &offer)) in self.ends.iter().zip(&self.offers).enumerate() {
             let last = k + 1 == self.ends.len();
-            if self.begin(k) == end && !(last && tidy.ends.is_empty()) {
+            if self.first_node(k) == end && !(last && tidy.ends.is_empty()) {
                 continue;
             }
             if tidy.offers.last() == Some(&offer) {
@@ -51,7 +51,7 @@ impl Stretches {
     }
 
     /// Converts it to a division of nodes.
-    pub(super) fn division(&self, nodes: usize) -> Division {
+    pub(super) fn to_division(&self, nodes: usize) -> Division {
         let mut part = Vec::with_capacity(nodes);
         for (k, &end) in self.ends.iter().enumerate() {
             part.resize(end.max(part.len()), k);
@@ -62,52 +62,61 @@ impl Stretches {
 }
 
 /// Returns the best division into stretches that the search finds within `steps` steps.
-pub(super) fn search(model: &Model<'_>, options: &PlanOptions, steps: usize) -> Division {
-    let places = model.places();
-    let starts = starts(model, options, &places);
+pub(super) fn search_stretches(model: &Model<'_>, options: &PlanOptions, steps: usize) -> Division {
+    let places = model.cut_places();
+    let starts = initial_stretches(model, options, &places);
     let steps = steps / starts.len().max(1);
     let improved = starts
         .into_iter()
-        .map(|start| improve(model, options, &places, start, steps));
-    let best = improved.reduce(|best, next| if next.1.betters(&best.1) { next } else { best });
-    let best = best.map_or_else(|| whole(model, 0), |(stretches, _)| stretches);
-    best.division(model.nodes())
+        .map(|start| improve_stretches(model, options, &places, start, steps));
+    let best = improved.reduce(|best, next| {
+        if next.1.is_better_than(&best.1) {
+            next
+        } else {
+            best
+        }
+    });
+    let best = best.map_or_else(|| single_stretch(model, 0), |(stretches, _)| stretches);
+    best.to_division(model.node_count())
 }
 
 fn grade_of(model: &Model<'_>, options: &PlanOptions, stretches: &Stretches) -> Grade {
-    grade(model, options, &stretches.division(model.nodes()))
+    grade_division(model, options, &stretches.to_division(model.node_count()))
 }
 
-fn whole(model: &Model<'_>, offer: usize) -> Stretches {
+fn single_stretch(model: &Model<'_>, offer: usize) -> Stretches {
     Stretches {
-        ends: vec![model.nodes()],
+        ends: vec![model.node_count()],
         offers: vec![offer],
     }
 }
 
 /// Returns the starts: every single device, and for each number of devices a division in proportion
 /// to their speed.
-fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Stretches> {
+fn initial_stretches(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Stretches> {
     let mut starts = Vec::new();
     if options.min_devices <= 1 {
-        starts.extend((0..model.offers.len()).map(|offer| whole(model, offer)));
+        starts.extend((0..model.offers.len()).map(|offer| single_stretch(model, offer)));
         starts.extend(by_support(model, places));
     }
     // A pipeline keeps all devices busy with one request after the other.
     if options.requests > 1 && most_devices(model, options, places) > 1 {
         let mut fastest = speed_rank(model);
         fastest.truncate(options.max_devices);
-        starts.extend(Pipeline::best(model, &fastest).map(|pipeline| Stretches::of(&pipeline)));
+        starts.extend(
+            Pipeline::best_for_devices(model, &fastest)
+                .map(|pipeline| Stretches::from_pipeline(&pipeline)),
+        );
     }
     let most = most_devices(model, options, places);
     for parts in options.min_devices.max(2)..=most {
         for rank in [speed_rank(model), cost_rank(model)] {
-            starts.push(proportional(model, places, &rank[..parts]).tidy());
+            starts.push(proportional_stretches(model, places, &rank[..parts]).merge_neighbours());
         }
     }
     // A proportional division would give the slowest of unlike devices too little to count.
     if options.min_devices > 1 && options.min_devices <= most {
-        starts.push(counting(
+        starts.push(minimal_work_stretches(
             model,
             places,
             &speed_rank(model)[..options.min_devices],
@@ -118,16 +127,16 @@ fn starts(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> Vec<Str
 
 /// Returns a division in which each device has just enough work to count, and the fastest, which
 /// comes last, has the rest.
-fn counting(model: &Model<'_>, places: &[usize], fastest: &[usize]) -> Stretches {
+fn minimal_work_stretches(model: &Model<'_>, places: &[usize], fastest: &[usize]) -> Stretches {
     let enough = REAL_WORK_SHARE / fastest.len() as f64;
     let (mut begin, mut ends) = (0, Vec::new());
     for &end in places {
-        if ends.len() + 1 < fastest.len() && model.share(begin, end) >= enough {
+        if ends.len() + 1 < fastest.len() && model.work_share(begin, end) >= enough {
             ends.push(end);
             begin = end;
         }
     }
-    ends.push(model.nodes());
+    ends.push(model.node_count());
     let offers = fastest[..ends.len()].iter().rev().copied().collect();
     Stretches { ends, offers }
 }
@@ -139,22 +148,22 @@ fn most_devices(model: &Model<'_>, options: &PlanOptions, places: &[usize]) -> u
 }
 
 fn total_seconds(model: &Model<'_>, offer: usize) -> f64 {
-    model.seconds(offer, 0, model.nodes())
+    model.range_seconds(offer, 0, model.node_count())
 }
 
 /// Returns the offers, fastest first; those that cannot run everything come last.
 pub(super) fn speed_rank(model: &Model<'_>) -> Vec<usize> {
-    ranked(model, |offer| total_seconds(model, offer))
+    rank_offers(model, |offer| total_seconds(model, offer))
 }
 
 /// Returns the offers, cheapest for the whole job first.
 pub(super) fn cost_rank(model: &Model<'_>) -> Vec<usize> {
-    ranked(model, |offer| {
+    rank_offers(model, |offer| {
         total_seconds(model, offer) * model.offers[offer].cost_per_second
     })
 }
 
-fn ranked(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
+fn rank_offers(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
     let mut rank: Vec<usize> = (0..model.offers.len()).collect();
     rank.sort_by(|&a, &b| key(a).total_cmp(&key(b)).then(a.cmp(&b)));
     rank
@@ -162,7 +171,7 @@ fn ranked(model: &Model<'_>, key: impl Fn(usize) -> f64) -> Vec<usize> {
 
 /// Returns stretches with work in proportion to their devices' speed, each cut moved to the
 /// narrowest place nearby.
-fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretches {
+fn proportional_stretches(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretches {
     let speed = |offer: usize| {
         let seconds = total_seconds(model, offer);
         // A device that cannot run everything still starts with an average share.
@@ -181,7 +190,7 @@ fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretc
         }
     };
     let total: f64 = offers.iter().map(|&offer| pace(offer)).sum();
-    let widths = model.widths();
+    let widths = model.cut_widths();
     let mut ends = Vec::new();
     let mut wanted = 0.0;
     for (index, &offer) in offers[..offers.len() - 1].iter().enumerate() {
@@ -192,7 +201,7 @@ fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretc
             .iter()
             .enumerate()
             .filter(|(at, place)| **place > floor && *at + left < places.len());
-        let near = |place: usize| (model.share(0, place) - wanted).abs();
+        let near = |place: usize| (model.work_share(0, place) - wanted).abs();
         let slack = 0.25 / offers.len() as f64;
         let best = open.map(|(_, &place)| place).min_by(|&a, &b| {
             let key = |place: usize| (near(place) > slack, widths[place].unwrap_or(u64::MAX));
@@ -210,7 +219,7 @@ fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretc
         });
         ends.push(best.unwrap_or(floor));
     }
-    ends.push(model.nodes());
+    ends.push(model.node_count());
     Stretches {
         ends,
         offers: offers.to_vec(),
@@ -221,10 +230,10 @@ fn proportional(model: &Model<'_>, places: &[usize], offers: &[usize]) -> Stretc
 /// an operator.
 fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
     let offers = model.offers.len();
-    let widths = model.widths();
+    let widths = model.cut_widths();
     let mut bounds = vec![0];
     bounds.extend(places);
-    bounds.push(model.nodes());
+    bounds.push(model.node_count());
     let mut best = vec![0.0; offers];
     let mut came: Vec<Vec<usize>> = Vec::new();
     for pair in bounds.windows(2) {
@@ -239,12 +248,15 @@ fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
                         f64::INFINITY
                     }
                 }
-                false => best[before] + model.hop(before, offer, width),
+                false => best[before] + model.hop_seconds(before, offer, width),
             };
             let before = (0..offers)
                 .min_by(|&a, &b| from(a).total_cmp(&from(b)))
                 .unwrap_or(offer);
-            (before, from(before) + model.seconds(offer, begin, end))
+            (
+                before,
+                from(before) + model.range_seconds(offer, begin, end),
+            )
         };
         let steps: Vec<(usize, f64)> = (0..offers).map(step).collect();
         came.push(steps.iter().map(|step| step.0).collect());
@@ -268,7 +280,7 @@ fn by_support(model: &Model<'_>, places: &[usize]) -> Option<Stretches> {
 }
 
 /// Moves to a better neighbour until there is none or the steps are used up.
-fn improve(
+fn improve_stretches(
     model: &Model<'_>,
     options: &PlanOptions,
     places: &[usize],
@@ -280,12 +292,15 @@ fn improve(
     let mut left = steps;
     loop {
         let mut moved = None;
-        for next in neighbours(model, places, &best).into_iter().take(left) {
+        for next in neighbour_stretches(model, places, &best)
+            .into_iter()
+            .take(left)
+        {
             left -= 1;
-            let next = next.tidy();
+            let next = next.merge_neighbours();
             let grade = grade_of(model, options, &next);
             let so_far = moved.as_ref().map_or(&best_grade, |(_, grade)| grade);
-            if grade.betters(so_far) {
+            if grade.is_better_than(so_far) {
                 moved = Some((next, grade));
             }
         }
@@ -298,7 +313,7 @@ fn improve(
 
 /// Returns the divisions one change away: a moved cut, a changed or exchanged offer, or two joined
 /// stretches.
-fn neighbours(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stretches> {
+fn neighbour_stretches(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stretches> {
     let mut neighbours = Vec::new();
     let parts = now.ends.len();
     for k in 0..parts.saturating_sub(1) {
@@ -306,7 +321,7 @@ fn neighbours(model: &Model<'_>, places: &[usize], now: &Stretches) -> Vec<Stret
         for distance in [1, 2, 4, 8, 16, 32, 64] {
             let back = at.checked_sub(distance).and_then(|at| places.get(at));
             for &place in [back, places.get(at + distance)].into_iter().flatten() {
-                if place > now.begin(k) && place < now.ends[k + 1] {
+                if place > now.first_node(k) && place < now.ends[k + 1] {
                     let mut next = now.clone();
                     next.ends[k] = place;
                     neighbours.push(next);

@@ -18,7 +18,7 @@ use crate::planning::objective::Objective;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use decode::{Change, Decoder};
-use moves::propose;
+use moves::propose_change;
 use whole::WholeDecoder;
 
 pub(super) use decode::least_tails;
@@ -56,19 +56,19 @@ const CALIBRATION: u64 = 64;
 const STEPS_BETWEEN: u64 = 32;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let plans = Plans::quick(problem)?;
-    improve(problem, plans, pace)
+    let plans = Plans::from_quick_plan(problem)?;
+    improve_plans(problem, plans, pace)
 }
 
 /// Improves the best of `plans`; never returns anything worse.
-pub(super) fn improve(
+pub(super) fn improve_plans(
     problem: &Problem,
     plans: Plans,
     pace: &mut Pace<'_>,
 ) -> Result<Schedule, ProblemError> {
-    let (plans, taken) = hurry(problem, plans, pace)?;
+    let (plans, taken) = meet_deadline(problem, plans, pace)?;
     let pace = &mut |steps| pace(taken + steps);
-    if problem.tasks() < 2 || pace(0) >= 1.0 {
+    if problem.task_count() < 2 || pace(0) >= 1.0 {
         return Ok(plans.best);
     }
     if problem.objective() != Objective::Fastest {
@@ -81,7 +81,7 @@ pub(super) fn improve(
 /// If none of `plans` meets the deadline, spends a part of the effort on the shortest plan, which
 /// becomes the best. Returns the plans and the number of steps. The objective's own search
 /// continues from there.
-fn hurry(
+fn meet_deadline(
     problem: &Problem,
     mut plans: Plans,
     pace: &mut Pace<'_>,
@@ -91,10 +91,14 @@ fn hurry(
     }
     let short = problem.with_objective(Objective::Fastest, None);
     let mut taken = 0;
-    let found = improve(&short, Plans::only(plans.best.clone()), &mut |steps| {
-        taken = steps;
-        pace(steps) / DEADLINE_SHARE
-    })?;
+    let found = improve_plans(
+        &short,
+        Plans::from_single(plans.best.clone()),
+        &mut |steps| {
+            taken = steps;
+            pace(steps) / DEADLINE_SHARE
+        },
+    )?;
     plans.best = in_time(problem, found)?;
     Ok((plans, taken))
 }
@@ -110,12 +114,12 @@ fn improve_whole(
     let mut whole = WholeDecoder::new(problem, first.score(problem));
     let mut decoder = Decoder::new(problem, &first);
     let mut now = whole.score(&decoder.order, &decoder.device);
-    decoder.name_critical(|critical| whole.critical(&now, critical));
+    decoder.name_critical(|critical| whole.collect_critical(&now, critical));
     let (mut best, mut best_score) = (decoder.snapshot(), now);
     let mut change = Change::default();
     // In parts of the first value, like the energy of the whole.
-    let mut cooling = Cooling::new(problem.tasks(), 1.0);
-    let hottest = (WHOLE_UNIT / problem.tasks() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
+    let mut cooling = Cooling::new(problem.task_count(), 1.0);
+    let hottest = (WHOLE_UNIT / problem.task_count() as f64).clamp(WHOLE_MIN, WHOLE_MAX);
     cooling.always = Some(hottest);
     for step in 0u64.. {
         if step.is_multiple_of(STEPS_BETWEEN) {
@@ -123,16 +127,16 @@ fn improve_whole(
             if used >= 1.0 {
                 break;
             }
-            if cooling.advance(step, used) {
-                decoder = Decoder::restore(problem, &best);
+            if cooling.advance_to(step, used) {
+                decoder = Decoder::from_snapshot(problem, &best);
                 now = whole.score(&decoder.order, &decoder.device);
-                decoder.name_critical(|critical| whole.critical(&now, critical));
+                decoder.name_critical(|critical| whole.collect_critical(&now, critical));
             }
         }
-        if !propose(&mut decoder, &mut random, &mut change) {
+        if !propose_change(&mut decoder, &mut random, &mut change) {
             continue;
         }
-        let threshold = whole.energy(&now) + cooling.temperature * random.exponential();
+        let threshold = whole.energy(&now) + cooling.temperature * random.next_exponential();
         let made = decoder.attempt_by(&mut change, |order, device| {
             let score = whole.score(order, device);
             let accepted = whole.energy(&score) <= threshold;
@@ -140,13 +144,13 @@ fn improve_whole(
             accepted
         });
         if made {
-            decoder.name_critical(|critical| whole.critical(&now, critical));
+            decoder.name_critical(|critical| whole.collect_critical(&now, critical));
         }
         if made && now < best_score {
             (best, best_score) = (decoder.snapshot(), now);
         }
     }
-    let found = whole::schedule(problem, &best.order, &best.device)?;
+    let found = whole::build_schedule(problem, &best.order, &best.device)?;
     Ok(if found.score(problem) < first.score(problem) {
         found
     } else {
@@ -165,7 +169,7 @@ fn improve_paths(
     let mut decoder = Decoder::new(problem, &first);
     let mut best = decoder.snapshot();
     let mut change = Change::default();
-    let mut cooling = Cooling::new(problem.tasks(), best.makespan as f64);
+    let mut cooling = Cooling::new(problem.task_count(), best.makespan as f64);
     let mut step = 0u64;
     loop {
         if step.is_multiple_of(STEPS_BETWEEN) {
@@ -173,25 +177,27 @@ fn improve_paths(
             if used >= 1.0 {
                 break;
             }
-            if cooling.advance(step, used) {
+            if cooling.advance_to(step, used) {
                 decoder = match plans.others.len() {
-                    others if others > 0 && random.unit() < 0.5 => {
-                        Decoder::new(problem, &plans.others[random.below(others)])
+                    others if others > 0 && random.next_unit() < 0.5 => {
+                        Decoder::new(problem, &plans.others[random.next_below(others)])
                     }
-                    _ => Decoder::restore(problem, &best),
+                    _ => Decoder::from_snapshot(problem, &best),
                 };
             }
         }
         step += 1;
-        if !propose(&mut decoder, &mut random, &mut change) {
+        if !propose_change(&mut decoder, &mut random, &mut change) {
             continue;
         }
-        let threshold = decoder.makespan() as f64 + cooling.temperature * random.exponential();
-        if decoder.attempt(&mut change, threshold as u64) && decoder.makespan() < best.makespan {
+        let threshold = decoder.makespan() as f64 + cooling.temperature * random.next_exponential();
+        if decoder.attempt_change(&mut change, threshold as u64)
+            && decoder.makespan() < best.makespan
+        {
             best = decoder.snapshot();
         }
     }
-    let found = rebuild(problem, &best.order, &best.device)?;
+    let found = rebuild_schedule(problem, &best.order, &best.device)?;
     assert!(
         found.makespan <= best.makespan,
         "filling gaps never delays a task"
@@ -237,11 +243,11 @@ impl Cooling {
 
     /// Sets the temperature after `step` steps and `used` of the effort. Returns whether a cycle
     /// begins.
-    fn advance(&mut self, step: u64, used: f64) -> bool {
+    fn advance_to(&mut self, step: u64, used: f64) -> bool {
         let begun = *self.begun.get_or_insert(used);
         if step == CALIBRATION {
             let total = step as f64 * (1.0 - begun) / (used - begun).max(1e-9);
-            self.calibrate(total / self.tasks);
+            self.calibrate_cycles(total / self.tasks);
         }
         let share = (used - begun) / (1.0 - begun).max(1e-9) * self.cycles;
         let begins = share.floor() > self.cycle;
@@ -251,7 +257,7 @@ impl Cooling {
         begins
     }
 
-    fn calibrate(&mut self, steps_each: f64) {
+    fn calibrate_cycles(&mut self, steps_each: f64) {
         self.cycles = (steps_each / CYCLE_STEPS_EACH)
             .floor()
             .clamp(1.0, CYCLES_MAX);
@@ -264,7 +270,7 @@ impl Cooling {
 }
 
 /// Places tasks in the given order on the given devices, and fills gaps.
-pub(super) fn rebuild(
+pub(super) fn rebuild_schedule(
     problem: &Problem,
     order: &[u32],
     device: &[u32],
@@ -272,8 +278,10 @@ pub(super) fn rebuild(
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for &task in order {
         let (task, device) = (task as usize, device[task as usize] as usize);
-        let spot = state.spot(task, device).ok_or_else(|| state.full(task))?;
-        state.place(task, device, spot);
+        let spot = state
+            .earliest_spot(task, device)
+            .ok_or_else(|| state.full_error(task))?;
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }

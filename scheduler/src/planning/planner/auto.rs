@@ -12,14 +12,14 @@ const LIST_SHARE_MANY: f64 = 0.7;
 const MANY_TASKS: usize = 500;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    if problem.tasks() <= exact::AUTO_TASKS_MAX {
+    if problem.task_count() <= exact::AUTO_TASKS_MAX {
         return exact::plan(problem, pace);
     }
-    let share = if problem.tasks() > MANY_TASKS {
+    let share = if problem.task_count() > MANY_TASKS {
         LIST_SHARE_MANY
     } else {
         LIST_SHARE
     };
-    let (plans, taken) = portfolio::collect(problem, &mut |steps| pace(steps) / share)?;
-    anneal::improve(problem, plans, &mut |steps| pace(taken + steps))
+    let (plans, taken) = portfolio::collect_plans(problem, &mut |steps| pace(steps) / share)?;
+    anneal::improve_plans(problem, plans, &mut |steps| pace(taken + steps))
 }

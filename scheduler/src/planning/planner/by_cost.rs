@@ -1,7 +1,7 @@
 //! List plans that weigh a task's cost on a device against its end there: starting points for
 //! searches with other objectives than time.
 
-use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
+use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
 use super::state::{PartialSchedule, Placing};
 use crate::planning::objective::Objective;
 use crate::planning::problem::Problem;
@@ -12,25 +12,29 @@ use crate::planning::time::Time;
 /// and cost worth the same. The last one counts almost nothing but cost.
 const EXCHANGES: [f64; 5] = [0.1, 0.4, 1.6, 6.4, 1e6];
 
-/// Returns such plans; none if time alone decides.
-pub(super) fn plans(problem: &Problem) -> Vec<Schedule> {
-    let costs = costs(problem);
+/// Returns such plans; none if time alone decides. There can be fewer than exchange rates, because
+/// a rate whose plan finds no room for a task gives none.
+pub(super) fn cost_plans(problem: &Problem) -> Vec<Schedule> {
+    let costs = task_costs(problem);
     let total: f64 = costs.iter().sum();
     if total <= 0.0 {
         return Vec::new();
     }
     let exec = exec_summary(problem, ExecSummary::Mean);
-    let order = ready_by_rank(problem, &upward(problem, &exec, 1.0));
-    let entries = (problem.tasks() * problem.devices()) as f64;
-    let scale = exec.iter().sum::<f64>() / problem.tasks() as f64 / (total / entries);
+    let order = ready_by_rank(problem, &upward_rank(problem, &exec, 1.0));
+    let entries = (problem.task_count() * problem.device_count()) as f64;
+    let scale = exec.iter().sum::<f64>() / problem.task_count() as f64 / (total / entries);
     let plan = |exchange: f64| by_cost(problem, &order, &costs, exchange * scale);
     EXCHANGES.into_iter().filter_map(plan).collect()
 }
 
 /// Returns the cost of each task on each device by the objective, in rows of devices.
-fn costs(problem: &Problem) -> Vec<f64> {
+fn task_costs(problem: &Problem) -> Vec<f64> {
     let rate = |device: usize| {
-        let (price, power) = (problem.price(device) as f64, problem.power(device) as f64);
+        let (price, power) = (
+            problem.device_price(device) as f64,
+            problem.device_power(device) as f64,
+        );
         match problem.objective() {
             Objective::Fastest => 0.0,
             Objective::Cheapest | Objective::Balanced => price,
@@ -38,23 +42,23 @@ fn costs(problem: &Problem) -> Vec<f64> {
             Objective::Weighted { cost, .. } => price * cost,
         }
     };
-    let rates: Vec<f64> = (0..problem.devices()).map(rate).collect();
+    let rates: Vec<f64> = (0..problem.device_count()).map(rate).collect();
     let row = |task: usize| {
         let times = problem.exec_row(task).iter().zip(&rates);
         times.map(|(&time, rate)| if *rate > 0.0 { time as f64 * rate } else { 0.0 })
     };
-    (0..problem.tasks()).flat_map(row).collect()
+    (0..problem.task_count()).flat_map(row).collect()
 }
 
 fn by_cost(problem: &Problem, order: &[usize], costs: &[f64], rate: f64) -> Option<Schedule> {
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for &task in order {
         let key = |device: usize, finish: Time| {
-            finish as f64 + rate * costs[task * problem.devices() + device]
+            finish as f64 + rate * costs[task * problem.device_count() + device]
         };
         let best = state.best_by(task, |device, spot| key(device, spot.finish));
         let (device, spot) = best.ok()?;
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     Some(state.into_schedule())
 }

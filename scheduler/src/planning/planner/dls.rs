@@ -5,7 +5,7 @@
 //! processor architectures", 1993.
 
 use super::Pace;
-use super::rank::{ExecSummary, exec_summary, upward};
+use super::rank::{ExecSummary, exec_summary, upward_rank};
 use super::ready::place_all;
 use super::state::Placing;
 use crate::planning::problem::{Problem, ProblemError};
@@ -13,20 +13,20 @@ use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     let mean = exec_summary(problem, ExecSummary::Mean);
-    let level = upward(problem, &mean, 0.0);
+    let level = upward_rank(problem, &mean, 0.0);
     place_all(problem, Placing::Append, |state, ready| {
         let mut best = None;
         let mut most = f64::NEG_INFINITY;
         for (index, entry) in ready.iter().enumerate() {
-            for device in 0..problem.devices() {
-                let Some(spot) = entry.spot(state, device) else {
+            for device in 0..problem.device_count() {
+                let Some(spot) = entry.earliest_spot(state, device) else {
                     continue;
                 };
                 let start = entry
-                    .arrival(device)
+                    .arrival_time(device)
                     .max(state.device_end(device))
                     .max(spot.start);
-                let gain = mean[entry.task] - problem.exec(entry.task, device) as f64;
+                let gain = mean[entry.task] - problem.exec_time(entry.task, device) as f64;
                 let value = level[entry.task] - start as f64 + gain;
                 if value > most {
                     most = value;

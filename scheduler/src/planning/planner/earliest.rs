@@ -8,9 +8,9 @@ use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
     let mut state = PartialSchedule::new(problem, Placing::Append);
-    for &task in problem.order() {
+    for &task in problem.topological_order() {
         let (device, spot) = state.earliest_finish(task)?;
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }

@@ -5,18 +5,19 @@
 //! communication times", 1989.
 
 use super::Pace;
-use super::rank::{ExecSummary, exec_summary, upward};
+use super::rank::{ExecSummary, exec_summary, upward_rank};
 use super::ready::place_all;
 use super::state::Placing;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let level = upward(problem, &exec_summary(problem, ExecSummary::Mean), 0.0);
+    let level = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 0.0);
     place_all(problem, Placing::Append, |state, ready| {
         let pairs = ready.iter().enumerate().flat_map(|(index, task)| {
-            let devices = 0..problem.devices();
-            devices.filter_map(move |device| Some((index, device, task.spot(state, device)?)))
+            let devices = 0..problem.device_count();
+            devices
+                .filter_map(move |device| Some((index, device, task.earliest_spot(state, device)?)))
         });
         pairs.min_by(|a, b| {
             let level = |pair: usize| level[ready[pair].task];

@@ -37,15 +37,17 @@ pub struct Exact {
 }
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    prove(problem, pace).map(|found| found.schedule)
+    prove_optimal(problem, pace).map(|found| found.schedule)
 }
 
-/// Searches the best plan by the problem's objective and a proof that none is better.
+/// Searches the best plan by the problem's objective and a proof that none is better. The effort
+/// can run out before the proof, so you should check [`Exact::proved`].
 ///
 /// # Errors
 /// [`ProblemError`] if no plan exists at all, or none within the deadline.
-pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemError> {
-    let (plans, taken) = portfolio::collect(problem, &mut |steps| pace(steps) / SEARCH_SHARE)?;
+pub fn prove_optimal(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemError> {
+    let (plans, taken) =
+        portfolio::collect_plans(problem, &mut |steps| pace(steps) / SEARCH_SHARE)?;
     let lower_bound = lower_bound(problem);
     let is_fastest = problem.objective() == Objective::Fastest;
     let done = |schedule: &Schedule| is_fastest && schedule.makespan <= lower_bound;
@@ -60,17 +62,17 @@ pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemErr
     }
     let mut used = 0;
     let late = plans.best.clone();
-    let first = anneal::improve(problem, Plans::only(plans.best), &mut |steps| {
+    let first = anneal::improve_plans(problem, Plans::from_single(plans.best), &mut |steps| {
         used = taken + steps;
         pace(used) / SEARCH_SHARE
     });
-    // The search may still meet a deadline that annealing misses.
+    // The search can still meet a deadline that annealing misses.
     let first = first.unwrap_or(late);
     let mut search = Search::new(problem, &first, pace, used);
-    let whole = search.descend(0);
+    let whole = search.examine_branches(0);
     let branches = search.branches;
     let schedule = match search.best {
-        Some(candidate) => anneal::rebuild(problem, &candidate.0, &candidate.1)?,
+        Some(candidate) => anneal::rebuild_schedule(problem, &candidate.0, &candidate.1)?,
         None => first,
     };
     let proved = whole || done(&schedule);
@@ -86,11 +88,11 @@ pub fn prove(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemErr
 fn lower_bound(problem: &Problem) -> Time {
     let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
     let tail = anneal::least_tails(problem);
-    let path = (0..problem.tasks()).map(|task| least(task) + tail[task]);
-    let work: Time = (0..problem.tasks()).map(least).sum();
+    let path = (0..problem.task_count()).map(|task| least(task) + tail[task]);
+    let work: Time = (0..problem.task_count()).map(least).sum();
     path.max()
         .unwrap_or(0)
-        .max(work.div_ceil(problem.devices() as Time))
+        .max(work.div_ceil(problem.device_count() as Time))
 }
 
 struct Search<'a, 'p> {
@@ -116,7 +118,7 @@ struct Search<'a, 'p> {
 impl<'a, 'p> Search<'a, 'p> {
     fn new(problem: &'a Problem, first: &Schedule, pace: &'a mut Pace<'p>, steps: u64) -> Self {
         let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
-        let least: Vec<Time> = (0..problem.tasks()).map(least).collect();
+        let least: Vec<Time> = (0..problem.task_count()).map(least).collect();
         Self {
             problem,
             pace,
@@ -126,13 +128,13 @@ impl<'a, 'p> Search<'a, 'p> {
             limit: first.score(problem),
             costs: CostBound::new(problem),
             best: None,
-            order: Vec::with_capacity(problem.tasks()),
-            device: vec![0; problem.tasks()],
-            finish: vec![0; problem.tasks()],
-            waiting: (0..problem.tasks())
-                .map(|task| problem.before(task).len())
+            order: Vec::with_capacity(problem.task_count()),
+            device: vec![0; problem.task_count()],
+            finish: vec![0; problem.task_count()],
+            waiting: (0..problem.task_count())
+                .map(|task| problem.inputs_of(task).len())
                 .collect(),
-            free: vec![0; problem.devices()],
+            free: vec![0; problem.device_count()],
             room: Room::new(problem),
             tail: anneal::least_tails(problem),
             work_left: least.iter().sum(),
@@ -142,18 +144,18 @@ impl<'a, 'p> Search<'a, 'p> {
 
     /// Examines every continuation; returns false if the effort ran out. `last` is the start of the
     /// last placed task.
-    fn descend(&mut self, last: Time) -> bool {
-        if self.order.len() == self.problem.tasks() {
+    fn examine_branches(&mut self, last: Time) -> bool {
+        if self.order.len() == self.problem.task_count() {
             let device = |task: usize| self.device[task] as usize;
-            let figures = self.problem.figures(device, |task| self.finish[task]);
-            let score = self.problem.score(&figures);
+            let figures = self.problem.plan_figures(device, |task| self.finish[task]);
+            let score = self.problem.score_figures(&figures);
             if score < self.limit {
                 self.limit = score;
                 self.best = Some((self.order.clone(), self.device.clone()));
             }
             return true;
         }
-        for (_, start, task, device) in self.choices(last) {
+        for (_, start, task, device) in self.promising_choices(last) {
             self.branches += 1;
             if self.branches.is_multiple_of(BRANCHES_BETWEEN) {
                 self.stopped |= (self.pace)(self.steps_before + self.branches) >= 1.0;
@@ -161,24 +163,24 @@ impl<'a, 'p> Search<'a, 'p> {
             if self.stopped {
                 return false;
             }
-            self.branch(task, device, start);
+            self.explore_placement(task, device, start);
         }
         !self.stopped
     }
 
     /// Returns ready tasks with their devices and starts that can still beat the best, most
     /// promising first.
-    fn choices(&self, last: Time) -> Vec<(Time, Time, usize, usize)> {
+    fn promising_choices(&self, last: Time) -> Vec<(Time, Time, usize, usize)> {
         let mut choices = Vec::new();
         let placed = |task: usize| self.waiting[task] == usize::MAX;
-        for task in (0..self.problem.tasks()).filter(|&task| self.waiting[task] == 0) {
+        for task in (0..self.problem.task_count()).filter(|&task| self.waiting[task] == 0) {
             debug_assert!(!placed(task));
-            for device in 0..self.problem.devices() {
-                let exec = self.problem.exec(task, device);
-                if exec == NEVER || !self.room.fits(self.problem, task, device) {
+            for device in 0..self.problem.device_count() {
+                let exec = self.problem.exec_time(task, device);
+                if exec == NEVER || !self.room.has_room(self.problem, task, device) {
                     continue;
                 }
-                let start = self.start(task, device, exec);
+                let start = self.earliest_start(task, device, exec);
                 let bound = start + exec + self.tail[task];
                 if start >= last && self.may_reach(bound) {
                     choices.push((bound, start, task, device));
@@ -189,10 +191,10 @@ impl<'a, 'p> Search<'a, 'p> {
         choices
     }
 
-    fn start(&self, task: usize, device: usize, exec: Time) -> Time {
-        let arrivals = self.problem.before(task).map(|(before, bytes)| {
+    fn earliest_start(&self, task: usize, device: usize, exec: Time) -> Time {
+        let arrivals = self.problem.inputs_of(task).map(|(before, bytes)| {
             let from = self.device[before] as usize;
-            self.finish[before] + self.problem.transfer(from, device, bytes)
+            self.finish[before] + self.problem.transfer_time(from, device, bytes)
         });
         let ready = arrivals.max().unwrap_or(0);
         if exec == 0 {
@@ -202,9 +204,9 @@ impl<'a, 'p> Search<'a, 'p> {
         }
     }
 
-    fn branch(&mut self, task: usize, device: usize, start: Time) {
+    fn explore_placement(&mut self, task: usize, device: usize, start: Time) {
         let problem = self.problem;
-        let exec = problem.exec(task, device);
+        let exec = problem.exec_time(task, device);
         let free = self.free[device];
         self.device[task] = device as u32;
         self.finish[task] = start + exec;
@@ -212,19 +214,19 @@ impl<'a, 'p> Search<'a, 'p> {
             self.free[device] = start + exec;
         }
         self.work_left -= self.least[task];
-        self.costs.place(problem, task, device);
+        self.costs.add_task(problem, task, device);
         if self.may_win(start) {
             self.order.push(task as u32);
             self.waiting[task] = usize::MAX;
-            self.room.take(problem, task, device);
+            self.room.take_bytes(problem, task, device);
             problem
-                .after(task)
+                .readers_of(task)
                 .for_each(|(after, _)| self.waiting[after] -= 1);
-            self.descend(start);
+            self.examine_branches(start);
             problem
-                .after(task)
+                .readers_of(task)
                 .for_each(|(after, _)| self.waiting[after] += 1);
-            self.room.give(problem, task, device);
+            self.room.return_bytes(problem, task, device);
             self.waiting[task] = 0;
             self.order.pop();
         }
@@ -237,20 +239,20 @@ impl<'a, 'p> Search<'a, 'p> {
     /// Returns whether the remaining work, spread perfectly from `now` on, can end before the best.
     fn may_win(&self, now: Time) -> bool {
         let taken: Time = self.free.iter().map(|&free| free.max(now)).sum();
-        let even = (taken + self.work_left).div_ceil(self.problem.devices() as Time);
+        let even = (taken + self.work_left).div_ceil(self.problem.device_count() as Time);
         if self.problem.objective() == Objective::Fastest {
             return self.work_left == 0 || even < self.limit.makespan;
         }
         // While work remains, the plan ends no earlier than that.
         let even = if self.work_left == 0 { 0 } else { even };
-        let path = (0..self.problem.tasks()).filter(|&task| self.waiting[task] == usize::MAX);
+        let path = (0..self.problem.task_count()).filter(|&task| self.waiting[task] == usize::MAX);
         let path = path.map(|task| self.finish[task] + self.tail[task]).max();
         let figures = Figures {
             makespan: even.max(path.unwrap_or(0)),
             cost: self.costs.price,
             energy: self.costs.energy,
         };
-        self.problem.score(&figures) < self.limit
+        self.problem.score_figures(&figures) < self.limit
     }
 
     /// Returns whether a plan of at least this makespan can still be the best.
@@ -263,7 +265,7 @@ impl<'a, 'p> Search<'a, 'p> {
             cost: self.costs.price,
             energy: self.costs.energy,
         };
-        self.problem.score(&figures) < self.limit
+        self.problem.score_figures(&figures) < self.limit
     }
 }
 
@@ -282,11 +284,11 @@ impl CostBound {
             row.filter(|(_, time)| **time != NEVER)
         };
         let least = |task: usize| {
-            let all = runs(task).map(|(device, _)| cost(problem, task, device));
+            let all = runs(task).map(|(device, _)| task_cost(problem, task, device));
             all.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
                 .unwrap_or((0, 0))
         };
-        let least: Vec<(u128, u128)> = (0..problem.tasks()).map(least).collect();
+        let least: Vec<(u128, u128)> = (0..problem.task_count()).map(least).collect();
         Self {
             price: least.iter().map(|cost| cost.0).sum(),
             energy: least.iter().map(|cost| cost.1).sum(),
@@ -294,22 +296,22 @@ impl CostBound {
         }
     }
 
-    fn place(&mut self, problem: &Problem, task: usize, device: usize) {
-        let (price, energy) = cost(problem, task, device);
+    fn add_task(&mut self, problem: &Problem, task: usize, device: usize) {
+        let (price, energy) = task_cost(problem, task, device);
         self.price += price - self.least[task].0;
         self.energy += energy - self.least[task].1;
     }
 
     fn take_back(&mut self, problem: &Problem, task: usize, device: usize) {
-        let (price, energy) = cost(problem, task, device);
+        let (price, energy) = task_cost(problem, task, device);
         self.price -= price - self.least[task].0;
         self.energy -= energy - self.least[task].1;
     }
 }
 
 /// Returns the price and energy of a task on a device.
-fn cost(problem: &Problem, task: usize, device: usize) -> (u128, u128) {
-    let time = u128::from(problem.exec(task, device));
-    let rates = (problem.price(device), problem.power(device));
+fn task_cost(problem: &Problem, task: usize, device: usize) -> (u128, u128) {
+    let time = u128::from(problem.exec_time(task, device));
+    let rates = (problem.device_price(device), problem.device_power(device));
     (time * u128::from(rates.0), time * u128::from(rates.1))
 }

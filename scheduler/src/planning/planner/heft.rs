@@ -4,7 +4,7 @@
 //! heterogeneous computing", 2002.
 
 use super::Pace;
-use super::rank::{ExecSummary, by_rank, exec_summary, upward};
+use super::rank::{ExecSummary, by_rank, exec_summary, upward_rank};
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
@@ -19,11 +19,11 @@ pub(super) fn plan_append(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedul
 }
 
 fn with(problem: &Problem, placing: Placing) -> Result<Schedule, ProblemError> {
-    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+    let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
     let mut state = PartialSchedule::new(problem, placing);
     for task in by_rank(problem, &rank) {
         let (device, spot) = state.earliest_finish(task)?;
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }

@@ -4,28 +4,28 @@
 //! heterogeneous earliest finish time algorithm", 2010.
 
 use super::Pace;
-use super::rank::{ExecSummary, by_rank, exec_summary, upward};
+use super::rank::{ExecSummary, by_rank, exec_summary, upward_rank};
 use super::state::{PartialSchedule, Placing, Spot};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+    let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
     by_order(problem, &by_rank(problem, &rank))
 }
 
-/// Plans by lookahead with tasks in the given order.
+/// Plans by lookahead with tasks in the given order, which must be topological.
 pub(super) fn by_order(problem: &Problem, order: &[usize]) -> Result<Schedule, ProblemError> {
     let mut state = PartialSchedule::new(problem, Placing::Insert);
-    let mut place = vec![0; problem.tasks()];
+    let mut place = vec![0; problem.task_count()];
     for (index, &task) in order.iter().enumerate() {
         place[task] = index;
     }
     for &task in order {
         let mut best: Option<((Time, Time), usize)> = None;
-        for device in 0..problem.devices() {
-            let Some(spot) = state.spot(task, device) else {
+        for device in 0..problem.device_count() {
+            let Some(spot) = state.earliest_spot(task, device) else {
                 continue;
             };
             let key = (
@@ -36,9 +36,11 @@ pub(super) fn by_order(problem: &Problem, order: &[usize]) -> Result<Schedule, P
                 best = Some((key, device));
             }
         }
-        let (_, device) = best.ok_or_else(|| state.full(task))?;
-        let spot = state.spot(task, device).ok_or_else(|| state.full(task))?;
-        state.place(task, device, spot);
+        let (_, device) = best.ok_or_else(|| state.full_error(task))?;
+        let spot = state
+            .earliest_spot(task, device)
+            .ok_or_else(|| state.full_error(task))?;
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }
@@ -53,7 +55,7 @@ fn latest_child(
     rank: &[usize],
 ) -> Time {
     let problem = state.problem;
-    let mut children: Vec<usize> = problem.after(task).map(|(child, _)| child).collect();
+    let mut children: Vec<usize> = problem.readers_of(task).map(|(child, _)| child).collect();
     children.sort_unstable_by_key(|&child| rank[child]);
     children.dedup();
     let mut beside = Beside {
@@ -62,12 +64,16 @@ fn latest_child(
     };
     let mut latest = spot.finish;
     for child in children {
-        let ends = (0..problem.devices()).filter_map(|place| {
-            let bytes = problem.before(child).filter(|(before, _)| *before == task);
+        let ends = (0..problem.device_count()).filter_map(|place| {
+            let bytes = problem
+                .inputs_of(child)
+                .filter(|(before, _)| *before == task);
             let arrivals =
-                bytes.map(|(_, bytes)| spot.finish + problem.transfer(device, place, bytes));
-            let ready = state.ready(child, place).max(arrivals.max().unwrap_or(0));
-            Some((beside.spot(child, place, ready)?, place))
+                bytes.map(|(_, bytes)| spot.finish + problem.transfer_time(device, place, bytes));
+            let ready = state
+                .ready_time(child, place)
+                .max(arrivals.max().unwrap_or(0));
+            Some((beside.earliest_spot(child, place, ready)?, place))
         });
         match ends.min_by_key(|(spot, place)| (spot.finish, *place)) {
             Some((spot, place)) => {
@@ -88,7 +94,7 @@ struct Beside<'a> {
 
 impl Beside<'_> {
     /// Returns the earliest place of `task` on `device` that also avoids the temporary tasks.
-    fn spot(&self, task: usize, device: usize, mut ready: Time) -> Option<Spot> {
+    fn earliest_spot(&self, task: usize, device: usize, mut ready: Time) -> Option<Spot> {
         loop {
             let free = self.state.spot_at(task, device, ready)?;
             let clash = self.taken.iter().find(|(place, taken)| {

@@ -1,7 +1,7 @@
 //! Packs tasks into memory by size, for problems so tight that placing them by urgency leaves no
 //! room for the last. Tasks with the fewest possible devices come first, then the largest.
 
-use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward};
+use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
 use super::room::Room;
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::Problem;
@@ -19,43 +19,49 @@ enum PackRule {
     Tightest,
 }
 
-/// Returns a plan that fits, if packing finds one.
+/// Returns a plan that fits, if packing finds one. Others can exist even if it finds none.
 pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
     let choices = [PackRule::Fastest, PackRule::Roomiest, PackRule::Tightest];
     let device = choices
         .into_iter()
-        .find_map(|choice| pack(problem, choice))?;
-    let rank = upward(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
+        .find_map(|choice| pack_tasks(problem, choice))?;
+    let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for task in ready_by_rank(problem, &rank) {
-        let spot = state.spot(task, device[task])?;
-        state.place(task, device[task], spot);
+        let spot = state.earliest_spot(task, device[task])?;
+        state.place_task(task, device[task], spot);
     }
     Some(state.into_schedule())
 }
 
 /// Returns a device for each task.
-fn pack(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
+fn pack_tasks(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
     let mut room = Room::new(problem);
-    let mut tasks: Vec<usize> = (0..problem.tasks()).collect();
+    let mut tasks: Vec<usize> = (0..problem.task_count()).collect();
     let homes = |task: usize| {
         let row = problem.exec_row(task).iter();
         row.filter(|&&time| time != NEVER).count()
     };
     // An early task has the most room, so the least flexible tasks come first.
-    tasks.sort_by_key(|&task| (homes(task), std::cmp::Reverse(problem.memory(task)), task));
-    let mut device = vec![0; problem.tasks()];
+    tasks.sort_by_key(|&task| {
+        (
+            homes(task),
+            std::cmp::Reverse(problem.task_memory(task)),
+            task,
+        )
+    });
+    let mut device = vec![0; problem.task_count()];
     for task in tasks {
         let fits = |device: &usize| {
-            problem.exec(task, *device) != NEVER && room.fits(problem, task, *device)
+            problem.exec_time(task, *device) != NEVER && room.has_room(problem, task, *device)
         };
         let key = |device: &usize| match choice {
-            PackRule::Fastest => problem.exec(task, *device),
-            PackRule::Roomiest => u64::MAX - room.left(*device),
-            PackRule::Tightest => room.left(*device),
+            PackRule::Fastest => problem.exec_time(task, *device),
+            PackRule::Roomiest => u64::MAX - room.free_bytes(*device),
+            PackRule::Tightest => room.free_bytes(*device),
         };
-        let own = (0..problem.devices()).filter(fits).min_by_key(key)?;
-        room.take(problem, task, own);
+        let own = (0..problem.device_count()).filter(fits).min_by_key(key)?;
+        room.take_bytes(problem, task, own);
         device[task] = own;
     }
     Some(device)

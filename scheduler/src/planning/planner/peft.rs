@@ -4,22 +4,22 @@
 //! cost table", 2014.
 
 use super::Pace;
-use super::rank::{optimistic, ready_by_rank};
+use super::rank::{optimistic_costs, ready_by_rank};
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let devices = problem.devices();
-    let table = optimistic(problem);
+    let devices = problem.device_count();
+    let table = optimistic_costs(problem);
     let row = |task: usize| &table[task * devices..(task + 1) * devices];
     let mean = |task: usize| row(task).iter().sum::<f64>() / devices as f64;
-    let rank: Vec<f64> = (0..problem.tasks()).map(mean).collect();
+    let rank: Vec<f64> = (0..problem.task_count()).map(mean).collect();
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for task in ready_by_rank(problem, &rank) {
         let key = |device: usize, finish: u64| finish as f64 + row(task)[device];
         let (device, spot) = state.best_by(task, |device, spot| key(device, spot.finish))?;
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }

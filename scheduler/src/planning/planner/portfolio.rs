@@ -3,7 +3,7 @@
 //!
 //! No rule is best everywhere, but together they lose little (docs/performance.md has the figures).
 
-use super::rank::{ExecSummary, exec_summary, optimistic, ready_by_rank, upward};
+use super::rank::{ExecSummary, exec_summary, optimistic_costs, ready_by_rank, upward_rank};
 use super::state::{PartialSchedule, Placing};
 use super::{
     Pace, by_cost, dls, heft, in_time, lookahead, min_min, pack, peft, single, sufferage, tighten,
@@ -17,16 +17,16 @@ use crate::planning::time::{NEVER, Time};
 const SLOW_TASKS_MAX: usize = 5_000;
 
 pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let (plans, _) = collect(problem, pace)?;
+    let (plans, _) = collect_plans(problem, pace)?;
     in_time(problem, plans.best)
 }
 
 /// Returns the better of HEFT and the best single device, without delay. If memory is so short that
 /// neither works, packs tasks by size.
-pub(super) fn quick(problem: &Problem) -> Result<Schedule, ProblemError> {
-    let heft = heft::plan(problem, &mut super::steps(0));
+pub(super) fn quick_plan(problem: &Problem) -> Result<Schedule, ProblemError> {
+    let heft = heft::plan(problem, &mut super::step_pace(0));
     let heft = heft.or_else(|full| pack::plan(problem).ok_or(full));
-    match (heft, single::best(problem)) {
+    match (heft, single::best_single_device(problem)) {
         (Ok(heft), Some(single)) if single.score(problem) < heft.score(problem) => Ok(single),
         (Ok(heft), _) => Ok(heft),
         (Err(_), Some(single)) => Ok(single),
@@ -45,14 +45,14 @@ const OTHERS_MAX: usize = 8;
 
 impl Plans {
     /// Creates plans from HEFT and the best single device only.
-    pub(super) fn quick(problem: &Problem) -> Result<Self, ProblemError> {
-        let best = quick(problem)?;
+    pub(super) fn from_quick_plan(problem: &Problem) -> Result<Self, ProblemError> {
+        let best = quick_plan(problem)?;
         let others = Vec::new();
         Ok(Self { best, others })
     }
 
     /// Creates plans from a single one.
-    pub(super) fn only(best: Schedule) -> Self {
+    pub(super) fn from_single(best: Schedule) -> Self {
         let others = Vec::new();
         Self { best, others }
     }
@@ -85,20 +85,20 @@ impl Plans {
 /// Tries rule after rule until all are tried or the effort is used up, and skips rules that would
 /// exceed the remaining effort. Returns the plans and the number of steps. A step is the work to
 /// place one task on the device where it ends first.
-pub(super) fn collect(
+pub(super) fn collect_plans(
     problem: &Problem,
     pace: &mut Pace<'_>,
 ) -> Result<(Plans, u64), ProblemError> {
-    let mut plans = Plans::quick(problem)?;
+    let mut plans = Plans::from_quick_plan(problem)?;
     let first = plans.best.clone();
     plans.add_tightened(problem, first);
-    for plan in by_cost::plans(problem) {
+    for plan in by_cost::cost_plans(problem) {
         plans.add_tightened(problem, plan);
     }
-    let tasks = problem.tasks() as u64;
+    let tasks = problem.task_count() as u64;
     let mut steps = QUICK_STEPS_EACH * tasks;
     let mut backward = None;
-    for rule in rules(problem) {
+    for rule in rules_by_gain(problem) {
         let used = pace(steps);
         let cost = rule.steps_each(problem) * tasks;
         // Predicts the effort of the rule from the steps so far.
@@ -112,9 +112,9 @@ pub(super) fn collect(
         if !rule.works_backward() {
             continue;
         }
-        let backward = &*backward.get_or_insert_with(|| problem.reversed());
+        let backward = &*backward.get_or_insert_with(|| problem.to_reversed());
         if let Ok(plan) = rule.apply(backward)
-            && let Some(plan) = tighten::turned(problem, &plan)
+            && let Some(plan) = tighten::from_reversed_plan(problem, &plan)
         {
             plans.add_tightened(problem, plan);
         }
@@ -157,9 +157,9 @@ enum DeviceRule {
 }
 
 /// Returns the rules in the order of their gain for their time.
-fn rules(problem: &Problem) -> Vec<Rule> {
+fn rules_by_gain(problem: &Problem) -> Vec<Rule> {
     let mut rules = vec![Rule::Lookahead, Rule::Peft];
-    if problem.tasks() <= SLOW_TASKS_MAX {
+    if problem.task_count() <= SLOW_TASKS_MAX {
         rules.push(Rule::Dls);
     }
     let ranks = [
@@ -178,7 +178,7 @@ fn rules(problem: &Problem) -> Vec<Rule> {
     ] {
         rules.extend(ranks.map(|rank| Rule::Listed(rank, choice)));
     }
-    if problem.tasks() <= SLOW_TASKS_MAX {
+    if problem.task_count() <= SLOW_TASKS_MAX {
         rules.extend([Rule::MinMin, Rule::Sufferage]);
     }
     rules
@@ -193,20 +193,20 @@ impl Rule {
     fn steps_each(self, problem: &Problem) -> u64 {
         match self {
             Self::Lookahead | Self::Listed(_, DeviceRule::Lookahead) => lookahead_steps(problem),
-            Self::Dls | Self::MinMin | Self::Sufferage => 8 + problem.tasks() as u64 / 16,
+            Self::Dls | Self::MinMin | Self::Sufferage => 8 + problem.task_count() as u64 / 16,
             Self::Peft | Self::Listed(..) => 6,
         }
     }
 
     fn apply(self, problem: &Problem) -> Result<Schedule, ProblemError> {
-        let pace = &mut super::steps(0);
+        let pace = &mut super::step_pace(0);
         match self {
             Self::Lookahead => lookahead::plan(problem, pace),
             Self::Dls => dls::plan(problem, pace),
             Self::Peft => peft::plan(problem, pace),
             Self::MinMin => min_min::plan(problem, pace),
             Self::Sufferage => sufferage::plan(problem, pace),
-            Self::Listed(rank, choice) => listed(problem, rank, choice),
+            Self::Listed(rank, choice) => list_plan(problem, rank, choice),
         }
     }
 }
@@ -217,19 +217,19 @@ impl Rule {
 fn lookahead_steps(problem: &Problem) -> u64 {
     let children = |task: usize| {
         let looks = problem
-            .after(task)
-            .map(|(after, _)| problem.before(after).len() as u64);
-        let own = problem.after(task).len() as u64;
+            .readers_of(task)
+            .map(|(after, _)| problem.inputs_of(after).len() as u64);
+        let own = problem.readers_of(task).len() as u64;
         looks.sum::<u64>() + own * own / 4
     };
-    let looks: u64 = (0..problem.tasks()).map(children).sum();
+    let looks: u64 = (0..problem.task_count()).map(children).sum();
     let edges = problem.parts().edges.len().max(1) as u64;
-    2 + 2 * problem.devices() as u64 * looks / edges
+    2 + 2 * problem.device_count() as u64 * looks / edges
 }
 
-fn listed(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule, ProblemError> {
-    let up = |summary, share| upward(problem, &exec_summary(problem, summary), share);
-    let devices = problem.devices();
+fn list_plan(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule, ProblemError> {
+    let up = |summary, share| upward_rank(problem, &exec_summary(problem, summary), share);
+    let devices = problem.device_count();
     let rank = match rank {
         Rank::Mean => up(ExecSummary::Mean, 1.0),
         Rank::Least => up(ExecSummary::Least, 1.0),
@@ -238,7 +238,7 @@ fn listed(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule,
         Rank::NoTransfer => up(ExecSummary::Mean, 0.0),
         Rank::HalfTransfer => up(ExecSummary::Mean, 0.5),
         Rank::Optimistic => {
-            let table = optimistic(problem);
+            let table = optimistic_costs(problem);
             table
                 .chunks(devices)
                 .map(|row| row.iter().sum::<f64>() / devices as f64)
@@ -248,28 +248,29 @@ fn listed(problem: &Problem, rank: Rank, choice: DeviceRule) -> Result<Schedule,
     let order = ready_by_rank(problem, &rank);
     match choice {
         DeviceRule::Lookahead => lookahead::by_order(problem, &order),
-        DeviceRule::Finish => place(problem, &order, |_, finish| finish as f64),
+        DeviceRule::Finish => place_tasks(problem, &order, |_, finish| finish as f64),
         DeviceRule::Optimistic => {
-            let table = optimistic(problem);
-            place(problem, &order, |at, finish| finish as f64 + table[at])
+            let table = optimistic_costs(problem);
+            place_tasks(problem, &order, |at, finish| finish as f64 + table[at])
         }
     }
 }
 
-/// Places tasks in order, each on the device with the least `key` of its table index and end.
-fn place(
+/// Places tasks in order, which must be topological, each on the device with the least `key` of its
+/// table index and end.
+fn place_tasks(
     problem: &Problem,
     order: &[usize],
     key: impl Fn(usize, Time) -> f64,
 ) -> Result<Schedule, ProblemError> {
-    let devices = problem.devices();
+    let devices = problem.device_count();
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for &task in order {
         let (device, spot) = state.best_by(task, |device, spot| {
-            debug_assert!(problem.exec(task, device) != NEVER);
+            debug_assert!(problem.exec_time(task, device) != NEVER);
             key(task * devices + device, spot.finish)
         })?;
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     Ok(state.into_schedule())
 }

@@ -25,7 +25,7 @@ pub(crate) struct MeanLink {
 
 impl MeanLink {
     pub(crate) fn new(problem: &Problem) -> Self {
-        let devices = problem.devices();
+        let devices = problem.device_count();
         let pairs = (devices * (devices - 1)) as f64;
         let mean = |table: &[u64]| {
             let off_diagonal = (0..devices * devices).filter(|at| at / devices != at % devices);
@@ -38,7 +38,7 @@ impl MeanLink {
         }
     }
 
-    pub(crate) fn time(self, bytes: u64) -> f64 {
+    pub(crate) fn transfer_time(self, bytes: u64) -> f64 {
         self.latency + bytes as f64 * self.per_byte
     }
 }
@@ -67,31 +67,31 @@ pub(crate) fn exec_summary(problem: &Problem, summary: ExecSummary) -> Vec<f64> 
             }
         }
     };
-    (0..problem.tasks()).map(of).collect()
+    (0..problem.task_count()).map(of).collect()
 }
 
 /// Returns the longest path from each task's start to the end, with transfers scaled by
 /// `transfer_share`.
-pub(crate) fn upward(problem: &Problem, exec: &[f64], transfer_share: f64) -> Vec<f64> {
+pub(crate) fn upward_rank(problem: &Problem, exec: &[f64], transfer_share: f64) -> Vec<f64> {
     let link = MeanLink::new(problem);
-    let mut rank = vec![0.0; problem.tasks()];
-    for &task in problem.order().iter().rev() {
+    let mut rank = vec![0.0; problem.task_count()];
+    for &task in problem.topological_order().iter().rev() {
         let onward = problem
-            .after(task)
-            .map(|(after, bytes)| rank[after] + transfer_share * link.time(bytes));
+            .readers_of(task)
+            .map(|(after, bytes)| rank[after] + transfer_share * link.transfer_time(bytes));
         rank[task] = exec[task] + onward.fold(0.0, f64::max);
     }
     rank
 }
 
 /// Returns the longest path from the beginning to each task's start.
-pub(crate) fn downward(problem: &Problem, exec: &[f64]) -> Vec<f64> {
+pub(crate) fn downward_rank(problem: &Problem, exec: &[f64]) -> Vec<f64> {
     let link = MeanLink::new(problem);
-    let mut rank = vec![0.0; problem.tasks()];
-    for &task in problem.order() {
+    let mut rank = vec![0.0; problem.task_count()];
+    for &task in problem.topological_order() {
         let ways = problem
-            .before(task)
-            .map(|(before, bytes)| rank[before] + exec[before] + link.time(bytes));
+            .inputs_of(task)
+            .map(|(before, bytes)| rank[before] + exec[before] + link.transfer_time(bytes));
         rank[task] = ways.fold(0.0, f64::max);
     }
     rank
@@ -99,15 +99,15 @@ pub(crate) fn downward(problem: &Problem, exec: &[f64]) -> Vec<f64> {
 
 /// Returns PEFT's table: for each task and device, the least time from the task's end there to the
 /// end of all. It has rows of devices, like the problem's execution times.
-pub(crate) fn optimistic(problem: &Problem) -> Vec<f64> {
-    let devices = problem.devices();
+pub(crate) fn optimistic_costs(problem: &Problem) -> Vec<f64> {
+    let devices = problem.device_count();
     let link = MeanLink::new(problem);
-    let mut table = vec![0.0f64; problem.tasks() * devices];
+    let mut table = vec![0.0f64; problem.task_count() * devices];
     let mut onward = vec![0.0f64; devices];
-    for &task in problem.order().iter().rev() {
-        for (after, bytes) in problem.after(task) {
+    for &task in problem.topological_order().iter().rev() {
+        for (after, bytes) in problem.readers_of(task) {
             for device in 0..devices {
-                let exec = problem.exec(after, device);
+                let exec = problem.exec_time(after, device);
                 let time = if exec == NEVER {
                     f64::INFINITY
                 } else {
@@ -115,7 +115,8 @@ pub(crate) fn optimistic(problem: &Problem) -> Vec<f64> {
                 };
                 onward[device] = table[after * devices + device] + time;
             }
-            let elsewhere = onward.iter().copied().fold(f64::INFINITY, f64::min) + link.time(bytes);
+            let elsewhere =
+                onward.iter().copied().fold(f64::INFINITY, f64::min) + link.transfer_time(bytes);
             for device in 0..devices {
                 let least = onward[device].min(elsewhere);
                 let entry = &mut table[task * devices + device];
@@ -126,10 +127,10 @@ pub(crate) fn optimistic(problem: &Problem) -> Vec<f64> {
     table
 }
 
-/// Returns the tasks by falling rank, in topological order among equals. Ranks that grow along
-/// edges give a topological order.
+/// Returns the tasks by falling rank, in topological order among equals. Ranks must not grow along
+/// edges if the whole order should be topological.
 pub(crate) fn by_rank(problem: &Problem, rank: &[f64]) -> Vec<usize> {
-    let mut tasks = problem.order().to_vec();
+    let mut tasks = problem.topological_order().to_vec();
     tasks.sort_by(|&a, &b| rank[b].total_cmp(&rank[a]));
     tasks
 }
@@ -137,24 +138,24 @@ pub(crate) fn by_rank(problem: &Problem, rank: &[f64]) -> Vec<usize> {
 /// Returns the tasks in an order in which each follows its inputs, the highest rank first among the
 /// ready.
 pub(crate) fn ready_by_rank(problem: &Problem, rank: &[f64]) -> Vec<usize> {
-    let mut place = vec![0; problem.tasks()];
-    for (index, &task) in problem.order().iter().enumerate() {
+    let mut place = vec![0; problem.task_count()];
+    for (index, &task) in problem.topological_order().iter().enumerate() {
         place[task] = index;
     }
-    let mut waiting: Vec<usize> = (0..problem.tasks())
-        .map(|t| problem.before(t).len())
+    let mut waiting: Vec<usize> = (0..problem.task_count())
+        .map(|t| problem.inputs_of(t).len())
         .collect();
     let entry = |task: usize| RankedTask {
         rank: rank[task],
         place: place[task],
         task,
     };
-    let ready = (0..problem.tasks()).filter(|&task| waiting[task] == 0);
+    let ready = (0..problem.task_count()).filter(|&task| waiting[task] == 0);
     let mut ready: std::collections::BinaryHeap<RankedTask> = ready.map(entry).collect();
-    let mut order = Vec::with_capacity(problem.tasks());
+    let mut order = Vec::with_capacity(problem.task_count());
     while let Some(RankedTask { task, .. }) = ready.pop() {
         order.push(task);
-        for (after, _) in problem.after(task) {
+        for (after, _) in problem.readers_of(task) {
             waiting[after] -= 1;
             if waiting[after] == 0 {
                 ready.push(entry(after));

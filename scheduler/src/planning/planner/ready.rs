@@ -13,20 +13,20 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// Returns the earliest place on `device`, given the tasks placed so far.
-    pub(crate) fn spot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Spot> {
+    pub(crate) fn earliest_spot(&self, state: &PartialSchedule<'_>, device: usize) -> Option<Spot> {
         state.spot_at(self.task, device, self.arrivals[device])
     }
 
     /// Returns the arrival of its data on `device`.
-    pub(crate) fn arrival(&self, device: usize) -> Time {
+    pub(crate) fn arrival_time(&self, device: usize) -> Time {
         self.arrivals[device]
     }
 
     /// Returns the device where it ends first, and its end on the second-best device.
     pub(crate) fn two_earliest(&self, state: &PartialSchedule<'_>) -> Option<TwoEarliest> {
         let mut best: Option<TwoEarliest> = None;
-        for device in 0..state.problem.devices() {
-            let Some(spot) = self.spot(state, device) else {
+        for device in 0..state.problem.device_count() {
+            let Some(spot) = self.earliest_spot(state, device) else {
                 continue;
             };
             best = Some(match best {
@@ -61,38 +61,40 @@ pub(crate) struct TwoEarliest {
     pub(crate) second: Time,
 }
 
-/// Places all tasks: `choose` picks one of the ready ones, its device and its place.
+/// Places all tasks: `choose` must pick one of the ready ones, its device and its place, or none if
+/// no ready task has room.
 pub(crate) fn place_all(
     problem: &Problem,
     placing: Placing,
     mut choose: impl FnMut(&PartialSchedule<'_>, &[Ready]) -> Option<(usize, usize, Spot)>,
 ) -> Result<Schedule, ProblemError> {
     let mut state = PartialSchedule::new(problem, placing);
-    let mut waiting: Vec<usize> = (0..problem.tasks())
-        .map(|t| problem.before(t).len())
+    let mut waiting: Vec<usize> = (0..problem.task_count())
+        .map(|t| problem.inputs_of(t).len())
         .collect();
     let mut ready: Vec<Ready> = Vec::new();
-    for &task in problem.order() {
+    for &task in problem.topological_order() {
         if waiting[task] == 0 {
-            ready.push(arrive(&state, task));
+            ready.push(new_ready(&state, task));
         }
     }
     while let Some(first) = ready.first() {
         let stuck = first.task;
-        let (index, device, spot) = choose(&state, &ready).ok_or_else(|| state.full(stuck))?;
+        let (index, device, spot) =
+            choose(&state, &ready).ok_or_else(|| state.full_error(stuck))?;
         let task = ready.remove(index).task;
-        state.place(task, device, spot);
-        for (after, _) in problem.after(task) {
+        state.place_task(task, device, spot);
+        for (after, _) in problem.readers_of(task) {
             waiting[after] -= 1;
             if waiting[after] == 0 {
-                ready.push(arrive(&state, after));
+                ready.push(new_ready(&state, after));
             }
         }
     }
     Ok(state.into_schedule())
 }
 
-fn arrive(state: &PartialSchedule<'_>, task: usize) -> Ready {
+fn new_ready(state: &PartialSchedule<'_>, task: usize) -> Ready {
     let arrivals = state.ready_everywhere(task);
     Ready { task, arrivals }
 }

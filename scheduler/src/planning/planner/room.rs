@@ -11,21 +11,23 @@ pub(crate) struct Room {
 impl Room {
     /// Creates the memory of empty devices.
     pub(crate) fn new(problem: &Problem) -> Self {
-        let devices = 0..problem.devices();
+        let devices = 0..problem.device_count();
         Self {
-            left: devices.map(|device| problem.capacity(device)).collect(),
+            left: devices
+                .map(|device| problem.device_capacity(device))
+                .collect(),
         }
     }
 
     /// Returns the free bytes of a device.
-    pub(crate) fn left(&self, device: usize) -> u64 {
+    pub(crate) fn free_bytes(&self, device: usize) -> u64 {
         self.left[device]
     }
 
     /// Returns whether the device has room for the task.
     #[inline]
-    pub(crate) fn fits(&self, problem: &Problem, task: usize, device: usize) -> bool {
-        problem.memory(task) <= self.left[device]
+    pub(crate) fn has_room(&self, problem: &Problem, task: usize, device: usize) -> bool {
+        problem.task_memory(task) <= self.left[device]
     }
 
     /// Returns whether the device has room for all the tasks together.
@@ -35,20 +37,20 @@ impl Room {
         tasks: impl Iterator<Item = usize>,
         device: usize,
     ) -> bool {
-        let needed = tasks.map(|task| problem.memory(task));
+        let needed = tasks.map(|task| problem.task_memory(task));
         needed.fold(0, u64::saturating_add) <= self.left[device]
     }
 
     /// Takes the task's bytes. They can exceed the free bytes while a change of several tasks is
     /// incomplete; its next step must return them.
     #[inline]
-    pub(crate) fn take(&mut self, problem: &Problem, task: usize, device: usize) {
-        self.left[device] = self.left[device].wrapping_sub(problem.memory(task));
+    pub(crate) fn take_bytes(&mut self, problem: &Problem, task: usize, device: usize) {
+        self.left[device] = self.left[device].wrapping_sub(problem.task_memory(task));
     }
 
     /// Returns the task's bytes to the device.
     #[inline]
-    pub(crate) fn give(&mut self, problem: &Problem, task: usize, device: usize) {
-        self.left[device] = self.left[device].wrapping_add(problem.memory(task));
+    pub(crate) fn return_bytes(&mut self, problem: &Problem, task: usize, device: usize) {
+        self.left[device] = self.left[device].wrapping_add(problem.task_memory(task));
     }
 }

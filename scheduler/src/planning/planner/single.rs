@@ -9,31 +9,32 @@ use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    let best = best(problem);
+    let best = best_single_device(problem);
     // If no device can run everything, returns HEFT's plan.
-    best.map_or_else(|| super::heft::plan(problem, &mut super::steps(0)), Ok)
+    best.map_or_else(|| super::heft::plan(problem, &mut super::step_pace(0)), Ok)
 }
 
 /// Returns the best plan on one device, if one can run everything and has the memory.
-pub(crate) fn best(problem: &Problem) -> Option<Schedule> {
+pub(crate) fn best_single_device(problem: &Problem) -> Option<Schedule> {
     if problem.objective() != Objective::Fastest {
-        let plans = (0..problem.devices()).filter_map(|device| on(problem, device));
+        let plans =
+            (0..problem.device_count()).filter_map(|device| plan_on_device(problem, device));
         return plans.min_by_key(|plan| plan.score(problem));
     }
-    let lengths =
-        (0..problem.devices()).filter_map(|device| Some((length(problem, device)?, device)));
-    on(problem, lengths.min()?.1)
+    let lengths = (0..problem.device_count())
+        .filter_map(|device| Some((total_time(problem, device)?, device)));
+    plan_on_device(problem, lengths.min()?.1)
 }
 
 /// Returns the time of everything on one device; `None` if it cannot run or hold all of it.
-fn length(problem: &Problem, device: usize) -> Option<Time> {
+fn total_time(problem: &Problem, device: usize) -> Option<Time> {
     let mut end: Time = 0;
-    let all = problem.order().iter().copied();
+    let all = problem.topological_order().iter().copied();
     if !Room::new(problem).fits_all(problem, all, device) {
         return None;
     }
-    for &task in problem.order() {
-        let exec = problem.exec(task, device);
+    for &task in problem.topological_order() {
+        let exec = problem.exec_time(task, device);
         if exec == NEVER {
             return None;
         }
@@ -42,11 +43,11 @@ fn length(problem: &Problem, device: usize) -> Option<Time> {
     Some(end)
 }
 
-fn on(problem: &Problem, device: usize) -> Option<Schedule> {
+fn plan_on_device(problem: &Problem, device: usize) -> Option<Schedule> {
     let mut state = PartialSchedule::new(problem, Placing::Append);
-    for &task in problem.order() {
-        let spot = state.spot(task, device)?;
-        state.place(task, device, spot);
+    for &task in problem.topological_order() {
+        let spot = state.earliest_spot(task, device)?;
+        state.place_task(task, device, spot);
     }
     Some(state.into_schedule())
 }

@@ -47,7 +47,7 @@ const UNPLACED: usize = usize::MAX;
 
 impl DeviceSlots {
     /// Returns the earliest start of a task of `length` that is ready at `ready`.
-    fn find(&self, ready: Time, length: Time, placing: Placing) -> Time {
+    fn find_start(&self, ready: Time, length: Time, placing: Placing) -> Time {
         if length == 0 {
             return ready;
         }
@@ -63,7 +63,7 @@ impl DeviceSlots {
         self.end.max(ready)
     }
 
-    fn occupy(&mut self, start: Time, length: Time) {
+    fn occupy_slot(&mut self, start: Time, length: Time) {
         if length == 0 {
             return;
         }
@@ -84,14 +84,14 @@ impl DeviceSlots {
 
 impl<'a> PartialSchedule<'a> {
     pub(crate) fn new(problem: &'a Problem, placing: Placing) -> Self {
-        let devices = problem.devices();
+        let devices = problem.device_count();
         Self {
             problem,
             placing,
             lines: vec![DeviceSlots::default(); devices],
-            device: vec![UNPLACED; problem.tasks()],
-            start: vec![0; problem.tasks()],
-            finish: vec![0; problem.tasks()],
+            device: vec![UNPLACED; problem.task_count()],
+            start: vec![0; problem.task_count()],
+            finish: vec![0; problem.task_count()],
             room: Room::new(problem),
             makespan: 0,
         }
@@ -108,24 +108,27 @@ impl<'a> PartialSchedule<'a> {
 
     /// Returns the time when a task's inputs are on `device`; inputs from unplaced tasks count
     /// zero.
-    pub(crate) fn ready(&self, task: usize, device: usize) -> Time {
+    pub(crate) fn ready_time(&self, task: usize, device: usize) -> Time {
         let placed = self
             .problem
-            .before(task)
+            .inputs_of(task)
             .filter(|(before, _)| self.is_placed(*before));
         let arrivals = placed.map(|(before, bytes)| {
-            self.finish[before] + self.problem.transfer(self.device[before], device, bytes)
+            self.finish[before]
+                + self
+                    .problem
+                    .transfer_time(self.device[before], device, bytes)
         });
         arrivals.max().unwrap_or(0)
     }
 
     /// Returns [`Self::ready`] on every device, with a single lookup of each source.
     pub(crate) fn ready_everywhere(&self, task: usize) -> Vec<Time> {
-        let devices = self.problem.devices();
+        let devices = self.problem.device_count();
         let mut ready = vec![0; devices];
         for (before, bytes) in self
             .problem
-            .before(task)
+            .inputs_of(task)
             .filter(|(b, _)| self.is_placed(*b))
         {
             let (from, finish) = (self.device[before], self.finish[before]);
@@ -141,21 +144,21 @@ impl<'a> PartialSchedule<'a> {
 
     /// Returns the earliest place of `task` on `device` for data that arrive at `ready`.
     pub(crate) fn spot_at(&self, task: usize, device: usize, ready: Time) -> Option<Spot> {
-        let length = self.problem.exec(task, device);
-        if length == NEVER || !self.room.fits(self.problem, task, device) {
+        let length = self.problem.exec_time(task, device);
+        if length == NEVER || !self.room.has_room(self.problem, task, device) {
             return None;
         }
-        let start = self.lines[device].find(ready, length, self.placing);
+        let start = self.lines[device].find_start(ready, length, self.placing);
         let finish = start + length;
         Some(Spot { start, finish })
     }
 
     /// Returns the earliest place of `task` on `device`; `None` if it cannot run there.
-    pub(crate) fn spot(&self, task: usize, device: usize) -> Option<Spot> {
-        if self.problem.exec(task, device) == NEVER {
+    pub(crate) fn earliest_spot(&self, task: usize, device: usize) -> Option<Spot> {
+        if self.problem.exec_time(task, device) == NEVER {
             return None;
         }
-        self.spot_at(task, device, self.ready(task, device))
+        self.spot_at(task, device, self.ready_time(task, device))
     }
 
     /// Returns the device and place with the least `key`, the lower device among equals.
@@ -175,7 +178,7 @@ impl<'a> PartialSchedule<'a> {
             }
         }
         best.map(|(device, spot, _)| (device, spot))
-            .ok_or_else(|| self.full(task))
+            .ok_or_else(|| self.full_error(task))
     }
 
     /// Returns the device and place where `task` ends first.
@@ -183,16 +186,16 @@ impl<'a> PartialSchedule<'a> {
         self.best_by(task, |_, spot| spot.finish)
     }
 
-    pub(crate) fn full(&self, task: usize) -> ProblemError {
-        let needed = self.problem.memory(task);
+    pub(crate) fn full_error(&self, task: usize) -> ProblemError {
+        let needed = self.problem.task_memory(task);
         ProblemError::Full { task, needed }
     }
 
-    /// Places `task` on `device` at `spot`.
-    pub(crate) fn place(&mut self, task: usize, device: usize, spot: Spot) {
+    /// Places `task`, which must not be placed yet, on `device` at `spot`, which must be free.
+    pub(crate) fn place_task(&mut self, task: usize, device: usize, spot: Spot) {
         assert!(!self.is_placed(task), "a task is placed once");
-        self.lines[device].occupy(spot.start, spot.finish - spot.start);
-        self.room.take(self.problem, task, device);
+        self.lines[device].occupy_slot(spot.start, spot.finish - spot.start);
+        self.room.take_bytes(self.problem, task, device);
         self.device[task] = device;
         self.start[task] = spot.start;
         self.finish[task] = spot.finish;

@@ -14,7 +14,7 @@ pub(super) fn plan(problem: &Problem, plan: &Schedule) -> Schedule {
     let mut best = plan.clone();
     for _ in 0..PASSES {
         let pushed = push(problem, &best);
-        let pulled = pull(problem, &pushed, &best);
+        let pulled = pull_tasks(problem, &pushed, &best);
         if pulled.makespan >= best.makespan {
             break;
         }
@@ -26,60 +26,60 @@ pub(super) fn plan(problem: &Problem, plan: &Schedule) -> Schedule {
 /// Returns the latest start of each task on its device if all end by the makespan, latest ends
 /// first.
 fn push(problem: &Problem, plan: &Schedule) -> Vec<Time> {
-    let mut tasks: Vec<usize> = topological_by(problem, |task| plan.finish(problem, task));
+    let mut tasks: Vec<usize> = topological_by(problem, |task| plan.finish_time(problem, task));
     tasks.reverse();
-    let mut lines = Lines::new(problem.devices());
-    let mut start_back: Vec<Time> = vec![0; problem.tasks()];
+    let mut lines = Lines::new(problem.device_count());
+    let mut start_back: Vec<Time> = vec![0; problem.task_count()];
     for task in tasks {
         let device = plan.device[task];
-        let exec = problem.exec(task, device);
+        let exec = problem.exec_time(task, device);
         // In time counted backward from the makespan.
-        let ready = problem.after(task).map(|(after, bytes)| {
-            let end = start_back[after] + problem.exec(after, plan.device[after]);
-            end + problem.transfer(device, plan.device[after], bytes)
+        let ready = problem.readers_of(task).map(|(after, bytes)| {
+            let end = start_back[after] + problem.exec_time(after, plan.device[after]);
+            end + problem.transfer_time(device, plan.device[after], bytes)
         });
-        start_back[task] = lines.occupy(device, ready.max().unwrap_or(0), exec);
+        start_back[task] = lines.occupy_slot(device, ready.max().unwrap_or(0), exec);
     }
     let latest = |task: usize| {
-        let end_back = start_back[task] + problem.exec(task, plan.device[task]);
+        let end_back = start_back[task] + problem.exec_time(task, plan.device[task]);
         // A pushed plan can be longer than the original by rounding of gaps; the start must not
         // become negative.
         plan.makespan.saturating_sub(end_back)
     };
-    (0..problem.tasks()).map(latest).collect()
+    (0..problem.task_count()).map(latest).collect()
 }
 
 /// Returns the tasks in the order of `key`, each after the tasks that it depends on.
 fn topological_by(problem: &Problem, key: impl Fn(usize) -> Time) -> Vec<usize> {
-    let mut tasks = problem.order().to_vec();
+    let mut tasks = problem.topological_order().to_vec();
     tasks.sort_by_key(|&task| key(task));
     tasks
 }
 
 /// Returns the plan with each task as early as its device and data permit, in the order of
 /// `latest`.
-fn pull(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
+fn pull_tasks(problem: &Problem, latest: &[Time], plan: &Schedule) -> Schedule {
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     for task in topological_by(problem, |task| latest[task]) {
         let device = plan.device[task];
-        let Some(spot) = state.spot(task, device) else {
+        let Some(spot) = state.earliest_spot(task, device) else {
             return plan.clone();
         };
-        state.place(task, device, spot);
+        state.place_task(task, device, spot);
     }
     state.into_schedule()
 }
 
 /// Reads a plan of the reversed problem from its end; returns none if memory forbids it.
-pub(super) fn turned(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
+pub(super) fn from_reversed_plan(problem: &Problem, plan: &Schedule) -> Option<Schedule> {
     let key =
-        |task: usize| plan.makespan - plan.start[task] - problem.exec(task, plan.device[task]);
+        |task: usize| plan.makespan - plan.start[task] - problem.exec_time(task, plan.device[task]);
     let mut state = PartialSchedule::new(problem, Placing::Insert);
     // Zero-length tasks end where they start: reversed topological order among equals.
     for task in topological_by(problem, key) {
         let device = plan.device[task];
-        let spot = state.spot(task, device)?;
-        state.place(task, device, spot);
+        let spot = state.earliest_spot(task, device)?;
+        state.place_task(task, device, spot);
     }
     Some(state.into_schedule())
 }
@@ -97,7 +97,7 @@ impl Lines {
     }
 
     /// Takes the first free stretch of `length` from `ready` on and returns its start.
-    fn occupy(&mut self, device: usize, ready: Time, length: Time) -> Time {
+    fn occupy_slot(&mut self, device: usize, ready: Time, length: Time) -> Time {
         if length == 0 {
             return ready;
         }

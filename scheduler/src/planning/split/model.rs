@@ -7,7 +7,7 @@ use bytes::Bytes;
 use souk_memory::ContentId;
 use souk_onnx::{
     DataLocation, Dimension, GraphProto, StringStringEntryProto, TensorProto, ValueInfoProto,
-    decode, encode, type_proto,
+    decode_model, encode_model, type_proto,
 };
 use thiserror::Error;
 
@@ -26,24 +26,24 @@ pub enum SplitError {
     },
 }
 
-/// Returns the model of any rows of a segment, from the model of the whole. It leaves the number of
-/// rows open, so that other shares can use the same model.
+/// Returns the model of any rows of a segment, which must be cut by rows, from the model of the
+/// whole. It leaves the number of rows open, so that other shares can use the same model.
 #[must_use]
 pub fn rows_model(graph: &Graph, segment: &Segment, whole: &Subgraph) -> Bytes {
-    let mut model = decode(whole.model.clone()).expect("a cut's model is one");
+    let mut model = decode_model(whole.model.clone()).expect("a cut's model is one");
     let Cut::Rows { lead } = segment.cut else {
         unreachable!("only rows share a model");
     };
     if let Some(proto) = &mut model.graph {
         let open = |dims: &[usize]| {
-            let mut open = fixed(&segment.part_dims(dims, 1));
+            let mut open = to_dimensions(&segment.part_dims(dims, 1));
             open[lead - 1] = Dimension::default();
             open
         };
-        set_dims(&mut proto.input, &open(&dims(graph, segment.input)));
-        set_dims(&mut proto.output, &open(&dims(graph, segment.output)));
+        set_dims(&mut proto.input, &open(&value_dims(graph, segment.input)));
+        set_dims(&mut proto.output, &open(&value_dims(graph, segment.output)));
     }
-    encode(&model)
+    encode_model(&model)
 }
 
 /// Returns the model of some output channels of a segment, with its part of the weights.
@@ -57,11 +57,11 @@ pub fn channels_model(
     channels: Range<usize>,
     values: &dyn Fn(&Weight) -> Option<Bytes>,
 ) -> Result<(Bytes, BTreeMap<ContentId, Bytes>), SplitError> {
-    let mut model = decode(whole.model.clone()).expect("a cut's model is one");
+    let mut model = decode_model(whole.model.clone()).expect("a cut's model is one");
     let mut weights = BTreeMap::new();
     if let Some(proto) = &mut model.graph {
-        let output = segment.part_dims(&dims(graph, segment.output), channels.len());
-        set_dims(&mut proto.output, &fixed(&output));
+        let output = segment.part_dims(&value_dims(graph, segment.output), channels.len());
+        set_dims(&mut proto.output, &to_dimensions(&output));
         for (place, &id) in segment.nodes.iter().enumerate() {
             let node = graph.node(id);
             for (input, &value) in node.inputs.iter().enumerate() {
@@ -71,22 +71,22 @@ pub fn channels_model(
                     continue;
                 };
                 let weight = graph.value(value).weight().expect("an axis is a weight's");
-                let sliced = slice(weight, axis, &channels, values)?;
-                put(proto, sliced, &mut weights);
+                let sliced = slice_weight(weight, axis, &channels, values)?;
+                replace_weight(proto, sliced.0, sliced.1, &mut weights);
             }
         }
         keep_whole(proto, values, graph, &mut weights)?;
     }
-    Ok((encode(&model), weights))
+    Ok((encode_model(&model), weights))
 }
 
-fn dims(graph: &Graph, value: ValueId) -> Vec<usize> {
+fn value_dims(graph: &Graph, value: ValueId) -> Vec<usize> {
     let dims = graph.value(value).dims().expect("a segment's are known");
     dims.into_iter().map(|extent| extent as usize).collect()
 }
 
-fn fixed(dims: &[usize]) -> Vec<Dimension> {
-    let fixed = |&extent: &usize| Dimension::fixed(extent as i64);
+fn to_dimensions(dims: &[usize]) -> Vec<Dimension> {
+    let fixed = |&extent: &usize| Dimension::new_fixed(extent as i64);
     dims.iter().map(fixed).collect()
 }
 
@@ -97,7 +97,7 @@ fn set_dims(infos: &mut [ValueInfoProto], dims: &[Dimension]) {
             .tensor_type()
             .and_then(|tensor: &type_proto::Tensor| tensor.elem_type);
         let name = info.name.clone().unwrap_or_default();
-        *info = ValueInfoProto::tensor(name, elem.unwrap_or(0), Some(dims.to_vec()));
+        *info = ValueInfoProto::new_tensor(name, elem.unwrap_or(0), Some(dims.to_vec()));
     }
 }
 
@@ -112,8 +112,8 @@ fn weight_axis(
 ) -> Option<usize> {
     let value = node.inputs[input]?;
     graph.value(value).weight()?;
-    let extents = dims(graph, value);
-    let rank = dims(graph, segment.output).len();
+    let extents = value_dims(graph, value);
+    let rank = value_dims(graph, segment.output).len();
     // A broadcast weight such as a bias: its last extents are the output's.
     let broadcast = (extents.len() + segment.axis).checked_sub(rank);
     let broadcast = broadcast.filter(|&axis| extents.get(axis) == Some(&segment.units));
@@ -126,7 +126,7 @@ fn weight_axis(
 }
 
 /// Returns a range of a weight along an axis, without a copy for the first axis.
-fn slice(
+fn slice_weight(
     weight: &Weight,
     axis: usize,
     range: &Range<usize>,
@@ -154,9 +154,10 @@ fn slice(
 }
 
 /// Replaces a whole weight by its part, inside the model if the part is small.
-fn put(
+fn replace_weight(
     proto: &mut GraphProto,
-    (mut tensor, bytes): (TensorProto, Bytes),
+    mut tensor: TensorProto,
+    bytes: Bytes,
     weights: &mut BTreeMap<ContentId, Bytes>,
 ) {
     tensor.float_data.clear();
@@ -166,7 +167,7 @@ fn put(
         tensor.data_location = Some(DataLocation::Default as i32);
         tensor.raw_data = Some(bytes);
     } else {
-        let id = ContentId::of(&bytes);
+        let id = ContentId::for_content(&bytes);
         tensor.data_location = Some(DataLocation::External as i32);
         tensor.external_data = vec![
             StringStringEntryProto::new("location", format!("{CONTENT_SCHEME}{id}")),

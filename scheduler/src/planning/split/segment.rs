@@ -74,7 +74,7 @@ pub struct Segment {
 /// Returns every segment of a graph, in order. For each way to cut, a node is in one segment at
 /// most.
 #[must_use]
-pub fn segments(graph: &Graph) -> Vec<Segment> {
+pub fn find_segments(graph: &Graph) -> Vec<Segment> {
     let ids = || (0..graph.nodes().len()).map(NodeId);
     let mut found: Vec<Segment> = Vec::new();
     for id in ids() {
@@ -109,9 +109,9 @@ impl Segment {
 }
 
 /// Returns the extents of a value, if they are known and its elements are whole bytes.
-fn dims(value: &Value) -> Option<Vec<usize>> {
+fn whole_byte_dims(value: &Value) -> Option<Vec<usize>> {
     let dtype = value.dtype()?;
-    let cut = dtype != DType::I4 && dtype.bits() % 8 == 0;
+    let cut = dtype != DType::I4 && dtype.bit_width() % 8 == 0;
     let dims = value.dims().filter(|_| cut)?;
     let whole = dims.into_iter().map(|extent| usize::try_from(extent).ok());
     whole.collect()
@@ -119,7 +119,7 @@ fn dims(value: &Value) -> Option<Vec<usize>> {
 
 /// Returns the output of a node, if it has exactly one.
 fn only_output(node: &Node) -> Option<ValueId> {
-    let mut made = node.makes();
+    let mut made = node.output_values();
     made.next().filter(|_| made.next().is_none())
 }
 
@@ -130,17 +130,17 @@ fn fed_by(graph: &Graph, node: &Node) -> Option<ValueId> {
     let mut others = node.inputs[1..].iter().copied().flatten();
     let weights = others.all(|id| {
         let weight = graph.value(id).weight();
-        weight.is_some() && dims(graph.value(id)).is_some()
+        weight.is_some() && whole_byte_dims(graph.value(id)).is_some()
     });
     (fed && weights).then_some(first)
 }
 
-fn standard(proto: &NodeProto) -> bool {
+fn is_standard(proto: &NodeProto) -> bool {
     proto.operator_domain().is_empty()
 }
 
 /// Returns the only reader of a value that is not an output of the graph.
-fn reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
+fn only_reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
     let wanted = graph.outputs().contains(&value);
     match graph.value(value).readers.as_slice() {
         [only] if !wanted => Some(*only),
@@ -149,15 +149,15 @@ fn reader(graph: &Graph, value: ValueId) -> Option<NodeId> {
 }
 
 /// Returns the input of a product of rows, and the number of extents that count rows.
-fn product(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
+fn product_input(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
     let input = fed_by(graph, node)?;
-    let rank = dims(graph.value(input))?.len();
+    let rank = whole_byte_dims(graph.value(input))?.len();
     let weight = node.inputs.get(1).copied().flatten()?;
-    let flat = dims(graph.value(weight))?.len() == 2;
+    let flat = whole_byte_dims(graph.value(weight))?.len() == 2;
     // The addend of a Gemm can differ from row to row; such a node stays whole.
     let added = node.inputs.get(2).copied().flatten();
     let added = added
-        .and_then(|id| dims(graph.value(id)))
+        .and_then(|id| whole_byte_dims(graph.value(id)))
         .unwrap_or_default();
     let alike = added.len() < 2 || added[0] == 1;
     let plain = match node.proto.op_type() {
@@ -165,21 +165,21 @@ fn product(graph: &Graph, node: &Node) -> Option<(ValueId, usize)> {
         "Gemm" => node.proto.int("transA").unwrap_or(0) == 0 && alike,
         _ => false,
     };
-    (standard(&node.proto) && plain && flat && rank >= 2).then(|| (input, rank - 1))
+    (is_standard(&node.proto) && plain && flat && rank >= 2).then(|| (input, rank - 1))
 }
 
 /// Returns the input of a convolution of a batch.
-fn convolution(graph: &Graph, node: &Node) -> Option<ValueId> {
+fn convolution_input(graph: &Graph, node: &Node) -> Option<ValueId> {
     let input = fed_by(graph, node)?;
-    let rank = dims(graph.value(input))?.len();
-    (standard(&node.proto) && node.proto.op_type() == "Conv" && rank >= 3).then_some(input)
+    let rank = whole_byte_dims(graph.value(input))?.len();
+    (is_standard(&node.proto) && node.proto.op_type() == "Conv" && rank >= 3).then_some(input)
 }
 
 fn by_rows(graph: &Graph, head: NodeId) -> Option<Segment> {
     let node = graph.node(head);
-    let (input, lead) =
-        product(graph, node).or_else(|| convolution(graph, node).map(|input| (input, 1)))?;
-    let of_rows = dims(graph.value(input))?;
+    let (input, lead) = product_input(graph, node)
+        .or_else(|| convolution_input(graph, node).map(|input| (input, 1)))?;
+    let of_rows = whole_byte_dims(graph.value(input))?;
     let units: usize = of_rows[..lead].iter().product();
     let mut segment = Segment {
         nodes: vec![head],
@@ -190,14 +190,14 @@ fn by_rows(graph: &Graph, head: NodeId) -> Option<Segment> {
         axis: 0,
     };
     let rows = |id: ValueId| {
-        let dims = dims(graph.value(id))?;
+        let dims = whole_byte_dims(graph.value(id))?;
         Some(dims.get(..lead)?.iter().product::<usize>() == units)
     };
     if units < 2 || rows(segment.output) != Some(true) {
         return None;
     }
     // A node that also reads results of other rows ends the segment.
-    while let Some(next) = reader(graph, segment.output) {
+    while let Some(next) = only_reader(graph, segment.output) {
         let node = graph.node(next);
         let Some(made) = only_output(node) else { break };
         let follows = follows_by_rows(graph, node, segment.output, lead);
@@ -211,20 +211,20 @@ fn by_rows(graph: &Graph, head: NodeId) -> Option<Segment> {
 }
 
 fn same_rank(graph: &Graph, one: ValueId, other: ValueId) -> bool {
-    let rank = |id: ValueId| dims(graph.value(id)).map(|dims| dims.len());
+    let rank = |id: ValueId| whole_byte_dims(graph.value(id)).map(|dims| dims.len());
     rank(one).is_some() && rank(one) == rank(other)
 }
 
 fn follows_by_rows(graph: &Graph, node: &Node, value: ValueId, lead: usize) -> bool {
     let kind = node.proto.op_type();
-    if !standard(&node.proto) {
+    if !is_standard(&node.proto) {
         return false;
     }
     if UNARY.contains(&kind) {
         return node.inputs == [Some(value)];
     }
     if BINARY.contains(&kind) {
-        let rank = dims(graph.value(value)).map_or(0, |dims| dims.len());
+        let rank = whole_byte_dims(graph.value(value)).map_or(0, |dims| dims.len());
         let same = |weight: Vec<usize>| {
             // In the extents that count rows, the weight must have 1 or no extent.
             let leading = (weight.len() + lead).saturating_sub(rank);
@@ -233,17 +233,17 @@ fn follows_by_rows(graph: &Graph, node: &Node, value: ValueId, lead: usize) -> b
                     .iter()
                     .all(|&one| one == 1)
         };
-        return partner(graph, node, value).is_some_and(same);
+        return partner_dims(graph, node, value).is_some_and(same);
     }
     if fed_by(graph, node) != Some(value) {
         return false;
     }
     let images = lead == 1 && IMAGES.contains(&kind) && node.proto.int("training_mode") != Some(1);
-    images || product(graph, node).is_some_and(|(_, rows)| rows == lead)
+    images || product_input(graph, node).is_some_and(|(_, rows)| rows == lead)
 }
 
 /// Returns the extents of the weight that a node of two inputs combines with a value.
-fn partner(graph: &Graph, node: &Node, value: ValueId) -> Option<Vec<usize>> {
+fn partner_dims(graph: &Graph, node: &Node, value: ValueId) -> Option<Vec<usize>> {
     let [Some(one), Some(other)] = node.inputs[..] else {
         return None;
     };
@@ -251,18 +251,18 @@ fn partner(graph: &Graph, node: &Node, value: ValueId) -> Option<Vec<usize>> {
     let reads = one == value || other == value;
     let weight = graph.value(weight);
     weight.weight().filter(|_| reads)?;
-    dims(weight)
+    whole_byte_dims(weight)
 }
 
 fn by_channels(graph: &Graph, head: NodeId) -> Option<Segment> {
     let node = graph.node(head);
     let grouped = node.proto.int("group").unwrap_or(1) != 1;
     let input = match node.cost.class {
-        OperatorClass::Convolution => convolution(graph, node).filter(|_| !grouped),
-        _ => product(graph, node).map(|(input, _)| input),
+        OperatorClass::Convolution => convolution_input(graph, node).filter(|_| !grouped),
+        _ => product_input(graph, node).map(|(input, _)| input),
     }?;
     let output = only_output(node)?;
-    let extents = dims(graph.value(output))?;
+    let extents = whole_byte_dims(graph.value(output))?;
     let axis = match node.cost.class {
         OperatorClass::Convolution => 1,
         _ => extents.len() - 1,
@@ -278,14 +278,15 @@ fn by_channels(graph: &Graph, head: NodeId) -> Option<Segment> {
     if segment.units < 2 {
         return None;
     }
-    while let Some(next) = reader(graph, segment.output) {
+    while let Some(next) = only_reader(graph, segment.output) {
         let node = graph.node(next);
         let Some(made) = only_output(node) else { break };
         let kind = node.proto.op_type();
         let unary = UNARY.contains(&kind) && node.inputs == [Some(segment.output)];
-        let binary = BINARY.contains(&kind) && partner(graph, node, segment.output).is_some();
-        let same = dims(graph.value(made)) == dims(graph.value(segment.output));
-        if !standard(&node.proto) || !(unary || binary) || !same {
+        let binary = BINARY.contains(&kind) && partner_dims(graph, node, segment.output).is_some();
+        let same =
+            whole_byte_dims(graph.value(made)) == whole_byte_dims(graph.value(segment.output));
+        if !is_standard(&node.proto) || !(unary || binary) || !same {
             break;
         }
         segment.nodes.push(next);

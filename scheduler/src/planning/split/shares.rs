@@ -29,7 +29,11 @@ const HALVINGS: usize = 40;
 /// seconds for a number of units: more for more units, infinite beyond its maximum. Returns `None`
 /// if the devices cannot take all units.
 #[must_use]
-pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) -> Option<Shares> {
+pub fn soonest_shares(
+    units: usize,
+    devices: usize,
+    time: &dyn Fn(usize, usize) -> f64,
+) -> Option<Shares> {
     // Returns the most units that a device can finish within a time.
     let within = |device: usize, limit: f64| {
         let (mut fits, mut beyond) = (0, units + 1);
@@ -66,18 +70,18 @@ pub fn shares(units: usize, devices: usize, time: &dyn Fn(usize, usize) -> f64) 
         }
     }
     let mut counts: Vec<usize> = (0..devices).map(|device| within(device, late)).collect();
-    // Rounding up may assign a unit or two too many: the device that ends last drops them.
+    // Rounding up can assign a unit or two too many: the device that ends last drops them.
     for _ in units..counts.iter().sum() {
         let busy = (0..devices).filter(|&device| counts[device] > 0);
         let last = busy
             .max_by(|&one, &other| time(one, counts[one]).total_cmp(&time(other, counts[other])));
         counts[last.expect("somebody has a unit")] -= 1;
     }
-    Some(contiguous(&counts, time))
+    Some(contiguous_shares(&counts, time))
 }
 
 /// Places the parts one after the other.
-fn contiguous(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
+fn contiguous_shares(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
     let (mut parts, mut first, mut seconds) = (Vec::new(), 0, 0.0f64);
     for (device, &units) in counts.iter().enumerate().filter(|(_, units)| **units > 0) {
         parts.push(Part {
@@ -98,8 +102,8 @@ fn contiguous(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Shares {
 impl Shares {
     /// Creates shares with this number of units for each device, in the order of the devices.
     #[must_use]
-    pub fn of(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Self {
-        contiguous(counts, time)
+    pub fn from_counts(counts: &[usize], time: &dyn Fn(usize, usize) -> f64) -> Self {
+        contiguous_shares(counts, time)
     }
 }
 
@@ -140,7 +144,7 @@ mod tests {
         ) {
             let time = |device: usize, units: usize| line(&rates, device, units);
             let best = exhaustive(units, &rates);
-            match shares(units, rates.len(), &time) {
+            match soonest_shares(units, rates.len(), &time) {
                 None => prop_assert!(best.is_infinite()),
                 Some(found) => {
                     prop_assert!(found.seconds <= best * (1.0 + 1e-9), "{found:?} {best}");
@@ -154,7 +158,7 @@ mod tests {
     #[test]
     fn three_times_the_speed_does_three_times_the_work() {
         let time = |device: usize, units: usize| units as f64 * [3.0, 1.0][device];
-        let found = shares(400, 2, &time).unwrap();
+        let found = soonest_shares(400, 2, &time).unwrap();
         let counts: Vec<usize> = found.parts.iter().map(|part| part.units).collect();
         assert_eq!(counts, [100, 300]);
     }

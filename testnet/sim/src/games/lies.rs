@@ -1,6 +1,6 @@
 //! Receipts with one false field, for each field.
 //!
-//! The table destructures a receipt without a rest pattern, so a new field does not compile until
+//! The table destructures a receipt without a rest pattern, so a new field will not compile until
 //! its row shows how a provider would falsify it.
 
 use souk_market::{
@@ -30,7 +30,7 @@ macro_rules! lies {
 }
 
 /// Returns all lies about a lease that can have used at most `possible`.
-pub fn lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
+pub fn make_lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
     let account = AccountKey([9; 32]);
     let content = ContentId([9; 32]);
     let class = Class {
@@ -61,12 +61,12 @@ pub fn lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
         bytes_in => honest.bytes_in + 1;
         bytes_out => honest.bytes_out + 1;
         started => Millis(0);
-        finished => honest.finished.after(Millis(1));
+        finished => honest.finished.saturating_add(Millis(1));
     };
     // If a liar falsifies a factor of the sum, it adapts the sum.
     for lie in &mut lies {
         if lie.field != "amount" {
-            let due = ReceiptBody::due(lie.body.price, lie.body.charged());
+            let due = ReceiptBody::amount_due(lie.body.price, lie.body.billable_usage());
             lie.body.amount = due.unwrap_or(lie.body.amount);
         }
     }

@@ -1,6 +1,6 @@
 //! The moves of a lease's parties, complete over all commands.
 //!
-//! The table below expands to a match without a wildcard, so a new command does not compile until
+//! The table below expands to a match without a wildcard, so a new command will not compile until
 //! its row names its player in a lease, or the reason why it is no move there.
 
 use souk_market::{Command, DeviceMicros, Lease, Millis};
@@ -41,7 +41,7 @@ macro_rules! moves {
             pub const ALL: &[Kind] = &[$(Kind::$name),+];
 
             /// Returns the kind of a command.
-            pub fn of(command: &Command) -> Kind {
+            pub fn from_command(command: &Command) -> Kind {
                 match command {
                     $($pattern => Kind::$name,)+
                 }
@@ -96,9 +96,11 @@ moves! {
 }
 
 /// Returns the commands of a kind that make sense in a scene.
-pub fn instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
+pub fn command_instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
     let commands = make_commands(kind, scene);
-    let are_of_kind = commands.iter().all(|command| Kind::of(command) == kind);
+    let are_of_kind = commands
+        .iter()
+        .all(|command| Kind::from_command(command) == kind);
     assert!(are_of_kind, "{kind:?} makes commands of its own kind");
     commands
 }
@@ -172,9 +174,9 @@ mod tests {
                 lease: &lease,
                 usages: [DeviceMicros(2), DeviceMicros(1)],
             };
-            let commands = instances(*kind, &scene);
+            let commands = command_instances(*kind, &scene);
             assert_eq!(!commands.is_empty(), is_played, "{kind:?}");
-            assert!(commands.iter().all(|it| Kind::of(it) == *kind));
+            assert!(commands.iter().all(|it| Kind::from_command(it) == *kind));
             assert_eq!(lease.id, LeaseId(1));
         }
     }

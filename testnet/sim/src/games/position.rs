@@ -25,7 +25,7 @@ pub enum Side {
 
 impl Side {
     /// Returns the other party.
-    pub fn other(self) -> Side {
+    pub fn other_party(self) -> Side {
         match self {
             Side::Provider => Side::Buyer,
             Side::Buyer => Side::Provider,
@@ -40,7 +40,7 @@ impl Side {
         SigningKey::from_bytes(&[byte; 32])
     }
 
-    fn account(self) -> AccountKey {
+    fn account_key(self) -> AccountKey {
         AccountKey::from(&self.key())
     }
 }
@@ -69,7 +69,7 @@ impl Position {
     /// Creates a position with a newly opened lease.
     pub fn new() -> Position {
         let operator = AccountKey([1; 32]);
-        let accounts = [Side::Provider.account(), Side::Buyer.account()];
+        let accounts = [Side::Provider.account_key(), Side::Buyer.account_key()];
         let mut genesis = Genesis::new(Name::default(), operator);
         let [provider, buyer] = accounts;
         let purses = [operator, provider, buyer].map(|key| (key, Name::default(), PURSE));
@@ -93,11 +93,11 @@ impl Position {
 
     /// Opens a lease: the provider offers its device, and the buyer leases it.
     pub fn lease_again(&mut self) -> bool {
-        let ask = ask();
-        let bid = bid(ask.resources.class());
+        let ask = make_ask();
+        let bid = make_bid(ask.resources.class());
         self.lease = LeaseId(self.lease.0 + 1);
-        self.command(Side::Provider, Command::PlaceAsk(Box::new(ask)))
-            && self.command(Side::Buyer, Command::PlaceBid(Box::new(bid)))
+        self.send_command(Side::Provider, Command::PlaceAsk(Box::new(ask)))
+            && self.send_command(Side::Buyer, Command::PlaceBid(Box::new(bid)))
     }
 
     /// Returns the lease.
@@ -107,7 +107,7 @@ impl Position {
     }
 
     /// Sends a command of one party and returns whether the market accepted it.
-    pub fn command(&mut self, side: Side, command: Command) -> bool {
+    pub fn send_command(&mut self, side: Side, command: Command) -> bool {
         let account = match side {
             Side::Provider => self.accounts[0],
             Side::Buyer => self.accounts[1],
@@ -117,7 +117,7 @@ impl Position {
             market: self.exchange.market(),
             account,
             nonce: Nonce(self.nonce),
-            expires: self.now.after(Millis(60_000)),
+            expires: self.now.saturating_add(Millis(60_000)),
             commands: vec![command],
         };
         let signature = Signature([0; 64]);
@@ -129,20 +129,20 @@ impl Position {
     }
 
     /// Advances time; the provider works in it if it can.
-    pub fn pass(&mut self, step: Millis, planned: Millis) {
+    pub fn pass_time(&mut self, step: Millis, planned: Millis) {
         if self.lease().is_running() {
-            self.held = self.held.after(step);
+            self.held = self.held.saturating_add(step);
             if self.is_working && self.worked < planned {
-                self.worked = self.worked.after(step).min(planned);
+                self.worked = self.worked.saturating_add(step).min(planned);
             }
         }
-        self.now = self.now.after(step);
+        self.now = self.now.saturating_add(step);
         self.exchange.tick(self.now);
     }
 
     /// Returns the time since the lease was opened.
-    pub fn age(&self) -> Millis {
-        self.now.since(self.began)
+    pub fn lease_age(&self) -> Millis {
+        self.now.saturating_since(self.began)
     }
 
     /// Returns an account's gain since the beginning, in micro-credits.
@@ -165,7 +165,7 @@ impl Position {
     }
 
     /// Returns an honest provider's current receipt.
-    pub fn receipt(&self) -> ReceiptBody {
+    pub fn honest_receipt(&self) -> ReceiptBody {
         let lease = self.lease();
         let usage = DeviceMicros(self.worked.0 * 1_000);
         let mut body = ReceiptBody {
@@ -193,15 +193,16 @@ impl Position {
             started: self.began,
             finished: self.now,
         };
-        body.amount = ReceiptBody::due(body.price, body.charged()).expect("a small price");
+        body.amount =
+            ReceiptBody::amount_due(body.price, body.billable_usage()).expect("a small price");
         body
     }
 
     /// Settles a receipt with both signatures and returns whether the market accepted it.
-    pub fn settle(&mut self, body: ReceiptBody) -> bool {
+    pub fn settle_receipt(&mut self, body: ReceiptBody) -> bool {
         let receipt = Receipt::new(body).sign_as_provider(&Side::Provider.key());
         let receipt = receipt.sign_as_buyer(&Side::Buyer.key());
-        self.command(Side::Provider, Command::Settle(Box::new(receipt)))
+        self.send_command(Side::Provider, Command::Settle(Box::new(receipt)))
     }
 
     /// Returns everything on which the rest of a game depends.
@@ -221,13 +222,13 @@ impl Position {
 #[cfg(test)]
 pub fn noted_lease() -> Lease {
     let mut position = Position::new();
-    position.pass(Millis(10_000), Millis(0));
+    position.pass_time(Millis(10_000), Millis(0));
     let (lease, usage) = (position.lease, DeviceMicros(1));
-    assert!(position.command(Side::Provider, Command::NoteUsage { lease, usage }));
+    assert!(position.send_command(Side::Provider, Command::NoteUsage { lease, usage }));
     position.lease().clone()
 }
 
-fn ask() -> Ask {
+fn make_ask() -> Ask {
     Ask {
         device: DeviceId(1),
         capacity: Units(1),
@@ -244,7 +245,7 @@ fn ask() -> Ask {
     }
 }
 
-fn bid(class: souk_market::Class) -> Bid {
+fn make_bid(class: souk_market::Class) -> Bid {
     Bid {
         class,
         wants: Wants::default(),

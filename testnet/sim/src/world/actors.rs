@@ -89,6 +89,16 @@ impl Role {
             Role::Worker(worker) => worker.core.is_some(),
         }
     }
+
+    /// Returns whether it is a provider that its owner stops: it gives the leases back that it
+    /// still sells.
+    pub fn is_stopping(&self) -> bool {
+        let Role::Worker(worker) = self else {
+            return false;
+        };
+        let core = worker.core.as_ref();
+        core.is_some_and(|core| core.status().stage > provider::Stage::Selling)
+    }
 }
 
 /// An event between actors and validators.
@@ -204,8 +214,8 @@ impl Actors {
         };
         let mut list: Vec<Actor> = keys.iter().enumerate().map(actor).collect();
         for actor in &mut list {
-            actor.ahead_ms = random.signed(3_000);
-            actor.drift_ppm = random.signed(500);
+            actor.ahead_ms = random.draw_signed(3_000);
+            actor.drift_ppm = random.draw_signed(500);
         }
         Self {
             list,
@@ -227,17 +237,17 @@ impl Actors {
 
 impl Actor {
     /// Returns the actor's own clock.
-    fn clock(&self, now: u64) -> Micros {
+    fn clock_time(&self, now: u64) -> Micros {
         let drifted = now as i64 / 1_000 * self.drift_ppm / 1_000;
         let shown = (EPOCH_MS + now).saturating_add_signed(self.ahead_ms + drifted);
-        Micros::millis(shown)
+        Micros::from_millis(shown)
     }
 
     /// Returns the moment by both clocks.
-    pub fn now(&self, now: u64) -> Now {
-        let own = Millis(self.clock(now).0 / 1_000);
+    pub fn moment_at(&self, now: u64) -> Now {
+        let own = Millis(self.clock_time(now).0 / 1_000);
         Now {
-            tick: Micros::millis(now),
+            tick: Micros::from_millis(now),
             log: self.client.log_time(own),
         }
     }
@@ -266,13 +276,13 @@ impl World {
     pub(crate) fn on_actor(&mut self, actor: usize, event: ActorEvent) {
         let of_life = |life: u64| self.actors.list[actor].life == life;
         match event {
-            ActorEvent::Act => self.act(actor),
+            ActorEvent::Act => self.take_turn(actor),
             // A wake is void if an earlier one has fired and scheduled another.
             ActorEvent::Wake { life }
                 if of_life(life) && self.actors.list[actor].wakes == Some(self.now) =>
             {
                 self.actors.list[actor].wakes = None;
-                self.tell(actor, ClientEvent::Woke);
+                self.apply_client_event(actor, ClientEvent::Woke);
             }
             ActorEvent::RoleWake { life } if of_life(life) => self.wake_role(actor),
             ActorEvent::Frame { link, forth, frame } => self.on_frame(link, forth, frame),
@@ -283,13 +293,15 @@ impl World {
                 heard,
             } if of_life(life) => {
                 let heard = *heard;
-                self.tell(actor, ClientEvent::Heard { putting, heard });
+                self.apply_client_event(actor, ClientEvent::Heard { putting, heard });
             }
             ActorEvent::Watched {
                 life,
                 watch,
                 goes_on,
-            } if of_life(life) => self.tell(actor, ClientEvent::Watched { watch, goes_on }),
+            } if of_life(life) => {
+                self.apply_client_event(actor, ClientEvent::Watched { watch, goes_on })
+            }
             ActorEvent::Put {
                 life,
                 putting,
@@ -318,9 +330,10 @@ impl World {
             ),
             ActorEvent::Time { life, node } if of_life(life) => {
                 if self.nodes[node].running.is_some() {
-                    let (LogTime(time), validator) = (self.nodes[node].clock(self.now), Seat(node));
+                    let (LogTime(time), validator) =
+                        (self.nodes[node].clock_time(self.now), Seat(node));
                     let time = Millis(time);
-                    self.tell(actor, ClientEvent::Time { validator, time });
+                    self.apply_client_event(actor, ClientEvent::Time { validator, time });
                 }
             }
             ActorEvent::Wake { .. }
@@ -331,16 +344,16 @@ impl World {
         }
     }
 
-    fn act(&mut self, actor: usize) {
+    fn take_turn(&mut self, actor: usize) {
         let gap = match &self.actors.list[actor].role {
             Role::Trader(_) => 1_500,
             Role::Worker(_) | Role::Buyer(_) => 3_000,
         };
-        let next = self.now + self.actors.random.between(50, gap);
-        self.at(next, Event::Actor(actor, ActorEvent::Act));
+        let next = self.now + self.actors.random.draw_between(50, gap);
+        self.schedule_event(next, Event::Actor(actor, ActorEvent::Act));
         if !self.healed && self.actors.random.chance(10) {
-            self.actors.list[actor].ahead_ms += self.actors.random.signed(20_000);
-            self.trouble(actor);
+            self.actors.list[actor].ahead_ms += self.actors.random.draw_signed(20_000);
+            self.record_trouble(actor);
         }
         match self.actors.list[actor].role {
             Role::Trader(_) => self.act_as_trader(actor),
@@ -357,15 +370,15 @@ impl World {
             return self.restart_client(actor);
         }
         let of = &mut self.actors.list[actor];
-        let (asked, time, account) = (of.name(), of.now(self.now).log, of.account);
+        let (asked, time, account) = (of.name(), of.moment_at(self.now).log, of.account);
         let Role::Trader(trader) = &mut of.role else {
             return;
         };
-        let event = trader.act(asked, account, time);
-        self.tell(actor, event);
+        let event = trader.next_action(asked, account, time);
+        self.apply_client_event(actor, event);
         if self.actors.random.chance(5) {
-            self.tell(actor, ClientEvent::Unwatch(account));
-            self.tell(actor, ClientEvent::Watch(account));
+            self.apply_client_event(actor, ClientEvent::Unwatch(account));
+            self.apply_client_event(actor, ClientEvent::Watch(account));
         }
     }
 
@@ -379,11 +392,11 @@ impl World {
             return self.end_worker(actor);
         }
         let power = self.actors.random.chance(700);
-        match self.actors.random.below(1_000) {
+        match self.actors.random.draw_below(1_000) {
             _ if self.healed => {}
             0..40 => self.kill_worker(actor, power),
             40..50 => {
-                self.trouble(actor);
+                self.record_trouble(actor);
                 self.tell_worker(actor, provider::Event::Stop);
             }
             _ => {}
@@ -424,11 +437,11 @@ impl World {
         let life = of.life;
         self.counts.clients_restarted += 1;
         self.operations
-            .forget(|waiter| waiter.actor == actor && waiter.life < life);
+            .forget_waiters(|waiter| waiter.actor == actor && waiter.life < life);
     }
 
     /// Gives an event to a client's core, and carries out its actions.
-    pub(crate) fn tell(&mut self, actor: usize, event: ClientEvent) {
+    pub(crate) fn apply_client_event(&mut self, actor: usize, event: ClientEvent) {
         if let ClientEvent::Ask { asked, .. } | ClientEvent::Carry { asked, .. } = &event {
             let of = &mut self.actors.list[actor];
             of.asked_at.insert(*asked, self.now);
@@ -436,7 +449,7 @@ impl World {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let of = &mut self.actors.list[actor];
-            let (now, own) = (of.now(self.now), of.clock(self.now));
+            let (now, own) = (of.moment_at(self.now), of.clock_time(self.now));
             for action in of.client.apply(now, own, event) {
                 events.extend(self.carry_out_for(actor, action));
             }
@@ -449,7 +462,7 @@ impl World {
         {
             of.wakes = Some(at);
             let life = of.life;
-            self.at(at, Event::Actor(actor, ActorEvent::Wake { life }));
+            self.schedule_event(at, Event::Actor(actor, ActorEvent::Wake { life }));
         }
     }
 
@@ -471,7 +484,7 @@ impl World {
             } => {
                 self.counts.questions_put += 1;
                 let node = validator.0;
-                self.message(
+                self.send_message(
                     actor,
                     ActorEvent::Put {
                         life,
@@ -483,9 +496,9 @@ impl World {
             }
             Action::AskTime(validator) => {
                 let node = validator.0;
-                self.message(actor, ActorEvent::Time { life, node });
+                self.send_message(actor, ActorEvent::Time { life, node });
             }
-            Action::Stop(putting) => self.operations.forget(|waiter| {
+            Action::Stop(putting) => self.operations.forget_waiters(|waiter| {
                 (waiter.actor, waiter.life, waiter.putting) == (actor, life, putting)
             }),
             Action::Watch {
@@ -494,7 +507,7 @@ impl World {
                 account,
             } => {
                 let node = validator.0;
-                self.message(
+                self.send_message(
                     actor,
                     ActorEvent::Watch {
                         life,
@@ -527,7 +540,7 @@ impl World {
         let asked_at = self.actors.list[actor].asked_at.remove(&asked);
         let is_late = asked_at.is_some_and(|at| at + LATE_MS < self.now);
         if is_late || !matches!(reply, Reply::Answer(_) | Reply::Carried(_)) {
-            self.trouble(actor);
+            self.record_trouble(actor);
         }
         match &reply {
             Reply::Uncertain(_) => self.counts.batches_uncertain += 1,
@@ -544,7 +557,7 @@ impl World {
     }
 
     /// Records trouble of a machine.
-    pub(crate) fn trouble(&mut self, actor: usize) {
+    pub(crate) fn record_trouble(&mut self, actor: usize) {
         self.actors.list[actor].troubled_at = self.now;
     }
 
@@ -562,11 +575,11 @@ impl World {
     }
 
     /// Delivers a message to or from a validator, unless it is lost.
-    fn message(&mut self, actor: usize, event: ActorEvent) {
+    fn send_message(&mut self, actor: usize, event: ActorEvent) {
         let lost = !self.healed && self.actors.random.chance(LOST_PERMILLE);
-        let delay = self.actors.random.between(1, DELAY_MAX_MS);
+        let delay = self.actors.random.draw_between(1, DELAY_MAX_MS);
         if !lost {
-            self.at(self.now + delay, Event::Actor(actor, event));
+            self.schedule_event(self.now + delay, Event::Actor(actor, event));
         }
     }
 }

@@ -19,7 +19,7 @@ pub fn compare_logs(world: &mut World) {
     let honest = world.nodes.iter().filter(|node| !node.forges);
     let running = honest.filter_map(|node| node.running.as_ref());
     // Unverified entries may still be removed.
-    let logs = running.map(|running| (running.replica().log(), running.replica().verified()));
+    let logs = running.map(|running| (running.replica().log(), running.replica().verified_index()));
     let logs: Vec<(&Log, LogIndex)> = logs.collect();
     let mut found = None;
     for (place, (one, to)) in logs.iter().enumerate() {
@@ -28,13 +28,15 @@ pub fn compare_logs(world: &mut World) {
         }
     }
     if let Some((index, term)) = found {
-        world.checker.report(Violation::LogsDiffer { index, term });
+        world
+            .checker
+            .record_violation(Violation::LogsDiffer { index, term });
     }
 }
 
 fn first_difference(one: &Log, other: &Log, last: LogIndex) -> Option<(u64, u64)> {
-    let first = one.first().max(other.first());
-    assert!(last <= one.last().min(other.last()));
+    let first = one.first_entry_index().max(other.first_entry_index());
+    assert!(last <= one.last_entry_index().min(other.last_entry_index()));
     let mut agreed = 0;
     for index in (first.0..=last.0).rev().map(LogIndex) {
         let (a, b) = (one.get(index)?, other.get(index)?);
@@ -53,13 +55,13 @@ fn first_difference(one: &Log, other: &Log, last: LogIndex) -> Option<(u64, u64)
 
 /// Checks after the healing: progress, no lost result, one state everywhere, and disks that replay
 /// to it.
-pub fn check(world: &mut World) {
+pub fn check_ending(world: &mut World) {
     if !world.is_at_rest() {
-        let waiting = world.operations.waiting() as u64;
-        let reason = describe(world);
+        let waiting = world.operations.waiting_count() as u64;
+        let reason = describe_world(world);
         return world
             .checker
-            .report(Violation::NoProgress { waiting, reason });
+            .record_violation(Violation::NoProgress { waiting, reason });
     }
     world.checker.check_acknowledged();
     check_escrow(world);
@@ -75,14 +77,16 @@ pub fn check(world: &mut World) {
 /// Checks that every lease is closed without escrow.
 fn check_escrow(world: &mut World) {
     let held = |lease: &&Lease| !lease.is_closed() || lease.escrow.0 > 0;
-    let (_, shadow) = world.checker.shadow();
+    let (_, shadow) = world.checker.shadow_state();
     let lease = shadow
         .exchange()
         .leases()
         .find(held)
         .map(|lease| lease.id.0);
     if let Some(lease) = lease {
-        world.checker.report(Violation::LeaseOpen { lease });
+        world
+            .checker
+            .record_violation(Violation::LeaseOpen { lease });
     }
 }
 
@@ -95,25 +99,25 @@ fn find_proposals(world: &mut World) {
     if let Some((replica, commands)) = left.min() {
         world
             .checker
-            .report(Violation::ProposalLeft { replica, commands });
+            .record_violation(Violation::ProposalLeft { replica, commands });
     }
 }
 
 fn compare_states(world: &mut World) {
-    let (_, shadow) = world.checker.shadow();
+    let (_, shadow) = world.checker.shadow_state();
     let mut differs = None;
     for node in &world.nodes {
         let Some(running) = &node.running else {
             continue;
         };
-        if !wholes::same(running.replica().machine().exchange(), shadow.exchange()) {
-            differs = Some((running.replica().applied().0, node.id.get()));
+        if !wholes::is_same_state(running.replica().machine().exchange(), shadow.exchange()) {
+            differs = Some((running.replica().applied_index().0, node.id.get()));
         }
     }
     if let Some((index, replica)) = differs {
         world
             .checker
-            .report(Violation::StatesDiffer { index, replica });
+            .record_violation(Violation::StatesDiffer { index, replica });
     }
 }
 
@@ -131,13 +135,13 @@ fn audit_disk(world: &mut World, node: usize) {
             let reason = error.to_string();
             world
                 .checker
-                .report(Violation::AuditFails { replica, reason });
+                .record_violation(Violation::AuditFails { replica, reason });
         }
     }
 }
 
-fn describe(world: &World) -> String {
-    let mut text = format!("{} waits first;", world.operations.first());
+fn describe_world(world: &World) -> String {
+    let mut text = format!("{} waits first;", world.operations.describe_first());
     for node in &world.nodes {
         let state = match &node.running {
             None => "off".to_owned(),
@@ -162,5 +166,5 @@ fn describe(world: &World) -> String {
 
 /// Returns the run's fingerprint: equal for equal seeds.
 pub fn fingerprint(world: &World) -> Digest {
-    world.checker.root()
+    world.checker.history_root()
 }

@@ -61,12 +61,12 @@ impl Operations {
     }
 
     /// Returns the number of waiting clients.
-    pub fn waiting(&self) -> usize {
+    pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
     /// Removes the questions of these actors, which no longer wait.
-    pub fn forget(&mut self, is_over: impl Fn(&Waiter) -> bool) {
+    pub fn forget_waiters(&mut self, is_over: impl Fn(&Waiter) -> bool) {
         let over = |operation: &Operation| match operation {
             Operation::Asked(waiter) => is_over(waiter),
             _ => false,
@@ -75,7 +75,7 @@ impl Operations {
     }
 
     /// Describes the first pending operation, for a report.
-    pub fn first(&self) -> String {
+    pub fn describe_first(&self) -> String {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
             Some((number, (Operation::Read, _))) => format!("read {number}"),
@@ -97,49 +97,49 @@ impl World {
             return;
         }
         let gap = self.config.write_gap_ms();
-        let next = self.now + self.random.between(0, 2 * gap);
-        self.at(next, Event::Write);
+        let next = self.now + self.random.draw_between(0, 2 * gap);
+        self.schedule_event(next, Event::Write);
         if self.config.rushes && self.random.chance(500) {
             return self.on_rush();
         }
         let Some(number) = self.write() else { return };
-        self.ask(number);
+        self.ask_validator(number);
         if self.random.chance(30) {
-            self.ask(number);
+            self.ask_validator(number);
         }
-        self.vanish(number);
+        self.vanish_client(number);
     }
 
     /// Sends several batches to one validator before it processes any.
     fn on_rush(&mut self) {
-        let count = self.random.between(2, RUSH_MAX);
+        let count = self.random.draw_between(2, RUSH_MAX);
         let mut numbers: Vec<u64> = (0..count).filter_map(|_| self.write()).collect();
         if self.reorders > 0 {
             self.random.shuffle(&mut numbers);
         }
-        let node = self.random.place(self.nodes.len());
+        let node = self.random.draw_index(self.nodes.len());
         let mut took = false;
         for number in &numbers {
             took |= self.hand_in(*number, node);
         }
         if took {
-            self.work(node);
+            self.run_rounds(node);
         }
         for number in numbers {
-            self.vanish(number);
+            self.vanish_client(number);
         }
     }
 
     /// Creates the next batch, unless too many clients wait already.
     fn write(&mut self) -> Option<u64> {
-        if self.operations.waiting() >= WAITING_MAX {
+        if self.operations.waiting_count() >= WAITING_MAX {
             return None;
         }
         let letter = self.people.write(Millis(EPOCH_MS + self.now));
         self.counts.commands += letter.commands as u64;
         let command = self.decoded.borrow_mut().get(&letter.bytes);
         let bytes = Bytes::from(letter.bytes);
-        Some(self.open(Operation::Write {
+        Some(self.open_operation(Operation::Write {
             person: letter.person,
             bytes,
             command,
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// Makes some clients vanish, so that they never hear the result.
-    fn vanish(&mut self, number: u64) {
+    fn vanish_client(&mut self, number: u64) {
         if self.random.chance(20) {
             self.operations.waiting.remove(&number);
         }
@@ -158,44 +158,44 @@ impl World {
         if self.healed {
             return;
         }
-        let next = self.now + self.random.between(50, 350);
-        self.at(next, Event::Read);
+        let next = self.now + self.random.draw_between(50, 350);
+        self.schedule_event(next, Event::Read);
         let operation = match self.random.chance(GLANCES) {
             true => Operation::Glance(None),
             false => Operation::Read,
         };
-        let number = self.open(operation);
-        self.ask(number);
+        let number = self.open_operation(operation);
+        self.ask_validator(number);
     }
 
     /// Handles the timeout of a client.
     pub(crate) fn on_retry(&mut self, operation: u64) {
         if self.operations.waiting.contains_key(&operation) {
             self.counts.retries += 1;
-            self.ask(operation);
+            self.ask_validator(operation);
         }
     }
 
-    fn open(&mut self, operation: Operation) -> u64 {
+    fn open_operation(&mut self, operation: Operation) -> u64 {
         let number = self.operations.name();
         self.operations
             .waiting
-            .insert(number, (operation, self.checker.begin()));
+            .insert(number, (operation, self.checker.required_index()));
         number
     }
 
     /// Asks a random validator, and schedules a retry.
-    fn ask(&mut self, number: u64) {
-        let node = self.random.place(self.nodes.len());
+    fn ask_validator(&mut self, number: u64) {
+        let node = self.random.draw_index(self.nodes.len());
         if self.hand_in(number, node) {
-            self.work(node);
+            self.run_rounds(node);
         }
     }
 
     /// Gives an operation to a validator, which has yet to process it. If there is no answer, the
     /// client tries another. Returns false if the validator does not accept it.
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
-        self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
+        self.schedule_event(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
         if busy || self.nodes[node].running.is_none() {
             return false;
@@ -229,7 +229,7 @@ impl World {
                 }
             }
         };
-        self.nodes[node].apply(self.now, event);
+        self.nodes[node].apply_event(self.now, event);
         true
     }
 
@@ -245,7 +245,7 @@ impl World {
             Proposal { bytes, command }
         });
         if command.as_ref().is_some_and(|it| !it.command.authentic) {
-            return self.answer(&waiter, Err(Silence::Unavailable));
+            return self.send_answer(&waiter, Err(Silence::Unavailable));
         }
         // If the actor died after sending a batch, the batch takes effect and nothing awaits its
         // result.
@@ -255,7 +255,7 @@ impl World {
         }
         let question = waiter.question.clone();
         let number = match is_alive {
-            true => self.open(Operation::Asked(waiter)),
+            true => self.open_operation(Operation::Asked(waiter)),
             false => self.operations.name(),
         };
         let caller = Caller(number);
@@ -266,8 +266,8 @@ impl World {
             },
             None => read(caller, question),
         };
-        self.nodes[node].apply(self.now, event);
-        self.work(node);
+        self.nodes[node].apply_event(self.now, event);
+        self.run_rounds(node);
     }
 
     /// Handles the results of a round for clients and checks.
@@ -317,7 +317,7 @@ impl World {
         let Some(running) = &self.nodes[node].running else {
             return;
         };
-        let reached = running.replica().applied();
+        let reached = running.replica().applied_index();
         for checkpoint in &news.checkpoints {
             let here = checkpoint.index == reached;
             let whole = here.then(|| running.replica().machine().exchange());
@@ -357,7 +357,7 @@ impl World {
         if let Some((Operation::Asked(_), _)) = self.operations.waiting.get(&number)
             && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
         {
-            self.answer(&waiter, Err(Silence::Busy));
+            self.send_answer(&waiter, Err(Silence::Busy));
         }
     }
 
@@ -370,19 +370,19 @@ impl World {
             Operation::Write { person, bytes, .. } => {
                 self.counts.acknowledged += 1;
                 self.people.read(person, result);
-                History::leaf(&bytes, result)
+                History::hash_leaf(&bytes, result)
             }
             Operation::Asked(waiter) => {
                 self.counts.questions += 1;
                 let Request::Submit(batch) = &*waiter.question else {
                     unreachable!("only batches are written");
                 };
-                let leaf = History::leaf(&batch.encode(), result);
+                let leaf = History::hash_leaf(&batch.encode(), result);
                 let answer = match postcard::from_bytes(result) {
                     Ok(BatchResult::Applied(results)) => Answer::Applied(results),
                     _ => Answer::Unavailable("no result of a batch".to_owned()),
                 };
-                self.answer(&waiter, Ok(answer));
+                self.send_answer(&waiter, Ok(answer));
                 leaf
             }
             Operation::Read | Operation::Glance(_) => unreachable!("a read is not written"),
@@ -400,7 +400,7 @@ impl World {
             Operation::Read => self.counts.reads += 1,
             Operation::Asked(waiter) => {
                 self.counts.questions += 1;
-                self.answer(&waiter, Ok(answer));
+                self.send_answer(&waiter, Ok(answer));
             }
             Operation::Glance(expected) => {
                 self.counts.glances += 1;
@@ -422,8 +422,8 @@ impl World {
             false => self.now - heard,
         };
         Some(ReadMoment {
-            applied: replica.applied(),
-            time: self.checker.time_at(replica.applied()),
+            applied: replica.applied_index(),
+            time: self.checker.time_at(replica.applied_index()),
             age_ms,
         })
     }

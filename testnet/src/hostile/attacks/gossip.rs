@@ -13,12 +13,17 @@ use souk_node::network::profile::{LIFE_MS, Profile};
 
 use super::{AttackReport, Target};
 
-/// How long an identity continues after nodes ignore it.
+/// An identity must connect within this time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Publishes until the node hangs up.
-pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &mut AttackReport) {
-    let Some(mut swarm) = join(target) else {
+pub(super) async fn flood_profiles(
+    target: &Target,
+    sybil: bool,
+    pause: Duration,
+    done: &mut AttackReport,
+) {
+    let Some(mut swarm) = join_gossip(target) else {
         return;
     };
     let mut connected = false;
@@ -28,7 +33,7 @@ pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &
     loop {
         tokio::select! {
             _ = tick.tick(), if connected => {
-                match gossip::publish(swarm.behaviour_mut(), profile(sybil)) {
+                match gossip::publish_message(swarm.behaviour_mut(), profile_bytes(sybil)) {
                     Ok(()) => done.acts += 1,
                     Err(_) => done.refused += 1,
                 }
@@ -44,8 +49,8 @@ pub(super) async fn flood(target: &Target, sybil: bool, pause: Duration, done: &
     }
 }
 
-fn join(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
-    let builder = SwarmBuilder::with_existing_identity(NodeKey::generate().libp2p())
+fn join_gossip(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
+    let builder = SwarmBuilder::with_existing_identity(NodeKey::generate().to_libp2p())
         .with_tokio()
         .with_tcp(
             tcp::Config::default(),
@@ -54,7 +59,7 @@ fn join(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
         );
     let mut swarm = builder
         .ok()?
-        .with_behaviour(|_| gossip::behaviour())
+        .with_behaviour(|_| gossip::new_behaviour())
         .ok()?
         .build();
     swarm.dial(target.contact.addresses.first()?.clone()).ok()?;
@@ -62,11 +67,11 @@ fn join(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
 }
 
 /// Returns a valid profile of a new account, or one with another account's signature.
-fn profile(sybil: bool) -> Vec<u8> {
+fn profile_bytes(sybil: bool) -> Vec<u8> {
     let key = NodeKey::generate();
     let now = unix_ms();
     let profile = Profile {
-        account: AccountKey(key.public()),
+        account: AccountKey(key.public_key()),
         addresses: Vec::new(),
         resources: Resources::default(),
         issued_ms: now,

@@ -8,7 +8,7 @@ use crate::commands::texts;
 
 /// The model that comes with souk, whose tokeniser knows two tokens that it does not.
 fn voice() -> Voice {
-    let (_, mut voice) = texts::open(Path::new("bundled"), None).unwrap();
+    let (_, mut voice) = texts::open_model(Path::new("bundled"), None).unwrap();
     voice.card.vocabulary -= 2;
     voice
 }
@@ -20,13 +20,13 @@ fn object(value: Value) -> Map<String, Value> {
 fn completion(more: Value) -> Result<Vec<(TextOrder, Choice)>, Refusal> {
     let mut body = object(json!({ "model": "m", "prompt": "lease" }));
     body.extend(object(more));
-    let question = Question::completion(body).unwrap();
-    prepare(&voice(), &question, None, None)
+    let question = Question::from_completion(body).unwrap();
+    prepare_orders(&voice(), &question, None, None)
 }
 
 /// The field that a refusal names.
 fn field<T>(result: Result<T, Refusal>) -> String {
-    let refusal = result.err().expect("it is refused").object();
+    let refusal = result.err().expect("it is refused").to_object();
     assert_eq!(refusal["error"]["type"], "invalid_request_error");
     refusal["error"]["param"].as_str().unwrap().to_owned()
 }
@@ -50,11 +50,14 @@ fn tokens_that_the_model_does_not_know_are_refused_by_the_field_that_has_them() 
     );
     assert!(completion(json!({ "prompt": [unknown - 1] })).is_ok());
     let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": word }] });
-    let question = Question::chat(object(chat)).unwrap();
-    assert_eq!(field(prepare(&voice, &question, None, None)), "messages");
+    let question = Question::from_chat(object(chat)).unwrap();
+    assert_eq!(
+        field(prepare_orders(&voice, &question, None, None)),
+        "messages"
+    );
     for input in [json!([unknown]), json!(word), json!(["a", word])] {
         let question = EmbeddingQuestion::read(object(json!({ "model": "m", "input": input })));
-        assert_eq!(field(question.unwrap().order(&voice)), "input");
+        assert_eq!(field(question.unwrap().to_order(&voice)), "input");
     }
 }
 
@@ -82,9 +85,9 @@ fn how_much_a_model_thinks_is_refused_where_its_template_does_not_know_it() {
         "model": "m", "reasoning_effort": "low",
         "messages": [{ "role": "user", "content": "lease" }],
     });
-    let question = Question::chat(object(chat)).unwrap();
+    let question = Question::from_chat(object(chat)).unwrap();
     assert_eq!(
-        field(prepare(&voice, &question, None, None)),
+        field(prepare_orders(&voice, &question, None, None)),
         "reasoning_effort"
     );
 }

@@ -11,12 +11,12 @@ use crate::commands::openai::refusal::Refusal;
 struct FieldPath(String);
 
 impl FieldPath {
-    fn within(&self, field: &str) -> Self {
+    fn join_field(&self, field: &str) -> Self {
         Self(format!("{}{field}", self.0))
     }
 
-    fn refused(&self, what: &str) -> Refusal {
-        Refusal::field(&self.0, format!("{} should be {what}", self.0))
+    fn type_refusal(&self, what: &str) -> Refusal {
+        Refusal::invalid_field(&self.0, format!("{} should be {what}", self.0))
     }
 }
 
@@ -24,23 +24,23 @@ impl FieldPath {
 pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
     let place = FieldPath(format!("messages[{at}]"));
     let Value::Object(given) = given else {
-        return Err(place.refused("an object"));
+        return Err(place.type_refusal("an object"));
     };
     let mut fields = Fields::new(given);
     let role = match fields.0.remove("role") {
         Some(Value::String(role)) => role,
-        _ => return Err(place.within(".role").refused("the name of a role")),
+        _ => return Err(place.join_field(".role").type_refusal("the name of a role")),
     };
     let role = match role.as_str() {
         "developer" => "system",
         known @ ("system" | "user" | "assistant" | "tool") => known,
         _ => {
             let what = "system, developer, user, assistant or tool";
-            return Err(place.within(".role").refused(what));
+            return Err(place.join_field(".role").type_refusal(what));
         }
     };
     let calls = match role {
-        "assistant" => calls(&place, fields.0.remove("tool_calls"))?,
+        "assistant" => read_calls(&place, fields.0.remove("tool_calls"))?,
         _ => Vec::new(),
     };
     let call_id = match (role, fields.0.remove("tool_call_id")) {
@@ -48,19 +48,19 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
         (role, None) if role != "tool" => None,
         _ => {
             let what = "the id of the call that a message of role tool answers";
-            return Err(place.within(".tool_call_id").refused(what));
+            return Err(place.join_field(".tool_call_id").type_refusal(what));
         }
     };
     let content = match fields.0.remove("content") {
-        // An assistant's message may have no content, because it calls tools or because the
-        // template needs an empty text.
+        // An assistant's message can lack content, because it calls tools or because the template
+        // needs an empty text.
         None if role == "assistant" => String::new(),
-        content => text(&place, content)?,
+        content => read_text(&place, content)?,
     };
     let mut said = |name: &str| match fields.0.remove(name) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(place.within(&format!(".{name}")).refused("a text")),
+        Some(_) => Err(place.join_field(&format!(".{name}")).type_refusal("a text")),
     };
     let name = said("name")?;
     let reasoning = match role {
@@ -68,10 +68,12 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
         _ => None,
     };
     for (name, same) in [("tool_calls", json!([])), ("annotations", json!([]))] {
-        fields.only(name, &[same])?;
+        fields.refuse_unless_default(name, &[same])?;
     }
     match fields.0.keys().next() {
-        Some(name) => Err(Refusal::unsupported(&place.within(&format!(".{name}")).0)),
+        Some(name) => Err(Refusal::unsupported_field(
+            &place.join_field(&format!(".{name}")).0,
+        )),
         None => Ok(Message {
             role: role.to_owned(),
             content,
@@ -83,7 +85,7 @@ pub fn message_at(at: usize, given: Value) -> Result<Message, Refusal> {
     }
 }
 
-fn text(place: &FieldPath, content: Option<Value>) -> Result<String, Refusal> {
+fn read_text(place: &FieldPath, content: Option<Value>) -> Result<String, Refusal> {
     match content {
         Some(Value::String(text)) => Ok(text),
         Some(Value::Array(parts)) => {
@@ -91,38 +93,38 @@ fn text(place: &FieldPath, content: Option<Value>) -> Result<String, Refusal> {
             let texts = parts.map(|(at, part)| match (&part["type"], &part["text"]) {
                 (Value::String(kind), Value::String(text)) if kind == "text" => Ok(text.as_str()),
                 _ => {
-                    let part = place.within(&format!(".content[{at}]"));
-                    Err(part.refused("a part of type text"))
+                    let part = place.join_field(&format!(".content[{at}]"));
+                    Err(part.type_refusal("a part of type text"))
                 }
             });
             texts.collect()
         }
         _ => Err(place
-            .within(".content")
-            .refused("a text, or parts of type text")),
+            .join_field(".content")
+            .type_refusal("a text, or parts of type text")),
     }
 }
 
 /// Reads the model's earlier calls.
-fn calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refusal> {
-    let place = place.within(".tool_calls");
+fn read_calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refusal> {
+    let place = place.join_field(".tool_calls");
     let given = match given {
         None => return Ok(Vec::new()),
         Some(Value::Array(given)) => given,
-        Some(_) => return Err(place.refused("a list of calls")),
+        Some(_) => return Err(place.type_refusal("a list of calls")),
     };
     let calls = given.iter().enumerate().map(|(at, call)| {
-        let place = place.within(&format!("[{at}]"));
+        let place = place.join_field(&format!("[{at}]"));
         let function = &call["function"];
         let kind = call.get("type").map_or(Some("function"), Value::as_str);
         let named = [&call["id"], &function["name"]].map(Value::as_str);
         let (Some("function"), [Some(id), Some(name)]) = (kind, named) else {
             let what = "a call of type function, with an id and a name";
-            return Err(place.refused(what));
+            return Err(place.type_refusal(what));
         };
-        let arguments = arguments(&function["arguments"]).ok_or_else(|| {
-            let place = place.within(".function.arguments");
-            place.refused("the text of a JSON object")
+        let arguments = read_arguments(&function["arguments"]).ok_or_else(|| {
+            let place = place.join_field(".function.arguments");
+            place.type_refusal("the text of a JSON object")
         })?;
         Ok(ToolCall {
             id: id.to_owned(),
@@ -133,9 +135,9 @@ fn calls(place: &FieldPath, given: Option<Value>) -> Result<Vec<ToolCall>, Refus
     calls.collect()
 }
 
-/// Reads the arguments of a call. For a call without arguments, clients send an empty text or
+/// Reads the arguments of a call. For a call without arguments, clients can send an empty text or
 /// nothing.
-fn arguments(given: &Value) -> Option<Map<String, Value>> {
+fn read_arguments(given: &Value) -> Option<Map<String, Value>> {
     match given {
         Value::Null => Some(Map::new()),
         Value::Object(arguments) => Some(arguments.clone()),

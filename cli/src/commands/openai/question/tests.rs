@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::texts::message;
+use crate::commands::texts::new_message;
 
 fn with(more: Value) -> Map<String, Value> {
     let mut body = json!({
@@ -12,8 +12,8 @@ fn with(more: Value) -> Map<String, Value> {
 
 /// The field that a question is refused for.
 fn refused(more: Value) -> String {
-    let refusal = Question::chat(with(more)).unwrap_err();
-    refusal.object()["error"]["param"]
+    let refusal = Question::from_chat(with(more)).unwrap_err();
+    refusal.to_object()["error"]["param"]
         .as_str()
         .unwrap()
         .to_owned()
@@ -21,7 +21,7 @@ fn refused(more: Value) -> String {
 
 #[test]
 fn what_a_question_says_of_its_answer_is_read() {
-    let question = Question::chat(with(json!({
+    let question = Question::from_chat(with(json!({
         "temperature": 0.5, "top_p": 0.9, "seed": 4, "presence_penalty": 1,
         "frequency_penalty": -0.5, "logit_bias": { "7": -100 }, "stop": "x", "stream": true,
         "stream_options": { "include_usage": true }, "max_completion_tokens": 9, "max_tokens": 8,
@@ -42,7 +42,7 @@ fn what_a_question_says_of_its_answer_is_read() {
         (Some(9), vec!["x".to_owned()])
     );
     assert!(question.is_streamed && question.has_usage);
-    let messages = Input::Messages(vec![message("user", "hello")]);
+    let messages = Input::Messages(vec![new_message("user", "hello")]);
     assert_eq!(question.inputs, [messages]);
 }
 
@@ -118,7 +118,7 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
 
 #[test]
 fn what_changes_no_answer_is_let_by() {
-    let question = Question::chat(with(json!({
+    let question = Question::from_chat(with(json!({
         "user": "u", "metadata": { "a": "b" }, "store": false, "n": 1, "tools": null,
         "response_format": { "type": "text" }, "logprobs": false, "service_tier": "auto",
         "messages": [
@@ -134,7 +134,7 @@ fn what_changes_no_answer_is_let_by() {
         ("user", "hello"),
         ("assistant", "yes"),
     ];
-    let expected = expected.map(|(role, content)| message(role, content));
+    let expected = expected.map(|(role, content)| new_message(role, content));
     assert_eq!(question.unwrap().inputs, [Input::Messages(expected.into())]);
 }
 
@@ -142,7 +142,7 @@ fn what_changes_no_answer_is_let_by() {
 fn texts_are_completed_or_their_tokens() {
     let asked = |prompt: Value| {
         let body = json!({ "model": "m", "prompt": prompt });
-        let question = Question::completion(body.as_object().unwrap().clone());
+        let question = Question::from_completion(body.as_object().unwrap().clone());
         question.map(|question| (question.inputs, question.tokens_max))
     };
     let text = |text: &str| Input::Text(text.to_owned());
@@ -169,7 +169,7 @@ fn several_answers_are_asked_for_and_a_prompt_is_echoed() {
         let mut body = json!({ "model": "m", "prompt": ["a", "b"] });
         let more = more.as_object().unwrap().clone();
         body.as_object_mut().unwrap().extend(more);
-        Question::completion(body.as_object().unwrap().clone())
+        Question::from_completion(body.as_object().unwrap().clone())
     };
     let question = asked(json!({ "n": 3, "best_of": 3, "echo": true, "max_tokens": 0 }));
     let question = question.unwrap();
@@ -186,7 +186,7 @@ fn several_answers_are_asked_for_and_a_prompt_is_echoed() {
 
 #[test]
 fn what_a_template_is_given_more_is_read() {
-    let question = Question::chat(with(json!({
+    let question = Question::from_chat(with(json!({
         "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "high",
         "documents": [{ "text": "a" }], "n": 2,
     })));
@@ -204,7 +204,7 @@ fn messages_have_names_thoughts_and_calls_without_arguments() {
         }] })
     };
     for arguments in [json!(""), json!(" "), json!(null), json!("{}"), json!({})] {
-        let question = Question::chat(with(json!({ "messages": [
+        let question = Question::from_chat(with(json!({ "messages": [
             { "role": "user", "content": "hello", "name": "ada" },
             call(arguments),
             { "role": "tool", "tool_call_id": "a", "content": "two", "name": "f" },
@@ -222,7 +222,7 @@ fn messages_have_names_thoughts_and_calls_without_arguments() {
 #[test]
 fn an_answer_is_json_of_a_schema_where_it_is_asked_for() {
     let form = |format: Value| {
-        let question = Question::chat(with(json!({ "response_format": format })));
+        let question = Question::from_chat(with(json!({ "response_format": format })));
         question.unwrap().form
     };
     let schema = json!({ "type": "array" });
@@ -247,7 +247,7 @@ fn tools_are_read_and_which_of_them_has_to_be_called() {
         let tools = json!([named("f"), named("g")]);
         let mut body = with(json!({ "tools": tools, "parallel_tool_calls": false }));
         body.insert("tool_choice".to_owned(), choice);
-        Question::chat(body).map(|question| question.tools)
+        Question::from_chat(body).map(|question| question.tools)
     };
     let forced = |choice: Value| {
         let wanted = asked(choice).unwrap().unwrap();
@@ -266,7 +266,7 @@ fn tools_are_read_and_which_of_them_has_to_be_called() {
 
 #[test]
 fn calls_and_their_answers_are_messages() {
-    let question = Question::chat(with(json!({ "messages": [
+    let question = Question::from_chat(with(json!({ "messages": [
         { "role": "user", "content": "hello" },
         { "role": "assistant", "content": null, "refusal": null, "tool_calls": [{
             "id": "a", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" },

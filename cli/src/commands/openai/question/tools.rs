@@ -15,7 +15,7 @@ const NAME_LETTERS_MAX: usize = 64;
 pub struct ToolUse {
     /// All tools that the prompt describes.
     pub tools: Vec<Tool>,
-    /// Tools of which the model must call one; empty if it may choose.
+    /// Tools of which the model must call one; empty if it can choose.
     pub forced: Vec<Tool>,
     /// Whether the model may call several.
     pub is_parallel: bool,
@@ -64,19 +64,19 @@ struct FunctionName {
 }
 
 impl Fields {
-    /// Reads the tools of a conversation; returns `None` if the model may call none.
+    /// Reads the tools of a conversation; returns `None` if the model must not call any.
     pub fn tool_use(&mut self) -> Result<Option<ToolUse>, Refusal> {
         let what = "none, auto, required, or a function by its name";
-        let choice: Option<ToolChoice> = self.take("tool_choice", what)?;
-        let is_parallel = self.take("parallel_tool_calls", "true or false")?;
+        let choice: Option<ToolChoice> = self.take_field("tool_choice", what)?;
+        let is_parallel = self.take_field("parallel_tool_calls", "true or false")?;
         let given: Vec<Value> = self
-            .take("tools", "a list of functions")?
+            .take_field("tools", "a list of functions")?
             .unwrap_or_default();
         let tools = given.into_iter().enumerate();
         let tools: Vec<Tool> = tools
-            .map(|(at, it)| tool(at, it))
+            .map(|(at, it)| read_tool(at, it))
             .collect::<Result<_, _>>()?;
-        let refused = |message: String| Err(Refusal::field("tool_choice", message));
+        let refused = |message: String| Err(Refusal::invalid_field("tool_choice", message));
         let forced = match choice {
             Some(ToolChoice::Word(ChoiceWord::None)) => return Ok(None),
             None | Some(ToolChoice::Word(ChoiceWord::Auto)) => Vec::new(),
@@ -97,11 +97,11 @@ impl Fields {
     }
 }
 
-fn tool(at: usize, given: Value) -> Result<Tool, Refusal> {
+fn read_tool(at: usize, given: Value) -> Result<Tool, Refusal> {
     let place = format!("tools[{at}]");
     let wrong = |field: &str, what: &str| {
         let name = format!("{place}{field}");
-        Refusal::field(&name, format!("{name} should be {what}"))
+        Refusal::invalid_field(&name, format!("{name} should be {what}"))
     };
     let Ok(GivenTool::Function { function }) = serde_json::from_value(given) else {
         return Err(wrong("", "of type function, and have one with a name"));
@@ -111,7 +111,7 @@ fn tool(at: usize, given: Value) -> Result<Tool, Refusal> {
     if !is_name || !function.name.chars().all(is_letter) {
         return Err(wrong(".function.name", "1 to 64 of a-z, A-Z, 0-9, _ and -"));
     }
-    let parameters = function.parameters.unwrap_or_else(nothing);
+    let parameters = function.parameters.unwrap_or_else(empty_schema);
     if !parameters.is_object() {
         return Err(wrong(".function.parameters", "a JSON schema"));
     }
@@ -123,6 +123,6 @@ fn tool(at: usize, given: Value) -> Result<Tool, Refusal> {
 }
 
 /// Returns the schema of a function without arguments.
-fn nothing() -> Value {
+fn empty_schema() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }

@@ -33,7 +33,7 @@ pub(super) struct Look {
 /// Writes the results of the queries over a span: their sums of values, their largest scores, and
 /// the sums of their shares, which are zero where a query sees no position of the span.
 #[expect(unsafe_code, reason = "built for each set of instructions")]
-pub(super) fn look(isa: LaneIsa, look: &Look, span: usize, found: &mut [f32]) {
+pub(super) fn attend_span(isa: LaneIsa, look: &Look, span: usize, found: &mut [f32]) {
     let within = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
     let seen = look.queries.iter().map(|(_, seen)| seen);
     let starts: Vec<usize> = seen.clone().map(|seen| within(seen.start)).collect();
@@ -119,24 +119,24 @@ macro_rules! tiles {
 #[expect(unsafe_code, reason = "pointers keep the inner loops free of checks")]
 impl SpanLook<'_> {
     /// # Safety
-    /// The processor has the instructions of `L`; queries and caches are there and stay.
+    /// The processor must have the instructions of `L`; queries and caches must be there and stay.
     #[inline(always)]
     unsafe fn run<L: Lanes>(&mut self) {
         let queries = self.counts.len();
         // SAFETY: the caller's contract handed on.
         unsafe {
-            tiles!(queries, |first, N, V| self.scores::<L, N, V>(first));
+            tiles!(queries, |first, N, V| self.compute_scores::<L, N, V>(first));
             for query in 0..queries {
-                self.share::<L>(query);
+                self.compute_shares::<L>(query);
             }
-            tiles!(queries, |first, N, V| self.weigh::<L, N, V>(first));
+            tiles!(queries, |first, N, V| self.sum_values::<L, N, V>(first));
         }
     }
 
     /// Computes the scores of `N` queries, for `V` sixteens of positions at once while enough
     /// remain.
     #[inline(always)]
-    unsafe fn scores<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
+    unsafe fn compute_scores<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
         let most = *self.counts[first..first + N].iter().max().unwrap_or(&0);
         let groups = most.div_ceil(LANES);
         let mut group = 0;
@@ -192,7 +192,7 @@ impl SpanLook<'_> {
 
     /// Turns a query's scores into shares: exponentials of the differences from the largest.
     #[inline(always)]
-    unsafe fn share<L: Lanes>(&mut self, query: usize) {
+    unsafe fn compute_shares<L: Lanes>(&mut self, query: usize) {
         let (queries, count) = (self.counts.len(), self.counts[query]);
         let start = self.starts[query].min(count);
         let shares = &mut self.shares[query * SPAN..][..count.next_multiple_of(LANES)];
@@ -242,7 +242,7 @@ impl SpanLook<'_> {
 
     /// Sums the values of `N` queries, for `V` sixteens of numbers at once while enough remain.
     #[inline(always)]
-    unsafe fn weigh<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
+    unsafe fn sum_values<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
         let counts = &self.counts[first..first + N];
         let shared = *counts.iter().min().unwrap_or(&0);
         let groups = self.look.width.div_ceil(LANES);
@@ -314,7 +314,7 @@ impl SpanLook<'_> {
 /// rest of each exponent (Cephes' `expf`).
 ///
 /// # Safety
-/// The processor has the instructions of `L`.
+/// The processor must have the instructions of `L`.
 #[inline(always)]
 #[expect(unsafe_code, reason = "vector instructions")]
 unsafe fn exponential<L: Lanes>(value: L) -> L {
@@ -330,6 +330,6 @@ unsafe fn exponential<L: Lanes>(value: L) -> L {
             sum = sum.times_plus(rest, L::splat(factor));
         }
         let sum = sum.times_plus(rest.times(rest), rest).plus(L::splat(1.0));
-        sum.doubled(shifted)
+        sum.scale_by_power(shifted)
     }
 }

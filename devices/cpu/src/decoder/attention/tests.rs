@@ -18,7 +18,7 @@ fn blocks(length: usize) -> Vec<RowBlock> {
         write: row,
         seen: row + 1,
     };
-    RowBlock::of(&(0..length).map(place).collect::<Vec<_>>())
+    RowBlock::from_places(&(0..length).map(place).collect::<Vec<_>>())
 }
 
 /// Sizes, and a sequence's queries, keys and values.
@@ -66,21 +66,21 @@ impl Sequence {
                 room,
                 width,
             };
-            (shape.packed(floats), shape)
+            (shape.pack_cache(floats), shape)
         };
         let (keys, keys_shape) = cache(CacheOrder::Keys, &self.keys);
         let (values, values_shape) = cache(CacheOrder::Values, &self.values);
         let mut own = [keys, values];
-        let caches = [worker_pool::memories(&mut own)];
+        let caches = [worker_pool::to_memories(&mut own)];
         let places = blocks.len() * self.heads;
         let each = found_floats(ROWS * self.group, self.width);
         let mut shared = SpanResults {
-            floats: AlignedFloats::zeros(places * spans(blocks) * each),
+            floats: AlignedFloats::zeros(places * max_span_count(blocks) * each),
             done: (0..places).map(|_| AtomicUsize::new(0)).collect(),
         };
         let mut made = vec![f32::NAN; self.queries.len()];
         let attention = CacheAttention {
-            isa: Isa::found(),
+            isa: Isa::detect_widest(),
             lane_isa,
             blocks,
             caches: &caches,
@@ -93,11 +93,11 @@ impl Sequence {
             scale: 0.5,
             limit: self.limit,
             window: self.window,
-            shared: shared.memory(),
+            shared: shared.shared_memory(),
         };
         // The last task first: whoever is last joins, wherever its spans are.
-        let tasks = tasks(blocks, self.heads);
-        (0..tasks).rev().for_each(|task| attention.task(task));
+        let tasks = task_count(blocks, self.heads);
+        (0..tasks).rev().for_each(|task| attention.run_task(task));
         made
     }
 
@@ -152,7 +152,7 @@ fn rows_find_what_they_should_on_every_isa() {
     {
         let mut sequence = Sequence::new(heads, group, width, length);
         (sequence.limit, sequence.window) = (limit, window);
-        for isa in LaneIsa::all() {
+        for isa in LaneIsa::all_supported() {
             let found = sequence.found(isa, &blocks(length));
             for (at, part) in found.chunks(width).enumerate() {
                 let exact = sequence.exact(at / (heads * group), at % (heads * group));
@@ -171,12 +171,12 @@ fn rows_find_what_they_should_on_every_isa() {
 fn a_row_finds_the_same_bits_alone_and_in_any_company() {
     let length = 500;
     let mut sequence = Sequence::new(2, 3, 24, length);
-    let looks = LaneIsa::all().into_iter();
+    let looks = LaneIsa::all_supported().into_iter();
     for (isa, window) in looks.flat_map(|isa| [(isa, None), (isa, Some(100))]) {
         sequence.window = window;
         let blocks = blocks(length);
         assert_eq!(
-            tasks(&blocks, 2),
+            task_count(&blocks, 2),
             blocks.len() * 2,
             "no head of a block is shared out"
         );
@@ -190,7 +190,10 @@ fn a_row_finds_the_same_bits_alone_and_in_any_company() {
                     seen: first + 1,
                     sequence: 0,
                 };
-                assert!(row < SPAN || tasks(&[block], 2) > 2, "spans are shared out");
+                assert!(
+                    row < SPAN || task_count(&[block], 2) > 2,
+                    "spans are shared out"
+                );
                 let alone = sequence.found(isa, &[block]);
                 let rows = first * sequence.stride()..(row + 1) * sequence.stride();
                 assert!(alone[rows.clone()] == together[rows], "{isa:?} row {row}");
@@ -203,11 +206,11 @@ fn a_row_finds_the_same_bits_alone_and_in_any_company() {
 #[test]
 fn what_a_row_does_not_see_is_nothing_to_it() {
     let mut sequence = Sequence::new(1, 3, 16, 70);
-    let before = sequence.found(LaneIsa::found(), &blocks(70));
+    let before = sequence.found(LaneIsa::best_supported(), &blocks(70));
     for cache in [&mut sequence.keys, &mut sequence.values] {
         cache[66 * 16..].fill(f32::NAN);
     }
-    let after = sequence.found(LaneIsa::found(), &blocks(70));
+    let after = sequence.found(LaneIsa::best_supported(), &blocks(70));
     let seen = ..66 * sequence.stride();
     assert!(before[seen] == after[seen]);
     assert!(after[66 * sequence.stride()..].iter().all(|it| it.is_nan()));

@@ -5,27 +5,28 @@ use souk_memory::{Shape, Tensor};
 use super::MatrixSource;
 
 impl MatrixSource {
-    /// The matrices of `[experts, rows, depth]`, if products take them.
-    pub fn experts(&self) -> Option<Vec<Self>> {
+    /// The matrices of `[experts, rows, depth]`, if products can take each of them.
+    pub fn split_experts(&self) -> Option<Vec<Self>> {
         let (Self::Floats(tensor) | Self::Blocks(tensor, _)) = self;
         let &[count, _, _] = tensor.dims() else {
             return None;
         };
         let own = |at: usize| {
             let own = match self {
-                Self::Floats(tensor) => Self::Floats(part(tensor, count, at)?),
-                Self::Blocks(integers, scales) => {
-                    Self::Blocks(part(integers, count, at)?, part(scales, count, at)?)
-                }
+                Self::Floats(tensor) => Self::Floats(slice_part(tensor, count, at)?),
+                Self::Blocks(integers, scales) => Self::Blocks(
+                    slice_part(integers, count, at)?,
+                    slice_part(scales, count, at)?,
+                ),
             };
-            own.checked().map(|_| own)
+            own.valid_dims().map(|_| own)
         };
         (0..count).map(own).collect()
     }
 }
 
 /// Returns one of this many parts of a tensor along its first axis, if each has whole bytes.
-fn part(tensor: &Tensor, count: usize, at: usize) -> Option<Tensor> {
+fn slice_part(tensor: &Tensor, count: usize, at: usize) -> Option<Tensor> {
     let (first, dims) = tensor.dims().split_first()?;
     let each = tensor.bytes().len() / count;
     if *first != count || each * count != tensor.bytes().len() {

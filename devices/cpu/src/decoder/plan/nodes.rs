@@ -88,12 +88,12 @@ impl<'a> Reader<'a> {
             makers: Vec::new(),
             counts: Vec::new(),
         };
-        reader.enter()?;
+        reader.read_rows_input()?;
         Some(reader)
     }
 
     /// Rows of floats that are an input: this is a later part of a decoder.
-    fn enter(&mut self) -> Option<()> {
+    fn read_rows_input(&mut self) -> Option<()> {
         let is_state = |name: &str| self.states.iter().any(|it| it.port.input == name);
         let floats = |port: &&Port| port.dtype == DType::F32 && !is_state(&port.name);
         let mut entering = self.graph.inputs.iter().filter(floats);
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         if entering.next().is_some() {
             return None;
         }
-        let made = self.step(Action::Enter, Vec::new(), width, RowCount::Tokens);
+        let made = self.add_step(Action::Enter, Vec::new(), width, RowCount::Tokens);
         let rows = Meaning::Rows(made, View::Flat);
         self.names.insert(name.clone(), rows);
         self.inputs.entered = Some((name, width));
@@ -115,17 +115,17 @@ impl<'a> Reader<'a> {
     }
 
     /// The outputs that are no states, and the one value that they are of.
-    pub fn result(&self) -> Option<(RowsId, Vec<DecoderOutput>)> {
+    pub fn find_result(&self) -> Option<(RowsId, Vec<DecoderOutput>)> {
         let is_state = |name: &str| self.states.iter().any(|it| it.port.output == name);
         let others = self.graph.outputs.iter();
         let mut result = None;
         let outputs = others.filter(|port| !is_state(&port.name)).map(|port| {
-            let (value, kind) = match self.named(&port.name)? {
+            let (value, kind) = match self.meaning_of(&port.name)? {
                 Meaning::Rows(value, View::Flat) => (value, OutputKind::Rows),
                 Meaning::Last(value, kind) => (value, kind),
                 _ => return None,
             };
-            agree(&mut result, value)?;
+            set_or_match(&mut result, value)?;
             let name = port.name.clone();
             Some(DecoderOutput { name, kind })
         });
@@ -133,31 +133,31 @@ impl<'a> Reader<'a> {
         Some((result?, outputs))
     }
 
-    pub fn node(&mut self, node: &NodeProto) -> Option<()> {
+    pub fn read_node(&mut self, node: &NodeProto) -> Option<()> {
         let made = match node.op_type() {
-            _ if sampling::is_sample(node) => self.sample(node),
-            _ if routed::is_routed(node) => self.route(node),
+            _ if sampling::is_sample(node) => self.read_sample(node),
+            _ if routed::is_routed(node) => self.read_routed_product(node),
             _ if !node.operator_domain().is_empty() => None,
-            "Cast" => self.cast(node),
-            "DequantizeLinear" => self.blocks(node),
-            "Transpose" => self.transpose(node),
-            "Gather" => self.gather(node),
-            "RMSNormalization" => self.norm(node),
-            "MatMul" => self.product(node),
-            "Reshape" => self.reshape(node),
-            "RotaryEmbedding" => self.rotate(node),
-            "TensorScatter" => self.keep(node),
-            "Attention" => self.attend(node),
-            "Swish" => self.swish(node),
-            "Gelu" => self.gelu(node),
-            "Tanh" => self.tanh(node),
-            "Mul" => self.times(node),
-            "Add" => self.add(node),
-            "Softmax" => self.softmax(node),
-            "TopK" => return self.choose(node),
-            "Div" => self.divide(node),
-            "ReduceSum" => self.sum(node),
-            "Sigmoid" => self.sigmoid(node),
+            "Cast" => self.read_cast(node),
+            "DequantizeLinear" => self.read_dequantize(node),
+            "Transpose" => self.read_transpose(node),
+            "Gather" => self.read_gather(node),
+            "RMSNormalization" => self.read_norm(node),
+            "MatMul" => self.read_product(node),
+            "Reshape" => self.read_reshape(node),
+            "RotaryEmbedding" => self.read_rotation(node),
+            "TensorScatter" => self.read_cache_write(node),
+            "Attention" => self.read_attention(node),
+            "Swish" => self.read_swish(node),
+            "Gelu" => self.read_gelu(node),
+            "Tanh" => self.read_tanh(node),
+            "Mul" => self.read_mul(node),
+            "Add" => self.read_add(node),
+            "Softmax" => self.read_softmax(node),
+            "TopK" => return self.read_top_k(node),
+            "Div" => self.read_div(node),
+            "ReduceSum" => self.read_sum(node),
+            "Sigmoid" => self.read_sigmoid(node),
             _ => None,
         }?;
         let [output] = &node.output[..] else {
@@ -167,31 +167,37 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    fn named(&self, name: &str) -> Option<Meaning> {
+    fn meaning_of(&self, name: &str) -> Option<Meaning> {
         self.names.get(name).copied()
     }
 
-    fn rows(&self, node: &NodeProto, index: usize) -> Option<(RowsId, View)> {
-        match self.named(node.input_name(index)?)? {
+    fn rows_input(&self, node: &NodeProto, index: usize) -> Option<(RowsId, View)> {
+        match self.meaning_of(node.input_name(index)?)? {
             Meaning::Rows(value, view) => Some((value, view)),
             _ => None,
         }
     }
 
-    fn flat(&self, node: &NodeProto, index: usize) -> Option<RowsId> {
-        let (value, view) = self.rows(node, index)?;
+    fn flat_input(&self, node: &NodeProto, index: usize) -> Option<RowsId> {
+        let (value, view) = self.rows_input(node, index)?;
         (view == View::Flat).then_some(value)
     }
 
-    fn weight(&self, node: &NodeProto, index: usize) -> Option<&'a Tensor> {
+    fn weight_input(&self, node: &NodeProto, index: usize) -> Option<&'a Tensor> {
         self.graph.weights.get(node.input_name(index)?)
     }
 
-    fn floats(&self, node: &NodeProto, index: usize) -> Option<Vec<f32>> {
-        self.weight(node, index)?.to_vec().ok()
+    fn float_weights(&self, node: &NodeProto, index: usize) -> Option<Vec<f32>> {
+        self.weight_input(node, index)?.to_vec().ok()
     }
 
-    fn step(&mut self, action: Action, reads: Vec<RowsId>, width: usize, rows: RowCount) -> RowsId {
+    fn add_step(
+        &mut self,
+        action: Action,
+        reads: Vec<RowsId>,
+        width: usize,
+        rows: RowCount,
+    ) -> RowsId {
         let made = self.widths.len();
         self.widths.push(width);
         self.makers.push(self.steps.len());
@@ -206,12 +212,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A matrix by the name of its weight, one place for all that read it.
-    fn matrix(&mut self, name: &str, given: impl FnOnce() -> MatrixSource) -> Option<usize> {
+    fn intern_matrix(&mut self, name: &str, given: impl FnOnce() -> MatrixSource) -> Option<usize> {
         if let Some(known) = self.placed.get(name) {
             return Some(*known);
         }
         let given = given();
-        given.checked()?;
+        given.valid_dims()?;
         self.matrices.push(given);
         let at = self.matrices.len() - 1;
         self.placed.insert(name.to_owned(), at);
@@ -220,29 +226,29 @@ impl<'a> Reader<'a> {
 
     /// Returns a weight of 32-bit floats, or a matrix that a node made of a weight.
     fn matrix_of(&mut self, name: &str) -> Option<Meaning> {
-        if let Some(named) = self.named(name) {
+        if let Some(named) = self.meaning_of(name) {
             return Some(named);
         }
         let tensor = self.graph.weights.get(name)?;
         let is_floats = tensor.dtype() == DType::F32 && tensor.dims().len() == 2;
-        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()));
+        let at = self.intern_matrix(name, || MatrixSource::Floats(tensor.clone()));
         at.filter(|_| is_floats).map(Meaning::Matrix)
     }
 
-    fn cast(&mut self, node: &NodeProto) -> Option<Meaning> {
+    fn read_cast(&mut self, node: &NodeProto) -> Option<Meaning> {
         let name = node.input_name(0)?;
         let tensor = self.graph.weights.get(name)?;
         let is_wide = node.int("to") == Some(i64::from(DType::F32.onnx_code()));
         if tensor.dims().len() == 3 {
-            let stack = self.stack(name, || MatrixSource::Floats(tensor.clone()))?;
+            let stack = self.intern_stack(name, || MatrixSource::Floats(tensor.clone()))?;
             return is_wide.then_some(Meaning::Experts(stack));
         }
-        let at = self.matrix(name, || MatrixSource::Floats(tensor.clone()))?;
+        let at = self.intern_matrix(name, || MatrixSource::Floats(tensor.clone()))?;
         is_wide.then_some(Meaning::Matrix(at))
     }
 
-    fn blocks(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (integers, scales) = (self.weight(node, 0)?, self.weight(node, 1)?);
+    fn read_dequantize(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (integers, scales) = (self.weight_input(node, 0)?, self.weight_input(node, 1)?);
         let f32 = i64::from(DType::F32.onnx_code());
         let is_stack = integers.dims().len() == 3;
         let axis = node.int("axis").unwrap_or(1);
@@ -252,14 +258,14 @@ impl<'a> Reader<'a> {
             && node.int("output_dtype") == Some(f32);
         let given = || MatrixSource::Blocks(integers.clone(), scales.clone());
         if is_stack {
-            let stack = self.stack(node.input_name(0)?, given)?;
+            let stack = self.intern_stack(node.input_name(0)?, given)?;
             return fits.then_some(Meaning::Experts(stack));
         }
-        let at = self.matrix(node.input_name(0)?, given)?;
+        let at = self.intern_matrix(node.input_name(0)?, given)?;
         fits.then_some(Meaning::Matrix(at))
     }
 
-    fn transpose(&mut self, node: &NodeProto) -> Option<Meaning> {
+    fn read_transpose(&mut self, node: &NodeProto) -> Option<Meaning> {
         let axes = node.ints("perm")?;
         let name = node.input_name(0)?;
         match (self.matrix_of(name)?, axes) {
@@ -274,26 +280,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn gather(&mut self, node: &NodeProto) -> Option<Meaning> {
+    fn read_gather(&mut self, node: &NodeProto) -> Option<Meaning> {
         let axis = node.int("axis").unwrap_or(0);
         match self.matrix_of(node.input_name(0)?)? {
             Meaning::Matrix(matrix) if axis == 0 => {
-                let tokens = self.input(node, 1, 2)?;
-                agree(&mut self.inputs.tokens, tokens)?;
-                let [_, width] = self.matrices[matrix].checked()?;
+                let tokens = self.integer_input(node, 1, 2)?;
+                set_or_match(&mut self.inputs.tokens, tokens)?;
+                let [_, width] = self.matrices[matrix].valid_dims()?;
                 let action = Action::Embed { matrix };
-                let value = self.step(action, Vec::new(), width, RowCount::Tokens);
+                let value = self.add_step(action, Vec::new(), width, RowCount::Tokens);
                 Some(Meaning::Rows(value, View::Flat))
             }
             Meaning::Rows(value, View::Flat) if axis == 1 => {
-                let rows = self.input(node, 1, 1)?;
+                let rows = self.integer_input(node, 1, 1)?;
                 if self.counts[value] == RowCount::Selected {
-                    agree(&mut self.inputs.told, rows)?;
+                    set_or_match(&mut self.inputs.told, rows)?;
                     return Some(Meaning::Last(value, OutputKind::Told));
                 }
-                agree(&mut self.inputs.rows, rows)?;
+                set_or_match(&mut self.inputs.rows, rows)?;
                 let width = self.widths[value];
-                let value = self.step(Action::Select, vec![value], width, RowCount::Selected);
+                let value = self.add_step(Action::Select, vec![value], width, RowCount::Selected);
                 Some(Meaning::Rows(value, View::Flat))
             }
             _ => None,
@@ -301,20 +307,20 @@ impl<'a> Reader<'a> {
     }
 
     /// Tokens drawn from rows.
-    fn sample(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+    fn read_sample(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
         let name = node.input_name(1)?;
         let port = self.graph.inputs.iter().find(|input| input.name == name)?;
         if port.dtype != DType::F64 || port.dims.as_ref()?.len() != 1 {
             return None;
         }
-        agree(&mut self.inputs.sampling, name.to_owned())?;
+        set_or_match(&mut self.inputs.sampling, name.to_owned())?;
         Some(Meaning::Last(value, OutputKind::Drawn))
     }
 
     /// The name of an input of whole numbers with so many axes, the first of which is one where
     /// there are two.
-    fn input(&self, node: &NodeProto, index: usize, axes: usize) -> Option<String> {
+    fn integer_input(&self, node: &NodeProto, index: usize, axes: usize) -> Option<String> {
         let name = node.input_name(index)?;
         let port = self.graph.inputs.iter().find(|input| input.name == name)?;
         let dims = port.dims.as_deref()?;
@@ -324,9 +330,9 @@ impl<'a> Reader<'a> {
         fits.then(|| name.to_owned())
     }
 
-    fn norm(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
-        let scale = self.floats(node, 1)?;
+    fn read_norm(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
+        let scale = self.float_weights(node, 1)?;
         let width = match view {
             View::Flat => self.widths[value],
             View::Split { heads } | View::Heads { heads } => self.widths[value] / heads,
@@ -339,7 +345,7 @@ impl<'a> Reader<'a> {
         }
         let epsilon = node.float("epsilon").unwrap_or(EPSILON_DEFAULT);
         let (width, rows) = (self.widths[value], self.counts[value]);
-        let made = self.step(
+        let made = self.add_step(
             Action::Normalise { scale, epsilon },
             vec![value],
             width,
@@ -348,43 +354,43 @@ impl<'a> Reader<'a> {
         Some(Meaning::Rows(made, view))
     }
 
-    fn product(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
-        let Meaning::Turned(matrix) = self.named(node.input_name(1)?)? else {
+    fn read_product(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
+        let Meaning::Turned(matrix) = self.meaning_of(node.input_name(1)?)? else {
             return None;
         };
-        let [rows, depth] = self.matrices[matrix].checked()?;
+        let [rows, depth] = self.matrices[matrix].valid_dims()?;
         if self.widths[value] != depth {
             return None;
         }
         let read = match self.matrices[matrix].kind()?.is_blocks() {
-            true => self.bytes(value, 1),
+            true => self.quantise_rows(value, 1),
             false => value,
         };
         let bias = Vec::new();
         let count = self.counts[value];
-        let made = self.step(Action::Product { matrix, bias }, vec![read], rows, count);
+        let made = self.add_step(Action::Product { matrix, bias }, vec![read], rows, count);
         Some(Meaning::Rows(made, View::Flat))
     }
 
     /// Returns rows as bytes in this many parts; all products that take them share one conversion.
-    fn bytes(&mut self, value: RowsId, parts: usize) -> RowsId {
+    fn quantise_rows(&mut self, value: RowsId, parts: usize) -> RowsId {
         if let Some(known) = self.quantised.get(&(value, parts)) {
             return *known;
         }
         let width = bytes_width(self.widths[value] / parts) * parts;
         let action = Action::Quantise { parts };
-        let made = self.step(action, vec![value], width, self.counts[value]);
+        let made = self.add_step(action, vec![value], width, self.counts[value]);
         self.quantised.insert((value, parts), made);
         made
     }
 
-    fn reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
-        if let Meaning::Choice(choices, part) = self.named(node.input_name(0)?)? {
-            return self.column(node, choices, part);
+    fn read_reshape(&mut self, node: &NodeProto) -> Option<Meaning> {
+        if let Meaning::Choice(choices, part) = self.meaning_of(node.input_name(0)?)? {
+            return self.share_column(node, choices, part);
         }
-        let (value, view) = self.rows(node, 0)?;
-        let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let (value, view) = self.rows_input(node, 0)?;
+        let sizes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
         let width = self.widths[value] as i64;
         let keeps_zeros = matches!(node.int("allowzero"), None | Some(0));
         let view = match (view, &sizes[..]) {
@@ -398,13 +404,13 @@ impl<'a> Reader<'a> {
         keeps_zeros.then_some(Meaning::Rows(value, view))
     }
 
-    fn rotate(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
+    fn read_rotation(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
         let View::Heads { heads } = view else {
             return None;
         };
-        let positions = self.input(node, 3, 2)?;
-        agree(&mut self.inputs.positions, positions)?;
+        let positions = self.integer_input(node, 3, 2)?;
+        set_or_match(&mut self.inputs.positions, positions)?;
         let (width, rows) = (self.widths[value], self.counts[value]);
         let head_width = width / heads;
         let stated = node.int("rotary_embedding_dim").unwrap_or(0);
@@ -412,7 +418,7 @@ impl<'a> Reader<'a> {
             0 => head_width,
             stated => stated,
         };
-        let table = self.table(node)?;
+        let table = self.intern_table(node)?;
         if self.tables[table].width * 2 != turned || turned > head_width {
             return None;
         }
@@ -422,42 +428,42 @@ impl<'a> Reader<'a> {
             head_width,
         };
         Some(Meaning::Rows(
-            self.step(action, vec![value], width, rows),
+            self.add_step(action, vec![value], width, rows),
             view,
         ))
     }
 
     /// The tables a node reads, one place for all that read the same.
-    fn table(&mut self, node: &NodeProto) -> Option<usize> {
+    fn intern_table(&mut self, node: &NodeProto) -> Option<usize> {
         let names = [node.input_name(1)?, node.input_name(2)?].map(str::to_owned);
         if let Some(known) = self.tables.iter().position(|table| table.names == names) {
             return Some(known);
         }
-        let [_, width] = self.weight(node, 1)?.dims().try_into().ok()?;
-        if self.weight(node, 2)?.dims() != self.weight(node, 1)?.dims() {
+        let [_, width] = self.weight_input(node, 1)?.dims().try_into().ok()?;
+        if self.weight_input(node, 2)?.dims() != self.weight_input(node, 1)?.dims() {
             return None;
         }
         self.tables.push(Table {
             names,
-            cosines: self.floats(node, 1)?,
-            sines: self.floats(node, 2)?,
+            cosines: self.float_weights(node, 1)?,
+            sines: self.float_weights(node, 2)?,
             width,
         });
         Some(self.tables.len() - 1)
     }
 
-    fn state(&self, node: &NodeProto, index: usize) -> Option<usize> {
-        match self.named(node.input_name(index)?)? {
+    fn state_input(&self, node: &NodeProto, index: usize) -> Option<usize> {
+        match self.meaning_of(node.input_name(index)?)? {
             Meaning::State(state) => Some(state),
             _ => None,
         }
     }
 
-    fn keep(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let state = self.state(node, 0)?;
-        let (value, view) = self.rows(node, 1)?;
-        let write = self.input(node, 2, 1)?;
-        agree(&mut self.inputs.write, write)?;
+    fn read_cache_write(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let state = self.state_input(node, 0)?;
+        let (value, view) = self.rows_input(node, 1)?;
+        let write = self.integer_input(node, 2, 1)?;
+        set_or_match(&mut self.inputs.write, write)?;
         let State {
             heads,
             width,
@@ -481,14 +487,14 @@ impl<'a> Reader<'a> {
         Some(Meaning::State(state))
     }
 
-    fn attend(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
-        let (keys, values) = (self.state(node, 1)?, self.state(node, 2)?);
+    fn read_attention(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
+        let (keys, values) = (self.state_input(node, 1)?, self.state_input(node, 2)?);
         // Written ones alone: the graph has no other order of writing and reading.
         let written = |index: usize, state: usize| {
             node.input_name(index) == Some(self.states[state].port.output.as_str())
         };
-        let length = self.input(node, 6, 1)?;
+        let length = self.integer_input(node, 6, 1)?;
         let known = ["is_causal", "scale", "softcap", "left_window_size"];
         let others = node.attribute.iter().any(|it| !known.contains(&it.name()));
         let View::Heads { heads } = view else {
@@ -512,9 +518,9 @@ impl<'a> Reader<'a> {
         // A negative size means no bound; the size does not count a row's own position.
         let window = node.int("left_window_size").unwrap_or(-1);
         let window = usize::try_from(window).ok().map(|before| before + 1);
-        agree(&mut self.inputs.length, length)?;
-        agree(&mut self.states[keys].order, CacheOrder::Keys)?;
-        agree(&mut self.states[values].order, CacheOrder::Values)?;
+        set_or_match(&mut self.inputs.length, length)?;
+        set_or_match(&mut self.states[keys].order, CacheOrder::Keys)?;
+        set_or_match(&mut self.states[values].order, CacheOrder::Values)?;
         let action = Action::Attend {
             keys,
             values,
@@ -524,7 +530,7 @@ impl<'a> Reader<'a> {
             window,
         };
         let width = self.widths[value];
-        let made = self.step(action, vec![value], width, RowCount::Tokens);
+        let made = self.add_step(action, vec![value], width, RowCount::Tokens);
         Some(Meaning::Rows(made, view))
     }
 
@@ -534,8 +540,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// One input for one thing.
-fn agree<T: PartialEq>(known: &mut Option<T>, given: T) -> Option<()> {
+/// Notes the one thing for a role; all nodes must agree on it.
+fn set_or_match<T: PartialEq>(known: &mut Option<T>, given: T) -> Option<()> {
     match known {
         Some(known) => (*known == given).then_some(()),
         None => {

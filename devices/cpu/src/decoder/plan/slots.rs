@@ -1,4 +1,4 @@
-//! Where values lie, and which steps may be done at once.
+//! Where values lie, and which steps can be done at once.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ pub(in super::super) struct Place {
     pub width: usize,
 }
 
-/// Assigns a slot to each value, and returns the places and the width of each slot. A slot is free
-/// again when no later step reads its value.
-pub(super) fn assigned(
+/// Assigns a slot to each value, and returns the places and the width of each slot. A slot can be
+/// reused once no later step reads its value.
+pub(super) fn assign_slots(
     steps: &[DecoderStep],
     widths: &[usize],
     result: RowsId,
@@ -52,7 +52,11 @@ pub(super) fn assigned(
 }
 
 /// Returns the slots and states that a step reads and writes; states are numbered after slots.
-fn touched(step: &DecoderStep, places: &[Place], slots: usize) -> (Vec<usize>, Option<usize>) {
+fn step_accesses(
+    step: &DecoderStep,
+    places: &[Place],
+    slots: usize,
+) -> (Vec<usize>, Option<usize>) {
     let mut reads: Vec<usize> = step.reads.iter().map(|value| places[*value].slot).collect();
     let mut writes = step.makes.map(|value| places[value].slot);
     match step.action {
@@ -63,15 +67,15 @@ fn touched(step: &DecoderStep, places: &[Place], slots: usize) -> (Vec<usize>, O
     (reads, writes)
 }
 
-/// Divides the steps, in order, into stages. No step of a stage needs a result of the same stage,
-/// or writes where another step of it reads or writes.
-pub(super) fn stages(steps: &[DecoderStep], places: &[Place]) -> Vec<Range<usize>> {
+/// Divides the steps, in order, into stages. A step must not need a result of its own stage, or
+/// write where another step of it reads or writes.
+pub(super) fn divide_stages(steps: &[DecoderStep], places: &[Place]) -> Vec<Range<usize>> {
     let slots = places.iter().map(|place| place.slot + 1).max().unwrap_or(0);
     let mut stages = Vec::new();
     let mut start = 0;
     let (mut read, mut written): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for (at, step) in steps.iter().enumerate() {
-        let (reads, write) = touched(step, places, slots);
+        let (reads, write) = step_accesses(step, places, slots);
         let waits = reads.iter().any(|slot| written.contains(slot))
             || write.is_some_and(|slot| read.contains(&slot) || written.contains(&slot));
         if waits {

@@ -3,7 +3,7 @@ use souk_host::isa::Isa;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
 
 use super::super::matrix::MatrixSource;
-use super::super::rows::quantise;
+use super::super::rows::quantise_row;
 use super::*;
 
 /// Numbers that differ, between minus one and one.
@@ -32,19 +32,28 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
     let given = match kind {
         Kind::Floats => {
             let matrix = Tensor::from_vec([rows, depth], floats.clone()).unwrap();
-            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+            return (
+                Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap(),
+                floats,
+            );
         }
         Kind::Halves => {
             let halves = halves(|it| F16::from_f32(it).0);
             let floats = halves.iter().map(|it| F16(*it).to_f32()).collect();
             let matrix = tensor(DType::F16, bytemuck::cast_slice(&halves).to_vec());
-            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+            return (
+                Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap(),
+                floats,
+            );
         }
         Kind::Brains => {
             let halves = halves(|it| (it.to_bits() >> 16) as u16);
             let floats = halves.iter().map(|it| Bf16(*it).to_f32()).collect();
             let matrix = tensor(DType::Bf16, bytemuck::cast_slice(&halves).to_vec());
-            return (Matrix::pack(&MatrixSource::Floats(matrix)).unwrap(), floats);
+            return (
+                Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap(),
+                floats,
+            );
         }
         Kind::Eights => {
             let bytes = floats.iter().map(|it| ((it * 127.0) as i8).cast_unsigned());
@@ -63,7 +72,7 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
         _ => (floats[at] * 8.0).floor(),
     };
     let floats = (0..rows * depth).map(|at| whole(at) * scale(at)).collect();
-    (Matrix::pack(&given).unwrap(), floats)
+    (Matrix::pack_source(&given).unwrap(), floats)
 }
 
 const KINDS: [Kind; 5] = [
@@ -84,7 +93,7 @@ fn multiplied(
 ) -> Vec<f32> {
     let count = rows.len() / stride;
     let mut made = vec![0.0; count * matrix.rows];
-    for tile in 0..matrix.tiles() {
+    for tile in 0..matrix.tile_count() {
         let from = Rows {
             data: rows.as_ptr(),
             stride,
@@ -98,7 +107,7 @@ fn multiplied(
             places: None,
         };
         // SAFETY: rows and results are as long as the matrix says.
-        unsafe { product(isa, matrix, tile, from, to, bias) };
+        unsafe { multiply_tile(isa, matrix, tile, from, to, bias) };
     }
     made
 }
@@ -111,7 +120,7 @@ fn given(kind: Kind, floats: &[f32], depth: usize) -> (Vec<f32>, usize) {
     let width = bytes_width(depth);
     let mut rows = vec![0.0; floats.len() / depth * width];
     for (to, from) in rows.chunks_mut(width).zip(floats.chunks(depth)) {
-        quantise(Isa::found(), to, from);
+        quantise_row(Isa::detect_widest(), to, from);
     }
     (rows, width)
 }
@@ -143,7 +152,7 @@ proptest! {
         let bias = numbers(rows, 5);
         let meant = meant(kind, &floats, depth);
         let (given, stride) = given(kind, &floats, depth);
-        for isa in LaneIsa::all() {
+        for isa in LaneIsa::all_supported() {
             let made = multiplied(isa, &matrix, &given, stride, &bias);
             for (at, made) in made.iter().enumerate() {
                 let (row, column) = (at / rows, at % rows);
@@ -161,7 +170,7 @@ proptest! {
         }
         let mut row = vec![0.0; depth];
         for (at, expected) in weights.chunks(depth).enumerate() {
-            matrix.row(at, &mut row);
+            matrix.unpack_row(at, &mut row);
             prop_assert_eq!(&row[..], expected);
         }
     }
@@ -178,10 +187,10 @@ fn rows_of_any_places_are_the_bits_that_they_are_in_order() {
     for kind in KINDS {
         let (matrix, _) = matrix(kind, rows, depth);
         let (given, stride) = given(kind, &numbers(count * depth, 11), depth);
-        for isa in LaneIsa::all() {
+        for isa in LaneIsa::all_supported() {
             let in_order = multiplied(isa, &matrix, &given, stride, &[]);
             let mut made = vec![0.0; to_places.len() * rows];
-            for tile in 0..matrix.tiles() {
+            for tile in 0..matrix.tile_count() {
                 let from = Rows {
                     data: given.as_ptr(),
                     stride,
@@ -195,7 +204,7 @@ fn rows_of_any_places_are_the_bits_that_they_are_in_order() {
                     places: Some(&to_places),
                 };
                 // SAFETY: all places are of rows that there are.
-                unsafe { product(isa, &matrix, tile, from, to, &[]) };
+                unsafe { multiply_tile(isa, &matrix, tile, from, to, &[]) };
             }
             for (from, to) in from_places.iter().zip(to_places) {
                 let expected = &in_order[from * rows..][..rows];
@@ -208,12 +217,12 @@ fn rows_of_any_places_are_the_bits_that_they_are_in_order() {
 #[test]
 fn matrices_of_experts_are_each_by_itself_what_they_are_together() {
     let floats = Tensor::from_vec([3, 2, 4], numbers(24, 1)).unwrap();
-    let apart = MatrixSource::Floats(floats).experts().unwrap();
+    let apart = MatrixSource::Floats(floats).split_experts().unwrap();
     let mut row = [0.0; 4];
     for (expert, own) in apart.iter().enumerate() {
-        let own = Matrix::pack(own).unwrap();
+        let own = Matrix::pack_source(own).unwrap();
         assert_eq!([own.rows, own.depth], [2, 4]);
-        own.row(1, &mut row);
+        own.unpack_row(1, &mut row);
         assert_eq!(row, numbers(24, 1)[expert * 8 + 4..][..4]);
     }
     let fours: Vec<u8> = (0..3 * 2 * 16).map(|at| (at * 37 % 251) as u8).collect();
@@ -221,15 +230,19 @@ fn matrices_of_experts_are_each_by_itself_what_they_are_together() {
     let integers = Tensor::new(DType::I4, shape, fours.clone().into()).unwrap();
     let scales: Vec<F16> = (1..7).map(|it| F16::from_f32(it as f32)).collect();
     let scales = Tensor::from_vec([3, 2, 1], scales).unwrap();
-    let apart = MatrixSource::Blocks(integers.clone(), scales).experts();
+    let apart = MatrixSource::Blocks(integers.clone(), scales).split_experts();
     let mut row = [0.0; 32];
-    let last = Matrix::pack(&apart.unwrap()[2]).unwrap();
-    last.row(1, &mut row);
+    let last = Matrix::pack_source(&apart.unwrap()[2]).unwrap();
+    last.unpack_row(1, &mut row);
     let low = ((fours[5 * 16] << 4).cast_signed() >> 4) as f32;
     assert_eq!(row[0], low * 6.0);
     // Scales of fewer experts than there are integers of.
     let few = Tensor::from_vec([2, 2, 1], vec![F16::from_f32(1.0); 4]).unwrap();
-    assert!(MatrixSource::Blocks(integers, few).experts().is_none());
+    assert!(
+        MatrixSource::Blocks(integers, few)
+            .split_experts()
+            .is_none()
+    );
 }
 
 #[test]
@@ -239,13 +252,13 @@ fn the_lowest_integer_and_scales_of_32_bits_are_left_to_others() {
     };
     let scale = || Tensor::from_vec([1, 1], vec![F16::from_f32(1.0)]).unwrap();
     let lowest = MatrixSource::Blocks(tensor(DType::I8, vec![128; 32]), scale());
-    assert!(lowest.checked().is_none());
+    assert!(lowest.valid_dims().is_none());
     let next = MatrixSource::Blocks(tensor(DType::I8, vec![129; 32]), scale());
-    assert!(next.checked().is_some());
+    assert!(next.valid_dims().is_some());
     let wide = Tensor::from_vec([1, 1], vec![1.0f32]).unwrap();
     assert!(
         MatrixSource::Blocks(tensor(DType::I8, vec![1; 32]), wide)
-            .checked()
+            .valid_dims()
             .is_none()
     );
 }

@@ -5,14 +5,14 @@
 
 use super::super::matrix::Matrix;
 use super::super::plan::{DecoderStep, ExpertStack, RowsId};
-use super::super::products::{Results, Rows, product};
+use super::super::products::{Results, Rows, multiply_tile};
 use super::super::rows;
 use super::{Run, tiles_each};
 
 /// Writes the largest shares of a row and their places; scales the shares to a sum of one if
 /// `is_whole`.
-pub(super) fn choose(to: &mut [f32], from: &[f32], is_whole: bool) {
-    rows::choose(to, from);
+pub(super) fn choose_experts(to: &mut [f32], from: &[f32], is_whole: bool) {
+    rows::choose_largest(to, from);
     if is_whole {
         let (shares, _) = to.split_at_mut(to.len() / 2);
         let sum: f32 = shares.iter().sum();
@@ -28,7 +28,7 @@ struct Grouping {
 
 impl Grouping {
     /// Builds it from choices among this many experts.
-    fn of(choices: &[usize], experts: usize) -> Self {
+    fn from_choices(choices: &[usize], experts: usize) -> Self {
         let mut starts = vec![0; experts + 1];
         for expert in choices {
             starts[expert + 1] += 1;
@@ -46,14 +46,14 @@ impl Grouping {
     }
 
     /// The places of the choices of an expert.
-    fn places(&self, expert: usize) -> &[usize] {
+    fn expert_places(&self, expert: usize) -> &[usize] {
         &self.places[self.starts[expert]..self.starts[expert + 1]]
     }
 }
 
 impl Run<'_> {
     /// Returns the experts that each row chose, row after row.
-    fn choices(&self, value: RowsId, rows: usize) -> Vec<usize> {
+    fn row_choices(&self, value: RowsId, rows: usize) -> Vec<usize> {
         let row = |row: usize| {
             let both = self.row(value, row);
             let experts = both[both.len() / 2..].iter();
@@ -63,7 +63,7 @@ impl Run<'_> {
     }
 
     /// Some tiles of the products of all rows with their experts.
-    pub(super) fn route(
+    pub(super) fn run_routed_product(
         &self,
         step: &DecoderStep,
         experts: ExpertStack,
@@ -72,31 +72,31 @@ impl Run<'_> {
         task: usize,
     ) {
         let matrices = &self.model.matrices[experts.matrix..][..experts.count];
-        let count = self.given.count(step.rows);
-        let choices = self.choices(step.reads[1], count);
+        let count = self.given.row_count(step.rows);
+        let choices = self.row_choices(step.reads[1], count);
         let each = choices.len() / count.max(1);
-        let grouping = Grouping::of(&choices, experts.count);
+        let grouping = Grouping::from_choices(&choices, experts.count);
         let tiles = tiles_each(&matrices[0]);
-        let tiles = task * tiles..((task + 1) * tiles).min(matrices[0].tiles());
+        let tiles = task * tiles..((task + 1) * tiles).min(matrices[0].tile_count());
         for (expert, matrix) in matrices.iter().enumerate() {
-            let to_places = grouping.places(expert);
+            let to_places = grouping.expert_places(expert);
             let from_places: Vec<usize> = match has_parts {
                 true => to_places.to_vec(),
                 false => to_places.iter().map(|place| place / each).collect(),
             };
             let parts = if has_parts { each } else { 1 };
-            let rows = self.parts(step.reads[0], parts, &from_places);
+            let rows = self.parts_at(step.reads[0], parts, &from_places);
             for tile in tiles.clone() {
-                self.expert_tile(matrix, tile, rows, (to, to_places));
+                self.expert_tile(matrix, tile, rows, to, to_places);
             }
         }
     }
 
     /// The parts of rows that lie at some places.
-    fn parts<'a>(&self, value: RowsId, parts: usize, places: &'a [usize]) -> Rows<'a> {
+    fn parts_at<'a>(&self, value: RowsId, parts: usize, places: &'a [usize]) -> Rows<'a> {
         let place = self.model.plan.places[value];
         Rows {
-            data: self.buffers[place.slot].start(),
+            data: self.buffers[place.slot].as_mut_ptr(),
             stride: place.width / parts,
             count: places.len(),
             places: Some(places),
@@ -109,10 +109,11 @@ impl Run<'_> {
         matrix: &Matrix,
         tile: usize,
         rows: Rows<'_>,
-        (to, places): (RowsId, &[usize]),
+        to: RowsId,
+        places: &[usize],
     ) {
         let results = Results {
-            data: self.buffers[self.model.plan.places[to].slot].start(),
+            data: self.buffers[self.model.plan.places[to].slot].as_mut_ptr(),
             stride: matrix.rows,
             add: None,
             places: Some(places),
@@ -120,7 +121,7 @@ impl Run<'_> {
         // SAFETY: the plan holds the widths of rows and results to those of the matrices times the
         // number of choices, and all matrices of a stack have one size. Places are those of choices
         // of existing rows, for which buffers have room. Only this task writes these columns.
-        unsafe { product(self.model.lane_isa, matrix, tile, rows, results, &[]) };
+        unsafe { multiply_tile(self.model.lane_isa, matrix, tile, rows, results, &[]) };
     }
 }
 
@@ -130,17 +131,19 @@ mod tests {
 
     #[test]
     fn choices_are_taken_expert_by_expert_and_none_is_lost() {
-        let grouping = Grouping::of(&[2, 0, 2, 3, 0, 2], 5);
-        let places: Vec<&[usize]> = (0..5).map(|expert| grouping.places(expert)).collect();
+        let grouping = Grouping::from_choices(&[2, 0, 2, 3, 0, 2], 5);
+        let places: Vec<&[usize]> = (0..5)
+            .map(|expert| grouping.expert_places(expert))
+            .collect();
         assert_eq!(places, [&[1, 4][..], &[], &[0, 2, 5], &[3], &[]]);
     }
 
     #[test]
     fn shares_come_to_one_where_that_is_asked_for() {
         let mut to = [0.0; 4];
-        choose(&mut to, &[0.125, 0.5, 0.25, 0.125], false);
+        choose_experts(&mut to, &[0.125, 0.5, 0.25, 0.125], false);
         assert_eq!(to[..2], [0.5, 0.25]);
-        choose(&mut to, &[0.125, 0.5, 0.25, 0.125], true);
+        choose_experts(&mut to, &[0.125, 0.5, 0.25, 0.125], true);
         assert_eq!(to[..2], [0.5 / 0.75, 0.25 / 0.75]);
     }
 }

@@ -25,12 +25,12 @@ struct Walk<'r, 'a> {
 }
 
 /// The attention whose last node is this one.
-pub(in crate::sequences) fn attention(
+pub(in crate::sequences) fn match_attention(
     reader: &SequenceMatcher<'_>,
     last: usize,
 ) -> Option<PatternMatch> {
     let join = reader.node(last);
-    let sizes = (join.op_type() == "Reshape").then(|| reader.sizes(join))??;
+    let sizes = (join.op_type() == "Reshape").then(|| reader.reshape_sizes(join))??;
     let &[batch, length, features] = &sizes[..] else {
         return None;
     };
@@ -40,18 +40,18 @@ pub(in crate::sequences) fn attention(
         scale: 1.0,
         mask: None,
     };
-    let turned = walk.turned(join.input_name(0)?, &TURNED)?;
-    let product = walk.made(turned, "MatMul")?;
+    let turned = walk.claim_transpose(join.input_name(0)?, &TURNED)?;
+    let product = walk.claim_maker(turned, "MatMul")?;
     let weighed = reader.node(product);
-    let softmax = walk.made(weighed.input_name(0)?, "Softmax")?;
+    let softmax = walk.claim_maker(weighed.input_name(0)?, "Softmax")?;
     if !reader.is_along_last(reader.node(softmax)) {
         return None;
     }
-    let (queries, keys) = walk.scores(reader.node(softmax).input_name(0)?)?;
-    let values = walk.turned(weighed.input_name(1)?, &TURNED)?;
-    let (queries, heads, each) = walk.split(queries)?;
-    let (keys, key_heads, key_each) = walk.split(keys)?;
-    let (values, value_heads, value_each) = walk.split(values)?;
+    let (queries, keys) = walk.claim_scores(reader.node(softmax).input_name(0)?)?;
+    let values = walk.claim_transpose(weighed.input_name(1)?, &TURNED)?;
+    let (queries, heads, each) = walk.claim_head_split(queries)?;
+    let (keys, key_heads, key_each) = walk.claim_head_split(keys)?;
+    let (values, value_heads, value_each) = walk.claim_head_split(values)?;
     let of_one_make = key_heads == heads && value_heads == heads && key_each == each;
     // Sizes left open or copied are those of the queries; a stated one is checked with them.
     let keeps = batch <= 0 && length <= 0 && heads.checked_mul(value_each) == Some(features);
@@ -76,14 +76,14 @@ pub(in crate::sequences) fn attention(
 
 impl<'a> Walk<'_, 'a> {
     /// Returns the node of this operator that makes a value for one reader alone.
-    fn made(&mut self, name: &str, operator: &str) -> Option<usize> {
+    fn claim_maker(&mut self, name: &str, operator: &str) -> Option<usize> {
         let index = self.reader.maker_for_one(name, operator)?;
         self.nodes.push(index);
         Some(index)
     }
 
     /// Returns the input of a transpose of these axes.
-    fn turned(&mut self, name: &str, axes: &[i64]) -> Option<&'a str> {
+    fn claim_transpose(&mut self, name: &str, axes: &[i64]) -> Option<&'a str> {
         let index = self.reader.maker_for_one(name, "Transpose")?;
         let node = self.reader.node(index);
         let given = (node.ints("perm") == Some(axes)).then(|| node.input_name(0))??;
@@ -92,10 +92,10 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Returns the input of a split into heads, the number of heads, and the features of each.
-    fn split(&mut self, name: &'a str) -> Option<(&'a str, i64, i64)> {
-        let index = self.made(name, "Reshape")?;
+    fn claim_head_split(&mut self, name: &'a str) -> Option<(&'a str, i64, i64)> {
+        let index = self.claim_maker(name, "Reshape")?;
         let node = self.reader.node(index);
-        let sizes = self.reader.sizes(node)?;
+        let sizes = self.reader.reshape_sizes(node)?;
         let &[batch, length, heads, each] = &sizes[..] else {
             return None;
         };
@@ -107,7 +107,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Queries and keys, split into heads, of scores before the softmax.
-    fn scores(&mut self, name: &'a str) -> Option<(&'a str, &'a str)> {
+    fn claim_scores(&mut self, name: &'a str) -> Option<(&'a str, &'a str)> {
         if let Some(index) = self.reader.maker_for_one(name, "Add") {
             let node = self.reader.node(index);
             for (scores, mask) in [(0, 1), (1, 0)] {
@@ -118,7 +118,7 @@ impl<'a> Walk<'_, 'a> {
                 let (held, scale) = (self.nodes.len(), self.scale);
                 self.nodes.push(index);
                 self.mask = Some(mask);
-                if let Some(found) = self.product(scores) {
+                if let Some(found) = self.claim_product(scores) {
                     return Some(found);
                 }
                 self.nodes.truncate(held);
@@ -126,22 +126,22 @@ impl<'a> Walk<'_, 'a> {
             }
             return None;
         }
-        self.product(name)
+        self.claim_product(name)
     }
 
-    fn product(&mut self, name: &'a str) -> Option<(&'a str, &'a str)> {
-        let name = self.scaled(name);
-        let index = self.made(name, "MatMul")?;
+    fn claim_product(&mut self, name: &'a str) -> Option<(&'a str, &'a str)> {
+        let name = self.claim_scale(name);
+        let index = self.claim_maker(name, "MatMul")?;
         let node = self.reader.node(index);
-        let queries = self.scaled(node.input_name(0)?);
-        let queries = self.turned(queries, &TURNED)?;
-        let keys = self.scaled(node.input_name(1)?);
-        let keys = match self.turned(keys, &[0, 2, 3, 1]) {
+        let queries = self.claim_scale(node.input_name(0)?);
+        let queries = self.claim_transpose(queries, &TURNED)?;
+        let keys = self.claim_scale(node.input_name(1)?);
+        let keys = match self.claim_transpose(keys, &[0, 2, 3, 1]) {
             Some(keys) => keys,
             None => {
-                let keys = self.turned(keys, &[0, 1, 3, 2])?;
-                let keys = self.scaled(keys);
-                self.turned(keys, &TURNED)?
+                let keys = self.claim_transpose(keys, &[0, 1, 3, 2])?;
+                let keys = self.claim_scale(keys);
+                self.claim_transpose(keys, &TURNED)?
             }
         };
         Some((queries, keys))
@@ -149,11 +149,11 @@ impl<'a> Walk<'_, 'a> {
 
     /// If a product or quotient with a number makes this value, returns the other operand;
     /// otherwise returns the name itself.
-    fn scaled(&mut self, name: &'a str) -> &'a str {
+    fn claim_scale(&mut self, name: &'a str) -> &'a str {
         let reader = self.reader;
         let by = |operator, index: usize| {
             let maker = reader.maker_for_one(name, operator)?;
-            let number = reader.scalar(reader.node(maker), index)?;
+            let number = reader.scalar_constant(reader.node(maker), index)?;
             Some((maker, reader.node(maker).input_name(1 - index)?, number))
         };
         let found = by("Mul", 1).or_else(|| by("Mul", 0));

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use souk_host::isa::Isa;
 
-use super::super::execution_plan::features;
+use super::super::execution_plan::feature_count;
 use super::super::patterns::heads::Attention;
 use super::super::plan::SequenceAction;
 use super::super::scratch::{QUERIES, ScratchLayout};
@@ -14,7 +14,7 @@ use crate::tiled::exponentials;
 use crate::tiled::panels::Panel;
 use crate::tiled::plan::Step;
 use crate::tiled::span::Span;
-use crate::tiled::tile::{TILE_ROWS_MAX, Tile, tile};
+use crate::tiled::tile::{TILE_ROWS_MAX, Tile, compute_tile};
 
 /// The scratch of a task.
 struct Scratch<'a> {
@@ -28,14 +28,14 @@ struct Scratch<'a> {
 }
 
 impl<'a> Scratch<'a> {
-    /// Divides floats that are zero.
+    /// Divides floats, which must all be zero.
     fn new(parts: &ScratchLayout, scale: f32, floats: &'a mut [f32]) -> Self {
         let (keys, rest) = floats.split_at_mut(parts.wide * parts.each[0]);
         let (values, rest) = rest.split_at_mut(parts.value_wide * parts.seen);
         let (scores, rest) = rest.split_at_mut(parts.wide * QUERIES);
-        let (mask, rest) = rest.split_at_mut(parts.widest());
-        let (scales, rest) = rest.split_at_mut(parts.widest());
-        let (ones, zeros) = rest.split_at_mut(parts.widest());
+        let (mask, rest) = rest.split_at_mut(parts.max_width());
+        let (scales, rest) = rest.split_at_mut(parts.max_width());
+        let (ones, zeros) = rest.split_at_mut(parts.max_width());
         scales.fill(scale);
         ones.fill(1.0);
         Self {
@@ -72,7 +72,11 @@ impl Mask {
         let first = (sample * heads + head) * queries * keys;
         let along = |size: usize, step: usize| if size == 1 { 0 } else { step };
         Some(Self {
-            data: run.span(value).at(0, 0).wrapping_add(first).cast_const(),
+            data: run
+                .value_span(value)
+                .ptr_at(0, 0)
+                .wrapping_add(first)
+                .cast_const(),
             steps: [along(queries, keys), along(keys, 1)],
         })
     }
@@ -134,20 +138,20 @@ impl PanelProduct<'_> {
                 high: f32::INFINITY,
             };
             // SAFETY: the caller's contract, handed on.
-            unsafe { tile(isa, self.panel.vectors, &job) };
+            unsafe { compute_tile(isa, self.panel.vectors, &job) };
         }
     }
 }
 
 /// The attention of some heads of some samples, counted together.
-pub(super) fn heads(
+pub(super) fn attend_heads(
     run: &SequenceRun<'_>,
     step: &Step<SequenceAction>,
     attention: Attention,
     range: Range<usize>,
 ) {
     let sizes = |input: usize| &run.execution.dims[step.inputs[input]];
-    let each = [features(sizes(1)), features(sizes(2))].map(|it| it / attention.heads);
+    let each = [feature_count(sizes(1)), feature_count(sizes(2))].map(|it| it / attention.heads);
     let parts = ScratchLayout::new(run.isa, sizes(1)[1], each);
     let mut floats = vec![0.0; run.execution.scratch];
     let mut scratch = Scratch::new(&parts, attention.scale, &mut floats);
@@ -156,16 +160,16 @@ pub(super) fn heads(
         let work = Head {
             parts: &parts,
             length: sizes(0)[1],
-            queries: run.span(step.inputs[0]),
-            to: run.span(step.output),
+            queries: run.value_span(step.inputs[0]),
+            to: run.value_span(step.output),
             sample,
             head,
             mask: Mask::new(run, step, sample, head),
         };
-        let [keys, values] = [1, 2].map(|input| run.span(step.inputs[input]));
-        work.pack(keys, values, &mut scratch);
+        let [keys, values] = [1, 2].map(|input| run.value_span(step.inputs[input]));
+        work.pack_head(keys, values, &mut scratch);
         for start in (0..work.length).step_by(QUERIES) {
-            work.queries(start, QUERIES.min(work.length - start), &mut scratch);
+            work.attend_queries(start, QUERIES.min(work.length - start), &mut scratch);
         }
     }
 }
@@ -184,17 +188,17 @@ struct Head<'a> {
 impl Head<'_> {
     /// Brings keys and values, and a mask that is one row, into the order that tiles read.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    fn pack(&self, keys: Span, values: Span, scratch: &mut Scratch<'_>) {
+    fn pack_head(&self, keys: Span, values: Span, scratch: &mut Scratch<'_>) {
         let ScratchLayout {
             isa, each, seen, ..
         } = *self.parts;
         let row = |span: Span, row: usize, each: usize| {
-            let place = span.at(self.sample * seen + row, self.head * each);
+            let place = span.ptr_at(self.sample * seen + row, self.head * each);
             // SAFETY: this sample's rows are done, and have as many features for each head.
             unsafe { std::slice::from_raw_parts(place.cast_const(), each) }
         };
         for panel in &self.parts.keys {
-            let width = panel.vectors * isa.width();
+            let width = panel.vectors * isa.vector_width();
             let packed = &mut scratch.keys[panel.place * each[0]..][..width * each[0]];
             for column in 0..panel.columns {
                 let key = row(keys, panel.start + column, each[0]);
@@ -204,7 +208,7 @@ impl Head<'_> {
             }
         }
         for panel in &self.parts.values {
-            let width = panel.vectors * isa.width();
+            let width = panel.vectors * isa.vector_width();
             let packed = &mut scratch.values[panel.place * seen..][..width * seen];
             for (at, packed) in packed.chunks_exact_mut(width).enumerate() {
                 let value = &row(values, at, each[1])[panel.start..][..panel.columns];
@@ -221,7 +225,7 @@ impl Head<'_> {
 
     /// Computes the results of some queries.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
-    fn queries(&self, start: usize, held: usize, scratch: &mut Scratch<'_>) {
+    fn attend_queries(&self, start: usize, held: usize, scratch: &mut Scratch<'_>) {
         let parts = self.parts;
         let row = |at: usize| self.sample * self.length + start + at;
         let scored = scratch.scores.as_mut_ptr();
@@ -235,7 +239,7 @@ impl Head<'_> {
             };
             let by_query = self.mask.as_ref().filter(|it| !it.is_row());
             let place = |at: usize| {
-                let read = self.queries.at(row(at), self.head * parts.each[0]);
+                let read = self.queries.ptr_at(row(at), self.head * parts.each[0]);
                 let write = scored.wrapping_add(at * parts.wide + panel.start);
                 let far = |mask: &Mask| (start + at) * mask.steps[0] + panel.start;
                 let added = by_query.map(|mask| mask.data.wrapping_add(far(mask)));
@@ -257,7 +261,7 @@ impl Head<'_> {
                 let add = unsafe { *mask.data.add((start + at) * mask.steps[0]) };
                 scores.iter_mut().for_each(|score| *score += add);
             }
-            exponentials::exponentials(parts.isa, scores, total);
+            exponentials::exponentiate_row(parts.isa, scores, total);
         }
         let (weighed, made) = (scratch.scores.as_ptr(), self.head * parts.each[1]);
         for panel in &parts.values {
@@ -269,7 +273,7 @@ impl Head<'_> {
                 bias: scratch.zeros.as_ptr(),
             };
             let place = |at: usize| {
-                let write = self.to.at(row(at), made + panel.start);
+                let write = self.to.ptr_at(row(at), made + panel.start);
                 (weighed.wrapping_add(at * parts.wide), write, None)
             };
             // SAFETY: the scores are this task's own; values, ones and zeros are there for this
@@ -277,10 +281,10 @@ impl Head<'_> {
             unsafe { product.run(parts.isa, held, place) };
         }
         for (at, total) in totals.iter().enumerate().take(held) {
-            let place = self.to.at(row(at), made);
+            let place = self.to.ptr_at(row(at), made);
             // SAFETY: these columns were just written, by this task.
             let found = unsafe { std::slice::from_raw_parts_mut(place, parts.each[1]) };
-            exponentials::times(parts.isa, found, total.recip());
+            exponentials::multiply_row(parts.isa, found, total.recip());
         }
     }
 }

@@ -11,7 +11,7 @@ use souk_reference::call::KernelError;
 use crate::error::GpuError;
 use crate::numbers::doubles::is_double;
 use crate::operators::casts::cast_wide;
-use crate::recording::{Array, Step, upload, widen};
+use crate::recording::{Array, Step, upload_tensor, widen_array};
 
 /// Marks 32-bit floats as 64-bit values; readers widen them.
 pub(crate) fn as_f64(floats: Array) -> Array {
@@ -23,31 +23,35 @@ pub(crate) fn as_f64(floats: Array) -> Array {
 
 /// Returns an input as the device computes with it: a 64-bit value stored in 32 bits has their
 /// type.
-fn known(step: &mut Step<'_, '_>, index: usize) -> Result<Array, GpuError> {
-    let array = step.operand(index)?;
+fn computable_input(step: &mut Step<'_, '_>, index: usize) -> Result<Array, GpuError> {
+    let array = step.stored_array(index)?;
     let dtype = match array.dtype {
         _ if array.is_double => return Ok(array),
         DType::F64 => DType::F32,
         DType::I64 => DType::I32,
-        _ => return widen(step.stream, array),
+        _ => return widen_array(step.stream, array),
     };
     Ok(Array { dtype, ..array })
 }
 
 /// An input of 64 bits that the host has, cast there as the CPU casts it.
 fn cast_by_host(step: &Step<'_, '_>, index: usize, to: DType) -> Result<Option<Array>, GpuError> {
-    let given = step.call.optional(index);
+    let given = step.call.optional_input(index);
     let Some(tensor) = given.filter(|tensor| is_double(tensor.dtype())) else {
         return Ok(None);
     };
     let saturate = step.call.int("saturate", 1);
-    let cast = casted(tensor, to, saturate, step.call.opset)?;
-    Ok(Some(upload(step.stream, &cast)?))
+    let cast = cast_tensor(tensor, to, saturate, step.call.opset)?;
+    Ok(Some(upload_tensor(step.stream, &cast)?))
 }
 
 /// An input as numbers of a type that is not packed.
-pub(crate) fn numbers(step: &mut Step<'_, '_>, index: usize, to: DType) -> Result<Array, GpuError> {
-    match given(step, index, to)? {
+pub(crate) fn numeric_input(
+    step: &mut Step<'_, '_>,
+    index: usize,
+    to: DType,
+) -> Result<Array, GpuError> {
+    match cast_input(step, index, to)? {
         CastInput::Cast(made) => Ok(made),
         CastInput::Array(array) => cast_wide(step, array, to),
     }
@@ -60,21 +64,21 @@ pub(crate) enum CastInput {
 }
 
 /// An input to be cast to a type: by the host if it has 64 bits that are not the device's.
-pub(crate) fn given(
+pub(crate) fn cast_input(
     step: &mut Step<'_, '_>,
     index: usize,
     to: DType,
 ) -> Result<CastInput, GpuError> {
-    let dtype = step.call.optional(index).map(Tensor::dtype);
-    if dtype.is_some_and(|dtype| !step.stream.context.doubles().has(dtype))
+    let dtype = step.call.optional_input(index).map(Tensor::dtype);
+    if dtype.is_some_and(|dtype| !step.stream.context.double_support().has_dtype(dtype))
         && let Some(made) = cast_by_host(step, index, to)?
     {
         return Ok(CastInput::Cast(made));
     }
-    Ok(CastInput::Array(known(step, index)?))
+    Ok(CastInput::Array(computable_input(step, index)?))
 }
 
-fn casted(tensor: &Tensor, to: DType, saturate: i64, opset: i64) -> Result<Tensor, GpuError> {
+fn cast_tensor(tensor: &Tensor, to: DType, saturate: i64, opset: i64) -> Result<Tensor, GpuError> {
     let attribute = |name: &str, value| AttributeProto {
         name: Some(name.to_owned()),
         i: Some(value),

@@ -7,7 +7,7 @@ use souk_memory::DType;
 use crate::operators::elementwise::Map;
 
 /// Returns the function of an operator on one or two 32-bit integers, signed if `is_signed`.
-pub(crate) fn of(operator: &str, is_signed: bool) -> Option<Map> {
+pub(crate) fn integer_map(operator: &str, is_signed: bool) -> Option<Map> {
     let expression = match (operator, is_signed) {
         ("Add" | "Sum", _) => "a + b",
         ("Sub", _) => "a - b",
@@ -27,29 +27,29 @@ pub(crate) fn of(operator: &str, is_signed: bool) -> Option<Map> {
         ("Sign", false) => "min(a, 1)",
         ("Relu", true) => "max(a, 0)",
         ("Abs" | "Relu", false) => "a",
-        ("Equal", _) => return Some(test("u32(a == b)", is_signed)),
-        ("Greater", _) => return Some(test("u32(a > b)", is_signed)),
-        ("GreaterOrEqual", _) => return Some(test("u32(a >= b)", is_signed)),
-        ("Less", _) => return Some(test("u32(a < b)", is_signed)),
-        ("LessOrEqual", _) => return Some(test("u32(a <= b)", is_signed)),
+        ("Equal", _) => return Some(test_map("u32(a == b)", is_signed)),
+        ("Greater", _) => return Some(test_map("u32(a > b)", is_signed)),
+        ("GreaterOrEqual", _) => return Some(test_map("u32(a >= b)", is_signed)),
+        ("Less", _) => return Some(test_map("u32(a < b)", is_signed)),
+        ("LessOrEqual", _) => return Some(test_map("u32(a <= b)", is_signed)),
         _ => return None,
     };
-    Some(plain(expression, is_signed))
+    Some(plain_map(expression, is_signed))
 }
 
 /// Returns the map of an expression of integers with an integer result.
-pub(crate) fn plain(expression: &'static str, is_signed: bool) -> Map {
+pub(crate) fn plain_map(expression: &'static str, is_signed: bool) -> Map {
     Map {
         expression,
-        inputs: word(is_signed),
-        output: word(is_signed),
+        inputs: word_dtype(is_signed),
+        output: word_dtype(is_signed),
         numbers: &[],
     }
 }
 
 /// Returns the expression of `BitShift`. A shift by a negative count, or by the number of bits or
 /// more, leaves only the sign (to the right) or zero.
-pub(crate) fn shift(to_left: bool, dtype: DType) -> &'static str {
+pub(crate) fn shift_expression(to_left: bool, dtype: DType) -> &'static str {
     match (to_left, dtype) {
         (true, DType::I32) => "select(a << u32(b), 0, b < 0 || b >= 32)",
         (true, DType::I64) => "select(a << u32(b), 0, b < 0 || b >= 64)",
@@ -64,7 +64,11 @@ pub(crate) fn shift(to_left: bool, dtype: DType) -> &'static str {
 
 /// Returns the expression of `Pow` of integers by integers of this many bits: fractions are cut
 /// off, and values outside the range wrap.
-pub(crate) fn power(base_is_signed: bool, exponent_is_signed: bool, bits: usize) -> String {
+pub(crate) fn power_expression(
+    base_is_signed: bool,
+    exponent_is_signed: bool,
+    bits: usize,
+) -> String {
     let expression = match (base_is_signed, exponent_is_signed) {
         (true, true) => "signed_power(a, b)",
         (true, false) => "bitcast<i32>(whole_power(bitcast<u32>(a), b))",
@@ -78,7 +82,7 @@ pub(crate) fn power(base_is_signed: bool, exponent_is_signed: bool, bits: usize)
 }
 
 /// Turns a map of 32-bit integers into one of 64-bit integers.
-pub(crate) fn long(map: Map, dtype: DType) -> Map {
+pub(crate) fn to_long(map: Map, dtype: DType) -> Map {
     let output = if map.output == map.inputs {
         dtype
     } else {
@@ -92,7 +96,7 @@ pub(crate) fn long(map: Map, dtype: DType) -> Map {
 }
 
 /// `Mod` of floats: the rest has the divisor's sign, or with `fmod` the dividend's.
-pub(crate) fn rest(is_fmod: bool) -> Map {
+pub(crate) fn float_modulo_map(is_fmod: bool) -> Map {
     Map {
         expression: if is_fmod {
             "rest_of(a, b)"
@@ -105,16 +109,16 @@ pub(crate) fn rest(is_fmod: bool) -> Map {
     }
 }
 
-fn test(expression: &'static str, is_signed: bool) -> Map {
+fn test_map(expression: &'static str, is_signed: bool) -> Map {
     Map {
         expression,
-        inputs: word(is_signed),
+        inputs: word_dtype(is_signed),
         output: DType::Bool,
         numbers: &[],
     }
 }
 
 /// Returns the type in which the device computes with integers.
-fn word(is_signed: bool) -> DType {
+fn word_dtype(is_signed: bool) -> DType {
     if is_signed { DType::I32 } else { DType::U32 }
 }

@@ -10,11 +10,11 @@ use crate::driver::{Driver, Launch, Stretch};
 use crate::error::GpuError;
 use crate::operators::elementwise::map;
 use crate::operators::products::{Operand, Product};
-use crate::operators::unfolding::unfolds;
-use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen};
+use crate::operators::unfolding::unfold_kernel;
+use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen_array};
 use crate::shaders::{BY_THREAD, PRELUDE, bindings};
 
-/// A node's note that says how its products of 32-bit floats may be summed.
+/// A node's note that says how its products of 32-bit floats can be summed.
 const SUMS: &str = "ai.souk.sums";
 /// The note's value for operands rounded to 19 bits (TF32).
 const SUMS_TF32: &str = "tf32";
@@ -35,11 +35,11 @@ pub(crate) fn library_product(
     if operands.into_iter().any(|it| it.array.dtype != dtype) {
         return Ok(None);
     }
-    let result = step.stream.array(dtype, dims)?;
-    let Some(mut wanted) = spelt(product, &result) else {
+    let result = step.stream.allocate_array(dtype, dims)?;
+    let Some(mut wanted) = describe_product(product, &result) else {
         return Ok(None);
     };
-    wanted.sums = sums(step.call.node);
+    wanted.sums = sum_precision(step.call.node);
     let then = step.tail.then.as_ref();
     // The library's ReLU turns NaN into 0, but NaN must pass through: our kernel does that.
     let known = then.and_then(|then| then.known);
@@ -47,16 +47,16 @@ pub(crate) fn library_product(
         Some(FusedFunction::GeluTanh) => Some(cuda::FusedFunction::GeluTanh),
         Some(FusedFunction::Relu) | None => None,
     };
-    if wanted.known.is_some() && !driver.takes(&wanted) {
+    if wanted.known.is_some() && !driver.can_multiply(&wanted) {
         wanted.known = None;
     }
-    if !driver.takes(&wanted) {
+    if !driver.can_multiply(&wanted) {
         return Ok(None);
     }
     let left = then.filter(|_| wanted.known.is_none());
-    step.stream.launch(Launch::Product(Box::new(wanted)));
+    step.stream.record_launch(Launch::Product(Box::new(wanted)));
     match left {
-        Some(then) => Ok(Some(mapped(step, result, then)?)),
+        Some(then) => Ok(Some(apply_function(step, result, then)?)),
         None => Ok(Some(result)),
     }
 }
@@ -87,7 +87,9 @@ pub(crate) fn library_conv(
     let is_plain = is_whole && windows == [1; 3] && strides == [1; 3];
     let unfolded = match is_plain {
         true => input.clone(),
-        false => step.stream.array(DType::F32, &[samples, depth, places])?,
+        false => step
+            .stream
+            .allocate_array(DType::F32, &[samples, depth, places])?,
     };
     let operand = |array, batch, row| Operand {
         array,
@@ -106,38 +108,38 @@ pub(crate) fn library_conv(
         factor: 1.0,
         share: 1.0,
     };
-    let mut made = step.stream.array(DType::F32, dims)?;
-    let Some(mut wanted) = spelt(&product, &made) else {
+    let mut made = step.stream.allocate_array(DType::F32, dims)?;
+    let Some(mut wanted) = describe_product(&product, &made) else {
         return Ok(None);
     };
-    wanted.sums = sums(step.call.node);
+    wanted.sums = sum_precision(step.call.node);
     let Driver::Cuda(driver) = step.stream.context.driver() else {
         return Ok(None);
     };
-    if !driver.takes(&wanted) {
+    if !driver.can_multiply(&wanted) {
         return Ok(None);
     }
     if !is_plain {
         let sizes = [&[count], &sizes[1..]].concat();
         let groups = Groups::Threads(count);
-        step.kernel(&unfolds(), &sizes, &[input, &unfolded], groups)?;
+        step.record_kernel(&unfold_kernel(), &sizes, &[input, &unfolded], groups)?;
     }
-    step.stream.launch(Launch::Product(Box::new(wanted)));
+    step.stream.record_launch(Launch::Product(Box::new(wanted)));
     if let Some(bias) = bias {
         let ones = vec![1; dims.len() - 2];
-        let bias = bias.clone().reshaped([&[filters], &ones[..]].concat());
+        let bias = bias.clone().with_dims([&[filters], &ones[..]].concat());
         let inputs = [(&made, DType::F32), (&bias, DType::F32)];
         made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
     }
     match step.tail.then.as_ref() {
-        Some(then) => Ok(Some(mapped(step, made, then)?)),
+        Some(then) => Ok(Some(apply_function(step, made, then)?)),
         None => Ok(Some(made)),
     }
 }
 
 /// A function of one element that the library does not do.
-fn mapped(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, GpuError> {
-    let wide = widen(step.stream, made)?;
+fn apply_function(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, GpuError> {
+    let wide = widen_array(step.stream, made)?;
     let inputs = [(&wide, DType::F32)];
     map(
         step,
@@ -173,10 +175,12 @@ fn planned(
     if last != depth || outer.contains(&0) || columns == 0 || depth == 0 {
         return Ok(None);
     }
-    let result = step.stream.array(made, &[outer, &[columns]].concat())?;
-    let turned = step.stream.array(given, &[columns, depth])?;
+    let result = step
+        .stream
+        .allocate_array(made, &[outer, &[columns]].concat())?;
+    let turned = step.stream.allocate_array(given, &[columns, depth])?;
     let side = |array: &Array, is_transposed| Side {
-        place: array.buffer.get().whole(),
+        place: array.buffer.get().as_stretch(),
         dtype: array.dtype,
         is_transposed,
         pitch: depth,
@@ -195,9 +199,9 @@ fn planned(
         right: side(&turned, true),
         bias: None,
         known: None,
-        result: result.buffer.get().whole(),
+        result: result.buffer.get().as_stretch(),
     };
-    Ok(driver.takes(&wanted).then_some(ByteProduct {
+    Ok(driver.can_multiply(&wanted).then_some(ByteProduct {
         wanted,
         result,
         turned,
@@ -213,21 +217,22 @@ pub(crate) fn quarters_product(
     if !matches!(step.stream.context.driver(), Driver::Cuda(_)) {
         return Ok(None);
     }
-    let scales = [step.array(3)?, step.array(4)?];
-    let scales = scales.map(|scale| scale.buffer.get().whole());
+    let scales = [step.wide_array(3)?, step.wide_array(4)?];
+    let scales = scales.map(|scale| scale.buffer.get().as_stretch());
     let types = [right.dtype, DType::F32];
     let Some(plan) = planned(step, [left, right], types, Some(scales))? else {
         return Ok(None);
     };
     turn_moved(step, right, &plan.turned, 0)?;
-    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
+    step.stream
+        .record_launch(Launch::Product(Box::new(plan.wanted)));
     let mut made = plan.result;
-    if let Some(bias) = step.optional(2)? {
+    if let Some(bias) = step.optional_wide(2)? {
         let inputs = [(&made, DType::F32), (&bias, DType::F32)];
         made = map(step, "a + b", &inputs, DType::F32, [0.0; 3])?;
     }
     match step.tail.then.as_ref() {
-        Some(then) => Ok(Some(mapped(step, made, then)?)),
+        Some(then) => Ok(Some(apply_function(step, made, then)?)),
         None => Ok(Some(made)),
     }
 }
@@ -257,7 +262,7 @@ pub(crate) fn bytes_product(
             dtype: DType::I8,
             ..left.clone()
         },
-        _ => step.stream.array(DType::I8, &left.dims)?,
+        _ => step.stream.allocate_array(DType::I8, &left.dims)?,
     };
     let types = [DType::I8, DType::I32];
     let Some(plan) = planned(step, [&moved, right], types, None)? else {
@@ -267,7 +272,8 @@ pub(crate) fn bytes_product(
         move_bytes(step, left, &moved, flip_left)?;
     }
     turn_moved(step, right, &plan.turned, flip_right)?;
-    step.stream.launch(Launch::Product(Box::new(plan.wanted)));
+    step.stream
+        .record_launch(Launch::Product(Box::new(plan.wanted)));
     Ok(Some(Bytes {
         product: plan.result,
         left: moved,
@@ -284,11 +290,11 @@ fn move_bytes(
 ) -> Result<(), GpuError> {
     let words = from.count().div_ceil(4);
     let groups = Groups::Threads(words);
-    step.kernel(&moves(), &[words, flip as usize], &[from, to], groups)
+    step.record_kernel(&move_kernel(), &[words, flip as usize], &[from, to], groups)
 }
 
 /// The kernel that moves words of bytes.
-fn moves() -> String {
+fn move_kernel() -> String {
     let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
     format!("{PRELUDE}{arrays}{BY_THREAD}  y[i] = x[i] ^ p[1];\n}}")
 }
@@ -307,11 +313,11 @@ fn turn_moved(
     let words = columns * depth / 4;
     let groups = Groups::Threads(words);
     let sizes = [words, columns, depth, flip as usize];
-    step.kernel(&turns(), &sizes, &[matrix, turned], groups)
+    step.record_kernel(&transpose_kernel(), &sizes, &[matrix, turned], groups)
 }
 
 /// The kernel that turns a matrix of bytes.
-fn turns() -> String {
+fn transpose_kernel() -> String {
     let arrays = bindings(&[("x", "u32"), ("y", "u32")], 1);
     format!(
         r"{PRELUDE}{arrays}{BY_THREAD}
@@ -329,12 +335,12 @@ fn turns() -> String {
 
 /// The kernels that bring operands to where the library wants them.
 #[cfg(test)]
-pub(crate) fn kernels() -> [String; 3] {
-    [moves(), turns(), unfolds()]
+pub(crate) fn operand_kernels() -> [String; 3] {
+    [move_kernel(), transpose_kernel(), unfold_kernel()]
 }
 
 /// How the products of a node may be summed: in full unless it says otherwise.
-fn sums(node: &NodeProto) -> Sums {
+fn sum_precision(node: &NodeProto) -> Sums {
     let notes = &node.metadata_props;
     let is_tf32 = |note: &&souk_onnx::StringStringEntryProto| {
         note.key.as_deref() == Some(SUMS) && note.value.as_deref() == Some(SUMS_TF32)
@@ -346,10 +352,10 @@ fn sums(node: &NodeProto) -> Sums {
 }
 
 /// Returns the library's description of a product, if its operands lie as the library requires.
-fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>> {
+fn describe_product(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>> {
     let side = |operand: &Operand<'_>| {
         let stride = even_stride(&product.batch, &operand.batch)?;
-        let place = (operand.array.buffer.get().whole(), operand.array.dtype);
+        let place = (operand.array.buffer.get().as_stretch(), operand.array.dtype);
         Side::read(place, (operand.row, operand.column), stride)
     };
     let sizes = [product.rows, product.columns, product.depth];
@@ -360,7 +366,7 @@ fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>
         None => None,
         // The library itself adds one value per column.
         Some(added) if added.row == 0 && added.column == 1 && product.share == 1.0 => {
-            Some(added.array.buffer.get().whole())
+            Some(added.array.buffer.get().as_stretch())
         }
         Some(_) => return None,
     };
@@ -377,6 +383,6 @@ fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>
         right: side(&product.right)?,
         bias,
         known: None,
-        result: result.buffer.get().whole(),
+        result: result.buffer.get().as_stretch(),
     })
 }

@@ -7,19 +7,19 @@
 use souk_memory::DType;
 use souk_reference::call::KernelError;
 
-use super::{grid, tile_rows, tiled};
+use super::{tile_grid, tile_rows, tiled_kernel};
 use crate::error::GpuError;
-use crate::numbers::packed::{Halves, functions, read, words};
+use crate::numbers::packed::{Halves, packing_functions, read, word_type};
 use crate::numbers::quarters::Rounding;
 use crate::recording::{Array, Groups, Matrix, Step};
-use crate::shaders::{BY_THREAD, bindings, by_group, gather, prelude};
+use crate::shaders::{BY_THREAD, bindings, by_group, group_reduction, prelude};
 
 /// Rows that are few.
 const ROWS_FEW: usize = 8;
 
 /// Returns the bindings of a kernel that reads `x` of a type and a matrix, and writes `y`.
-fn bound(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
-    let held = words(matrix.values.dtype, halves);
+fn kernel_bindings(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
+    let held = word_type(matrix.values.dtype, halves);
     let mut names = vec![("x", x), ("held", held)];
     names.extend(matrix.scales.as_ref().map(|_| ("scales", "f32")));
     names.push(("y", "f32"));
@@ -28,9 +28,9 @@ fn bound(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
 
 /// The function `weight(n, k)`: of row `n` the element `k`, of `p[2]`. It is of a block of `p[3]`,
 /// of which a row has `p[4]`.
-fn reading(matrix: &Matrix, halves: Halves) -> String {
+fn weight_function(matrix: &Matrix, halves: Halves) -> String {
     let dtype = matrix.values.dtype;
-    let functions = functions(dtype, Rounding::default());
+    let functions = packing_functions(dtype, Rounding::default());
     let value = read(dtype, halves, "held", "n * p[2] + k");
     let scale = match matrix.scales {
         Some(_) => " * scales[n * p[4] + k / p[3]]",
@@ -40,41 +40,48 @@ fn reading(matrix: &Matrix, halves: Halves) -> String {
 }
 
 /// `MatMul` with a matrix whose rows are the result's columns.
-pub(crate) fn product(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array>, GpuError> {
-    let input = step.array(0)?;
-    let [columns, depth] = matrix.sides();
+pub(crate) fn matrix_product(
+    step: &mut Step<'_, '_>,
+    matrix: &Matrix,
+) -> Result<Vec<Array>, GpuError> {
+    let input = step.wide_array(0)?;
+    let [columns, depth] = matrix.rows_and_depth();
     let Some((last, batch)) = input.dims.split_last().filter(|(last, _)| **last == depth) else {
         return Err(KernelError::Shapes(input.dims, vec![depth, columns]).into());
     };
     let rows = batch.iter().product();
     let dims = [batch, &[columns]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
-    let [block, blocks] = matrix.blocks();
-    let halves = step.stream.context.halves();
-    let arrays = bound(matrix, halves, "f32");
-    let reading = reading(matrix, halves);
+    let result = step.stream.allocate_array(DType::F32, &dims)?;
+    let [block, blocks] = matrix.block_dims();
+    let halves = step.stream.context.half_support();
+    let arrays = kernel_bindings(matrix, halves, "f32");
+    let reading = weight_function(matrix, halves);
     let (source, sizes, groups) = if rows <= ROWS_FEW {
         let groups = rows * columns;
         let sizes = [groups, columns, *last, block, blocks, rows];
-        let (then, done) = step.tail.lines("t[0]");
-        let source = few(&arrays, &format!("{reading}{then}"), &done);
+        let (then, done) = step.tail.kernel_lines("t[0]");
+        let source = few_rows_kernel(&arrays, &format!("{reading}{then}"), &done);
         (source, sizes, Groups::Each(groups))
     } else {
         let sizes = [rows, columns, *last, block, blocks, rows];
-        let (then, done) = step.tail.lines("sum");
-        let source = tiled(&arrays, &many(&reading, &then, &done), tile_rows(rows));
-        (source, sizes, grid(rows, columns, 1))
+        let (then, done) = step.tail.kernel_lines("sum");
+        let source = tiled_kernel(
+            &arrays,
+            &many_rows_lines(&reading, &then, &done),
+            tile_rows(rows),
+        );
+        (source, sizes, tile_grid(rows, columns, 1))
     };
     let mut bound = vec![&input];
     bound.extend(matrix.arrays());
     bound.push(&result);
-    step.kernel(&source, &sizes, &bound, groups)?;
+    step.record_kernel(&source, &sizes, &bound, groups)?;
     Ok(vec![result])
 }
 
 /// A group for each element: columns one after another, the rows of each side by side.
-fn few(arrays: &str, lines: &str, done: &str) -> String {
-    let (prelude, entry, sum) = (prelude(arrays), by_group("f32"), gather("a + b"));
+fn few_rows_kernel(arrays: &str, lines: &str, done: &str) -> String {
+    let (prelude, entry, sum) = (prelude(arrays), by_group("f32"), group_reduction("a + b"));
     format!(
         r"{prelude}{arrays}{lines}{entry}
   let n = g / p[5];
@@ -88,7 +95,7 @@ fn few(arrays: &str, lines: &str, done: &str) -> String {
     )
 }
 
-fn many(reading: &str, then: &str, done: &str) -> String {
+fn many_rows_lines(reading: &str, then: &str, done: &str) -> String {
     format!(
         r"{reading}{then}
 fn left(z: u32, m: u32, k: u32) -> f32 {{ return x[m * p[2] + k]; }}
@@ -98,8 +105,11 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{ y[m * p[1] + n] = {done}; }}"
 }
 
 /// `Gather` of rows of a matrix, by indices that the host has.
-pub(crate) fn rows(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array>, GpuError> {
-    let [rows, depth] = matrix.sides();
+pub(crate) fn gather_rows(
+    step: &mut Step<'_, '_>,
+    matrix: &Matrix,
+) -> Result<Vec<Array>, GpuError> {
+    let [rows, depth] = matrix.rows_and_depth();
     let place = |&index: &i64| {
         let index = if index < 0 {
             index + rows as i64
@@ -111,13 +121,13 @@ pub(crate) fn rows(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array
     };
     let places = step.call.ints(1)?;
     let places: Option<Vec<i32>> = places.iter().map(place).collect();
-    let places = step.places(&places.ok_or(KernelError::Range(1))?)?;
+    let places = step.upload_places(&places.ok_or(KernelError::Range(1))?)?;
     let dims = [step.call.input(1)?.dims(), &[depth]].concat();
-    let result = step.stream.array(DType::F32, &dims)?;
-    let [block, blocks] = matrix.blocks();
-    let halves = step.stream.context.halves();
-    let arrays = bound(matrix, halves, "i32");
-    let (prelude, reading) = (prelude(&arrays), reading(matrix, halves));
+    let result = step.stream.allocate_array(DType::F32, &dims)?;
+    let [block, blocks] = matrix.block_dims();
+    let halves = step.stream.context.half_support();
+    let arrays = kernel_bindings(matrix, halves, "i32");
+    let (prelude, reading) = (prelude(&arrays), weight_function(matrix, halves));
     let source = format!(
         r"{prelude}{arrays}{reading}{BY_THREAD}
   y[i] = weight(u32(x[i / p[2]]), i % p[2]);
@@ -127,6 +137,6 @@ pub(crate) fn rows(step: &mut Step<'_, '_>, matrix: &Matrix) -> Result<Vec<Array
     let mut bound = vec![&places];
     bound.extend(matrix.arrays());
     bound.push(&result);
-    step.kernel(&source, &sizes, &bound, Groups::Threads(result.count()))?;
+    step.record_kernel(&source, &sizes, &bound, Groups::Threads(result.count()))?;
     Ok(vec![result])
 }

@@ -17,9 +17,9 @@ fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<Place> {
         ("short", weight(&[1])),
     ];
     let proto = model(nodes, &[("x", DType::F32)], &outputs, &weights);
-    let graph = Graph::bind(&subgraph(&proto)).unwrap();
+    let graph = Graph::from_subgraph(&subgraph(&proto)).unwrap();
     let sides = vec![Side::Device; graph.nodes().len()];
-    plan(&graph, &sides, false)
+    plan_fusion(&graph, &sides, false)
 }
 
 fn head(place: &Place) -> &Fusion {

@@ -9,7 +9,9 @@ use souk_onnx::subgraph::UnsupportedReason;
 use souk_reference::random;
 
 use super::super::custom;
-use super::{HOST, OPSET_MIN, Side, Takes, declared, is_packed, is_quantised, takes_quantised};
+use super::{
+    HOST, OPSET_MIN, Side, Takes, find_declaration, is_packed, is_quantised, takes_quantised,
+};
 use crate::numbers::doubles::{Doubles, fits_floats, is_double, is_long};
 use crate::numbers::halves::is_half;
 use crate::numbers::integers::is_whole;
@@ -41,7 +43,7 @@ pub(crate) struct Judge<'a> {
 
 impl<'a> Judge<'a> {
     /// Where a node runs; its outputs are followed along.
-    pub fn side(&mut self, node: &'a NodeProto) -> Result<Side, UnsupportedReason> {
+    pub fn judge_node(&mut self, node: &'a NodeProto) -> Result<Side, UnsupportedReason> {
         if self.opset < OPSET_MIN && node.op_type() != "Not" {
             return Err(UnsupportedReason::Version(self.opset));
         }
@@ -49,7 +51,7 @@ impl<'a> Judge<'a> {
             return Ok(Side::Device);
         }
         if sampling::is_sample(node) {
-            self.follow(node);
+            self.record_outputs(node);
             return Ok(Side::Host);
         }
         if !node.operator_domain().is_empty() {
@@ -57,21 +59,21 @@ impl<'a> Judge<'a> {
         }
         let is_taken = match self.takeover {
             Takeover::Nothing => false,
-            Takeover::Narrow => self.check(node, Doubles::default()).is_ok(),
-            Takeover::All => self.check(node, self.doubles).is_ok(),
+            Takeover::Narrow => self.check_node(node, Doubles::default()).is_ok(),
+            Takeover::All => self.check_node(node, self.doubles).is_ok(),
         };
         let side = if self.is_for_host(node) && !is_taken {
-            self.follow(node);
+            self.record_outputs(node);
             Side::Host
         } else {
-            self.check(node, self.doubles)?;
+            self.check_node(node, self.doubles)?;
             Side::Device
         };
         Ok(side)
     }
 
     /// Records that the host has the outputs it computes itself.
-    fn follow(&mut self, node: &'a NodeProto) {
+    fn record_outputs(&mut self, node: &'a NodeProto) {
         let outputs = node.output.iter().map(String::as_str);
         self.on_host.extend(outputs.filter(|name| !name.is_empty()));
     }
@@ -102,14 +104,14 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns why the device lacks a node that it would run if it had more 64-bit numbers.
-    pub fn lacking(&self, node: &NodeProto) -> Option<UnsupportedReason> {
-        let refused = self.check(node, self.doubles).err()?;
-        self.check(node, Doubles::ALL).ok().map(|()| refused)
+    pub fn unsupported_reason(&self, node: &NodeProto) -> Option<UnsupportedReason> {
+        let refused = self.check_node(node, self.doubles).err()?;
+        self.check_node(node, Doubles::ALL).ok().map(|()| refused)
     }
 
     /// Whether a device with these numbers of 64 bits runs the node.
-    fn check(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
-        let declared = declared(node.op_type()).ok_or(UnsupportedReason::Operator)?;
+    fn check_node(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
+        let declared = find_declaration(node.op_type()).ok_or(UnsupportedReason::Operator)?;
         let engine = |reason: &str| Err(UnsupportedReason::Engine(reason.to_owned()));
         for (index, name) in node.input.iter().enumerate() {
             // Of the second input of a CastLike only the type is read.
@@ -123,10 +125,10 @@ impl<'a> Judge<'a> {
                 continue;
             }
             let dtype = self.dtype(name).ok_or(UnsupportedReason::UnknownDType)?;
-            if !self.takes(declared.takes, index, (name, dtype), doubles) {
-                let would = self.takes(declared.takes, index, (name, dtype), Doubles::ALL);
+            if !self.can_accept(declared.takes, index, name, dtype, doubles) {
+                let would = self.can_accept(declared.takes, index, name, dtype, Doubles::ALL);
                 return Err(match would {
-                    true => doubles.lacking(dtype),
+                    true => doubles.unsupported_reason(dtype),
                     false => UnsupportedReason::DType(dtype),
                 });
             }
@@ -145,11 +147,12 @@ impl<'a> Judge<'a> {
         self.check_attributes(node, doubles)
     }
 
-    fn takes(
+    fn can_accept(
         &self,
         takes: Takes,
         index: usize,
-        (name, dtype): (&str, DType),
+        name: &str,
+        dtype: DType,
         doubles: Doubles,
     ) -> bool {
         let is_float = is_float(dtype);
@@ -189,7 +192,7 @@ impl<'a> Judge<'a> {
         doubles: Doubles,
     ) -> Result<(), UnsupportedReason> {
         let refused = |name| Err(UnsupportedReason::Attribute(name));
-        let is_number = |dtype| is_float(dtype) || is_whole(dtype) || doubles.has(dtype);
+        let is_number = |dtype| is_float(dtype) || is_whole(dtype) || doubles.has_dtype(dtype);
         let output = node.output.first().and_then(|name| self.dtype(name));
         let input = node.input_name(0).and_then(|name| self.dtype(name));
         match node.op_type() {
@@ -235,9 +238,9 @@ impl Judge<'_> {
             false if is_double(base) || is_double(exponent) => DType::I64,
             false => return Ok(()),
         };
-        match doubles.has(needed) {
+        match doubles.has_dtype(needed) {
             true => Ok(()),
-            false => Err(doubles.lacking(needed)),
+            false => Err(doubles.unsupported_reason(needed)),
         }
     }
 
@@ -260,7 +263,7 @@ impl Judge<'_> {
         if !trains || is_ratio_zero {
             return Ok(());
         }
-        if node.input_name(2).is_none() || random::seed(node).is_none() {
+        if node.input_name(2).is_none() || random::read_seed(node).is_none() {
             let reason = "it may drop at random, which no two machines do alike: neither a seed \
                           nor a ratio of zero nor a training mode that is off is known before the \
                           run";
@@ -268,7 +271,9 @@ impl Judge<'_> {
         }
         let input = node.input_name(0).and_then(|name| self.dtype(name));
         match input {
-            Some(dtype) if is_float(dtype) || (dtype == DType::F64 && doubles.has(dtype)) => Ok(()),
+            Some(dtype) if is_float(dtype) || (dtype == DType::F64 && doubles.has_dtype(dtype)) => {
+                Ok(())
+            }
             input => Err(type_reason(input)),
         }
     }
@@ -312,12 +317,14 @@ fn check_cast(
 ) -> Result<(), UnsupportedReason> {
     let is_known = |dtype: DType| {
         let is_narrow = is_float(dtype) || is_quantised(dtype) || is_power_of_two(dtype);
-        is_narrow || is_whole(dtype) || dtype == DType::Bool || doubles.has(dtype)
+        is_narrow || is_whole(dtype) || dtype == DType::Bool || doubles.has_dtype(dtype)
     };
     match (from, to) {
         (Some(from), Some(to)) if is_known(to) && (is_known(from) || is_double(from)) => Ok(()),
         (Some(from), Some(DType::F64)) if is_known(from) && fits_floats(from) => Ok(()),
-        (_, Some(to)) if is_double(to) && !doubles.has(to) => Err(doubles.lacking(to)),
+        (_, Some(to)) if is_double(to) && !doubles.has_dtype(to) => {
+            Err(doubles.unsupported_reason(to))
+        }
         (from, Some(to)) if is_known(to) => Err(type_reason(from)),
         _ => Err(type_reason(to)),
     }

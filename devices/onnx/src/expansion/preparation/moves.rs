@@ -13,7 +13,7 @@ const SMALL_MAX: usize = 1 << 16;
 /// Returns whether a move can read this constant.
 pub fn is_small(tensor: &TensorProto) -> bool {
     let count = tensor.element_count();
-    crate::location(tensor).is_none() && count.is_some_and(|count| count <= SMALL_MAX)
+    crate::external_location(tensor).is_none() && count.is_some_and(|count| count <= SMALL_MAX)
 }
 
 /// Returns whether a node moves texts in a way that this module supports.
@@ -22,11 +22,11 @@ pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
         node.op_type(),
         "Identity" | "Reshape" | "Flatten" | "Squeeze" | "Unsqueeze" | "Concat" | "Gather"
     );
-    moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.has(name))
+    moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.is_text(name))
 }
 
 /// Returns the result of a move; `None` if the node does not move texts.
-pub fn moved<'a>(
+pub fn compute_move<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
 ) -> Result<Option<Tensor>, Wrong> {
@@ -36,24 +36,24 @@ pub fn moved<'a>(
     let first = || input(0).ok_or(Wrong::Missing(0));
     let made = match node.op_type() {
         "Identity" => first()?.clone(),
-        "Reshape" => reshaped(node, first()?, &list(node, "shape", input(1))?)?,
+        "Reshape" => reshape_tensor(node, first()?, &int_list(node, "shape", input(1))?)?,
         "Flatten" => {
             let tensor = first()?;
-            let axis = place(node.int("axis").unwrap_or(1), tensor.dims().len() + 1)?;
+            let axis = resolve_index(node.int("axis").unwrap_or(1), tensor.dims().len() + 1)?;
             let (front, back) = tensor.dims().split_at(axis);
-            tensor.reshaped([front.iter().product(), back.iter().product()])?
+            tensor.to_shape([front.iter().product(), back.iter().product()])?
         }
-        "Squeeze" => squeezed(first()?, &list(node, "axes", input(1))?)?,
-        "Unsqueeze" => unsqueezed(first()?, &list(node, "axes", input(1))?)?,
-        "Concat" => joined(node, input)?,
-        "Gather" => gathered(node, first()?, input(1).ok_or(Wrong::Missing(1))?)?,
+        "Squeeze" => squeeze_axes(first()?, &int_list(node, "axes", input(1))?)?,
+        "Unsqueeze" => unsqueeze_axes(first()?, &int_list(node, "axes", input(1))?)?,
+        "Concat" => concat_tensors(node, input)?,
+        "Gather" => gather_values(node, first()?, input(1).ok_or(Wrong::Missing(1))?)?,
         _ => return Ok(None),
     };
     Ok(Some(made))
 }
 
 /// Returns sizes or axes from an attribute or an input.
-fn list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, Wrong> {
+fn int_list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, Wrong> {
     match (input, node.ints(name)) {
         (Some(tensor), _) => Ok(tensor.to_vec::<i64>()?),
         (None, Some(list)) => Ok(list.to_vec()),
@@ -61,15 +61,15 @@ fn list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>
     }
 }
 
-/// Returns an index that may be counted from the end.
-fn place(at: i64, count: usize) -> Result<usize, Wrong> {
+/// Returns an index that can be counted from the end; it must be below `count`.
+fn resolve_index(at: i64, count: usize) -> Result<usize, Wrong> {
     let signed = i64::try_from(count).unwrap_or(i64::MAX);
     let found = usize::try_from(if at < 0 { at + signed } else { at }).ok();
     let wrong = || Wrong::Shape(vec![count]);
     found.filter(|&found| found < count).ok_or_else(wrong)
 }
 
-fn reshaped(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, Wrong> {
+fn reshape_tensor(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor, Wrong> {
     let dims = tensor.dims();
     let wrong = || Wrong::Shape(dims.to_vec());
     let keeps = node.int("allowzero").unwrap_or(0) == 0;
@@ -90,12 +90,12 @@ fn reshaped(node: &NodeProto, tensor: &Tensor, wanted: &[i64]) -> Result<Tensor,
         let fixed: usize = made.iter().product();
         made[open] = tensor.shape().dims().iter().product::<usize>() / fixed.max(1);
     }
-    Ok(tensor.reshaped(made)?)
+    Ok(tensor.to_shape(made)?)
 }
 
-fn squeezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+fn squeeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
     let dims = tensor.dims();
-    let axes = axes.iter().map(|&axis| place(axis, dims.len()));
+    let axes = axes.iter().map(|&axis| resolve_index(axis, dims.len()));
     let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
     let goes = |axis: usize, size: usize| match axes.is_empty() {
         true => size == 1,
@@ -105,12 +105,12 @@ fn squeezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
         .iter()
         .enumerate()
         .filter(|&(axis, &size)| !goes(axis, size));
-    Ok(tensor.reshaped(kept.map(|(_, &size)| size).collect::<Vec<_>>())?)
+    Ok(tensor.to_shape(kept.map(|(_, &size)| size).collect::<Vec<_>>())?)
 }
 
-fn unsqueezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
+fn unsqueeze_axes(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
     let rank = tensor.dims().len() + axes.len();
-    let axes = axes.iter().map(|&axis| place(axis, rank));
+    let axes = axes.iter().map(|&axis| resolve_index(axis, rank));
     let axes = axes.collect::<Result<Vec<usize>, Wrong>>()?;
     let mut rest = tensor.dims().iter().copied();
     let size = |axis| {
@@ -120,17 +120,17 @@ fn unsqueezed(tensor: &Tensor, axes: &[i64]) -> Result<Tensor, Wrong> {
             rest.next().unwrap_or(1)
         }
     };
-    Ok(tensor.reshaped((0..rank).map(size).collect::<Vec<_>>())?)
+    Ok(tensor.to_shape((0..rank).map(size).collect::<Vec<_>>())?)
 }
 
-fn joined<'a>(
+fn concat_tensors<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
 ) -> Result<Tensor, Wrong> {
     let parts = (0..node.input.len()).map(|index| input(index).ok_or(Wrong::Missing(index)));
     let parts = parts.collect::<Result<Vec<&Tensor>, Wrong>>()?;
     let first = parts.first().ok_or(Wrong::Missing(0))?.dims();
-    let axis = place(node.int("axis").unwrap_or(0), first.len())?;
+    let axis = resolve_index(node.int("axis").unwrap_or(0), first.len())?;
     let mut dims = first.to_vec();
     dims[axis] = 0;
     for part in &parts {
@@ -154,13 +154,13 @@ fn joined<'a>(
     Ok(Tensor::from_vec(dims, made)?)
 }
 
-fn gathered(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, Wrong> {
+fn gather_values(node: &NodeProto, tensor: &Tensor, indices: &Tensor) -> Result<Tensor, Wrong> {
     let dims = tensor.dims();
-    let axis = place(node.int("axis").unwrap_or(0), dims.len())?;
+    let axis = resolve_index(node.int("axis").unwrap_or(0), dims.len())?;
     let found = indices
         .to_vec::<i64>()?
         .into_iter()
-        .map(|at| place(at, dims[axis]));
+        .map(|at| resolve_index(at, dims[axis]));
     let found = found.collect::<Result<Vec<usize>, Wrong>>()?;
     let values = tensor.to_vec::<i64>()?;
     let before: usize = dims[..axis].iter().product();

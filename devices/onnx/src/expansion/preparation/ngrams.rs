@@ -30,26 +30,26 @@ pub(super) fn of_texts(
         .iter()
         .map(|text| std::str::from_utf8(text).unwrap_or_default());
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    counted(node, &pool.collect::<Vec<_>>(), &texts, dims)
+    count_ngrams(node, &pool.collect::<Vec<_>>(), &texts, dims)
 }
 
-/// Returns the weighted counts of each row of numbers.
+/// Returns the weighted counts of each row of numbers, which must be as many as `dims` says.
 ///
 /// # Errors
 /// [`Wrong`] if the input has neither one nor two dimensions, or attributes contradict each other.
 pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, Wrong> {
     let pool = node.ints("pool_int64s").unwrap_or_default();
-    counted(node, pool, numbers, dims)
+    count_ngrams(node, pool, numbers, dims)
 }
 
-fn counted<T: Ord + Copy>(
+fn count_ngrams<T: Ord + Copy>(
     node: &NodeProto,
     pool: &[T],
     words: &[T],
     dims: &[usize],
 ) -> Result<Tensor, Wrong> {
-    let counter = Counter::of(node, pool)?;
-    let weigh = weigher(node, counter.width)?;
+    let counter = Counter::from_node(node, pool)?;
+    let weigh = column_weigher(node, counter.width)?;
     let (rows, length) = match *dims {
         [length] => (1, length),
         [rows, length] => (rows, length),
@@ -57,7 +57,7 @@ fn counted<T: Ord + Copy>(
     };
     let mut made = Vec::with_capacity(rows * counter.width);
     for row in 0..rows {
-        let counts = counter.row(&words[row * length..(row + 1) * length]);
+        let counts = counter.count_row(&words[row * length..(row + 1) * length]);
         let weighed = counts.into_iter().enumerate();
         made.extend(weighed.map(|(at, count)| weigh(at, count)));
     }
@@ -71,14 +71,14 @@ fn counted<T: Ord + Copy>(
 
 /// Returns the number of columns of a node's output.
 #[must_use]
-pub fn width(node: &NodeProto) -> usize {
+pub fn output_width(node: &NodeProto) -> usize {
     let indexes = node.ints("ngram_indexes").unwrap_or_default();
     let widest = indexes.iter().max().copied().unwrap_or(-1);
     usize::try_from(widest.saturating_add(1)).unwrap_or(0)
 }
 
 /// Returns the function that weights a column's count.
-fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
+fn column_weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
     let weights = node.floats("weights").unwrap_or_default();
     // Weights follow the order of the sequences, each of which has a column.
     let mut by_column = vec![1.0_f32; width];
@@ -119,7 +119,7 @@ fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32,
 }
 
 impl<T: Ord + Copy> Counter<T> {
-    fn of(node: &NodeProto, pool: &[T]) -> Result<Self, Wrong> {
+    fn from_node(node: &NodeProto, pool: &[T]) -> Result<Self, Wrong> {
         let size = |name: &'static str, least: i64| {
             let found = node.int(name).unwrap_or(least).max(least);
             usize::try_from(found).unwrap_or(usize::MAX)
@@ -149,12 +149,12 @@ impl<T: Ord + Copy> Counter<T> {
             columns,
             lengths,
             skips: size("max_skip_count", 0),
-            width: width(node),
+            width: output_width(node),
         })
     }
 
     /// Counts the occurrences of each column's sequence in a row of words.
-    fn row(&self, words: &[T]) -> Vec<u32> {
+    fn count_row(&self, words: &[T]) -> Vec<u32> {
         let mut counts = vec![0; self.width];
         let skips = self.skips.min(words.len());
         for apart in 1..=skips + 1 {

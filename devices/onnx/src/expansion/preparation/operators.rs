@@ -17,23 +17,26 @@ struct TextTensor {
 }
 
 /// Computes the outputs of a node.
-pub fn computed<'a>(
+pub fn compute_outputs<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
     words: &mut Words,
 ) -> Result<Vec<Tensor>, Wrong> {
-    let given = TextTensor::of(input(0).ok_or(Wrong::Missing(0))?, words)?;
+    let given = TextTensor::from_tensor(input(0).ok_or(Wrong::Missing(0))?, words)?;
     match node.op_type() {
-        "StringNormalizer" => Ok(vec![normalised(node, given)?.numbers(words)?]),
-        "Tokenizer" => Ok(vec![tokens(node, &given)?.numbers(words)?]),
+        "StringNormalizer" => Ok(vec![normalise_texts(node, given)?.into_numbers(words)?]),
+        "Tokenizer" => Ok(vec![tokenise_texts(node, &given)?.into_numbers(words)?]),
         "TfIdfVectorizer" => Ok(vec![ngrams::of_texts(node, &given.texts, &given.dims)?]),
         "StringConcat" => {
-            let other = TextTensor::of(input(1).ok_or(Wrong::Missing(1))?, words)?;
-            Ok(vec![concatenated(&given, &other)?.numbers(words)?])
+            let other = TextTensor::from_tensor(input(1).ok_or(Wrong::Missing(1))?, words)?;
+            Ok(vec![concat_texts(&given, &other)?.into_numbers(words)?])
         }
-        "StringSplit" => split(node, &given, words),
+        "StringSplit" => split_texts(node, &given, words),
         "RegexFullMatch" => {
-            let pattern = pattern("pattern", &format!(r"\A(?:{})\z", text(node, "pattern")))?;
+            let pattern = compile_pattern(
+                "pattern",
+                &format!(r"\A(?:{})\z", text_attribute(node, "pattern")),
+            )?;
             let found = given.texts.iter().map(|text| pattern.is_match(text));
             Ok(vec![Tensor::from_bools(
                 given.dims.clone(),
@@ -45,12 +48,12 @@ pub fn computed<'a>(
 }
 
 impl TextTensor {
-    fn of(tensor: &Tensor, words: &Words) -> Result<Self, Wrong> {
+    fn from_tensor(tensor: &Tensor, words: &Words) -> Result<Self, Wrong> {
         let numbers = match tensor.dtype() {
             DType::I64 => tensor.to_vec::<i64>()?,
             _ => return Err(Wrong::NotText),
         };
-        let texts = numbers.into_iter().map(|number| words.text(number));
+        let texts = numbers.into_iter().map(|number| words.find_text(number));
         let texts = texts.map(|text| text.map(str::to_owned).ok_or(Wrong::NotText));
         Ok(Self {
             dims: tensor.dims().to_vec(),
@@ -58,25 +61,29 @@ impl TextTensor {
         })
     }
 
-    fn numbers(self, words: &mut Words) -> Result<Tensor, Wrong> {
-        let numbers: Vec<i64> = self.texts.iter().map(|text| words.number(text)).collect();
+    fn into_numbers(self, words: &mut Words) -> Result<Tensor, Wrong> {
+        let numbers: Vec<i64> = self
+            .texts
+            .iter()
+            .map(|text| words.intern_text(text))
+            .collect();
         Ok(Tensor::from_vec(self.dims, numbers)?)
     }
 }
 
-fn text<'a>(node: &'a NodeProto, name: &str) -> &'a str {
+fn text_attribute<'a>(node: &'a NodeProto, name: &str) -> &'a str {
     node.string(name).unwrap_or_default()
 }
 
-fn pattern(name: &'static str, pattern: &str) -> Result<Regex, Wrong> {
+fn compile_pattern(name: &'static str, pattern: &str) -> Result<Regex, Wrong> {
     Regex::new(pattern).map_err(|_| {
         let found = pattern.to_owned();
         Wrong::Attribute { name, found }
     })
 }
 
-/// Removes stop words from texts, and changes their case.
-fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> {
+/// Removes stop words from texts, and changes their case. The texts must be a vector or one row.
+fn normalise_texts(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> {
     let exact = node.int("is_case_sensitive").unwrap_or(0) != 0;
     let alike = |text: &str| {
         if exact {
@@ -90,7 +97,7 @@ fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> 
         .iter()
         .map(|it| alike(&String::from_utf8_lossy(it)))
         .collect();
-    let action = match text(node, "case_change_action") {
+    let action = match text_attribute(node, "case_change_action") {
         "" | "NONE" => str::to_owned,
         "LOWER" => str::to_lowercase,
         "UPPER" => str::to_uppercase,
@@ -118,15 +125,15 @@ fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> 
 }
 
 /// Splits each text into tokens, padded to the longest row.
-fn tokens(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
+fn tokenise_texts(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
     let least = usize::try_from(node.int("mincharnum").unwrap_or(1)).unwrap_or(0);
     let marked = node.int("mark").unwrap_or(0) != 0;
     let cut = match node.string("tokenexp") {
-        Some(tokens) => Cut::At(pattern("tokenexp", tokens)?),
-        None => Cut::between(node)?,
+        Some(tokens) => Cut::At(compile_pattern("tokenexp", tokens)?),
+        None => Cut::from_separators(node)?,
     };
     let of = |text: &String| {
-        let found = cut.tokens(text).into_iter();
+        let found = cut.split_tokens(text).into_iter();
         let mut found: Vec<String> = found.filter(|it| it.chars().count() >= least).collect();
         if marked {
             found.insert(0, MARKS[0].to_owned());
@@ -135,11 +142,15 @@ fn tokens(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
         found
     };
     let rows = given.texts.iter().map(of).collect();
-    Ok(padded(&given.dims, rows, text(node, "pad_value")))
+    Ok(pad_rows(
+        &given.dims,
+        rows,
+        text_attribute(node, "pad_value"),
+    ))
 }
 
 /// Makes a tensor of rows of texts, padded to the longest row.
-fn padded(dims: &[usize], rows: Vec<Vec<String>>, filler: &str) -> TextTensor {
+fn pad_rows(dims: &[usize], rows: Vec<Vec<String>>, filler: &str) -> TextTensor {
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
     let mut texts = Vec::with_capacity(rows.len() * longest);
     for mut row in rows {
@@ -161,18 +172,18 @@ enum Cut {
 }
 
 impl Cut {
-    fn between(node: &NodeProto) -> Result<Self, Wrong> {
+    fn from_separators(node: &NodeProto) -> Result<Self, Wrong> {
         let separators = node.strings("separators").unwrap_or_default();
         if separators.iter().all(|it| it.is_empty()) {
             return Ok(Self::Characters);
         }
         let patterns = separators
             .iter()
-            .map(|it| pattern("separators", &String::from_utf8_lossy(it)));
+            .map(|it| compile_pattern("separators", &String::from_utf8_lossy(it)));
         Ok(Self::Between(patterns.collect::<Result<_, _>>()?))
     }
 
-    fn tokens(&self, text: &str) -> Vec<String> {
+    fn split_tokens(&self, text: &str) -> Vec<String> {
         match self {
             Self::At(pattern) => pattern
                 .find_iter(text)
@@ -191,8 +202,8 @@ impl Cut {
     }
 }
 
-/// Concatenates texts, with the smaller tensor broadcast.
-fn concatenated(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wrong> {
+/// Concatenates texts, whose shapes must broadcast to a common one.
+fn concat_texts(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wrong> {
     let rank = left.dims.len().max(right.dims.len());
     let aligned =
         |given: &TextTensor| [&vec![1; rank - given.dims.len()][..], &given.dims].concat();
@@ -228,8 +239,12 @@ fn concatenated(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wro
 }
 
 /// Splits each text, and returns the parts and their counts.
-fn split(node: &NodeProto, given: &TextTensor, words: &mut Words) -> Result<Vec<Tensor>, Wrong> {
-    let at = text(node, "delimiter");
+fn split_texts(
+    node: &NodeProto,
+    given: &TextTensor,
+    words: &mut Words,
+) -> Result<Vec<Tensor>, Wrong> {
+    let at = text_attribute(node, "delimiter");
     let most = node
         .int("maxsplit")
         .and_then(|most| usize::try_from(most).ok());
@@ -257,12 +272,15 @@ fn split(node: &NodeProto, given: &TextTensor, words: &mut Words) -> Result<Vec<
     let rows: Vec<Vec<String>> = given.texts.iter().map(parts).collect();
     let counts: Vec<i64> = rows.iter().map(|row| row.len() as i64).collect();
     let counts = Tensor::from_vec(given.dims.clone(), counts)?;
-    Ok(vec![padded(&given.dims, rows, "").numbers(words)?, counts])
+    Ok(vec![
+        pad_rows(&given.dims, rows, "").into_numbers(words)?,
+        counts,
+    ])
 }
 
 /// Parses texts as numbers.
 fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
-    fn all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, Wrong> {
+    fn parse_all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, Wrong> {
         let read = |text: &String| {
             let number = text.trim().parse();
             number.map_err(|_| Wrong::NoNumber(text.clone()))
@@ -275,10 +293,10 @@ fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
         .ok()
         .and_then(|code| DType::from_onnx_code(code).ok());
     Ok(match dtype {
-        Some(DType::F32) => Tensor::from_vec(dims, all::<f32>(texts)?)?,
-        Some(DType::F64) => Tensor::from_vec(dims, all::<f64>(texts)?)?,
-        Some(DType::I32) => Tensor::from_vec(dims, all::<i32>(texts)?)?,
-        Some(DType::I64) => Tensor::from_vec(dims, all::<i64>(texts)?)?,
+        Some(DType::F32) => Tensor::from_vec(dims, parse_all::<f32>(texts)?)?,
+        Some(DType::F64) => Tensor::from_vec(dims, parse_all::<f64>(texts)?)?,
+        Some(DType::I32) => Tensor::from_vec(dims, parse_all::<i32>(texts)?)?,
+        Some(DType::I64) => Tensor::from_vec(dims, parse_all::<i64>(texts)?)?,
         _ => {
             let found = code.to_string();
             return Err(Wrong::Attribute { name: "to", found });

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use souk_memory::Tensor;
 
-use super::super::{ExpansionError, Meanings, RUNTIME_DOMAIN, expand};
+use super::super::{ExpansionError, Meanings, RUNTIME_DOMAIN, expand_model};
 use super::*;
 use crate::{DataType, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 
@@ -16,12 +16,12 @@ fn texts(texts: &[&str]) -> Vec<Bytes> {
 
 /// A model of these nodes, of the texts `t` and `u`, whose output is `y`.
 fn model(nodes: Vec<NodeProto>) -> ModelProto {
-    let text = |name| ValueInfoProto::tensor(name, DataType::String as i32, None);
+    let text = |name| ValueInfoProto::new_tensor(name, DataType::String as i32, None);
     ModelProto {
         graph: Some(GraphProto {
             node: nodes,
             input: vec![text("t"), text("u")],
-            output: vec![ValueInfoProto::tensor("y", 0, None)],
+            output: vec![ValueInfoProto::new_tensor("y", 0, None)],
             ..GraphProto::default()
         }),
         ..ModelProto::default()
@@ -31,7 +31,7 @@ fn model(nodes: Vec<NodeProto>) -> ModelProto {
 /// Texts as a tensor of their numbers.
 fn numbers(meanings: &mut Meanings, dims: &[usize], texts: &[&str]) -> Tensor {
     let words = &mut meanings.texts.words;
-    let numbers: Vec<i64> = texts.iter().map(|text| words.number(text)).collect();
+    let numbers: Vec<i64> = texts.iter().map(|text| words.intern_text(text)).collect();
     Tensor::from_vec(dims.to_vec(), numbers).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn prepared(
     u: &[&str],
 ) -> (Result<BTreeMap<String, Tensor>, PreparationError>, Meanings) {
     let mut given = model(vec![node]);
-    let mut meanings = expand(&mut given).unwrap();
+    let mut meanings = expand_model(&mut given).unwrap();
     let t = numbers(&mut meanings, dims, t);
     let u = numbers(&mut meanings, &[u.len()], u);
     let mut inputs = BTreeMap::from([("t".to_owned(), t), ("u".to_owned(), u)]);
@@ -58,14 +58,14 @@ fn prepared(
 fn made(node: NodeProto, dims: &[usize], t: &[&str], u: &[&str]) -> (Vec<usize>, Vec<String>) {
     let (inputs, meanings) = prepared(node, dims, t, u);
     let made = &inputs.unwrap()["y (prepared)"];
-    let text = |number| meanings.texts.words.text(number).unwrap().to_owned();
+    let text = |number| meanings.texts.words.find_text(number).unwrap().to_owned();
     let texts = made.to_vec::<i64>().unwrap().into_iter().map(text);
     (made.dims().to_vec(), texts.collect())
 }
 
 fn counts(skips: i64, least: i64, dims: &[usize], t: &[&str]) -> Vec<f32> {
     let pool = texts(&["2", "3", "5", "4", "5", "6", "7", "8", "6", "7"]);
-    let node = NodeProto::of("TfIdfVectorizer", &["t"], "y")
+    let node = NodeProto::for_operator("TfIdfVectorizer", &["t"], "y")
         .with("mode", "TF")
         .with("min_gram_length", least)
         .with("max_gram_length", 2)
@@ -79,25 +79,25 @@ fn counts(skips: i64, least: i64, dims: &[usize], t: &[&str]) -> Vec<f32> {
 
 #[test]
 fn a_sentence_is_lowered_cut_and_counted_before_the_model_runs() {
-    let lower =
-        NodeProto::of("StringNormalizer", &["t"], "low").with("case_change_action", "LOWER");
+    let lower = NodeProto::for_operator("StringNormalizer", &["t"], "low")
+        .with("case_change_action", "LOWER");
     let tokens = NodeProto {
         domain: Some(RUNTIME_DOMAIN.to_owned()),
-        ..NodeProto::of("Tokenizer", &["low"], "tokens")
+        ..NodeProto::for_operator("Tokenizer", &["low"], "tokens")
     };
     let tokens = tokens
         .with("tokenexp", "[a-z]+")
         .with("pad_value", "#")
         .with("mincharnum", 2);
-    let count = NodeProto::of("TfIdfVectorizer", &["tokens"], "counts")
+    let count = NodeProto::for_operator("TfIdfVectorizer", &["tokens"], "counts")
         .with("mode", "TFIDF")
         .with("ngram_counts", vec![0])
         .with("ngram_indexes", vec![1, 0])
         .with("weights", vec![0.5f32, 2.0])
         .with("pool_strings", texts(&["good", "bad"]));
-    let rest = NodeProto::of("Neg", &["counts"], "y");
+    let rest = NodeProto::for_operator("Neg", &["counts"], "y");
     let mut given = model(vec![lower, tokens, count, rest]);
-    let mut meanings = expand(&mut given).unwrap();
+    let mut meanings = expand_model(&mut given).unwrap();
     let graph = given.graph.unwrap();
     let operators: Vec<&str> = graph.node.iter().map(NodeProto::op_type).collect();
     assert_eq!(operators, ["Neg"]);
@@ -148,7 +148,7 @@ fn sequences_are_counted_with_words_between() {
 #[test]
 fn words_that_do_not_count_are_left_out() {
     let node = |action| {
-        NodeProto::of("StringNormalizer", &["t"], "y")
+        NodeProto::for_operator("StringNormalizer", &["t"], "y")
             .with("case_change_action", action)
             .with("stopwords", texts(&["Monday"]))
     };
@@ -163,13 +163,13 @@ fn words_that_do_not_count_are_left_out() {
 
 #[test]
 fn texts_are_joined_split_matched_and_read() {
-    let joined = NodeProto::of("StringConcat", &["t", "u"], "y");
+    let joined = NodeProto::for_operator("StringConcat", &["t", "u"], "y");
     let (dims, texts) = made(joined, &[2, 1], &["a", "b"], &["1", "2", "3"]);
     assert_eq!(dims, [2, 3]);
     assert_eq!(texts, ["a1", "a2", "a3", "b1", "b2", "b3"]);
 
     let split = |delimiter, most: Option<i64>| {
-        let node = NodeProto::of("StringSplit", &["t"], "y").with("delimiter", delimiter);
+        let node = NodeProto::for_operator("StringSplit", &["t"], "y").with("delimiter", delimiter);
         match most {
             Some(most) => node.with("maxsplit", most),
             None => node,
@@ -182,12 +182,12 @@ fn texts_are_joined_split_matched_and_read() {
     assert_eq!(dims, [2, 2]);
     assert_eq!(texts, ["hello", "my world", "", ""]);
 
-    let matched = NodeProto::of("RegexFullMatch", &["t"], "y").with("pattern", "a|ab");
+    let matched = NodeProto::for_operator("RegexFullMatch", &["t"], "y").with("pattern", "a|ab");
     let (inputs, _) = prepared(matched, &[3], &["ab", "abc", "a"], &[]);
     let matched = inputs.unwrap()["y (prepared)"].to_bools().unwrap();
     assert_eq!(matched, [true, false, true]);
 
-    let cast = NodeProto::of("Cast", &["t"], "y").with("to", DataType::Float as i64);
+    let cast = NodeProto::for_operator("Cast", &["t"], "y").with("to", DataType::Float as i64);
     let (inputs, _) = prepared(cast.clone(), &[2], &["1.5", "-2e3"], &[]);
     let read: Vec<f32> = inputs.unwrap()["y (prepared)"].to_vec().unwrap();
     assert_eq!(read, [1.5, -2000.0]);
@@ -198,11 +198,11 @@ fn texts_are_joined_split_matched_and_read() {
 
 #[test]
 fn what_only_a_provider_makes_is_not_computed_with() {
-    let told = NodeProto::classical("LabelEncoder", &["u"], "label")
+    let told = NodeProto::for_classical_operator("LabelEncoder", &["u"], "label")
         .with("keys_strings", texts(&["a"]))
         .with("values_strings", texts(&["b"]));
-    let lower = NodeProto::of("StringNormalizer", &["label"], "y");
-    let error = expand(&mut model(vec![told, lower])).unwrap_err();
+    let lower = NodeProto::for_operator("StringNormalizer", &["label"], "y");
+    let error = expand_model(&mut model(vec![told, lower])).unwrap_err();
     let (node, operator) = ("y".to_owned(), "StringNormalizer".to_owned());
     assert_eq!(error, ExpansionError::Text { node, operator });
 }

@@ -47,7 +47,7 @@ impl Default for Pace {
 
 impl Pace {
     /// Returns the most sequences to step at once. If they are away for longer than the quickest
-    /// step takes, they go in two groups, so that the device steps one while the other is away.
+    /// step takes, they go in two groups, so that the device can step one while the other is away.
     pub fn most_at_once(&mut self, waiting: &[WaitingStep]) -> usize {
         let absences = waiting.iter().filter_map(|asked| {
             let (answered, _) = self.answered.get(&asked.step.sequence)?;

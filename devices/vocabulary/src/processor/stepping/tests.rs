@@ -23,13 +23,13 @@ fn steps(sequences: impl IntoIterator<Item = u32>) -> Vec<SequenceStep> {
 fn a_batch_has_the_first_step_of_each_sequence() {
     let all = || vec![asked(2, &["a"]), asked(0, &["b"]), asked(2, &["c"])];
     let mut waiting = all();
-    let (steps, answers) = batch(&mut waiting, usize::MAX);
+    let (steps, answers) = take_batch(&mut waiting, usize::MAX);
     let sequences: Vec<u32> = steps.iter().map(|step| step.sequence).collect();
     assert_eq!((sequences, answers.len()), (vec![2, 0], 2));
     assert!(steps[0].inputs.contains_key("a"));
     assert!(waiting.len() == 1 && waiting[0].step.inputs.contains_key("c"));
     let mut waiting = all();
-    let (steps, _) = batch(&mut waiting, 1);
+    let (steps, _) = take_batch(&mut waiting, 1);
     assert_eq!((steps.len(), waiting.len()), (1, 2), "one at most");
 }
 
@@ -41,11 +41,11 @@ fn who_was_just_answered_is_waited_for_no_longer_than_for_a_moment() {
     pace.until = Some(Instant::now() + Duration::from_secs(600));
     give.send(asked(1, &[])).unwrap();
     let mut waiting = vec![asked(0, &[])];
-    gather(&asking, &mut waiting, &pace);
+    gather_steps(&asking, &mut waiting, &pace);
     assert_eq!(waiting.len(), 2, "all are back: nobody is waited for");
     pace.until = Some(Instant::now());
     let mut waiting = vec![asked(0, &[])];
-    gather(&asking, &mut waiting, &pace);
+    gather_steps(&asking, &mut waiting, &pace);
     assert_eq!(waiting.len(), 1, "the moment is over");
 }
 

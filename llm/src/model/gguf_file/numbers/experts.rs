@@ -9,24 +9,26 @@ use crate::gguf::Value;
 const SOFTMAX: usize = 1;
 
 /// Returns the error for an unsupported feature.
-fn refused<T>(key: &'static str, value: &impl ToString) -> Result<T, ModelError> {
+fn unsupported_feature<T>(key: &'static str, value: &impl ToString) -> Result<T, ModelError> {
     let value = value.to_string();
     Err(ConfigError::Feature { key, value }.into())
 }
 
 impl Numbers<'_> {
     /// Returns the family. Mixtral's files call themselves a Llama with experts.
-    pub(super) fn architecture(&self) -> Result<Architecture, ModelError> {
-        let named = Architecture::named(self.family)?;
+    pub(super) fn read_architecture(&self) -> Result<Architecture, ModelError> {
+        let named = Architecture::from_name(self.family)?;
         let experts = self.number_or("expert_count", 0)?;
         match named {
             Architecture::Llama if experts > 0 => Ok(Architecture::Mixtral),
-            named if experts > 0 && !named.has_experts() => refused("expert_count", &experts),
+            named if experts > 0 && !named.has_experts() => {
+                unsupported_feature("expert_count", &experts)
+            }
             named => Ok(named),
         }
     }
 
-    pub(super) fn experts(
+    pub(super) fn read_experts(
         &self,
         architecture: Architecture,
     ) -> Result<Option<Experts>, ModelError> {
@@ -35,10 +37,10 @@ impl Numbers<'_> {
         }
         self.check_expert_features()?;
         let (count, used) = (
-            self.number("expert_count")?,
-            self.number("expert_used_count")?,
+            self.require_number("expert_count")?,
+            self.require_number("expert_used_count")?,
         );
-        let whole = self.number("feed_forward_length")?;
+        let whole = self.require_number("feed_forward_length")?;
         // If the file does not state the width, a row's experts share the whole width equally.
         let part = whole.checked_div(used).unwrap_or(0);
         let feed_forward = match architecture {
@@ -64,22 +66,22 @@ impl Numbers<'_> {
     fn check_expert_features(&self) -> Result<(), ModelError> {
         let router = self.number_or("expert_gating_func", SOFTMAX)?;
         if router != SOFTMAX {
-            return refused("expert_gating_func", &router);
+            return unsupported_feature("expert_gating_func", &router);
         }
         for key in ["leading_dense_block_count", "expert_group_count"] {
             let count = self.number_or(key, 0)?;
             if count > 0 {
-                return refused(key, &count);
+                return unsupported_feature(key, &count);
             }
         }
         let step = self.number_or("interleave_moe_layer_step", 1)?;
         if step > 1 {
-            return refused("interleave_moe_layer_step", &step);
+            return unsupported_feature("interleave_moe_layer_step", &step);
         }
         // Zero means none here.
         match self.float_or("expert_weights_scale", 1.0) {
             scale if scale == 0.0 || scale == 1.0 => Ok(()),
-            scale => refused("expert_weights_scale", &scale),
+            scale => unsupported_feature("expert_weights_scale", &scale),
         }
     }
 }

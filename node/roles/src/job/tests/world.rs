@@ -194,7 +194,7 @@ fn provider_key(provider: usize) -> SigningKey {
 
 fn mix(a: u64, b: u64) -> u64 {
     let words = [a.to_le_bytes(), b.to_le_bytes()].concat();
-    let hash = ContentId::of(&words);
+    let hash = ContentId::for_content(&words);
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().unwrap())
 }
 
@@ -225,8 +225,8 @@ pub fn limits() -> Limits {
     Limits {
         budget: None,
         deadline: None,
-        time_max: Micros::seconds(600),
-        wait: Micros::seconds(2),
+        time_max: Micros::from_seconds(600),
+        wait: Micros::from_seconds(2),
         providers_min: 1,
         providers_max: 8,
         excluded: Vec::new(),
@@ -244,8 +244,8 @@ pub fn limits() -> Limits {
 pub fn assert_refused(lease: &Lease) {
     match lease.state {
         LeaseState::Closed { at, paid, .. } => {
-            let held = DeviceMicros::of(lease.quantity, at.since(lease.start));
-            let idle = ReceiptBody::due(lease.price, lease.idle_counts(held));
+            let held = DeviceMicros::from_units(lease.quantity, at.saturating_since(lease.start));
+            let idle = ReceiptBody::amount_due(lease.price, lease.idle_counts(held));
             assert!(Some(paid) <= idle, "{lease:?}");
             assert_eq!(lease.accepted, DeviceMicros(0), "{lease:?}");
         }
@@ -317,7 +317,7 @@ impl World {
             job: JobId([seed as u8; 32]),
             account: account(BUYER),
             market: market.market(),
-            subject: ContentId::of(b"subject"),
+            subject: ContentId::for_content(b"subject"),
             command: "{}".to_owned(),
             outputs: vec!["y".to_owned()],
             requests,
@@ -326,7 +326,7 @@ impl World {
             limits,
         };
         let now = Now {
-            tick: Micros::seconds(1),
+            tick: Micros::from_seconds(1),
             log: Millis(1_000_000),
         };
         let (core, effects) = JobCore::begin(spec.clone(), None, now);
@@ -433,7 +433,7 @@ impl World {
         for lease in begun {
             self.command(key, Command::GiveUp { lease }).unwrap();
         }
-        let asks = self.market.asks().filter(|ask| ask.provider == key);
+        let asks = self.market.all_asks().filter(|ask| ask.provider == key);
         let orders: Vec<_> = asks.map(|ask| ask.order).collect();
         for order in orders {
             self.command(key, Command::Cancel { order }).unwrap();
@@ -447,7 +447,7 @@ impl World {
             market: self.market.market(),
             account,
             nonce: Nonce(self.nonce),
-            expires: self.now.log.after(Millis(60_000)),
+            expires: self.now.log.saturating_add(Millis(60_000)),
             commands: vec![command],
         };
         let signature = souk_market::Signature([0; 64]);
@@ -467,7 +467,7 @@ impl World {
 
     fn request(&mut self, number: u32) -> Request {
         let value = mix(42, u64::from(number));
-        let id = ContentId::of(&value.to_le_bytes());
+        let id = ContentId::for_content(&value.to_le_bytes());
         self.values.insert(id, value);
         self.here.insert(id);
         self.spec.given.insert(id);
@@ -667,7 +667,7 @@ impl World {
         self.pass(500_000);
         // The clock of another process begins with it.
         self.clock_began = self.now.tick;
-        let past = Past::fold(self.disk.clone());
+        let past = Past::from_facts(self.disk.clone());
         let (core, effects) = match past.began {
             Some(_) => JobCore::resume(self.spec.clone(), past, self.core_now()),
             None => JobCore::begin(self.spec.clone(), None, self.core_now()),
@@ -681,7 +681,7 @@ impl World {
             return;
         }
         let effects = self.core.apply(self.core_now(), event);
-        self.core.audit();
+        self.core.assert_invariants();
         self.take(effects);
         self.assert_budget();
     }
@@ -816,7 +816,7 @@ impl World {
                 }
                 let is_lost = is_bad && self.is_drawn(500);
                 if is_bad && !is_lost {
-                    let moment = self.now.tick.plus(Micros::seconds(1));
+                    let moment = self.now.tick.plus(Micros::from_seconds(1));
                     self.late_gang = Some((moment, bids));
                     return Answer::Uncertain("no answer".to_owned());
                 }
@@ -859,7 +859,9 @@ impl World {
                 let why = "no validator".to_owned();
                 Answer::Commanded(Err(CommandError::Unreachable(why)))
             }
-            Action::Command(command) => Answer::commanded(self.command(account(BUYER), *command)),
+            Action::Command(command) => {
+                Answer::from_command_result(self.command(account(BUYER), *command))
+            }
             Action::Fetch { id, holders, .. } => {
                 assert!(!holders.is_empty() && self.values.contains_key(&id));
                 match is_bad {
@@ -941,7 +943,7 @@ impl World {
                 )
             }
         };
-        let asks = self.market.asks();
+        let asks = self.market.all_asks();
         let is_out = |ask: &Listing| wanted.excluded.iter().any(|it| it.rules_out(ask));
         let listings = asks.filter(|ask| !is_out(ask));
         let mut listings: Vec<_> = listings.collect();
@@ -983,7 +985,7 @@ impl World {
                 .filter(|reader| reads(**reader).contains(&Some(*part)));
             PlanPart {
                 leg: (number % legs) as u32,
-                graph: ContentId::of(&part.to_le_bytes()),
+                graph: ContentId::for_content(&part.to_le_bytes()),
                 weights: Vec::new(),
                 inputs,
                 outputs: vec![PlanOutput {
@@ -995,22 +997,22 @@ impl World {
                 }],
                 flops: [0; 2],
                 is_open_ended: self.is_open_ended,
-                expected: [Micros::millis(5); 2],
+                expected: [Micros::from_millis(5); 2],
                 tolerance_ppm: 10,
             }
         });
         let (legs, parts_planned): (Vec<_>, Vec<_>) = (plan_legs.collect(), plan_parts.collect());
         let words: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
-        let id = ContentId::of(&words);
+        let id = ContentId::for_content(&words);
         self.plans.insert(id, parts);
-        let makespan = Micros::millis(20 * u64::from(wanted.requests.min(50)));
+        let makespan = Micros::from_millis(20 * u64::from(wanted.requests.min(50)));
         let plan = Plan {
             id,
             legs,
             parts: parts_planned,
             makespan,
         };
-        plan.check().unwrap();
+        plan.check_plan().unwrap();
         Answer::Planned(Box::new(plan))
     }
 
@@ -1074,7 +1076,7 @@ impl World {
         match word {
             BuyerWord::Go => work.has_gone = true,
             BuyerWord::Next(request) => {
-                assert!(!work.no_more && work.start.gives(&request));
+                assert!(!work.no_more && work.start.is_complete_request(&request));
                 work.requests.push(request);
             }
             BuyerWord::NoMore => work.no_more = true,
@@ -1190,7 +1192,7 @@ impl World {
             Style::TakesLong(seconds) => seconds,
             _ => 0,
         };
-        self.now.tick < work.begun.plus(Micros::seconds(seconds))
+        self.now.tick < work.begun.plus(Micros::from_seconds(seconds))
     }
 
     /// The provider of a lease runs the next part that it can; whether it did.
@@ -1305,7 +1307,8 @@ impl World {
         let work = self.works.get_mut(&lease).unwrap();
         let style = self.styles[work.provider];
         let described = &work.start.parts[part];
-        let number = (0..parts).find(|it| ContentId::of(&it.to_le_bytes()) == described.graph);
+        let number =
+            (0..parts).find(|it| ContentId::for_content(&it.to_le_bytes()) == described.graph);
         let read: Vec<u64> = inputs.iter().map(|id| self.values[id]).collect();
         let mut value = model(number.unwrap(), &read);
         if matches!(
@@ -1316,7 +1319,7 @@ impl World {
         }
         // Honest devices round each in its own way.
         let noise = (work.provider as u64) % 2;
-        let id = ContentId::of(&[value.to_le_bytes(), noise.to_le_bytes()].concat());
+        let id = ContentId::for_content(&[value.to_le_bytes(), noise.to_le_bytes()].concat());
         self.values.insert(id, value);
         let outputs = vec![(described.outputs[0].name.clone(), id)];
         let part_number = part as u32;
@@ -1369,7 +1372,10 @@ impl World {
         let theirs = |id: &ContentId| souk_market::ContentId(*id.as_bytes());
         let usage = match self.styles[work.provider] {
             Style::Overbills => DeviceMicros(u64::MAX / 2),
-            Style::BillsAll => DeviceMicros::of(found.quantity, found.deadline.since(found.start)),
+            Style::BillsAll => DeviceMicros::from_units(
+                found.quantity,
+                found.deadline.saturating_since(found.start),
+            ),
             _ => DeviceMicros(u64::from(work.runs).max(1) * self.run_micros),
         };
         let parts = work.made.values().map(Vec::len).max().unwrap_or(1);
@@ -1400,7 +1406,7 @@ impl World {
             idle: DeviceMicros(0),
             idle_part: found.idle,
             price: found.price,
-            amount: ReceiptBody::due(found.price, usage).unwrap_or(Credits(1)),
+            amount: ReceiptBody::amount_due(found.price, usage).unwrap_or(Credits(1)),
             bytes_in: 0,
             bytes_out: 0,
             started: Millis(1),
@@ -1438,7 +1444,7 @@ impl World {
         assert!(running.is_empty(), "leases run: {running:?}");
         let is_over = |fact: &Fact| matches!(fact, Fact::Over { .. });
         assert!(self.has_failed_disk || self.disk.iter().any(is_over));
-        let past = Past::fold(self.disk.clone());
+        let past = Past::from_facts(self.disk.clone());
         let how = self.outcome.as_ref().map(|outcome| &outcome.how);
         for lease in &leases {
             let LeaseState::Closed { reason, .. } = lease.state else {

@@ -21,7 +21,7 @@ impl Nonces {
         self.last
     }
 
-    /// The market has seen numbers up to a window above `oldest`: the next are above it.
+    /// The market can have seen numbers up to a window above `oldest`: the next must be above it.
     pub fn rise_above(&mut self, oldest: Nonce) {
         let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
         self.last = self.last.max(highest);

@@ -24,18 +24,18 @@ pub struct Offsets {
 
 impl Offsets {
     /// A validator's clock showed `time` when this one showed `own`.
-    pub fn hear(&mut self, validator: Seat, time: Millis, own: Millis) {
-        self.said.insert(validator, ahead(time, own));
+    pub fn record_clock(&mut self, validator: Seat, time: Millis, own: Millis) {
+        self.said.insert(validator, millis_ahead(time, own));
     }
 
     /// The log was at `time` when this clock showed `own`.
-    pub fn learn(&mut self, time: Millis, own: Millis) {
-        self.learned = ahead(time, own);
+    pub fn record_log_time(&mut self, time: Millis, own: Millis) {
+        self.learned = millis_ahead(time, own);
         self.said.clear();
     }
 
     /// The validators are others: what those said is forgotten.
-    pub fn forget(&mut self) {
+    pub fn forget_clocks(&mut self) {
         self.said.clear();
     }
 
@@ -52,7 +52,7 @@ impl Offsets {
     }
 }
 
-fn ahead(time: Millis, own: Millis) -> i64 {
+fn millis_ahead(time: Millis, own: Millis) -> i64 {
     i64::try_from(i128::from(time.0) - i128::from(own.0)).unwrap_or(0)
 }
 
@@ -64,10 +64,10 @@ mod tests {
     fn one_validator_that_lies_moves_no_clock() {
         let (own, mut offsets) = (Millis(1_000_000), Offsets::default());
         assert_eq!(offsets.log_time(own), own);
-        offsets.hear(Seat(0), Millis(9_000_000), own);
+        offsets.record_clock(Seat(0), Millis(9_000_000), own);
         assert_eq!(offsets.log_time(own), own, "of one nobody knows");
-        offsets.hear(Seat(1), Millis(1_002_000), own);
-        offsets.hear(Seat(2), Millis(1_003_000), own);
+        offsets.record_clock(Seat(1), Millis(1_002_000), own);
+        offsets.record_clock(Seat(2), Millis(1_003_000), own);
         assert_eq!(offsets.log_time(own), Millis(1_003_000));
     }
 }

@@ -5,7 +5,7 @@ use souk_market::{LeaseId, NONCE_WINDOW, SigningKey};
 use super::*;
 
 const ASKED: CallId = CallId(7);
-const OWN: Micros = Micros::seconds(1_700_000_000);
+const OWN: Micros = Micros::from_seconds(1_700_000_000);
 
 struct Scene {
     client: MarketClient,
@@ -124,7 +124,7 @@ fn a_batch_is_signed_once_and_put_to_each_validator_in_turn() {
     assert_eq!(batch(&again), batch(&question));
     let carried = reply(scene.hear(fourth, Answer::Applied(Vec::new())));
     assert!(matches!(carried, Reply::Carried(results) if results.is_empty()));
-    assert_eq!(scene.client.waits(), 0);
+    assert_eq!(scene.client.pending_count(), 0);
     assert_eq!(scene.client.wakes_at(), None);
 }
 
@@ -180,7 +180,7 @@ fn what_was_signed_below_the_window_is_signed_above_it_four_times() {
 fn commands_that_are_under_way_together_are_within_one_window() {
     let mut scene = Scene::new();
     let carry = |scene: &mut Scene, call: u64| {
-        scene.tick = scene.tick.plus(Micros::seconds(1));
+        scene.tick = scene.tick.plus(Micros::from_seconds(1));
         let commands = vec![Command::GiveUp { lease: LeaseId(1) }];
         let asked = CallId(call);
         let (putting, _, question) = put(scene.apply(Event::Carry { asked, commands }));
@@ -219,7 +219,7 @@ fn after_ten_seconds_a_question_is_unreached_and_a_batch_uncertain() {
     let (asked, question) = (ASKED, Box::new(Request::Totals));
     scene.apply(Event::Ask { asked, question });
     let mut actions = Vec::new();
-    while scene.client.waits() > 0 {
+    while scene.client.pending_count() > 0 {
         actions = scene.wake();
     }
     let unreached = reply(actions);
@@ -227,7 +227,7 @@ fn after_ten_seconds_a_question_is_unreached_and_a_batch_uncertain() {
     assert!(scene.tick >= PATIENCE && scene.tick < PATIENCE.plus(ANSWER_PATIENCE));
     scene.carry();
     let mut actions = Vec::new();
-    while scene.client.waits() > 0 {
+    while scene.client.pending_count() > 0 {
         actions = scene.wake();
     }
     assert!(matches!(reply(actions), Reply::Uncertain(Silence::Slow)));

@@ -8,7 +8,7 @@ use souk_market::AccountKey;
 use crate::clock::Micros;
 
 /// The pause before another validator is asked after one went away.
-pub const RECONNECT_PAUSE: Micros = Micros::millis(200);
+pub const RECONNECT_PAUSE: Micros = Micros::from_millis(200);
 
 /// One validator's watch over one account. None is given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -23,7 +23,7 @@ pub struct Watching {
 
 impl Watching {
     /// A new watch over an account, and whose turn it is.
-    pub fn begin(&mut self, account: AccountKey) -> (WatchId, usize) {
+    pub fn begin_watch(&mut self, account: AccountKey) -> (WatchId, usize) {
         let watch = WatchId(self.next);
         self.next += 1;
         self.watches.insert(watch, account);
@@ -38,12 +38,12 @@ impl Watching {
     }
 
     /// A watch ended by itself.
-    pub fn broke(&mut self, watch: WatchId) {
+    pub fn forget_watch(&mut self, watch: WatchId) {
         self.watches.remove(&watch);
     }
 
     /// Ends the watch over an account.
-    pub fn end(&mut self, account: AccountKey) -> Option<WatchId> {
+    pub fn end_watch(&mut self, account: AccountKey) -> Option<WatchId> {
         let mut watches = self.watches.iter();
         let (watch, _) = watches.find(|(_, other)| **other == account)?;
         let watch = *watch;

@@ -60,7 +60,7 @@ impl Scene {
 
     fn operate(&mut self, order: Order) -> Result<u64, RosterRefusal> {
         let signed = self.signed(&self.operator.clone(), order);
-        self.roster.apply(NOW, &signed)
+        self.roster.apply_order(NOW, &signed)
     }
 
     fn admit(&mut self, key: &SigningKey) -> Result<u64, RosterRefusal> {
@@ -77,7 +77,7 @@ fn a_newcomer_gets_the_next_id_and_a_removed_one_never_its_own_again() {
     assert_eq!(scene.admit(&newcomer), Ok(4));
     assert_eq!(scene.operate(Order::Remove { raft_id: 4 }), Ok(4));
     assert_eq!(scene.admit(&newcomer), Ok(5), "the same key, a new id");
-    assert_eq!(scene.roster.staying().collect::<Vec<_>>(), [1, 2, 3, 5]);
+    assert_eq!(scene.roster.staying_ids().collect::<Vec<_>>(), [1, 2, 3, 5]);
     assert_eq!(
         scene.operate(Order::Remove { raft_id: 4 }),
         Err(RosterRefusal::Removed(4))
@@ -113,7 +113,7 @@ fn only_the_operator_admits_and_removes() {
     let mut scene = scene(3);
     let founder = scene.founders[0].clone();
     let signed = scene.signed(&founder, Order::Remove { raft_id: 2 });
-    let refused = scene.roster.apply(NOW, &signed);
+    let refused = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
 }
 
@@ -124,7 +124,7 @@ fn a_changed_order_is_not_its_signers() {
     signed.body.order = Order::Remove { raft_id: 3 };
     let operator = AccountKey::from(&scene.operator);
     assert_eq!(
-        scene.roster.apply(NOW, &signed),
+        scene.roster.apply_order(NOW, &signed),
         Err(RosterRefusal::Signature(operator))
     );
 }
@@ -134,11 +134,11 @@ fn an_order_takes_effect_once_and_in_time() {
     let mut scene = scene(3);
     let operator = scene.operator.clone();
     let signed = scene.signed(&operator, Order::Lead { raft_id: 2 });
-    assert_eq!(scene.roster.apply(NOW, &signed), Ok(2));
-    let again = scene.roster.apply(NOW, &signed);
+    assert_eq!(scene.roster.apply_order(NOW, &signed), Ok(2));
+    let again = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(again, Err(RosterRefusal::Number { .. })));
     let late = scene.signed(&operator, Order::Lead { raft_id: 2 });
-    let refused = scene.roster.apply(Millis(NOW.0 + 1), &late);
+    let refused = scene.roster.apply_order(Millis(NOW.0 + 1), &late);
     assert!(matches!(refused, Err(RosterRefusal::Expired { .. })));
 }
 
@@ -152,11 +152,11 @@ fn a_validator_begins_for_itself_alone() {
         speaks: 3,
     };
     let signed = scene.signed(&second, begin(&second));
-    let refused = scene.roster.apply(NOW, &signed);
+    let refused = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
     assert!(!scene.roster.seats()[&1].begun);
     let signed = scene.signed(&first, begin(&first));
-    assert_eq!(scene.roster.apply(NOW, &signed), Ok(1));
+    assert_eq!(scene.roster.apply_order(NOW, &signed), Ok(1));
     assert!(scene.roster.seats()[&1].begun);
     assert_eq!(scene.roster.seats()[&1].speaks, 3);
 }
@@ -182,7 +182,7 @@ fn an_order_is_read_back_and_nothing_else_is_one() {
     let cut = &signed.encode()[..20];
     assert!(matches!(SignedOrder::decode(cut), Some(Err(_))));
     assert_eq!(
-        scene.roster.apply(NOW, &signed),
+        scene.roster.apply_order(NOW, &signed),
         Err(RosterRefusal::NotForTheLog)
     );
 }
@@ -205,7 +205,7 @@ fn as_many_operators_as_are_needed_let_a_validator_go_and_one_lets_another_lead(
     (scene.market, scene.roster) = (genesis.market_id(), Roster::new(&genesis));
     let mut said = |key: &SigningKey, order: Order| {
         let signed = scene.signed(key, order);
-        scene.roster.apply(NOW, &signed)
+        scene.roster.apply_order(NOW, &signed)
     };
     let awaits = Err(RosterRefusal::Awaits {
         given: 1,
@@ -216,5 +216,5 @@ fn as_many_operators_as_are_needed_let_a_validator_go_and_one_lets_another_lead(
     assert_eq!(said(&other, Order::Remove { raft_id: 3 }), awaits);
     assert_eq!(said(&other, Order::Lead { raft_id: 1 }), Ok(1));
     assert_eq!(said(&other, Order::Remove { raft_id: 2 }), Ok(2));
-    assert_eq!(scene.roster.staying().collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(scene.roster.staying_ids().collect::<Vec<_>>(), [1, 3]);
 }

@@ -14,10 +14,10 @@ impl ProviderCore {
                 self.look_again();
             }
             (Wait::Place(terms, resources), Answer::Commanded(placed)) => {
-                let what = (terms, resources);
-                self.shelf.on_placed(&mut self.shared, what, placed);
+                self.shelf
+                    .on_placed(&mut self.shared, terms, resources, placed);
                 if self.shared.stage >= Stage::Draining {
-                    self.shelf.withdraw(&mut self.shared);
+                    self.shelf.withdraw_ask(&mut self.shared);
                 }
             }
             (Wait::Cancel(order), Answer::Commanded(cancelled)) => {
@@ -25,14 +25,14 @@ impl ProviderCore {
             }
             (Wait::GiveBack(lease), Answer::Commanded(Ok(_))) => {
                 let report = Report::GivenBack { lease };
-                self.shared.act(Action::Tell(report));
+                self.shared.push_effect(Action::Tell(report));
             }
             (Wait::GiveBack(_) | Wait::Ready(_), Answer::Commanded(_)) => {}
             (Wait::Opening(stream), Answer::LeaseSeen(lease)) => {
                 self.on_looked_up(stream, Ok(lease));
             }
             (Wait::Opening(stream), Answer::NotSeen(why)) => {
-                self.on_looked_up(stream, Err(crate::lease::cut(why)));
+                self.on_looked_up(stream, Err(crate::lease::truncate_text(why)));
             }
             (Wait::Look(id), Answer::LeaseSeen(lease)) => self.on_seen(id, lease.as_deref()),
             (Wait::Look(id), Answer::NotSeen(_)) => {
@@ -77,7 +77,7 @@ impl ProviderCore {
         let is_out = self.shelf.on_cancelled(order, cancelled);
         if is_out && self.shared.stage >= Stage::Draining {
             let report = Report::Withdrawn { order };
-            self.shared.act(Action::Tell(report));
+            self.shared.push_effect(Action::Tell(report));
         } else if is_out {
             self.look_at_market();
         }
@@ -114,12 +114,12 @@ impl ProviderCore {
 
     pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows, why: String) {
         let report = Report::NotWritable { why: why.clone() };
-        self.shared.act(Action::Tell(report));
+        self.shared.push_effect(Action::Tell(report));
         match follows {
             Follows::Accepted(id) => {
                 self.shared.on_not_written(facts, Follows::Nothing);
                 if self.leases.contains_key(&id) {
-                    self.end(id, End::Failed(not_written(why)));
+                    self.end_lease(id, End::Failed(not_written(why)));
                 }
             }
             follows => self.shared.on_not_written(facts, follows),
@@ -170,7 +170,7 @@ impl ProviderCore {
             Timer::Drain => self.on_last_call(),
             Timer::LastCall => self.on_patience_over(),
             Timer::Silence => self.on_silence(),
-            Timer::Leaving => self.leave(),
+            Timer::Leaving => self.finish_stopping(),
         }
     }
 }

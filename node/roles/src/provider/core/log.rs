@@ -11,7 +11,8 @@ impl ProviderCore {
         }
         self.looks_again = false;
         let asks = self.shelf.clears;
-        self.shared.ask(Wait::Market, Action::LookAtMarket { asks });
+        self.shared
+            .request_effect(Wait::Market, Action::LookAtMarket { asks });
     }
 
     pub(super) fn look_again(&mut self) {
@@ -51,16 +52,16 @@ impl ProviderCore {
             let is_unheard = !self.leases.contains_key(&lease.id)
                 && match self.claims.get(&lease.id) {
                     Some(claim) => claim.is_at_rest(),
-                    None => !self.shared.begun.has(lease.id),
+                    None => !self.shared.begun.has_begun(lease.id),
                 };
             let is_claimable = match lease.state {
                 LeaseState::Active => {
-                    lease.reserved_until.is_none() && now.since(lease.start) >= UNHEARD
+                    lease.reserved_until.is_none() && now.saturating_since(lease.start) >= UNHEARD
                 }
                 // What was begun claims by itself.
                 LeaseState::Due { ended, .. } => {
                     let is_held = ended > lease.start && !lease.claimed;
-                    is_held && !self.shared.begun.has(lease.id)
+                    is_held && !self.shared.begun.has_begun(lease.id)
                 }
                 _ => false,
             };
@@ -72,7 +73,7 @@ impl ProviderCore {
             if !self.shared.waits.iter().any(is_said) {
                 let ready = Command::StateReady { lease };
                 let action = Action::Command(Box::new(ready));
-                self.shared.ask(Wait::Ready(lease), action);
+                self.shared.request_effect(Wait::Ready(lease), action);
             }
         }
     }
@@ -98,19 +99,22 @@ impl ProviderCore {
 
     pub(super) fn on_end(&mut self, id: LeaseId, end: Option<End>) {
         if let Some(end) = end {
-            self.end(id, end);
+            self.end_lease(id, end);
         }
     }
 
     /// The work of a lease has ended: what it is owed is all that is left of it.
-    pub(super) fn end(&mut self, id: LeaseId, end: End) {
+    pub(super) fn end_lease(&mut self, id: LeaseId, end: End) {
         let lease = self.leases.remove(&id);
         let mut lease = lease.expect("what has ended was at work");
-        lease.close(&mut self.shared);
+        lease.close_lease(&mut self.shared);
         let end = match end {
             End::Done => {
-                let of = (&*lease.lease, &*lease.start);
-                match lease.bill.body(&self.shared, of, lease.started) {
+                let (terms, start) = (&*lease.lease, &*lease.start);
+                match lease
+                    .bill
+                    .receipt_body(&self.shared, terms, start, lease.started)
+                {
                     Some(body) => Ok(body),
                     None => Err(Failure::Run("its price overflows".to_owned())),
                 }
@@ -122,9 +126,9 @@ impl ProviderCore {
                 self.counts.done += 1;
                 let report = Report::Done {
                     body: Box::new(body.clone()),
-                    judged: lease.bill.judged(),
+                    judged: lease.bill.measurable_work(),
                 };
-                self.shared.act(Action::Tell(report));
+                self.shared.push_effect(Action::Tell(report));
                 let outputs = lease.bill.outputs();
                 let work = Work { body, outputs };
                 Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream)
@@ -136,12 +140,11 @@ impl ProviderCore {
                     lease: id,
                     failure: failure.clone(),
                 };
-                self.shared.act(Action::Tell(report));
+                self.shared.push_effect(Action::Tell(report));
                 self.shared
-                    .send(lease.stream, ProviderWord::Failed(failure));
-                self.shared.hang(&mut lease.stream);
-                let of = (id, lease.buyer(), lease.ends_at);
-                Claim::of_nothing(&mut self.shared, of, is_own)
+                    .send_word(lease.stream, ProviderWord::Failed(failure));
+                self.shared.close_stream(&mut lease.stream);
+                Claim::of_nothing(&mut self.shared, id, lease.buyer(), lease.ends_at, is_own)
             }
         };
         self.claims.insert(id, claim);

@@ -11,7 +11,7 @@ impl ProviderCore {
         self.shared
             .wake_in(Timer::Drain, self.shared.config.patience);
         self.shared.wake_in(Timer::Silence, SILENCE);
-        self.shelf.withdraw(&mut self.shared);
+        self.shelf.withdraw_ask(&mut self.shared);
         self.gives_back = true;
         self.look_at_market();
         let openings = self.streams.iter();
@@ -22,7 +22,7 @@ impl ProviderCore {
         let openings: Vec<(StreamId, LeaseId)> = openings.collect();
         for (stream, lease) in openings {
             self.forget_opening(stream);
-            self.refuse(stream, lease, Failure::Stopping);
+            self.refuse_lease(stream, lease, Failure::Stopping);
         }
         for claim in self.claims.values_mut() {
             claim.on_stopping(&mut self.shared);
@@ -38,24 +38,25 @@ impl ProviderCore {
         for lease in mine {
             let id = lease.id;
             let command = match lease.term {
-                _ if !self.shared.begun.has(id) => Command::GiveUp { lease: id },
+                _ if !self.shared.begun.has_begun(id) => Command::GiveUp { lease: id },
                 Term::Spot if lease.state == LeaseState::Active => Command::Reclaim { lease: id },
                 _ => continue,
             };
             let action = Action::Command(Box::new(command));
-            self.shared.ask(Wait::GiveBack(id), action);
+            self.shared.request_effect(Wait::GiveBack(id), action);
         }
     }
 
     /// Handles a market that has not answered. A provider without work does not wait: its commands
-    /// are on their way, and its next start removes from the book what is left there.
+    /// are on their way, and its next start will remove from the book what is left there.
     pub(super) fn on_silence(&mut self) {
         let is_record = |wait: &Wait| matches!(wait, Wait::Record(..));
-        let is_written = self.shared.unwritten() == 0 && !self.shared.waits.iter().any(is_record);
+        let is_written =
+            self.shared.unwritten_fact_count() == 0 && !self.shared.waits.iter().any(is_record);
         match self.is_at_work() {
             true if self.shared.stage >= Stage::Leaving => {}
             true => self.shared.wake_in(Timer::Silence, SILENCE),
-            false if is_written => self.leave(),
+            false if is_written => self.finish_stopping(),
             false => self.begin_leaving(),
         }
     }
@@ -70,7 +71,7 @@ impl ProviderCore {
             return;
         }
         self.shared.stage = Stage::LastCall;
-        self.shared.timers.stop(Timer::Drain);
+        self.shared.timers.stop_timer(Timer::Drain);
         self.shared.wake_in(Timer::LastCall, LAST_CALL);
         self.pump_all();
     }
@@ -80,7 +81,7 @@ impl ProviderCore {
         let at_work: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in at_work {
             match self.leases[&id].bill.has_run() {
-                true => self.end(id, End::Done),
+                true => self.end_lease(id, End::Done),
                 false => self.give_back_at_work(id),
             }
         }
@@ -93,12 +94,12 @@ impl ProviderCore {
     }
 
     pub(super) fn give_back_at_work(&mut self, id: LeaseId) {
-        self.end(id, End::Failed(Failure::Stopping));
+        self.end_lease(id, End::Failed(Failure::Stopping));
         let claim = self.claims.get_mut(&id);
         let claim = claim.expect("what has ended is owed");
         claim.give_up(&mut self.shared);
         let report = Report::GivenBack { lease: id };
-        self.shared.act(Action::Tell(report));
+        self.shared.push_effect(Action::Tell(report));
     }
 
     pub(super) fn begin_leaving(&mut self) {
@@ -106,31 +107,31 @@ impl ProviderCore {
             return;
         }
         self.shared.stage = Stage::Leaving;
-        self.shared.timers.stop(Timer::Drain);
-        self.shared.timers.stop(Timer::LastCall);
-        self.shared.timers.stop(Timer::Look);
+        self.shared.timers.stop_timer(Timer::Drain);
+        self.shared.timers.stop_timer(Timer::LastCall);
+        self.shared.timers.stop_timer(Timer::Look);
         self.shared.wake_in(Timer::Leaving, LEAVE_WAIT);
         for id in self.claims.keys() {
             self.shared.look_at(*id);
         }
     }
 
-    pub(super) fn leave(&mut self) {
+    pub(super) fn finish_stopping(&mut self) {
         self.shared.stage = Stage::Stopped;
         let streams = std::mem::take(&mut self.streams);
         for stream in streams.into_keys() {
-            self.shared.act(Action::Hang { stream });
+            self.shared.push_effect(Action::Hang { stream });
         }
-        self.shared.stop(|_| true);
+        self.shared.stop_effects(|_| true);
         self.shared.forget_all();
-        self.shared.act(Action::Over);
+        self.shared.push_effect(Action::Over);
     }
 
     pub(super) fn pump_all(&mut self) {
         let at_work: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in at_work {
             let end = match self.leases.get_mut(&id) {
-                Some(lease) => lease.pump(&mut self.shared),
+                Some(lease) => lease.pump_runs(&mut self.shared),
                 None => None,
             };
             self.on_end(id, end);
@@ -149,7 +150,7 @@ impl ProviderCore {
             let theirs: Vec<LeaseId> = theirs.map(LeaseCore::id).collect();
             for id in theirs {
                 let lease = self.leases.get_mut(&id);
-                let end = lease.and_then(|lease| lease.pump(&mut self.shared));
+                let end = lease.and_then(|lease| lease.pump_runs(&mut self.shared));
                 self.on_end(id, end);
             }
         }
@@ -167,9 +168,9 @@ impl ProviderCore {
         if is_draining && !self.is_at_work() && !is_giving_back {
             self.begin_leaving();
         }
-        let is_written = self.shared.waits.is_empty() && self.shared.unwritten() == 0;
+        let is_written = self.shared.waits.is_empty() && self.shared.unwritten_fact_count() == 0;
         if self.shared.stage == Stage::Leaving && self.leases.is_empty() && is_written {
-            self.leave();
+            self.finish_stopping();
         }
     }
 }

@@ -8,8 +8,8 @@ impl ProviderCore {
         match opening {
             Opening::Offer(offer) => {
                 let taken = self.on_offer(peer, &offer);
-                self.shared.act(Action::Reply { stream, taken });
-                self.shared.act(Action::Hang { stream });
+                self.shared.push_effect(Action::Reply { stream, taken });
+                self.shared.push_effect(Action::Hang { stream });
             }
             Opening::Resume(lease) => self.on_resumed(stream, peer, lease),
             Opening::Start(start) => self.on_start(stream, peer, start),
@@ -37,12 +37,12 @@ impl ProviderCore {
             }
         }
         // The log has closed it: there is nothing to sign.
-        let word = match self.shared.result(id, peer) {
+        let word = match self.shared.result_for_buyer(id, peer) {
             Some(finished) => ProviderWord::Finished(Box::new(finished.clone())),
             None => ProviderWord::Failed(Failure::Forgotten),
         };
-        self.shared.send(Some(stream), word);
-        self.shared.act(Action::Hang { stream });
+        self.shared.send_word(Some(stream), word);
+        self.shared.push_effect(Action::Hang { stream });
     }
 
     pub(super) fn on_back(&mut self, old: Option<StreamId>, stream: StreamId, lease: LeaseId) {
@@ -69,23 +69,23 @@ impl ProviderCore {
             wrong.map(|name| Failure::Input(format!("{name} has no source")))
         };
         if let Some(failure) = refused {
-            return self.refuse(stream, lease, failure);
+            return self.refuse_lease(stream, lease, failure);
         }
         self.streams.insert(stream, Use::Opening { peer, start });
         let wait = Wait::Opening(stream);
-        self.shared.ask(wait, Action::LookAt { lease });
+        self.shared.request_effect(wait, Action::LookAt { lease });
     }
 
-    pub(super) fn refuse(&mut self, stream: StreamId, lease: LeaseId, failure: Failure) {
+    pub(super) fn refuse_lease(&mut self, stream: StreamId, lease: LeaseId, failure: Failure) {
         self.streams.remove(&stream);
         let report = Report::Refused {
             lease,
             failure: failure.clone(),
         };
-        self.shared.act(Action::Tell(report));
+        self.shared.push_effect(Action::Tell(report));
         self.shared
-            .send(Some(stream), ProviderWord::Failed(failure));
-        self.shared.act(Action::Hang { stream });
+            .send_word(Some(stream), ProviderWord::Failed(failure));
+        self.shared.push_effect(Action::Hang { stream });
     }
 
     /// The log was asked for the lease that a stream wants to start.
@@ -99,15 +99,15 @@ impl ProviderCore {
         };
         let id = start.lease;
         let lease = match seen {
-            Ok(Some(lease)) => match self.refusal(&lease, peer, &start) {
+            Ok(Some(lease)) => match self.lease_refusal(&lease, peer, &start) {
                 None => lease,
-                Some(failure) => return self.refuse(stream, id, failure),
+                Some(failure) => return self.refuse_lease(stream, id, failure),
             },
             Ok(None) => {
                 let why = "no such lease is in the log".to_owned();
-                return self.refuse(stream, id, Failure::Lease(why));
+                return self.refuse_lease(stream, id, Failure::Lease(why));
             }
-            Err(why) => return self.refuse(stream, id, Failure::Lease(why)),
+            Err(why) => return self.refuse_lease(stream, id, Failure::Lease(why)),
         };
         self.counts.begun += 1;
         let core = LeaseCore::begin(&mut self.shared, lease, start, stream);
@@ -116,7 +116,7 @@ impl ProviderCore {
     }
 
     /// Why a lease as the log has it is not taken.
-    pub(super) fn refusal(
+    pub(super) fn lease_refusal(
         &self,
         lease: &Lease,
         peer: AccountKey,
@@ -128,9 +128,9 @@ impl ProviderCore {
             "it is another buyer's"
         } else if lease.job != start.job {
             "it is for another job"
-        } else if lease.state != LeaseState::Active || lease.ends() <= self.shared.now.log {
+        } else if lease.state != LeaseState::Active || lease.end_time() <= self.shared.now.log {
             "it has ended"
-        } else if self.shared.begun.has(lease.id) {
+        } else if self.shared.begun.has_begun(lease.id) {
             return Some(Failure::Started);
         } else if self.shared.stage >= Stage::Draining {
             return Some(Failure::Stopping);
@@ -150,7 +150,7 @@ impl ProviderCore {
                 let why = "the buyer wants nothing of it any more".to_owned();
                 let lease = start.lease;
                 self.forget_opening(stream);
-                self.refuse(stream, lease, Failure::Input(why));
+                self.refuse_lease(stream, lease, Failure::Input(why));
             }
             Some(Use::Lease(id)) => {
                 let id = *id;
@@ -189,7 +189,7 @@ impl ProviderCore {
 
     pub(super) fn forget_opening(&mut self, stream: StreamId) {
         self.shared
-            .stop(|wait| matches!(wait, Wait::Opening(of) if *of == stream));
+            .stop_effects(|wait| matches!(wait, Wait::Opening(of) if *of == stream));
     }
 
     /// Forgets the streams of a lease that were hung.

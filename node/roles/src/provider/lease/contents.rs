@@ -3,7 +3,7 @@
 use super::*;
 
 impl LeaseCore {
-    pub(super) fn holders(&self, first: AccountKey) -> Vec<AccountKey> {
+    pub(super) fn content_holders(&self, first: AccountKey) -> Vec<AccountKey> {
         let others = self.start.peers.iter().map(|contact| contact.account);
         let others = others.filter(|account| *account != first);
         std::iter::once(first).chain(others).collect()
@@ -16,10 +16,10 @@ impl LeaseCore {
         let is_first = number == self.start.first.number;
         let given = open.given.iter().filter(|_| !is_first);
         let given = given.map(|(name, id)| (name.clone(), *id, self.lease.buyer));
-        let offered = self.requests.offered(number);
+        let offered = self.requests.request_offers(number);
         let wanted: Vec<_> = given.chain(offered).collect();
         for (name, id, holder) in wanted {
-            self.bring_input(shared, number, &name, (id, holder));
+            self.bring_input(shared, number, &name, id, holder);
         }
     }
 
@@ -29,9 +29,10 @@ impl LeaseCore {
         shared: &mut SharedState,
         number: u32,
         name: &str,
-        (id, holder): (ContentId, AccountKey),
+        id: ContentId,
+        holder: AccountKey,
     ) {
-        let holders = self.holders(holder);
+        let holders = self.content_holders(holder);
         let awaited = self.awaited;
         let open = self.requests.open.get_mut(&number);
         let open = open.expect("it comes for a request that is open");
@@ -59,13 +60,13 @@ impl LeaseCore {
             holders,
             urgency,
         };
-        shared.ask(wait, action);
+        shared.request_effect(wait, action);
     }
 
     /// Has what the next part wants of the buyer come: with that of the first, all graphs.
     pub(super) fn bring_contents(&mut self, shared: &mut SharedState, urgency: Urgency) {
         while (self.here as usize) < self.start.parts.len() {
-            let contents = self.contents(self.here);
+            let contents = self.part_contents(self.here);
             if contents.is_empty() {
                 self.here += 1;
                 continue;
@@ -77,15 +78,15 @@ impl LeaseCore {
                 lease: self.id(),
                 request: None,
                 contents,
-                holders: self.holders(self.buyer()),
+                holders: self.content_holders(self.buyer()),
                 urgency,
             };
-            return shared.ask(wait, action);
+            return shared.request_effect(wait, action);
         }
     }
 
     /// What a part wants of the buyer: weights, and its inputs for the first request.
-    pub(super) fn contents(&self, index: u32) -> Vec<Content> {
+    pub(super) fn part_contents(&self, index: u32) -> Vec<Content> {
         let content = |id: ContentId, what: &str, kind| Content {
             id,
             what: what.to_owned(),
@@ -109,7 +110,8 @@ impl LeaseCore {
     pub(super) fn on_contents(
         &mut self,
         shared: &mut SharedState,
-        (index, contents): (u32, &[Content]),
+        index: u32,
+        contents: &[Content],
         arrivals: &[Arrival],
     ) -> Option<End> {
         assert_eq!(index, self.here, "contents come part by part");
@@ -117,7 +119,7 @@ impl LeaseCore {
         for (content, arrival) in contents.iter().zip(arrivals) {
             assert_eq!(content.id, arrival.id, "in their order");
             let is_tensor = content.kind == ContentKind::Tensor;
-            self.bill.came(arrival, is_tensor);
+            self.bill.add_arrival(arrival, is_tensor);
             self.bytes = self.bytes.saturating_add(arrival.bytes);
             let first = self.requests.open.get_mut(&self.start.first.number);
             if let Some(first) = first.filter(|_| is_tensor) {
@@ -129,11 +131,11 @@ impl LeaseCore {
             return Some(end);
         }
         if self.stage == WorkStage::Fetching {
-            shared.send(self.stream, summary(arrivals));
+            shared.send_word(self.stream, fetch_summary(arrivals));
             self.find_place(shared);
         }
         self.bring_contents(shared, Urgency::Planned);
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     pub(super) fn on_input(
@@ -144,7 +146,7 @@ impl LeaseCore {
     ) -> Option<End> {
         if let Ok(arrival) = &came {
             assert_eq!(arrival.id, id, "what came is what was asked for");
-            self.bill.came(arrival, true);
+            self.bill.add_arrival(arrival, true);
         }
         let open = self.requests.open.get_mut(&number)?;
         open.coming.remove(&name);
@@ -158,11 +160,11 @@ impl LeaseCore {
             }
             Err(failure) => drop(open.failed.insert(name, failure)),
         }
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     pub(super) fn check_memory(&self, shared: &SharedState) -> Option<End> {
-        let bytes = self.bytes.saturating_add(self.requests.bytes());
+        let bytes = self.bytes.saturating_add(self.requests.fetched_bytes());
         let allowed = shared.config.memory_bytes_max;
         (bytes > allowed).then(|| {
             End::Failed(Failure::Limit(format!(

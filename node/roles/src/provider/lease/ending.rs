@@ -14,9 +14,9 @@ impl LeaseCore {
             return Some(End::Failed(Failure::Expired));
         }
         *self.lease = lease.clone();
-        self.ends_at = lease.ends();
+        self.ends_at = lease.end_time();
         self.set_timers(shared);
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Handles a moment of the lease's end; clocks may differ.
@@ -29,16 +29,16 @@ impl LeaseCore {
             });
         }
         if self.bill.has_run() && !self.is_in_time(shared) {
-            self.stall(shared, Failure::Expired);
+            self.stall_work(shared, Failure::Expired);
         }
         self.set_timers(shared);
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Returns the end of the lease if its buyer extends it as far as possible. The sandbox gets
     /// that deadline, because it cannot learn a later one and is closed when the lease ends.
     pub(super) fn ends_at_most(&self) -> Millis {
-        let longest = self.lease.start.after(self.lease.duration_max);
+        let longest = self.lease.start.saturating_add(self.lease.duration_max);
         self.lease.deadline.max(longest)
     }
 
@@ -56,7 +56,7 @@ impl LeaseCore {
         let handover = match is_noticed {
             true => HANDOVER,
             false => {
-                let whole = self.lease.deadline.since(self.lease.start).0;
+                let whole = self.lease.deadline.saturating_since(self.lease.start).0;
                 HANDOVER.min(Millis(whole / HANDOVER_SHARE))
             }
         };
@@ -69,12 +69,12 @@ impl LeaseCore {
     }
 
     pub(super) fn set_timers(&self, shared: &mut SharedState) {
-        let ends = shared.moment(self.ends_at);
-        shared.timers.set(Timer::Ends(self.id()), ends);
+        let ends = shared.tick_at(self.ends_at);
+        shared.timers.set_timer(Timer::Ends(self.id()), ends);
         let last = self.last_begin();
         if self.bill.has_run() && last > shared.now.log && self.over.is_none() {
-            let nears = shared.moment(last);
-            shared.timers.set(Timer::Nears(self.id()), nears);
+            let nears = shared.tick_at(last);
+            shared.timers.set_timer(Timer::Nears(self.id()), nears);
         }
     }
 
@@ -89,34 +89,34 @@ impl LeaseCore {
     }
 
     /// Stops beginning work, and reports the reason to the buyer.
-    pub(super) fn stall(&mut self, shared: &mut SharedState, why: Failure) {
+    pub(super) fn stall_work(&mut self, shared: &mut SharedState, why: Failure) {
         if self.over.is_none() {
             self.over = Some(why.clone());
-            shared.send(self.stream, ProviderWord::Stalled(why));
+            shared.send_word(self.stream, ProviderWord::Stalled(why));
         }
     }
 
     /// Returns how the lease ended, if it did and its offers to others are done.
-    pub(super) fn end(&self, shared: &SharedState) -> Option<End> {
+    pub(super) fn end_state(&self, shared: &SharedState) -> Option<End> {
         let is_offering = |effort: &Effort| matches!(effort, Effort::Offer(..));
         let parts = self.limit;
         let mut open = self.requests.open.values();
         let is_done = self.no_more && open.all(|open| open.part >= parts);
         let is_over = self.over.is_some() || is_done;
-        if !is_over || !self.runs.is_empty() || shared.efforts(self.id()).any(is_offering) {
+        if !is_over || !self.runs.is_empty() || shared.pending_efforts(self.id()).any(is_offering) {
             return None;
         }
         Some(match self.bill.has_run() {
             true => End::Done,
-            false => End::Failed(self.over.clone().unwrap_or_else(unwanted)),
+            false => End::Failed(self.over.clone().unwrap_or_else(unwanted_failure)),
         })
     }
 
     pub(super) fn stop_runs(&mut self, shared: &mut SharedState) {
         let id = self.id();
-        shared.stop(|wait| matches!(wait, Wait::Work(of, Effort::Run(..)) if *of == id));
+        shared.stop_effects(|wait| matches!(wait, Wait::Work(of, Effort::Run(..)) if *of == id));
         for run in std::mem::take(&mut self.runs) {
-            shared.turns.end(self.rank());
+            shared.turns.end_turn(self.rank());
             if let Some(open) = self.requests.open.get_mut(&run.request) {
                 open.at_work = false;
             }
@@ -130,21 +130,23 @@ impl LeaseCore {
         };
         let lease = self.id();
         let of = |effort: &Effort| matches!(effort, Effort::Input(of, ..) if *of == number);
-        shared.stop(|wait| matches!(wait, Wait::Work(id, effort) if *id == lease && of(effort)));
+        shared.stop_effects(
+            |wait| matches!(wait, Wait::Work(id, effort) if *id == lease && of(effort)),
+        );
         let contents = open.pins;
         if !contents.is_empty() {
-            shared.act(Action::Release { contents });
+            shared.push_effect(Action::Release { contents });
         }
     }
 
-    /// Ends everything that runs for the lease. Its process ends before any party learns of it.
-    pub(in crate::provider) fn close(&mut self, shared: &mut SharedState) {
+    /// Ends everything that runs for the lease. Its process must end before any party learns of it.
+    pub(in crate::provider) fn close_lease(&mut self, shared: &mut SharedState) {
         let id = self.id();
         self.end_idle(shared);
         self.stop_runs(shared);
-        shared.stop(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
+        shared.stop_effects(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
         if std::mem::take(&mut self.has_place) {
-            shared.act(Action::EndSandbox { lease: id });
+            shared.push_effect(Action::EndSandbox { lease: id });
         }
         let open: Vec<u32> = self.requests.open.keys().copied().collect();
         for number in open {
@@ -153,14 +155,18 @@ impl LeaseCore {
         let mut contents = std::mem::take(&mut self.pins);
         contents.extend(self.requests.take_held());
         if !contents.is_empty() {
-            shared.act(Action::Release { contents });
+            shared.push_effect(Action::Release { contents });
         }
-        shared.timers.stop_all(|timer| timer.lease() == Some(id));
-        assert_eq!(shared.efforts(id).count(), 0, "nothing goes on for it");
+        shared.timers.stop_all(|timer| timer.lease_id() == Some(id));
+        assert_eq!(
+            shared.pending_efforts(id).count(),
+            0,
+            "nothing goes on for it"
+        );
     }
 
     /// Asserts the invariants that hold after each step.
-    pub(super) fn check(&self) {
+    pub(super) fn assert_step_invariants(&self) {
         let parts = self.start.parts.len();
         assert!(self.runs.len() <= self.slots as usize, "runs have slots");
         assert!(self.prepared <= self.here && self.here as usize <= parts);
@@ -171,10 +177,10 @@ impl LeaseCore {
     }
 
     /// Asserts the same, and the invariants that take longer to check.
-    pub(in crate::provider) fn audit(&self, shared: &SharedState) {
-        self.check();
-        self.requests.audit();
-        let efforts = shared.efforts(self.id());
+    pub(in crate::provider) fn assert_invariants(&self, shared: &SharedState) {
+        self.assert_step_invariants();
+        self.requests.assert_invariants();
+        let efforts = shared.pending_efforts(self.id());
         let running = efforts.filter(|effort| matches!(effort, Effort::Run(..)));
         let unended = self.runs.iter().filter(|run| run.ended.is_none());
         assert_eq!(running.count(), unended.count(), "runs are awaited");
@@ -185,7 +191,7 @@ impl LeaseCore {
             assert!(open.at_work && open.part == run.part, "part by part");
         }
         assert!(shared.timers.is_set(Timer::Ends(self.id())), "it ends");
-        assert!(shared.begun.has(self.id()), "it was begun");
+        assert!(shared.begun.has_begun(self.id()), "it was begun");
     }
 
     /// Returns the number of its runs at work.

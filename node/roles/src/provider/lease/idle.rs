@@ -6,10 +6,10 @@ use souk_market::Command;
 use super::*;
 
 /// So long a device waits for nothing between two requests: words travel.
-const IDLE_FREE: Micros = Micros::seconds(1);
+const IDLE_FREE: Micros = Micros::from_seconds(1);
 
 /// So often a buyer is asked that holds the device and sends nothing. It has a minute to answer.
-const ASK_PERIOD: Micros = Micros::seconds(120);
+const ASK_PERIOD: Micros = Micros::from_seconds(120);
 
 impl LeaseCore {
     /// Whether nothing but the buyer's next request is missing.
@@ -36,17 +36,18 @@ impl LeaseCore {
             return;
         };
         let waited = shared.now.tick.0.saturating_sub(since.0);
-        self.bill.waited(Micros(waited.saturating_sub(IDLE_FREE.0)));
-        shared.timers.stop(Timer::Idle(self.id()));
+        self.bill
+            .add_idle_time(Micros(waited.saturating_sub(IDLE_FREE.0)));
+        shared.timers.stop_timer(Timer::Idle(self.id()));
     }
 
-    /// The device has waited for long: the buyer says that it is there, or the lease ends.
+    /// The device has waited for long: the buyer must say that it is there, or the lease will end.
     pub(in crate::provider) fn on_idle(&self, shared: &mut SharedState) {
         let lease = self.id();
         let is_asked = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);
         if self.lease.is_running() && !shared.waits.iter().any(is_asked) {
             let ready = Command::StateReady { lease };
-            shared.ask(Wait::Ready(lease), Action::Command(Box::new(ready)));
+            shared.request_effect(Wait::Ready(lease), Action::Command(Box::new(ready)));
         }
         shared.wake_in(Timer::Idle(lease), ASK_PERIOD);
     }

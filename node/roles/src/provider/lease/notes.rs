@@ -9,11 +9,11 @@ use crate::provider::event::NotDone;
 
 /// The period of notes. A note adds at most five minutes of device time, and silence accepts it
 /// after one: usage until then goes into the next.
-const NOTE_PERIOD: Micros = Micros::seconds(240);
+const NOTE_PERIOD: Micros = Micros::from_seconds(240);
 
 /// When the core files the first note. By then a buyer should have reported the begin of the work;
-/// one that does not gets no more work.
-const FIRST_NOTE: Micros = Micros::seconds(30);
+/// one that does not will get no more work.
+const FIRST_NOTE: Micros = Micros::from_seconds(30);
 
 impl LeaseCore {
     pub(super) fn note_later(&self, shared: &mut SharedState) {
@@ -22,27 +22,27 @@ impl LeaseCore {
 
     /// Notes the usage so far.
     pub(in crate::provider) fn on_note_due(&self, shared: &mut SharedState) {
-        let since = Micros::millis(shared.now.log.since(self.started).0);
+        let since = Micros::from_millis(shared.now.log.saturating_since(self.started).0);
         if self.lease.work_started && since < NOTE_PERIOD {
             let left = Micros(NOTE_PERIOD.0 - since.0);
             return shared.wake_in(Timer::Note(self.id()), left);
         }
-        let usage = self.used(shared.now.tick);
+        let usage = self.device_time_used(shared.now.tick);
         if usage > self.lease.accepted && self.lease.note.is_none() {
-            self.note(shared, usage);
+            self.note_usage(shared, usage);
         }
         shared.wake_in(Timer::Note(self.id()), NOTE_PERIOD);
     }
 
-    fn note(&self, shared: &mut SharedState, usage: DeviceMicros) {
+    fn note_usage(&self, shared: &mut SharedState, usage: DeviceMicros) {
         let lease = self.id();
         let command = Command::NoteUsage { lease, usage };
-        shared.ask(Wait::Note(lease), Action::Command(Box::new(command)));
+        shared.request_effect(Wait::Note(lease), Action::Command(Box::new(command)));
     }
 
     /// Returns the device time so far. A run under way counts at most its expected time, and counts
     /// as 0 after an unanswered note: a buyer pays only once for work it has not seen.
-    fn used(&self, now: Micros) -> DeviceMicros {
+    fn device_time_used(&self, now: Micros) -> DeviceMicros {
         let is_answered = self.lease.silent_notes == 0;
         let unended = self.runs.iter();
         let unended = unended.filter(|run| is_answered && run.ended.is_none());
@@ -63,17 +63,17 @@ impl LeaseCore {
             Err(NotDone::Refused(Refusal::UsageOver { possible, .. }))
                 if possible > self.lease.accepted =>
             {
-                self.note(shared, possible);
+                self.note_usage(shared, possible);
                 let why = "its buyer answers no notes, or did not say that the work began";
-                self.stall(shared, Failure::Lease(why.to_owned()));
-                return self.pump(shared);
+                self.stall_work(shared, Failure::Lease(why.to_owned()));
+                return self.pump_runs(shared);
             }
             // No buyer would pay for more of it.
             Err(NotDone::Refused(
                 refusal @ (Refusal::WorkUnstarted { .. } | Refusal::UsageOver { .. }),
             )) => {
-                self.stall(shared, Failure::Lease(refusal.to_string()));
-                return self.pump(shared);
+                self.stall_work(shared, Failure::Lease(refusal.to_string()));
+                return self.pump_runs(shared);
             }
             // The next note will include this usage.
             Err(NotDone::Refused(_) | NotDone::Uncertain(_)) | Ok(()) => {}

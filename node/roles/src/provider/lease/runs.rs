@@ -12,12 +12,12 @@ impl LeaseCore {
     ) -> Option<End> {
         let end = match (effort, answer) {
             (Effort::Contents(part, contents), Answer::Came(arrivals)) => {
-                self.on_contents(shared, (part, &contents), &arrivals)
+                self.on_contents(shared, part, &contents, &arrivals)
             }
             (Effort::Contents(..), Answer::NotCome(why)) => match self.stage {
                 WorkStage::Serving => {
-                    self.stall(shared, why);
-                    self.pump(shared)
+                    self.stall_work(shared, why);
+                    self.pump_runs(shared)
                 }
                 _ => Some(End::Failed(why)),
             },
@@ -46,7 +46,7 @@ impl LeaseCore {
             (effort, answer) => panic!("{effort:?} is not answered by {answer:?}"),
         };
         if end.is_none() {
-            self.check();
+            self.assert_step_invariants();
         }
         end
     }
@@ -60,7 +60,7 @@ impl LeaseCore {
             deadline: self.ends_at_most(),
             alone: self.start.last,
         };
-        shared.ask(Wait::Work(self.id(), Effort::Sandbox), action);
+        shared.request_effect(Wait::Work(self.id(), Effort::Sandbox), action);
     }
 
     pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
@@ -71,7 +71,7 @@ impl LeaseCore {
         let graphs = self.start.parts.iter().map(|part| part.graph).collect();
         let lease = self.id();
         let wait = Wait::Work(lease, Effort::Check);
-        shared.ask(wait, Action::Check { lease, graphs });
+        shared.request_effect(wait, Action::Check { lease, graphs });
         None
     }
 
@@ -86,12 +86,12 @@ impl LeaseCore {
             return Some(End::Failed(failure));
         }
         self.stage = WorkStage::Preparing;
-        self.prepare(shared);
+        self.prepare_part(shared);
         None
     }
 
     /// Has the next part compiled.
-    pub(super) fn prepare(&mut self, shared: &mut SharedState) {
+    pub(super) fn prepare_part(&mut self, shared: &mut SharedState) {
         assert!(!self.is_preparing && self.prepared < self.here);
         self.is_preparing = true;
         let part = &self.start.parts[self.prepared as usize];
@@ -102,7 +102,7 @@ impl LeaseCore {
             weights: part.weights.clone(),
         };
         let effort = Effort::Prepare(self.prepared);
-        shared.ask(Wait::Work(self.id(), effort), action);
+        shared.request_effect(Wait::Work(self.id(), effort), action);
     }
 
     pub(super) fn on_prepared(
@@ -118,38 +118,38 @@ impl LeaseCore {
         }
         self.prepared += 1;
         if self.stage == WorkStage::Preparing {
-            shared.send(self.stream, ProviderWord::Ready);
+            shared.send_word(self.stream, ProviderWord::Ready);
             self.stage = WorkStage::Ready;
             if self.may_run {
-                return self.serve(shared);
+                return self.begin_serving(shared);
             }
         }
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
-    pub(super) fn serve(&mut self, shared: &mut SharedState) -> Option<End> {
+    pub(super) fn begin_serving(&mut self, shared: &mut SharedState) -> Option<End> {
         assert!(self.stage == WorkStage::Ready && self.may_run);
         (self.stage, self.started) = (WorkStage::Serving, shared.now.log);
         self.note_later(shared);
         if let Some(first) = self.requests.open.get_mut(&self.start.first.number) {
             first.has_begun = true;
         }
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// Begins what can be begun; says how it ended, once nothing more can be.
-    pub(in crate::provider) fn pump(&mut self, shared: &mut SharedState) -> Option<End> {
+    pub(in crate::provider) fn pump_runs(&mut self, shared: &mut SharedState) -> Option<End> {
         if self.stage < WorkStage::Serving {
             return None;
         }
         if self.bill.has_run() && self.is_to_end(shared) {
-            self.stall(shared, Failure::Stopping);
+            self.stall_work(shared, Failure::Stopping);
         }
         while self.has_slot() && self.over.is_none() && self.begin_next(shared) {}
         self.watch_idle(shared);
-        let end = self.end(shared);
+        let end = self.end_state(shared);
         if end.is_none() {
-            self.check();
+            self.assert_step_invariants();
         }
         end
     }
@@ -163,14 +163,14 @@ impl LeaseCore {
     pub(super) fn begin_next(&mut self, shared: &mut SharedState) -> bool {
         let is_wanted = self.prepared < self.limit;
         if self.prepared < self.here && !self.is_preparing && is_wanted {
-            self.prepare(shared);
+            self.prepare_part(shared);
             return true;
         }
         let parts = &self.start.parts;
         let is_session = self.start.sequences > 0;
         let (mut chosen, mut before) = (None, BTreeSet::new());
         for (number, open) in &self.requests.open {
-            // A step is done after those of its sequence that came before it.
+            // A step must wait for those of its sequence that came before it.
             if is_session && !before.insert(open.sequence) {
                 continue;
             }
@@ -178,9 +178,9 @@ impl LeaseCore {
                 continue;
             }
             let part = &parts[open.part as usize];
-            if let Some(failure) = open.failure(part) {
+            if let Some(failure) = open.input_failure(part) {
                 let failure = failure.clone();
-                self.stall(shared, failure);
+                self.stall_work(shared, failure);
                 return false;
             }
             if open.is_ready(part) {
@@ -189,15 +189,15 @@ impl LeaseCore {
             }
         }
         let Some((number, part)) = chosen else {
-            self.hurry(shared);
+            self.prioritize_oldest_request(shared);
             return false;
         };
         if self.bill.has_run() && !self.is_in_time(shared) {
-            self.stall(shared, Failure::Expired);
+            self.stall_work(shared, Failure::Expired);
             return false;
         }
         // A more urgent lease of the same buyer's is at work: its end is heard of.
-        if !shared.turns.take(self.rank()) {
+        if !shared.turns.take_turn(self.rank()) {
             return false;
         }
         self.run(shared, number, part);
@@ -210,7 +210,7 @@ impl LeaseCore {
         let open = open.expect("it was chosen");
         assert!(!open.at_work && open.part == index, "part by part");
         (open.at_work, open.has_begun) = (true, true);
-        let inputs = open.inputs(part);
+        let inputs = open.part_inputs(part);
         let word = ProviderWord::Running {
             request: number,
             part: index,
@@ -226,8 +226,8 @@ impl LeaseCore {
             price: self.lease.price,
             deadline: self.ends_at_most(),
         };
-        shared.send(self.stream, word);
-        shared.ask(Wait::Work(self.id(), Effort::Run(number, index)), action);
+        shared.send_word(self.stream, word);
+        shared.request_effect(Wait::Work(self.id(), Effort::Run(number, index)), action);
         self.runs.push_back(Run {
             request: number,
             part: index,
@@ -237,7 +237,7 @@ impl LeaseCore {
     }
 
     /// The device has nothing to do before what the oldest request wants is here: that goes first.
-    pub(super) fn hurry(&mut self, shared: &mut SharedState) {
+    pub(super) fn prioritize_oldest_request(&mut self, shared: &mut SharedState) {
         let mut waiting = self.requests.open.iter();
         let Some((number, open)) = waiting.find(|(_, open)| !open.at_work) else {
             return;
@@ -253,7 +253,7 @@ impl LeaseCore {
         let coming = coming.filter_map(|input| open.coming.get(&input.name));
         let mut contents: Vec<ContentId> = coming.copied().collect();
         if index >= self.prepared {
-            contents.extend(shared.efforts(self.lease.id).flat_map(|effort| {
+            contents.extend(shared.pending_efforts(self.lease.id).flat_map(|effort| {
                 let contents: &[Content] = match effort {
                     Effort::Contents(_, contents) => contents,
                     _ => &[],
@@ -263,7 +263,7 @@ impl LeaseCore {
         }
         self.awaited = Some((number, index));
         if !contents.is_empty() {
-            shared.act(Action::Hurry { contents });
+            shared.push_effect(Action::Hurry { contents });
         }
     }
 
@@ -279,18 +279,18 @@ impl LeaseCore {
         assert!(run.ended.is_none(), "a run ends once");
         run.ended = Some(ran);
         while let Some(run) = self.take_ended() {
-            shared.turns.end(self.rank());
+            shared.turns.end_turn(self.rank());
             let ended = run.ended.expect("it has ended");
             if let Err(Failure::BadInput(_)) = &ended {
                 let expected = self.start.parts[run.part as usize].expected;
                 self.bill
-                    .failed(shared.now.tick.since(run.began).min(expected));
+                    .add_failed_run(shared.now.tick.since(run.began).min(expected));
             }
             if let Some(end) = self.on_ended(shared, (run.request, run.part), ended) {
                 return Some(end);
             }
         }
-        self.pump(shared)
+        self.pump_runs(shared)
     }
 
     /// A run to be told of: the one that was begun first, or of a session any, as each is of a
@@ -328,7 +328,7 @@ impl LeaseCore {
                 if let Some(open) = self.requests.open.get_mut(&number) {
                     open.at_work = false;
                 }
-                self.stall(shared, why);
+                self.stall_work(shared, why);
                 return None;
             }
             Err(failure) => return Some(End::Failed(failure)),
@@ -339,17 +339,17 @@ impl LeaseCore {
             return Some(End::Failed(Failure::Run(why)));
         }
         let is_first = !self.bill.has_run();
-        self.bill.ran(number, index, part, &made);
+        self.bill.add_run(number, index, part, &made);
         let word = ProviderWord::Made {
             request: number,
             part: index,
             outputs: made.outputs.clone(),
         };
-        shared.send(self.stream, word);
-        self.offer(shared, (number, index), &made.outputs);
+        shared.send_word(self.stream, word);
+        self.offer_outputs(shared, number, index, &made.outputs);
         let contents = self.requests.on_made(number, &made.outputs);
         if !contents.is_empty() {
-            shared.act(Action::Hold { contents });
+            shared.push_effect(Action::Hold { contents });
         }
         // A second run reads the first run's tensors, so that both have the same inputs.
         let (requests, mut own) = (&self.requests, made.outputs);
@@ -368,10 +368,11 @@ impl LeaseCore {
     }
 
     /// Tells whoever waits for what a part of a request gave.
-    fn offer(
+    fn offer_outputs(
         &self,
         shared: &mut SharedState,
-        (number, index): (u32, u32),
+        number: u32,
+        index: u32,
         made: &[(String, ContentId)],
     ) {
         let outputs = self.start.parts[index as usize].outputs.iter();
@@ -389,17 +390,17 @@ impl LeaseCore {
                     to: *consumer,
                     offer,
                 };
-                shared.ask(Wait::Work(self.lease.id, effort), action);
+                shared.request_effect(Wait::Work(self.lease.id, effort), action);
             }
         }
     }
 
-    /// Bytes that the lease may still make.
+    /// Bytes that the lease can still make.
     fn may_make(&self, shared: &SharedState) -> u64 {
         shared
             .config
             .made_bytes_max
-            .saturating_sub(self.bill.made())
+            .saturating_sub(self.bill.output_bytes())
     }
 
     pub(super) fn on_offered(
@@ -411,16 +412,16 @@ impl LeaseCore {
     ) -> Option<End> {
         // Whoever does not take it has failed, not this provider: the buyer hands it on.
         let why = match taken {
-            Ok(OfferAnswer::Yes) => return self.pump(shared),
+            Ok(OfferAnswer::Yes) => return self.pump_runs(shared),
             Ok(OfferAnswer::No) => "it does not wait for it".to_owned(),
-            Err(why) => crate::lease::cut(why),
+            Err(why) => crate::lease::truncate_text(why),
         };
         let untaken = crate::lease::UntakenOffer {
             consumer,
             offer,
             why,
         };
-        shared.send(self.stream, ProviderWord::Untaken(Box::new(untaken)));
-        self.pump(shared)
+        shared.send_word(self.stream, ProviderWord::Untaken(Box::new(untaken)));
+        self.pump_runs(shared)
     }
 }

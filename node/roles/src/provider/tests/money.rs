@@ -79,7 +79,7 @@ fn a_lease_that_nobody_begins_is_paid_a_tenth_once_the_provider_said_it_is_ready
     let said = world.commands.iter().filter(|command| **command == ready);
     assert_eq!(said.count(), 1, "it is said once");
     assert_eq!(
-        world.exchange.asks().count(),
+        world.exchange.all_asks().count(),
         1,
         "and the device is on offer"
     );
@@ -99,7 +99,7 @@ fn who_is_served_is_not_said_to_be_away() {
 fn running_long(world: &mut World) -> (souk_market::Lease, StreamId) {
     let lease = world.buy(Term::Firm, 3_600_000);
     let mut start = start(&lease, true);
-    start.parts[0].expected = Micros::seconds(1_200);
+    start.parts[0].expected = Micros::from_seconds(1_200);
     let stream = world.open(Opening::Start(Box::new(start)));
     world.settle();
     world.say(stream, BuyerWord::Go);
@@ -117,7 +117,7 @@ fn what_a_run_has_used_that_goes_on_is_noted_once_where_nobody_answers() {
         world.pass(1_000);
         world.settle_but(is_run);
         let now = world.exchange.lease(lease.id).unwrap();
-        let used = world.now.log.since(began).0 * 1_000;
+        let used = world.now.log.saturating_since(began).0 * 1_000;
         let risked = used.saturating_sub(now.accepted.0);
         assert!(risked <= 301_000_000, "{risked} at {used}");
     }
@@ -135,7 +135,7 @@ fn what_is_more_than_one_note_may_say_is_noted_one_by_one() {
     let made = RunResult {
         outputs: vec![("y".to_owned(), id("y"))],
         bytes: 10,
-        busy: Micros::seconds(790),
+        busy: Micros::from_seconds(790),
         promised: None,
     };
     world.answer_with(is_run, Answer::Ran(Ok(made)));

@@ -131,7 +131,7 @@ fn happens(world: &mut World, buyer: &mut Buyer, happening: Happening) {
     match happening {
         Happening::Buy { spot, millis } => {
             let term = if spot { Term::Spot } else { Term::Firm };
-            if buyer.leases.len() < 8 && world.exchange.asks().next().is_some() {
+            if buyer.leases.len() < 8 && world.exchange.all_asks().next().is_some() {
                 let bought = world.buy(term, millis);
                 buyer.leases.push(bought);
             }

@@ -100,7 +100,7 @@ fn a_provider_that_stops_withdraws_gives_back_and_ends_when_nothing_is_left() {
     let stream = streaming(&mut world, &begun);
     world.on(Event::Stop);
     world.settle();
-    assert_eq!(world.exchange.asks().count(), 0);
+    assert_eq!(world.exchange.all_asks().count(), 0);
     let state = world.exchange.lease(kept.id).expect("it is known").state;
     assert!(matches!(state, LeaseState::Closed { .. }));
     let late = world.open(Opening::Start(Box::new(start(&kept, true))));
@@ -197,7 +197,7 @@ fn a_provider_with_nothing_at_work_waits_two_seconds_at_most_for_a_market_that_i
     assert!(world.is_over, "{:?}", world.core.status());
     let order = world
         .exchange
-        .asks()
+        .all_asks()
         .next()
         .expect("nobody took it out")
         .order;
@@ -207,13 +207,19 @@ fn a_provider_with_nothing_at_work_waits_two_seconds_at_most_for_a_market_that_i
 #[test]
 fn an_ask_of_an_earlier_life_is_replaced_and_one_that_is_right_stays() {
     let mut world = World::selling();
-    let first = world.exchange.asks().next().expect("it is there").order;
+    let first = world.exchange.all_asks().next().expect("it is there").order;
     world.live(10_000);
-    let order = |world: &World| world.exchange.asks().next().map(|listing| listing.order);
+    let order = |world: &World| {
+        world
+            .exchange
+            .all_asks()
+            .next()
+            .map(|listing| listing.order)
+    };
     assert_eq!(order(&world), Some(first));
     world.restart();
     world.live(3_000);
-    assert_eq!(world.exchange.asks().count(), 1);
+    assert_eq!(world.exchange.all_asks().count(), 1);
     assert_ne!(order(&world), Some(first));
 }
 
@@ -270,5 +276,5 @@ fn an_ask_that_the_market_has_no_place_for_is_told_of_once_and_tried_until_it_ha
     let told = |report: &&Report| matches!(report, Report::NotPlaced { .. });
     assert_eq!(world.reports.iter().filter(told).count(), 1);
     world.live(1_000);
-    assert_eq!(world.exchange.asks().count(), 1, "it is on offer");
+    assert_eq!(world.exchange.all_asks().count(), 1, "it is on offer");
 }

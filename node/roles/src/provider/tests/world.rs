@@ -68,7 +68,7 @@ pub fn account(key: &SigningKey) -> AccountKey {
 }
 
 pub fn id(name: &str) -> ContentId {
-    ContentId::of(name.as_bytes())
+    ContentId::for_content(name.as_bytes())
 }
 
 fn resources() -> Resources {
@@ -94,7 +94,7 @@ fn config(exchange: &Exchange, provider: &SigningKey) -> Config {
         price_min: Price(1),
         memory_bytes_max: 1_000_000,
         made_bytes_max: 1_000_000,
-        patience: Micros::seconds(60),
+        patience: Micros::from_seconds(60),
     }
 }
 
@@ -103,7 +103,7 @@ impl World {
     pub fn selling() -> World {
         let mut world = World::empty();
         world.settle();
-        assert_eq!(world.exchange.asks().count(), 1, "it is on offer");
+        assert_eq!(world.exchange.all_asks().count(), 1, "it is on offer");
         world
     }
 
@@ -158,7 +158,7 @@ impl World {
         self.places.clear();
         self.hung.extend(self.said.keys().copied());
         self.is_over = false;
-        let past = Past::fold(self.journal.clone());
+        let past = Past::from_facts(self.journal.clone());
         let of = config(&self.exchange, &self.provider);
         let (core, effects) = ProviderCore::resume(of, past, self.now);
         self.core = core;
@@ -169,7 +169,7 @@ impl World {
     pub fn on(&mut self, event: Event) {
         let effects = self.core.apply(self.now, event);
         self.take(effects);
-        self.core.audit();
+        self.core.assert_invariants();
         if let Some(wakes_at) = self.core.wakes_at() {
             assert!(wakes_at >= self.now.tick, "no moment that has passed");
         }
@@ -177,7 +177,7 @@ impl World {
 
     /// Time goes on, and whoever wants to be woken is.
     pub fn pass(&mut self, millis: u64) {
-        let until = self.now.tick.plus(Micros::millis(millis));
+        let until = self.now.tick.plus(Micros::from_millis(millis));
         let log = self.now.log.0 + millis;
         loop {
             let next = self.core.wakes_at().filter(|wakes| *wakes <= until);
@@ -429,11 +429,11 @@ impl World {
         let known = self.exchange.account(me).expect("it has an account");
         let listed = self
             .exchange
-            .asks()
+            .all_asks()
             .filter(|listing| listing.provider == me);
         MarketView {
             leases: self.exchange.leases().filter(mine).cloned().collect(),
-            offered: known.offered(super::super::DEVICE),
+            offered: known.offered_units(super::super::DEVICE),
             open_orders: known.open_orders,
             asks: match asks {
                 true => listed.map(|listing| listing.order).collect(),
@@ -489,7 +489,7 @@ impl World {
 
     /// A lease whose buyer tells the log nothing more.
     pub fn buy_quietly(&mut self, term: Term, millis: u64) -> Lease {
-        let listing = self.exchange.asks().next().expect("it is on offer");
+        let listing = self.exchange.all_asks().next().expect("it is on offer");
         let bid = Bid {
             class: listing.class,
             wants: Wants::default(),
@@ -602,8 +602,8 @@ pub fn ran(part: &Part, request: u32) -> RunResult {
     RunResult {
         outputs: part.outputs.iter().map(output).collect(),
         bytes: 10,
-        busy: Micros::millis(30),
-        promised: Some(Micros::millis(30)),
+        busy: Micros::from_millis(30),
+        promised: Some(Micros::from_millis(30)),
     }
 }
 
@@ -640,7 +640,7 @@ pub fn part(reads: &[(&str, Source)], gives: &str) -> Part {
             is_wanted: true,
         }],
         flops: 1_000_000,
-        expected: Micros::millis(30),
+        expected: Micros::from_millis(30),
     }
 }
 

@@ -17,7 +17,7 @@ impl AnsweringMachine for Counter {
     type Question = ();
     type Reply = u64;
 
-    fn answer(&self, (): ()) -> u64 {
+    fn answer_question(&self, (): ()) -> u64 {
         self.0
     }
 }
@@ -25,11 +25,11 @@ impl AnsweringMachine for Counter {
 impl StateMachine for Counter {
     type Command = ();
 
-    fn verify(_command: &[u8]) -> Result<(), CommandFault> {
+    fn verify_command(_command: &[u8]) -> Result<(), CommandFault> {
         Ok(())
     }
 
-    fn apply(&mut self, _at: Position, _now: LogTime, (): &()) -> Vec<u8> {
+    fn apply_command(&mut self, _at: Position, _now: LogTime, (): &()) -> Vec<u8> {
         self.0 += 1;
         vec![self.0 as u8]
     }
@@ -56,7 +56,7 @@ impl StateMachine for Counter {
     }
 }
 
-const TICK: Micros = Micros::millis(10);
+const TICK: Micros = Micros::from_millis(10);
 
 struct Alone {
     core: ValidatorCore<Counter>,
@@ -67,7 +67,7 @@ impl Alone {
     /// A validator that leads a group of one.
     fn leads() -> Self {
         let id = ReplicaId::new(1).unwrap();
-        let genesis = Replica::genesis(&[id], &Counter::default());
+        let genesis = Replica::genesis_snapshot(&[id], &Counter::default());
         let mut recovered = Recovery {
             snapshot: genesis,
             entries: Vec::new(),

@@ -73,7 +73,7 @@ impl Scene {
             offset: 0,
         };
         let order = LogCommand::Order(SignedOrder::sign(body, &key(by)));
-        self.machine.apply(at, LogTime(1), &order);
+        self.machine.apply_command(at, LogTime(1), &order);
     }
 
     fn admit(&mut self, number: u8, by: u8) {
@@ -101,9 +101,9 @@ impl Scene {
         };
         let voucher = |by: &u8| Voucher {
             by: id(*by),
-            signature: Bytes::from(sign(
+            signature: Bytes::from(sign_statement(
                 self.genesis.market_id(),
-                &statement.bytes(),
+                &statement.signing_bytes(),
                 &key(*by),
             )),
         };
@@ -111,7 +111,7 @@ impl Scene {
             statement,
             vouchers: by.iter().map(voucher).collect(),
         };
-        knows.tally(&OfferedState {
+        knows.count_vouchers(&OfferedState {
             known: &known.iter().copied().map(id).collect(),
             voters: &voters.iter().copied().map(id).collect(),
             machine: &self.machine.snapshot(),
@@ -174,16 +174,16 @@ fn only_a_validator_s_own_key_over_this_market_s_state_holds() {
     let scene = Scene::new(3);
     let machine = &scene.machine;
     let market = scene.genesis.market_id();
-    let signature = sign(market, b"state", &key(2));
+    let signature = sign_statement(market, b"state", &key(2));
     assert!(machine.has_signed(id(2), b"state", &signature));
     assert!(!machine.has_signed(id(2), b"other", &signature));
     assert!(!machine.has_signed(id(3), b"state", &signature));
     assert!(!machine.has_signed(id(9), b"state", &signature));
-    let other = sign(MarketId::default(), b"state", &key(2));
+    let other = sign_statement(MarketId::default(), b"state", &key(2));
     assert!(!machine.has_signed(id(2), b"state", &other));
     let mine = ExchangeMachine::new(&scene.genesis, Nobody).signing_with(key(2));
-    assert_eq!(mine.sign(b"state"), signature);
-    assert!(machine.sign(b"state").is_empty(), "it has no key");
+    assert_eq!(mine.sign_statement(b"state"), signature);
+    assert!(machine.sign_statement(b"state").is_empty(), "it has no key");
 }
 
 #[test]

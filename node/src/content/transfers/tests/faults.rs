@@ -22,9 +22,9 @@ async fn crooked_by_channel(
     of: &[u8],
 ) -> (Contact, DirectChannels) {
     let (key, network, contact) = bare().await;
-    let outline = Outline::of(of);
+    let outline = Outline::from_bytes(of);
     let of_streams = outline.clone();
-    network.serve(PROTOCOL, 8, move |_, mut stream| {
+    network.serve_protocol(PROTOCOL, 8, move |_, mut stream| {
         let outline = of_streams.clone();
         async move {
             while let Ok(request) = wire::receive::<ContentRequest>(&mut stream).await {
@@ -42,7 +42,7 @@ async fn crooked_by_channel(
     let serve = move |_, mut channel: crate::content::direct::Channel| {
         if let Ok(Some(request)) = channel.receive_message::<ContentRequest>() {
             channel.send_message(&honest(&outline)).unwrap();
-            let _ = channel.send(&body(request.wants[0].frame));
+            let _ = channel.send_bytes(&body(request.wants[0].frame));
         }
     };
     let channels = DirectChannels::start(network, key, dialled(), serve)
@@ -53,11 +53,11 @@ async fn crooked_by_channel(
 
 /// Waits until a sender has let nothing go for some pieces' time.
 async fn until_it_sends_no_more(sender: &Tensors) {
-    let (mut sent, mut since) = (sender.moved().0, Instant::now());
+    let (mut sent, mut since) = (sender.bytes_moved().0, Instant::now());
     while since.elapsed() < 8 * PIECE_PERIOD {
         sleep(PIECE_PERIOD / 4).await;
-        if sender.moved().0 != sent {
-            (sent, since) = (sender.moved().0, Instant::now());
+        if sender.bytes_moved().0 != sent {
+            (sent, since) = (sender.bytes_moved().0, Instant::now());
         }
     }
 }
@@ -75,11 +75,11 @@ async fn a_corrupt_frame_over_a_channel_is_named_and_fetched_from_another() {
     let (other, _honest) = crooked_by_channel(from(bytes.to_vec()), &bytes).await;
     let (receiver, _) = node(DirectListen::Nowhere).await;
     for contact in [&liar, &other] {
-        receiver.0.network.learn(contact).await.unwrap();
+        receiver.0.network.add_contact(contact).await.unwrap();
     }
-    let (liar, other) = (liar.peer().unwrap(), other.peer().unwrap());
-    let id = ContentId::of(&bytes);
-    let corrupt = receiver.fetch(SCOPE, liar, id).await.unwrap_err();
+    let (liar, other) = (liar.peer_id().unwrap(), other.peer_id().unwrap());
+    let id = ContentId::for_content(&bytes);
+    let corrupt = receiver.fetch_content(SCOPE, liar, id).await.unwrap_err();
     let named = matches!(corrupt, FetchError::Corrupt { peer, frame: 1, .. } if peer == liar);
     assert!(named, "{corrupt}");
     let fetched = receiver
@@ -105,10 +105,10 @@ async fn a_channel_that_breaks_is_gone_on_with_where_it_stopped() {
     };
     let (sender, _channels) = crooked_by_channel(piece, &bytes).await;
     let (receiver, _) = node(DirectListen::Nowhere).await;
-    receiver.0.network.learn(&sender).await.unwrap();
-    let id = ContentId::of(&bytes);
+    receiver.0.network.add_contact(&sender).await.unwrap();
+    let id = ContentId::for_content(&bytes);
     let fetched = receiver
-        .fetch(SCOPE, sender.peer().unwrap(), id)
+        .fetch_content(SCOPE, sender.peer_id().unwrap(), id)
         .await
         .unwrap();
     assert_eq!(fetched.bytes, bytes);
@@ -125,14 +125,14 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
     };
     let sender = Tensors::start(network, &key, store, slow).await.unwrap();
     let id = hold(&sender, content(LONG_BYTES));
-    let peer = contact.peer().unwrap();
+    let peer = contact.peer_id().unwrap();
     for channel in [DirectListen::Off, dialled()] {
         let (receiver, _) = node(channel).await;
-        receiver.0.network.learn(&contact).await.unwrap();
-        let before = sender.moved().0;
-        let receiving = receiver.fetch(SCOPE, peer, id);
+        receiver.0.network.add_contact(&contact).await.unwrap();
+        let before = sender.bytes_moved().0;
+        let receiving = receiver.fetch_content(SCOPE, peer, id);
         let began = async {
-            while sender.moved().0 == before {
+            while sender.bytes_moved().0 == before {
                 sleep(PIECE_PERIOD / 4).await;
             }
         };
@@ -141,7 +141,7 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
             () = began => {}
         }
         until_it_sends_no_more(&sender).await;
-        let sent = sender.moved().0 - before;
+        let sent = sender.bytes_moved().0 - before;
         assert!(sent < LONG_BYTES as u64 / 2, "{sent} bytes were sent");
         assert!(lock(&receiver.0.coming).is_empty());
     }
@@ -151,7 +151,12 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
 async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = hold(&sender, content(LONG_BYTES));
-    let mut stream = receiver.0.network.open(peer, PROTOCOL).await.unwrap();
+    let mut stream = receiver
+        .0
+        .network
+        .open_stream(peer, PROTOCOL)
+        .await
+        .unwrap();
     let want = Want {
         id,
         frame: 0,
@@ -166,7 +171,7 @@ async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
     let _answer: ContentAnswer = wire::receive(&mut stream).await.unwrap();
     until_it_sends_no_more(&sender).await;
     // What yamux and the system keep of a stream that nobody reads, and a frame in hand.
-    let sent = sender.moved().0;
+    let sent = sender.bytes_moved().0;
     assert!(sent < LONG_BYTES as u64 / 2, "{sent} bytes were sent");
 }
 
@@ -182,9 +187,9 @@ async fn what_may_be_received_in_a_second_is_kept_on_streams_and_channels() {
             ..config(DirectListen::Nowhere)
         };
         let (receiver, _) = node_with(Store::in_memory(LIMIT), limited).await;
-        receiver.0.network.learn(&contact).await.unwrap();
+        receiver.0.network.add_contact(&contact).await.unwrap();
         let began = Instant::now();
-        let fetching = receiver.fetch(SCOPE, contact.peer().unwrap(), id);
+        let fetching = receiver.fetch_content(SCOPE, contact.peer_id().unwrap(), id);
         let fetched = timeout(Duration::from_secs(60), fetching).await.unwrap();
         assert_eq!(fetched.unwrap().bytes, bytes);
         // What may go at once after a pause is not much.

@@ -21,9 +21,9 @@ async fn three(channel: DirectListen) -> (Tensors, [Tensors; 2], PeerId) {
     let (party, _) = node(channel.clone()).await;
     let (stranger, _) = node(channel).await;
     for node in [&party, &stranger] {
-        node.0.network.learn(&contact).await.unwrap();
+        node.0.network.add_contact(&contact).await.unwrap();
     }
-    (holder, [party, stranger], contact.peer().unwrap())
+    (holder, [party, stranger], contact.peer_id().unwrap())
 }
 
 fn is_missing<T>(fetched: Result<T, FetchError>) -> bool {
@@ -37,15 +37,18 @@ async fn who_knows_an_id_and_is_no_party_is_answered_as_if_it_were_not_here() {
         let scope = job_of(account(&party));
         for length in [10, DIRECT_BYTES_MIN as usize + 1] {
             let id = holder.store().put(content(length)).unwrap();
-            assert!(is_missing(party.fetch(scope, peer, id).await), "not given");
+            assert!(
+                is_missing(party.fetch_content(scope, peer, id).await),
+                "not given"
+            );
             give(&holder, scope, &only(&party), id);
-            assert!(is_missing(stranger.fetch(scope, peer, id).await));
+            assert!(is_missing(stranger.fetch_content(scope, peer, id).await));
             assert!(is_missing(
                 stranger.fetch_many(scope, peer, &[id, id]).await
             ));
             let own = job_of(account(&stranger));
-            assert!(is_missing(stranger.fetch(own, peer, id).await));
-            let fetched = party.fetch(scope, peer, id).await.unwrap();
+            assert!(is_missing(stranger.fetch_content(own, peer, id).await));
+            let fetched = party.fetch_content(scope, peer, id).await.unwrap();
             assert_eq!(fetched.moved as usize, length);
         }
     }
@@ -59,18 +62,38 @@ async fn what_two_share_of_one_buyer_is_not_had_for_another() {
     give(&holder, owner, &only(&provider), id);
     // The stranger buys of the provider, and names what is another's and who has it.
     let theirs = job_of(account(&stranger));
-    assert!(is_missing(provider.fetch(theirs, peer, id).await));
-    assert_eq!(provider.fetch(owner, peer, id).await.unwrap().moved, 1_000);
+    assert!(is_missing(provider.fetch_content(theirs, peer, id).await));
+    assert_eq!(
+        provider.fetch_content(owner, peer, id).await.unwrap().moved,
+        1_000
+    );
     // Nor is what is here now used for the stranger: it is asked for, and does not come.
-    assert!(is_missing(provider.fetch(theirs, peer, id).await));
+    assert!(is_missing(provider.fetch_content(theirs, peer, id).await));
     assert!(is_missing(
         provider.fetch_many(theirs, peer, &[id, id]).await
     ));
-    assert_eq!(provider.fetch(owner, peer, id).await.unwrap().moved, 0);
+    assert_eq!(
+        provider.fetch_content(owner, peer, id).await.unwrap().moved,
+        0
+    );
     // Who has it itself sends it once, and then it is here for both.
     give(&holder, theirs, &only(&provider), id);
-    assert_eq!(provider.fetch(theirs, peer, id).await.unwrap().moved, 1_000);
-    assert_eq!(provider.fetch(theirs, peer, id).await.unwrap().moved, 0);
+    assert_eq!(
+        provider
+            .fetch_content(theirs, peer, id)
+            .await
+            .unwrap()
+            .moved,
+        1_000
+    );
+    assert_eq!(
+        provider
+            .fetch_content(theirs, peer, id)
+            .await
+            .unwrap()
+            .moved,
+        0
+    );
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
-//! The expected end of a plan, and whether later knowledge makes the plan stale.
+//! The expected end of a plan, and whether later knowledge makes the plan stale. The next run of
+//! the task will replace a stale plan.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::transfers::JoinTimes;
-use super::{EnergyMode, ExecutionPlan, duration};
+use super::{EnergyMode, ExecutionPlan, to_duration};
 use crate::execution::group::shared_operators::SharedGraph;
 use crate::execution::group::{GroupDevice, group_problem, links};
 use crate::learning::device_histories::DeviceHistories;
@@ -27,14 +28,14 @@ impl ExecutionPlan {
     /// the plan stale, but it changes its promise. If devices share cores, the correction of a
     /// device and kind mixes fragments that ran alone with others, so this uses the history of each
     /// fragment's operators.
-    pub fn expected(&self, speeds: &Speeds, histories: &DeviceHistories) -> Duration {
+    pub fn expected_end(&self, speeds: &Speeds, histories: &DeviceHistories) -> Duration {
         if self.shared_graph.is_some() {
             return self.expected;
         }
         let factor = |task: usize, device| {
             let kind = self.kinds[task];
             let is_contended = self.contention.is_some();
-            let change = is_contended.then(|| self.change(task, device, histories));
+            let change = is_contended.then(|| self.estimate_ratio(task, device, histories));
             change
                 .flatten()
                 .map_or(speeds.factor(kind, device), |change| {
@@ -47,37 +48,46 @@ impl ExecutionPlan {
             let change = self.known.as_ref().and_then(|known| {
                 let nodes = &self.fragments[task].nodes;
                 let change = known.change_alone(device, nodes, histories).unwrap_or(1.0);
-                Some(change / known.change(device, nodes, histories)?)
+                Some(change / known.estimate_ratio(device, nodes, histories)?)
             });
             part * change.unwrap_or(1.0)
         };
-        duration(self.end(factor, alone))
+        to_duration(self.simulate_end(factor, alone))
     }
 
     /// Returns the present estimate of a fragment on a device divided by the plan's.
-    fn change(&self, task: usize, device: usize, histories: &DeviceHistories) -> Option<f64> {
+    fn estimate_ratio(
+        &self,
+        task: usize,
+        device: usize,
+        histories: &DeviceHistories,
+    ) -> Option<f64> {
         let known = self.known.as_ref()?;
-        known.change(device, &self.fragments[task].nodes, histories)
+        known.estimate_ratio(device, &self.fragments[task].nodes, histories)
     }
 
     /// Returns the end that the plan expected when it was new.
     pub fn believed_end(&self) -> Time {
         let believed = |task: usize, device| self.believed.factor(self.kinds[task], device);
-        self.end(believed, |_, alone| alone)
+        self.simulate_end(believed, |_, alone| alone)
     }
 
     /// Returns the end of the fragments if they run in the order of their planned starts. `factor`
     /// corrects each fragment's planned time; `alone` corrects the part of it that the fragment
     /// takes with its cores to itself.
-    fn end(&self, factor: impl Fn(usize, usize) -> f64, alone: impl Fn(usize, f64) -> f64) -> Time {
+    fn simulate_end(
+        &self,
+        factor: impl Fn(usize, usize) -> f64,
+        alone: impl Fn(usize, f64) -> f64,
+    ) -> Time {
         let of_piece = |task: usize| {
             let device = self.schedule.device[task];
             let factor = factor(task, device);
-            let takes = (self.problem.exec(task, device) as f64 * factor) as Time;
+            let takes = (self.problem.exec_time(task, device) as f64 * factor) as Time;
             let bytes = self.fragments[task].at_host;
             let host_transfers = bytes.map(|bytes| match bytes {
                 0 => 0,
-                _ => time_of(self.links.buyer[device].seconds(bytes)),
+                _ => time_of(self.links.buyer[device].transfer_seconds(bytes)),
             });
             (takes, host_transfers)
         };
@@ -90,12 +100,12 @@ impl ExecutionPlan {
                 let parts: Vec<f64> = parts.map(|(task, &part)| alone(task, part)).collect();
                 contention.end(planned, (&takes, &parts), &host_transfers)
             }
-            None => end(planned, &takes, &host_transfers, &self.joined()),
+            None => end(planned, &takes, &host_transfers, &self.join_times()),
         }
     }
 
     /// Returns whether the plan still saves joules as it should for a run with this much time left.
-    pub fn suits(&self, left: Option<Duration>) -> bool {
+    pub fn is_suitable_for(&self, left: Option<Duration>) -> bool {
         let ends = left.is_none_or(|left| self.expected <= left);
         match self.energy.mode {
             None => true,
@@ -108,11 +118,11 @@ impl ExecutionPlan {
     }
 
     /// Returns whether the devices' power is still near the power that an energy-saving plan used.
-    pub fn draws(&self, members: &[GroupDevice], histories: &DeviceHistories) -> bool {
+    pub fn has_stable_power(&self, members: &[GroupDevice], histories: &DeviceHistories) -> bool {
         let Some(known) = self.known.as_ref().filter(|_| self.energy.mode.is_some()) else {
             return true;
         };
-        let now = group_problem::watts(members, known, histories);
+        let now = group_problem::graph_watts(members, known, histories);
         let near = |(now, then): (&Option<f64>, &Option<f64>)| match (now, then) {
             (Some(now), Some(then)) => (now - then).abs() <= WATTS_STALE * then,
             (now, then) => now == then,
@@ -127,10 +137,12 @@ impl ExecutionPlan {
         links: &Arc<Links>,
         histories: &DeviceHistories,
     ) -> bool {
-        if !Arc::ptr_eq(&self.links, links) && !links::alike(&self.links, links, PLAN_STALE) {
+        if !Arc::ptr_eq(&self.links, links)
+            && !links::are_links_alike(&self.links, links, PLAN_STALE)
+        {
             return false;
         }
-        let devices = 0..speeds.devices();
+        let devices = 0..speeds.device_count();
         let mut pairs =
             devices.flat_map(|device| (0..KINDS as u16).map(move |kind| (kind, device)));
         let near = pairs.all(|(kind, device)| {
@@ -139,12 +151,14 @@ impl ExecutionPlan {
         });
         let shared_graph = self.shared_graph.as_ref();
         let known = self.known.as_ref();
-        let known = known.or(shared_graph.map(SharedGraph::known));
-        let is_tried = self.trial.is_some_and(|told| told < histories.told());
+        let known = known.or(shared_graph.map(SharedGraph::planned_estimates));
+        let is_tried = self
+            .trial
+            .is_some_and(|told| told < histories.report_count());
         let mut knowns = known.into_iter().chain(&self.alternatives);
         near && !is_tried
             && knowns.all(|known| known.is_fresh(histories))
-            && shared_graph.is_none_or(|it| it.delay(speeds, &self.believed) <= SHARES_STALE)
+            && shared_graph.is_none_or(|it| it.delay_factor(speeds, &self.believed) <= SHARES_STALE)
     }
 }
 
@@ -157,10 +171,10 @@ fn end(
     joins: &[JoinTimes],
 ) -> Time {
     let mut last = 0;
-    let mut order = problem.order().to_vec();
+    let mut order = problem.topological_order().to_vec();
     order.sort_by_key(|&task| schedule.start[task]);
-    let mut free = vec![0; problem.devices()];
-    let mut ends: Vec<Time> = vec![0; problem.tasks()];
+    let mut free = vec![0; problem.device_count()];
+    let mut ends: Vec<Time> = vec![0; problem.task_count()];
     let ready = |join: &JoinTimes, ends: &[Time]| {
         let come = join
             .makers
@@ -170,8 +184,8 @@ fn end(
     };
     for task in order {
         let device = schedule.device[task];
-        let arrivals = problem.before(task).map(|(before, bytes)| {
-            let transfer = problem.transfer(schedule.device[before], device, bytes);
+        let arrivals = problem.inputs_of(task).map(|(before, bytes)| {
+            let transfer = problem.transfer_time(schedule.device[before], device, bytes);
             ends[before].saturating_add(transfer)
         });
         let joined = joins.iter().flat_map(|join| {

@@ -19,7 +19,7 @@ pub(in crate::execution::group) enum Reader {
 pub(in crate::execution::group) type Readers = BTreeMap<String, BTreeSet<Reader>>;
 
 /// Returns the readers of each value of a plan.
-pub(in crate::execution::group) fn readers(plan: &ExecutionPlan) -> Readers {
+pub(in crate::execution::group) fn collect_readers(plan: &ExecutionPlan) -> Readers {
     let mut readers = Readers::new();
     let mut add = |name: &String, reader| {
         readers.entry(name.clone()).or_default().insert(reader);

@@ -34,17 +34,19 @@ pub(super) struct JoinTimes {
 
 impl ExecutionPlan {
     /// Returns the transfer time of a value from a device, or from the host, to a device.
-    pub fn transfer(&self, from: Option<usize>, to: usize, bytes: u64) -> Duration {
+    pub fn transfer_time(&self, from: Option<usize>, to: usize, bytes: u64) -> Duration {
         match from {
             None => self.host_transfer(to, bytes),
             Some(from) if from == to => Duration::ZERO,
-            Some(from) => Duration::from_secs_f64(self.links.between[from][to].seconds(bytes)),
+            Some(from) => {
+                Duration::from_secs_f64(self.links.between[from][to].transfer_seconds(bytes))
+            }
         }
     }
 
     /// Returns the transfer time of a value to a fragment that reads it or some of its rows. A
     /// fragment reads rows on the host.
-    pub fn comes(
+    pub fn input_transfer_time(
         &self,
         read: &FragmentInput,
         from: Option<usize>,
@@ -52,12 +54,12 @@ impl ExecutionPlan {
         bytes: u64,
     ) -> Duration {
         let Some(rows) = &read.rows else {
-            return self.transfer(from, to, bytes);
+            return self.transfer_time(from, to, bytes);
         };
         let part = bytes * rows.units as u64 / rows.of as u64;
         let to_host = from.map_or(Duration::ZERO, |from| self.host_transfer(from, bytes));
         match to_host.is_zero() {
-            true => self.transfer(from, to, part),
+            true => self.transfer_time(from, to, part),
             false => to_host + self.host_transfer(to, part),
         }
     }
@@ -65,7 +67,7 @@ impl ExecutionPlan {
     /// Returns the transfer time of a part from its device to the place of the join.
     pub fn to_join(&self, join: &Join, from: usize, bytes: u64) -> Duration {
         match join.at {
-            Some(at) => self.transfer(Some(from), at, bytes),
+            Some(at) => self.transfer_time(Some(from), at, bytes),
             None => self.host_transfer(from, bytes),
         }
     }
@@ -74,13 +76,13 @@ impl ExecutionPlan {
     pub fn host_transfer(&self, device: usize, bytes: u64) -> Duration {
         match bytes {
             0 => Duration::ZERO,
-            _ => Duration::from_secs_f64(self.links.buyer[device].seconds(bytes)),
+            _ => Duration::from_secs_f64(self.links.buyer[device].transfer_seconds(bytes)),
         }
     }
 
     /// Returns the transfer time between the host and each device, one fragment after the other.
     pub fn host_transfers(&self) -> Arc<[Time]> {
-        let devices = 0..self.problem.devices();
+        let devices = 0..self.problem.device_count();
         let of_piece = |fragment: &Fragment| -> Vec<Time> {
             let transfer = |device| {
                 fragment
@@ -97,7 +99,7 @@ impl ExecutionPlan {
     }
 
     /// Returns the joins with their fragments on their planned devices.
-    pub(super) fn joined(&self) -> Vec<JoinTimes> {
+    pub(super) fn join_times(&self) -> Vec<JoinTimes> {
         let time = |duration: Duration| time_of(duration.as_secs_f64());
         let makes = |part: &String| {
             let mut fragments = self.fragments.iter();
@@ -116,7 +118,8 @@ impl ExecutionPlan {
                     .iter()
                     .find(|read| read.value == join.value)?;
                 let bytes = join.bytes.iter().sum();
-                let comes = self.comes(read, join.at, self.schedule.device[index], bytes);
+                let comes =
+                    self.input_transfer_time(read, join.at, self.schedule.device[index], bytes);
                 Some((index, time(comes)))
             };
             JoinTimes {

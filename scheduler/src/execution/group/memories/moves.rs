@@ -38,19 +38,19 @@ pub(super) struct MoveEnd<'a> {
 }
 
 impl<'a> MoveEnd<'a> {
-    fn going(&self) -> &OngoingMove<'a> {
+    fn ongoing_move(&self) -> &OngoingMove<'a> {
         self.going.as_ref().expect("it has not ended before")
     }
 
     fn hop(&self) -> Hop {
-        self.going().step.transit.hop
+        self.ongoing_move().step.transit.hop
     }
 }
 
 impl Drop for MoveEnd<'_> {
     fn drop(&mut self) {
         if let Some(going) = self.going.take() {
-            self.memories.lock().failed(going.step.transit);
+            self.memories.lock().on_transfer_failed(going.step.transit);
             self.memories.ended.notify_all();
         }
     }
@@ -69,7 +69,7 @@ impl Memories {
         let mut space = self.lock();
         for (kept, log) in wanted {
             let handle = kept.handle;
-            let is_there = space.holdings().holds(handle, to);
+            let is_there = space.holdings().has_copy(handle, to);
             if is_there || space.holdings().is_coming(handle, to) || !has_room(&space, kept, to) {
                 continue;
             }
@@ -78,7 +78,7 @@ impl Memories {
             let Some(step) = space.take_move() else {
                 continue;
             };
-            let begun = self.begun(step, Some(kept), log);
+            let begun = self.begin_move(step, Some(kept), log);
             match by_hop
                 .iter_mut()
                 .find(|batch| batch[0].hop() == begun.hop())
@@ -94,7 +94,7 @@ impl Memories {
     }
 
     /// Wraps a move that the caller is about to carry out.
-    pub(super) fn begun<'a>(
+    pub(super) fn begin_move<'a>(
         &'a self,
         step: Move<Arc<dyn Resident>>,
         kept: Option<&'a HeldTensor>,
@@ -127,13 +127,13 @@ impl Memories {
                 continue;
             };
             // The bytes at the destination, without those on their way there.
-            let held = space.pool(step.transit.hop.to).used;
+            let held = space.pool_use(step.transit.hop.to).used;
             let held = held.saturating_sub(step.transit.bytes);
             drop(space);
-            let begun = self.begun(step, kept, log);
+            let begun = self.begin_move(step, kept, log);
             space = match self.carry_out(vec![begun], urgency) {
                 Ok(space) => space,
-                Err(error) => self.narrowed(error, held)?,
+                Err(error) => self.lower_limit(error, held)?,
             };
         }
     }
@@ -146,20 +146,22 @@ impl Memories {
         endings: Vec<MoveEnd<'a>>,
         urgency: Urgency,
     ) -> Result<MutexGuard<'a, Space>, MemoryError> {
-        let transits = endings.iter().map(|ending| &ending.going().step.transit);
+        let transits = endings
+            .iter()
+            .map(|ending| &ending.ongoing_move().step.transit);
         let bytes: u64 = transits.clone().map(|transit| transit.bytes).sum();
         let hop = endings[0].hop();
         let handles = transits.map(|transit| transit.handle);
         let first = self.transfer_queue.goes_first(urgency, hop, handles);
         let at_rest = self.at_rest(hop);
-        let logs = endings.iter().map(|ending| ending.going().log);
+        let logs = endings.iter().map(|ending| ending.ongoing_move().log);
         let begins: Vec<_> = logs.map(|log| log.map(RunLog::now)).collect();
         let began = Moment::now();
         let contents = self.carried_all(&endings)?;
-        let took = Moment::now().since(began);
+        let took = Moment::now().duration_since(began);
         drop(first);
         for (ending, begin) in endings.iter().zip(begins) {
-            ending.going().tell(begin);
+            ending.ongoing_move().log_move(begin);
         }
         let mut space = self.lock();
         let undisturbed = at_rest.is_some() && at_rest == self.at_rest(hop);
@@ -169,10 +171,10 @@ impl Memories {
         let mut ended = Ok(());
         for (mut ending, content) in endings.into_iter().zip(contents) {
             let going = ending.going.take().expect("it has not ended before");
-            ended = ended.and(space.ended(going.step.transit, content, alone));
+            ended = ended.and(space.on_transfer_ended(going.step.transit, content, alone));
         }
         if let Some(took) = measured.filter(|_| alone.is_none()) {
-            space.paths_mut().observe(hop, bytes, took);
+            space.paths_mut().observe_transfer(hop, bytes, took);
         }
         self.ended.notify_all();
         self.learned
@@ -184,7 +186,7 @@ impl Memories {
     /// Lowers the limit of a device that has less room than the bookkeeping expected. The limit
     /// becomes the larger of `held` and the device's used bytes, so that the next attempt evicts a
     /// tensor if nothing has left meanwhile. A device that holds nothing has failed.
-    fn narrowed(
+    fn lower_limit(
         &self,
         error: MemoryError,
         held: u64,
@@ -197,21 +199,23 @@ impl Memories {
             return Err(error);
         };
         let mut space = self.lock();
-        let used = space.pool(device_place(device)).used;
+        let used = space.pool_use(device_place(device)).used;
         if used == 0 {
             return Err(error);
         }
-        let limited = space.resize(device_place(device), used.max(held));
+        let limited = space.set_limit(device_place(device), used.max(held));
         limited.map_err(MemoryError::Space)?;
         Ok(space)
     }
 
     /// Copies the tensors to the other end of their hop and returns the copies.
     fn carried_all(&self, endings: &[MoveEnd<'_>]) -> Result<Vec<CopyResult>, MemoryError> {
-        let first = &endings[0].going().step;
+        let first = &endings[0].ongoing_move().step;
         if let Some(through) = first.through_disk() {
             let each = |step: &Move<_>| step.through_disk().expect("its hop is a disk's");
-            let rest = endings[1..].iter().map(|ending| each(&ending.going().step));
+            let rest = endings[1..]
+                .iter()
+                .map(|ending| each(&ending.ongoing_move().step));
             let all = std::iter::once(through).chain(rest);
             let all = all.collect::<Result<_, _>>();
             return all.map_err(|error| MemoryError::Space(error.into()));
@@ -220,41 +224,49 @@ impl Memories {
         let at = |device: usize| move |cause| MemoryError::Device { device, cause };
         match (index(hop.from), index(hop.to)) {
             (Some(from), None) => {
-                let read = self.memory(from).read_all(&residents(endings));
+                let read = self
+                    .device_memory(from)
+                    .read_all(&leaving_residents(endings));
                 let read = read.map_err(at(from))?.into_iter();
                 Ok(read.map(|it| Content::Host(it.bytes().clone())).collect())
             }
             (None, Some(to)) => {
-                let tensors: Vec<Tensor> = endings.iter().map(|it| it.going().tensor()).collect();
-                let put = self.memory(to).put_all(&tensors).map_err(at(to))?;
+                let tensors: Vec<Tensor> = endings
+                    .iter()
+                    .map(|it| it.ongoing_move().host_tensor())
+                    .collect();
+                let put = self.device_memory(to).put_all(&tensors).map_err(at(to))?;
                 Ok(put.into_iter().map(Content::Device).collect())
             }
             (Some(from), Some(to)) => {
-                let residents = residents(endings);
-                let taken = self.memory(to).take_all(&residents).map_err(|cause| {
-                    if matches!(cause, RunError::OutOfMemory { .. }) {
-                        return at(to)(cause);
-                    }
-                    // One of the two devices has failed: the sender, if it does not answer by
-                    // itself.
-                    match residents[0].to_host() {
-                        Err(cause) => at(from)(cause),
-                        Ok(_) => at(to)(cause),
-                    }
-                });
+                let residents = leaving_residents(endings);
+                let taken = self
+                    .device_memory(to)
+                    .take_all(&residents)
+                    .map_err(|cause| {
+                        if matches!(cause, RunError::OutOfMemory { .. }) {
+                            return at(to)(cause);
+                        }
+                        // One of the two devices has failed: the sender, if it does not answer by
+                        // itself.
+                        match residents[0].to_host() {
+                            Err(cause) => at(from)(cause),
+                            Ok(_) => at(to)(cause),
+                        }
+                    });
                 Ok(taken?.into_iter().map(Content::Device).collect())
             }
             (None, None) => unreachable!("the host's memory is moved by reference"),
         }
     }
 
-    fn memory(&self, device: usize) -> &dyn DeviceMemory {
-        let memory = self.own(device);
+    fn device_memory(&self, device: usize) -> &dyn DeviceMemory {
+        let memory = self.own_memory(device);
         memory.expect("moves begin and end in memories of their own")
     }
 
     /// Marks a device as computing until the caller drops the guard.
-    pub(super) fn computing(&self, device: usize) -> ComputingGuard<'_> {
+    pub(super) fn begin_computing(&self, device: usize) -> ComputingGuard<'_> {
         let count = &self.computing[device];
         count.fetch_add(1, Ordering::SeqCst);
         ComputingGuard(count)
@@ -282,7 +294,7 @@ impl Memories {
 
 impl OngoingMove<'_> {
     /// Returns the tensor that goes from the host to a device.
-    fn tensor(&self) -> Tensor {
+    fn host_tensor(&self) -> Tensor {
         let Content::Host(bytes) = &self.step.content else {
             unreachable!("what goes to a device from the host is bytes there");
         };
@@ -294,18 +306,18 @@ impl OngoingMove<'_> {
     }
 
     /// Records the move in its log, from `begin` until now.
-    fn tell(&self, begin: Option<crate::execution::timeline::UnixMicros>) {
+    fn log_move(&self, begin: Option<crate::execution::timeline::UnixMicros>) {
         if let (Some(log), Some(begin)) = (self.log, begin) {
             let transit = &self.step.transit;
             let name = self.kept.filter(|kept| kept.handle == transit.handle);
-            log.moved(name.map(|kept| &*kept.name), transit.hop, begin);
+            log.record_move(name.map(|kept| &*kept.name), transit.hop, begin);
         }
     }
 }
 
 /// Returns the tensors that leave a device.
-fn residents(endings: &[MoveEnd<'_>]) -> Vec<Arc<dyn Resident>> {
-    let resident = |ending: &MoveEnd<'_>| match &ending.going().step.content {
+fn leaving_residents(endings: &[MoveEnd<'_>]) -> Vec<Arc<dyn Resident>> {
+    let resident = |ending: &MoveEnd<'_>| match &ending.ongoing_move().step.content {
         Content::Device(resident) => resident.clone(),
         Content::Host(_) | Content::Disk(_) => {
             unreachable!("what leaves a device's own memory lies there")

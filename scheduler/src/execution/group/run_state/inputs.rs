@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use souk_memory::transfers::{SMALL_BYTES, Urgency};
 use souk_vocabulary::residency::TensorHandle;
 
-use super::{RunState, rows, source};
+use super::{RunState, select_rows, source};
 use crate::execution::group::fragment::{Fragment, FragmentInput};
 use crate::execution::group::held_tensor::HeldTensor;
 use crate::execution::group::links::device_place;
@@ -14,7 +14,7 @@ use crate::execution::lock::lock;
 
 impl RunState {
     /// Brings a fragment's inputs to a device, which holds them until the run unpins them.
-    pub(super) fn bring(
+    pub(super) fn bring_inputs(
         &self,
         fragment: &Fragment,
         device: usize,
@@ -37,14 +37,14 @@ impl RunState {
     /// Brings a fragment's small inputs to its device's own memory in one transfer.
     fn bring_small(&self, fragment: &Fragment, device: usize) {
         let to = device_place(device);
-        if self.memories.own(device).is_none() {
+        if self.memories.own_memory(device).is_none() {
             return;
         }
         let small: Vec<HeldTensor> = {
             let state = lock(&self.state);
             let there = fragment.reads.iter().filter(|read| source(read, to) == to);
             let held = there.filter_map(|read| state.values.get(&read.value));
-            let small = held.filter(|kept| kept.bytes() <= SMALL_BYTES);
+            let small = held.filter(|kept| kept.byte_size() <= SMALL_BYTES);
             small.cloned().collect()
         };
         if small.len() > 1 {
@@ -66,9 +66,9 @@ impl RunState {
             (None, None) => return Err(MemoryError::Gone),
         };
         let place = source(read, device_place(device));
-        let held = self.memories.pinned(&kept, place, Some(&self.log))?;
+        let held = self.memories.bring_and_pin(&kept, place, Some(&self.log))?;
         Ok(match held {
-            TensorHandle::Host(tensor) => TensorHandle::Host(rows(tensor, read)),
+            TensorHandle::Host(tensor) => TensorHandle::Host(select_rows(tensor, read)),
             there => there,
         })
     }

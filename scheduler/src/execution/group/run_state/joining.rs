@@ -14,7 +14,7 @@ use crate::execution::worker_pool::Call;
 
 impl RunState {
     /// Joins a value if a fragment produced its last part. Copies each byte once.
-    pub(super) fn join(&self, call: Call, fragment: &Fragment) -> Result<(), MemoryError> {
+    pub(super) fn join_value(&self, call: Call, fragment: &Fragment) -> Result<(), MemoryError> {
         let of_piece = |join: &&Join| {
             let mut made = fragment.makes.iter();
             made.any(|made| join.parts.contains(&made.held))
@@ -33,10 +33,10 @@ impl RunState {
             // The host can reach every part.
             tensors.push(self.on_host(part)?);
         }
-        let bytes = joined(&tensors, join.stretches);
+        let bytes = join_parts(&tensors, join.stretches);
         drop(tensors);
         for part in parts {
-            self.release(&part)?;
+            self.release_tensor(&part)?;
         }
         let copied = bytes.len() as u64;
         let shape = Shape::new(join.dims.clone()).expect("the graph knows it");
@@ -44,13 +44,13 @@ impl RunState {
         let adopted = self
             .memories
             .adopt_host(&join.value, &whole, Place::Host, Some(&self.log));
-        self.keep(adopted?)?;
+        self.hold_value(adopted?)?;
         let end = (self.clock)();
         let mut state = lock(&self.state);
         state.joined_bytes += copied;
         state.partitioned_tasks += 1;
         match &mut state.modelled {
-            Some(modelled) => modelled.joined(&self.plan, join),
+            Some(modelled) => modelled.record_join(&self.plan, join),
             None => {
                 let name = format!("joining {}", join.value);
                 let kind = SpanKind::TransferOut;
@@ -62,7 +62,7 @@ impl RunState {
 }
 
 /// Joins parts: takes one of `stretches` pieces of each part in turn.
-fn joined(parts: &[Tensor], stretches: usize) -> Bytes {
+fn join_parts(parts: &[Tensor], stretches: usize) -> Bytes {
     let length = parts.iter().map(|part| part.bytes().len()).sum();
     let mut whole = Vec::with_capacity(length);
     for stretch in 0..stretches {

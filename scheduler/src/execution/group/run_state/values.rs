@@ -45,7 +45,7 @@ impl Values {
     }
 
     /// Holds a value; returns the previous value of that name.
-    pub fn put(&mut self, kept: HeldTensor) -> Option<HeldTensor> {
+    pub fn insert_value(&mut self, kept: HeldTensor) -> Option<HeldTensor> {
         self.held.insert(kept.name.to_string(), kept)
     }
 
@@ -64,7 +64,7 @@ impl Values {
     }
 
     /// Records that a fragment is about to run, maybe again.
-    pub fn again(&mut self, fragment: usize) {
+    pub fn mark_not_done(&mut self, fragment: usize) {
         self.done[fragment] = false;
     }
 
@@ -76,7 +76,7 @@ impl Values {
     }
 
     /// Removes and returns every value.
-    pub fn take(&mut self) -> Vec<HeldTensor> {
+    pub fn take_values(&mut self) -> Vec<HeldTensor> {
         std::mem::take(&mut self.held).into_values().collect()
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 use souk_onnx::{
     AttributeProto, AttributeType, Dimension, GraphProto, ModelProto, NodeProto,
-    OperatorSetIdProto, TensorProto, ValueInfoProto, encode, tensor_to_proto,
+    OperatorSetIdProto, TensorProto, ValueInfoProto, encode_model, tensor_to_proto,
 };
 
 use crate::graph::{Bindings, Graph, ValueId};
@@ -36,13 +36,13 @@ pub(in crate::execution::group) struct Assembly {
 impl Assembly {
     /// Creates the model that cuts the input of a segment into the rows of each part; `held` names
     /// them.
-    pub fn cutting(
+    pub fn for_cutting(
         graph: &Graph,
         segment: &Segment,
         parts: &[Part],
         held: impl Fn(&Part) -> String,
     ) -> Self {
-        let (dtype, dims) = typed(graph, segment.input);
+        let (dtype, dims) = value_type(graph, segment.input);
         let rows = |units| segment.part_dims(&dims, units);
         let parts = parts.iter();
         let outputs = parts.clone().map(|part| (held(part), rows(part.units)));
@@ -50,26 +50,27 @@ impl Assembly {
         let mut assembly = Self::new(dtype, vec![whole], outputs.collect());
         let flat = rows(segment.units);
         let input = assembly.inputs[0].name.clone();
-        let input = assembly.reshaped(&input, &dims, &flat, "rows");
-        let axis = assembly.constant("axis", &[axis(segment)]);
+        let input = assembly.add_reshape(&input, &dims, &flat, "rows");
+        let axis = assembly.add_constant("axis", &[part_axis(segment)]);
         for (index, part) in parts.enumerate() {
-            let first = assembly.constant(&format!("first{index}"), &[part.first]);
-            let behind = assembly.constant(&format!("behind{index}"), &[part.first + part.units]);
+            let first = assembly.add_constant(&format!("first{index}"), &[part.first]);
+            let behind =
+                assembly.add_constant(&format!("behind{index}"), &[part.first + part.units]);
             let output = assembly.outputs[index].name.clone();
             let inputs = [&input, &first, &behind, &axis];
-            assembly.nodes.push(node("Slice", &inputs, &output));
+            assembly.nodes.push(build_node("Slice", &inputs, &output));
         }
         assembly
     }
 
     /// Creates the model that joins the outputs of a segment's parts; `held` names those.
-    pub fn joining(
+    pub fn for_joining(
         graph: &Graph,
         segment: &Segment,
         parts: &[Part],
         held: impl Fn(&Part) -> String,
     ) -> Self {
-        let (dtype, dims) = typed(graph, segment.output);
+        let (dtype, dims) = value_type(graph, segment.output);
         let of_part = |units| segment.part_dims(&dims, units);
         let inputs = parts.iter().map(|part| (held(part), of_part(part.units)));
         let whole = (graph.value(segment.output).name.clone(), dims.clone());
@@ -81,15 +82,15 @@ impl Assembly {
             false => "rows".to_owned(),
         };
         let inputs: Vec<&String> = assembly.inputs.iter().map(|port| &port.name).collect();
-        let mut concat = node("Concat", &inputs, &joined);
+        let mut concat = build_node("Concat", &inputs, &joined);
         concat.attribute = vec![AttributeProto {
             name: Some("axis".to_owned()),
             r#type: Some(AttributeType::Int as i32),
-            i: Some(axis(segment) as i64),
+            i: Some(part_axis(segment) as i64),
             ..AttributeProto::default()
         }];
         assembly.nodes.push(concat);
-        assembly.reshaped(&joined, &flat, &dims, &output);
+        assembly.add_reshape(&joined, &flat, &dims, &output);
         assembly
     }
 
@@ -117,17 +118,17 @@ impl Assembly {
     }
 
     /// Reshapes a value to other extents; returns the value itself if they are the same.
-    fn reshaped(&mut self, value: &str, from: &[usize], to: &[usize], name: &str) -> String {
+    fn add_reshape(&mut self, value: &str, from: &[usize], to: &[usize], name: &str) -> String {
         if from == to {
             return value.to_owned();
         }
-        let shape = self.constant("shape", to);
+        let shape = self.add_constant("shape", to);
         self.nodes
-            .push(node("Reshape", &[&value.to_owned(), &shape], name));
+            .push(build_node("Reshape", &[&value.to_owned(), &shape], name));
         name.to_owned()
     }
 
-    fn constant(&mut self, name: &str, values: &[usize]) -> String {
+    fn add_constant(&mut self, name: &str, values: &[usize]) -> String {
         let counts: Vec<i64> = values.iter().map(|&value| value as i64).collect();
         let tensor = Tensor::from_vec([values.len()], counts).expect("there are as many");
         self.constants.push(tensor_to_proto(name, &tensor));
@@ -135,14 +136,14 @@ impl Assembly {
     }
 
     /// Encodes the assembly as a model.
-    pub fn model(&self) -> Bytes {
+    pub fn encode_model(&self) -> Bytes {
         let info = |port: &AssemblyPort| {
             let dims = port.dims.iter();
-            let dims = dims.map(|&extent| Dimension::fixed(extent as i64));
+            let dims = dims.map(|&extent| Dimension::new_fixed(extent as i64));
             let code = self.dtype.onnx_code();
-            ValueInfoProto::tensor(port.name.clone(), code, Some(dims.collect()))
+            ValueInfoProto::new_tensor(port.name.clone(), code, Some(dims.collect()))
         };
-        encode(&ModelProto {
+        encode_model(&ModelProto {
             ir_version: Some(IR_VERSION),
             opset_import: vec![OperatorSetIdProto {
                 domain: None,
@@ -161,23 +162,24 @@ impl Assembly {
     }
 
     /// Returns the bindings of its inputs.
-    pub fn bindings(&self) -> Bindings {
+    pub fn input_bindings(&self) -> Bindings {
         let none = Bindings::new();
-        let bind =
-            |known: Bindings, port: &AssemblyPort| known.input(&port.name, self.dtype, &port.dims);
+        let bind = |known: Bindings, port: &AssemblyPort| {
+            known.with_input(&port.name, self.dtype, &port.dims)
+        };
         self.inputs.iter().fold(none, bind)
     }
 }
 
 /// Returns the axis along which a segment's parts lie, with rows taken as one.
-fn axis(segment: &Segment) -> usize {
+fn part_axis(segment: &Segment) -> usize {
     match segment.cut {
         Cut::Rows { lead } => lead - 1,
         Cut::Channels => segment.axis,
     }
 }
 
-fn typed(graph: &Graph, id: ValueId) -> (DType, Vec<usize>) {
+fn value_type(graph: &Graph, id: ValueId) -> (DType, Vec<usize>) {
     let value = graph.value(id);
     let dims = value.dims().expect("a segment's are known");
     let dtype = value.dtype().expect("a segment's is known");
@@ -187,7 +189,7 @@ fn typed(graph: &Graph, id: ValueId) -> (DType, Vec<usize>) {
     )
 }
 
-fn node(operator: &str, inputs: &[&String], output: &str) -> NodeProto {
+fn build_node(operator: &str, inputs: &[&String], output: &str) -> NodeProto {
     NodeProto {
         op_type: Some(operator.to_owned()),
         name: Some(output.to_owned()),

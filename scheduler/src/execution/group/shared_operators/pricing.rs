@@ -7,15 +7,15 @@ use super::assembly::Assembly;
 use crate::execution::error::GroupPlanError;
 use crate::execution::group::GroupDevice;
 use crate::execution::group::group_problem::GroupProblem;
-use crate::execution::group::offers::{self, slowed};
+use crate::execution::group::offers::{self, slow_offers};
 use crate::graph::{Graph, NodeId, ValueId};
-use crate::learning::kind;
+use crate::learning::kind_of_class;
 use crate::planning::offer::{Link, Offer, node_seconds};
 use crate::planning::split::{Around, Cut, Devices, Part, PricedSegment, Segment};
 
 impl GroupProblem {
     /// Returns the costs of a segment's parts under a leader.
-    pub(in crate::execution::group) fn priced<'a>(
+    pub(in crate::execution::group) fn price_segment<'a>(
         &'a self,
         offers: &'a [Offer],
         leader: usize,
@@ -44,7 +44,7 @@ impl GroupProblem {
 
     /// Returns the costs of a segment's cut and join under a leader: by fragments in the leader's
     /// own memory if it has one and can run them, else on the host.
-    pub(in crate::execution::group) fn around(
+    pub(in crate::execution::group) fn cut_join_costs(
         &self,
         members: &[GroupDevice],
         leader: usize,
@@ -53,21 +53,21 @@ impl GroupProblem {
     ) -> Result<Around, GroupPlanError> {
         let graph = &self.graph;
         let mut around = Around::default();
-        if members[leader].processor.memory().is_none() {
+        if members[leader].processor.device_memory().is_none() {
             return Ok(around);
         }
         let seconds = |assembly: &Assembly| -> Result<Option<f64>, GroupPlanError> {
-            let seconds = assembly_seconds(members, assembly, &assembly.model())?[leader];
+            let seconds = assembly_seconds(members, assembly, &assembly.encode_model())?[leader];
             Ok(Some(seconds).filter(|seconds| seconds.is_finite()))
         };
         let by_host = || Some(self.links.buyer.iter().copied().map(Some).collect());
         let to_host = |value: ValueId| {
             let bytes = graph.value(value).fact.byte_length();
-            self.links.buyer[leader].seconds(bytes.unwrap_or(0))
+            self.links.buyer[leader].transfer_seconds(bytes.unwrap_or(0))
         };
         let name = |part: &Part| part.device.to_string();
         if !is_given(graph, segment) && matches!(segment.cut, Cut::Rows { .. }) {
-            let cut = seconds(&Assembly::cutting(graph, segment, parts, name))?;
+            let cut = seconds(&Assembly::for_cutting(graph, segment, parts, name))?;
             around.before = cut.unwrap_or_else(|| to_host(segment.input));
             if cut.is_none() {
                 around.sent = by_host();
@@ -80,7 +80,7 @@ impl GroupProblem {
             } else {
                 0.0
             };
-            around.after = seconds(&Assembly::joining(graph, segment, parts, name))?;
+            around.after = seconds(&Assembly::for_joining(graph, segment, parts, name))?;
             around.after = around.after.map(|seconds| seconds + wanted);
             if around.after.is_none() {
                 around.back = by_host();
@@ -106,15 +106,16 @@ impl GroupProblem {
         let of_node = |id: NodeId| {
             let node = graph.node(id);
             let reads = node
-                .reads()
+                .input_values()
                 .filter(|&id| graph.value(id).producer().is_none());
-            reads.chain(node.makes()).collect::<Vec<ValueId>>()
+            reads.chain(node.output_values()).collect::<Vec<ValueId>>()
         };
         let mut values: Vec<ValueId> = nodes.flat_map(of_node).filter(crosses).collect();
         values.sort_unstable();
         values.dedup();
         let link = &self.links.buyer[device];
-        let way = |id: ValueId| link.seconds(graph.value(id).fact.byte_length().unwrap_or(0));
+        let way =
+            |id: ValueId| link.transfer_seconds(graph.value(id).fact.byte_length().unwrap_or(0));
         values.into_iter().map(way).sum()
     }
 }
@@ -125,12 +126,15 @@ pub(in crate::execution::group) fn assembly_seconds(
     assembly: &Assembly,
     model: &Bytes,
 ) -> Result<Vec<f64>, GroupPlanError> {
-    let graph = Graph::import(model.clone(), &assembly.bindings())?;
+    let graph = Graph::import(model.clone(), &assembly.input_bindings())?;
     let sum = |offer: &Offer| -> f64 {
         let nodes = graph.nodes().iter();
         nodes.map(|node| node_seconds(node, offer)).sum()
     };
-    Ok(offers::offers(members, &graph).iter().map(sum).collect())
+    Ok(offers::profile_offers(members, &graph)
+        .iter()
+        .map(sum)
+        .collect())
 }
 
 /// Returns whether a segment's input comes from the job, and so from the host.
@@ -161,12 +165,12 @@ pub(in crate::execution::group) fn of_segment(
     since: impl Fn(usize) -> f64,
 ) -> Vec<Offer> {
     let nodes = &segment.nodes;
-    slowed(&group.stated, |device| {
-        group.known.factor(device, nodes) * since(device)
+    slow_offers(&group.stated, |device| {
+        group.known.time_factor(device, nodes) * since(device)
     })
 }
 
 /// Returns the kind of work of a segment.
 pub(in crate::execution::group) fn kind_of_segment(graph: &Graph, segment: &Segment) -> u16 {
-    kind(graph.node(segment.nodes[0]).cost.class)
+    kind_of_class(graph.node(segment.nodes[0]).cost.class)
 }

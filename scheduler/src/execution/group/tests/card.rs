@@ -338,7 +338,7 @@ impl DeviceMemory for CardMemory {
         (self.0.group.is_some() && self.0.group == other.0.group).then_some(LINK)
     }
 
-    fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
+    fn copy_from_host(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
         self.0.into.pass();
         let held = self.0.hold(tensor)?;
         self.0.note(|seen| seen.put += held.bytes());
@@ -371,7 +371,7 @@ impl DeviceMemory for CardMemory {
         Ok(held)
     }
 
-    fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
+    fn copy_from_peer(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError> {
         self.0.into.pass();
         let from = of_card(from);
         from.inner.check()?;
@@ -391,10 +391,10 @@ impl Processor for WithMemory {
         &self.card.profile
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
         let operators = &self.card.traits.operators;
         match operators.is_empty() || operators.contains(&node.op_type()) {
-            true => self.card.device.supports(node),
+            true => self.card.device.check_support(node),
             false => Err(Unsupported::new(node, UnsupportedReason::Operator)),
         }
     }
@@ -403,12 +403,12 @@ impl Processor for WithMemory {
         self.card.device.estimate(work)
     }
 
-    fn cores(&self) -> usize {
+    fn host_cores(&self) -> usize {
         self.card.traits.cores
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let graph = onnx::decode(subgraph.model.clone())?
+        let graph = onnx::decode_model(subgraph.model.clone())?
             .graph
             .unwrap_or_default();
         let never = self.card.traits.never_alone;
@@ -455,7 +455,7 @@ impl Processor for WithMemory {
         None
     }
 
-    fn memory(&self) -> Option<&dyn DeviceMemory> {
+    fn device_memory(&self) -> Option<&dyn DeviceMemory> {
         self.card.traits.own.then_some(&self.memory)
     }
 }

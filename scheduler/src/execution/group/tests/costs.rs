@@ -15,7 +15,7 @@ use souk_onnx::subgraph::{CompileError, Port, Subgraph, Unsupported};
 use souk_onnx::work::Work;
 use souk_onnx::{
     AttributeProto, AttributeType, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-    TensorProto, ValueInfoProto, decode, encode,
+    TensorProto, ValueInfoProto, decode_model, encode_model,
 };
 use souk_vocabulary::history::History;
 use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
@@ -36,7 +36,7 @@ const SIDE: usize = 16;
 const WRONG: f64 = 8.0;
 
 fn profile() -> Profile {
-    let known = souk_vocabulary::catalogue::find("amd-epyc-9654").unwrap();
+    let known = souk_vocabulary::catalogue::find_processor("amd-epyc-9654").unwrap();
     let mut profile = known.clone();
     // So slow that handing a tensor over is nothing beside a convolution.
     let slow = Throughput {
@@ -65,8 +65,8 @@ impl Processor for Uneven {
         self.inner.profile()
     }
 
-    fn supports(&self, node: &NodeProto) -> Result<(), Unsupported> {
-        self.inner.supports(node)
+    fn check_support(&self, node: &NodeProto) -> Result<(), Unsupported> {
+        self.inner.check_support(node)
     }
 
     fn estimate(&self, work: &Work) -> Estimate {
@@ -74,7 +74,9 @@ impl Processor for Uneven {
     }
 
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError> {
-        let nodes = decode(subgraph.model.clone())?.graph.unwrap_or_default();
+        let nodes = decode_model(subgraph.model.clone())?
+            .graph
+            .unwrap_or_default();
         let each = nodes.node.iter().map(|node| {
             let stated = self.seconds[node.name()];
             let is_wrong = !self.wrong.is_empty() && node.name().starts_with(self.wrong);
@@ -202,7 +204,7 @@ fn products() -> (ModelProto, Vec<usize>) {
 }
 
 fn model(nodes: Vec<NodeProto>, weights: Vec<TensorProto>, output: &str) -> ModelProto {
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -224,8 +226,8 @@ fn model(nodes: Vec<NodeProto>, weights: Vec<TensorProto>, output: &str) -> Mode
 /// Two devices of one profile, of which the second takes longer for what is named so.
 fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 22));
-    let bytes = encode(&model);
-    let bindings = Bindings::new().input("x", DType::F32, &dims);
+    let bytes = encode_model(&model);
+    let bindings = Bindings::new().with_input("x", DType::F32, &dims);
     let graph = Graph::import(bytes.clone(), &bindings).unwrap();
     let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
     let emulated = || {
@@ -239,7 +241,7 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
         label: "plain".to_owned(),
         processor: Arc::new(emulated()),
     };
-    let offer = offers::offers(std::slice::from_ref(&plain), &graph).remove(0);
+    let offer = offers::profile_offers(std::slice::from_ref(&plain), &graph).remove(0);
     let nodes = graph.nodes().iter();
     let seconds = nodes.map(|node| (node.proto.name().to_owned(), node_seconds(node, &offer)));
     let seconds: Arc<BTreeMap<String, f64>> = Arc::new(seconds.collect());
@@ -257,7 +259,7 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
         host_bytes_max: 1 << 22,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
     let task = Task {
@@ -270,22 +272,22 @@ fn device_group(wrong: &'static str, (model, dims): (ModelProto, Vec<usize>)) ->
         )]),
     };
     let members = vec![member("first", ""), member("second", wrong)];
-    let runner = Runner::group("both", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("both", members, store, clock, config).unwrap();
     (runner, task)
 }
 
 /// What the second device's profile is corrected by for the first operator of a name.
 fn factor(costs: &CostHistory, task: &Task, model: &ModelProto, name: &str) -> Option<f64> {
     let input = &task.inputs["x"];
-    let bindings = Bindings::new().input("x", input.dtype(), input.dims());
-    let graph = Graph::import(encode(model), &bindings).unwrap();
+    let bindings = Bindings::new().with_input("x", input.dtype(), input.dims());
+    let graph = Graph::import(encode_model(model), &bindings).unwrap();
     let found = graph
         .nodes()
         .iter()
         .find(|node| node.proto.name().starts_with(name));
     let (key, _) = key(&graph, found.unwrap()).unwrap();
     let second = costs.devices().find(|(name, _)| name.starts_with("second"));
-    Some(second?.1.record(&key)?.mean.exp())
+    Some(second?.1.find_record(&key)?.mean.exp())
 }
 
 fn runs(runner: &Runner, task: &Task, count: usize) -> Vec<RunResult> {
@@ -297,7 +299,7 @@ fn corrected(wrong: &'static str, built: (ModelProto, Vec<usize>), names: &[&str
     let (model, dims) = built;
     let (runner, task) = device_group(wrong, (model.clone(), dims.clone()));
     let ran = runs(&runner, &task, 10);
-    let costs = runner.costs();
+    let costs = runner.cost_history();
     assert!(costs.is_sound());
     for name in names {
         let Some(found) = factor(&costs, &task, &model, name) else {
@@ -327,7 +329,7 @@ fn corrected(wrong: &'static str, built: (ModelProto, Vec<usize>), names: &[&str
     );
     // Another group of these devices begins with what this one knows.
     let (again, task) = device_group(wrong, (model, dims));
-    again.recall(&costs);
+    again.load_history(&costs);
     let begun = again.run(&task).unwrap().makespan;
     assert!(
         begun <= last.mul_f64(1.01),
@@ -335,7 +337,7 @@ fn corrected(wrong: &'static str, built: (ModelProto, Vec<usize>), names: &[&str
     );
     let told = ran.iter().flat_map(|ran| &ran.learned);
     let mut kept = CostHistory::default();
-    told.for_each(|learned| kept.learn(learned));
+    told.for_each(|learned| kept.record_measurement(learned));
     assert_eq!(kept, costs, "who only hears of the runs knows as much");
 }
 
@@ -359,7 +361,7 @@ fn a_right_profile_stays_and_its_plan_is_kept() {
     let (runner, task) = device_group("", convolutions());
     let ran = runs(&runner, &task, 10);
     assert!(ran.iter().all(|it| it.makespan == ran[0].makespan));
-    for (device, history) in runner.costs().devices() {
+    for (device, history) in runner.cost_history().devices() {
         for (key, record) in history.records() {
             assert!(
                 (record.mean.exp() - 1.0).abs() < 0.02,
@@ -374,7 +376,7 @@ fn what_is_kept_of_other_devices_changes_nothing() {
     let (runner, task) = device_group("deep", convolutions());
     let stranger = ("third: of another make".to_owned(), History::default());
     let strangers = CostHistory::of_devices([stranger].into_iter());
-    runner.recall(&strangers);
+    runner.load_history(&strangers);
     runs(&runner, &task, 1);
-    assert_eq!(runner.costs().devices().count(), 2);
+    assert_eq!(runner.cost_history().devices().count(), 2);
 }

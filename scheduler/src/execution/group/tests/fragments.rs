@@ -15,17 +15,19 @@ const LEARNING_RUNS: usize = 4;
 /// fragments, and what the fragments promise.
 fn planned(runner: &Runner, task: &Task) -> (Duration, Duration) {
     let device_group = group_of(runner);
-    let speeds = device_group.speeds().clone();
-    let setting = device_group.setting();
-    let offers = group_problem::offers(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let speeds = device_group.lock_speeds().clone();
+    let setting = device_group.group_setting();
+    let offers = group_problem::load_offers(&setting, task.model, &task.inputs, &speeds).unwrap();
     let [group] = &offers[..] else {
         panic!("they share no cores")
     };
-    let placed = group.divide(&group.options(Objective::Fastest)).unwrap();
+    let placed = group
+        .divide_graph(&group.plan_options(Objective::Fastest))
+        .unwrap();
     let expected = device_group
-        .plan(task, None)
+        .plan_for_task(task, None)
         .unwrap()
-        .expected(&speeds, &lock(&device_group.costs));
+        .expected_end(&speeds, &lock(&device_group.costs));
     (Duration::from_secs_f64(placed.makespan_seconds), expected)
 }
 
@@ -79,7 +81,7 @@ fn another_device_begins_with_what_was_made_in_the_middle() {
 /// Whether each device ran its fragments in the order of the plan.
 fn as_planned(runner: &Runner, task: &Task, ran: &RunResult) -> bool {
     let device_group = group_of(runner);
-    let plan = device_group.plan(task, None).unwrap();
+    let plan = device_group.plan_for_task(task, None).unwrap();
     (0..).zip(&device_group.members).all(|(device, member)| {
         let own = |&fragment: &usize| plan.schedule.device[fragment] == device;
         let mut planned: Vec<usize> = (0..plan.fragments.len()).filter(own).collect();

@@ -11,7 +11,7 @@ fn tried(most: u32) -> GroupConfig {
         spill: None,
         sharing: Sharing::Never,
         retrials: Retrials {
-            trial: souk_registry::check::trial,
+            trial: souk_registry::check::recheck_device,
             first: Duration::ZERO,
             longest: Duration::ZERO,
             most,
@@ -56,15 +56,15 @@ fn a_lost_device_that_works_again_is_given_work_again() {
             (devices_of(&ran), &ran.outputs),
             (vec!["slow (emulated)"], &right)
         );
-        until(|| runner.lost().iter().any(|lost| lost.trials > 2));
-        let lost = runner.lost().remove(0);
+        until(|| runner.lost_devices().iter().any(|lost| lost.trials > 2));
+        let lost = runner.lost_devices().remove(0);
         assert_eq!((&*lost.device, lost.is_out), ("first (emulated)", false));
         assert!(lost.cause.contains("fails when it is tried"), "{lost:?}");
         let without = runner.run(&task).unwrap();
         assert_eq!(devices_of(&without), ["slow (emulated)"]);
 
         first.mend();
-        until(|| runner.lost().is_empty());
+        until(|| runner.lost_devices().is_empty());
         let compiled = first.seen().compiled;
         let back = runner.run(&task).unwrap();
         assert_eq!(
@@ -84,13 +84,13 @@ fn a_device_that_never_works_again_stays_out_and_says_so() {
     let [first, slow] = devices(true);
     let (runner, task) = configured(&[&first, &slow], &beside(), tried(3));
     runner.run(&task).unwrap();
-    until(|| runner.lost().iter().any(|lost| lost.is_out));
-    let lost = runner.lost();
+    until(|| runner.lost_devices().iter().any(|lost| lost.is_out));
+    let lost = runner.lost_devices();
     assert_eq!((lost.len(), lost[0].trials), (1, 3));
     first.mend();
     let ran = runner.run(&task).unwrap();
     assert_eq!(devices_of(&ran), ["slow (emulated)"]);
-    assert_eq!(runner.lost(), lost, "it is not tried any more");
+    assert_eq!(runner.lost_devices(), lost, "it is not tried any more");
 }
 
 #[test]

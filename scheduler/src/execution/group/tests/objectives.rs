@@ -8,7 +8,7 @@ use super::*;
 fn unlike(objective: Objective, failures: f64) -> (Runner, Task) {
     let (_, task) = device_group(&[0.0]);
     let store = Arc::new(Store::in_memory(1 << 20));
-    store.put(encode(&branches())).unwrap();
+    store.put(encode_model(&branches())).unwrap();
     let member = |label: &str, rate: f64, busy_watts: f64, failures: f64| {
         let mut profile = profile();
         let speed = Throughput {
@@ -41,11 +41,11 @@ fn unlike(objective: Objective, failures: f64) -> (Runner, Task) {
         spill: None,
         sharing: Sharing::WhereItPays,
         objective,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
-    let runner = Runner::group("both", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("both", members, store, clock, config).unwrap();
     (runner, task)
 }
 
@@ -78,7 +78,7 @@ fn work_goes_to_the_quick_for_time_and_to_the_frugal_for_joules() {
             "{run}"
         );
         assert!(soon.makespan < few.makespan, "{run}");
-        let joules = [&soon, &few].map(|ran| ran.report.joules());
+        let joules = [&soon, &few].map(|ran| ran.report.total_joules());
         assert!(joules[1] < 0.2 * joules[0], "{run}: {joules:?}");
         let off = (expected_joules(&few) / joules[1] - 1.0).abs();
         assert!(
@@ -95,7 +95,7 @@ fn a_deadline_that_the_frugal_would_miss_is_kept_by_the_quick() {
     let (runner, task) = unlike(Objective::Greenest, 0.0);
     let mode = runner.run(&task).unwrap();
     let run = |seconds: f64| {
-        let deadline = Some(Moment::now().after(Duration::from_secs_f64(seconds)));
+        let deadline = Some(Moment::now().saturating_add(Duration::from_secs_f64(seconds)));
         let precedence = Precedence {
             deadline,
             ..Precedence::default()
@@ -111,7 +111,7 @@ fn a_deadline_that_the_frugal_would_miss_is_kept_by_the_quick() {
         hurried.makespan
     );
     assert!(operators(&hurried, "quick") > 0);
-    assert!(hurried.report.joules() > mode.report.joules());
+    assert!(hurried.report.total_joules() > mode.report.total_joules());
     let with_time = run(10.0 * takes);
     assert_eq!(
         operators(&with_time, "quick"),

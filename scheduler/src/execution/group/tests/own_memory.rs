@@ -29,7 +29,7 @@ fn model_of(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> ModelPr
         float_data: values,
         ..TensorProto::default()
     };
-    let float = |name: &str| ValueInfoProto::tensor(name, DType::F32.onnx_code(), None);
+    let float = |name: &str| ValueInfoProto::new_tensor(name, DType::F32.onnx_code(), None);
     ModelProto {
         ir_version: Some(8),
         opset_import: vec![OperatorSetIdProto {
@@ -75,7 +75,7 @@ pub fn sharing(
         host_bytes_max,
         spill,
         sharing,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Objective::Fastest,
     };
     configured(cards, model, config)
@@ -83,11 +83,11 @@ pub fn sharing(
 
 pub fn configured(cards: &[&Card], model: &ModelProto, config: GroupConfig) -> (Runner, Task) {
     let store = Arc::new(Store::in_memory(1 << 24));
-    let model = store.put(encode(model)).unwrap();
+    let model = store.put(encode_model(model)).unwrap();
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
     let members = cards.iter().map(|card| card.member()).collect();
-    let runner = Runner::group("cards", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("cards", members, store, clock, config).unwrap();
     let values = (0..SIZE * SIZE).map(|at| (at % 7) as f32 - 3.0).collect();
     let task = Task {
         name: "job".to_owned(),
@@ -111,7 +111,7 @@ pub fn group_of(runner: &Runner) -> &DeviceGroup {
 /// Nothing is held anywhere once the prefetcher has come to rest.
 pub fn assert_nothing_is_held(runner: &Runner, cards: &[&Card]) {
     let device_group = group_of(runner);
-    device_group.prefetcher.settle();
+    device_group.prefetcher.wait_until_idle();
     let space = device_group.memories.lock();
     assert!(space.holdings().is_empty());
     drop(space);
@@ -165,7 +165,7 @@ fn only_what_the_processor_reads_leaves_the_card() {
     assert_eq!(seen.put, 2 * TENSOR, "x and what the processor made");
     assert_eq!(seen.read, TENSOR, "what the processor reads");
     assert_eq!(seen.with_runs, (0, TENSOR), "the job's output");
-    let (moved, _) = runner.memory().unwrap();
+    let (moved, _) = runner.memory_stats().unwrap();
     assert_eq!(
         (moved.over.pcie, moved.copied_bytes),
         (4 * TENSOR, 4 * TENSOR)
@@ -202,7 +202,7 @@ fn linked_cards_hand_over_without_the_host() {
         let (runner, task) = runner(&[&one, &other], &model, 1 << 24);
         let ran = runner.run(&task).unwrap();
         assert_eq!(ran.outputs, alone(&model));
-        let moved = runner.memory().unwrap().0.over;
+        let moved = runner.memory_stats().unwrap().0.over;
         match group {
             Some(_) => {
                 assert_eq!((one.seen().taken, other.seen().taken), (TENSOR, TENSOR));
@@ -385,7 +385,7 @@ fn what_the_next_fragment_reads_comes_before_the_one_before_it_has_ended() {
         gpu.running().until_came(1);
         // Its first fragment computes; what the second one reads comes, and x is there.
         gpu.entry().until_came(2);
-        group_of(&runner).prefetcher.settle();
+        group_of(&runner).prefetcher.wait_until_idle();
         assert_eq!(gpu.seen().put, 2 * TENSOR);
         gpu.running().let_pass(u64::MAX);
         running.join().unwrap().unwrap()
@@ -460,7 +460,7 @@ fn the_small_inputs_of_a_fragment_come_to_its_device_as_one() {
     runner.run(&task).unwrap();
     let seen = gpu.seen();
     assert_eq!((seen.put, seen.operations), (4 * TENSOR, 1));
-    let counts = group_of(&runner).prefetcher.counts();
+    let counts = group_of(&runner).prefetcher.transfer_counts();
     assert_eq!(counts.begun.awaited, 4);
     assert_nothing_is_held(&runner, &[&gpu, &other]);
 }
@@ -478,21 +478,23 @@ fn a_plan_counts_with_the_ways_as_they_were_measured() {
     let bytes = 1 << 20;
     // There is no link between them: from one to the host, and from there to the other.
     let twice = 2.0 * (5e-6 + bytes as f64 / 64e9);
-    let counted = declared.between[0][1].seconds(bytes) - declared.buyer[0].seconds(0) + 5e-6;
+    let counted = declared.between[0][1].transfer_seconds(bytes)
+        - declared.buyer[0].transfer_seconds(0)
+        + 5e-6;
     assert!(counted >= twice, "{counted} s for {twice} s");
-    assert!(declared.buyer[0].seconds(bytes) >= twice / 2.0);
+    assert!(declared.buyer[0].transfer_seconds(bytes) >= twice / 2.0);
     let tensor = Tensor::from_vec([1 << 18], vec![1f32; 1 << 18]).unwrap();
     let kept = memories
         .adopt_host("t", &tensor, Place::Host, None)
         .unwrap();
     let to = device_place(0);
-    memories.pinned(&kept, to, None).unwrap();
+    memories.bring_and_pin(&kept, to, None).unwrap();
     let measured = memories.links();
     assert!(!Arc::ptr_eq(&declared, &measured), "a move was timed");
-    assert!(links::alike(&measured, &measured, 1.0));
+    assert!(links::are_links_alike(&measured, &measured, 1.0));
     let mut space = memories.lock();
-    space.unpin(kept.handle, to).unwrap();
-    space.release(kept.handle).unwrap();
+    space.unpin_copy(kept.handle, to).unwrap();
+    space.release_reference(kept.handle).unwrap();
 }
 
 #[test]
@@ -509,16 +511,17 @@ fn a_way_that_is_slower_than_declared_is_counted_as_it_was_seen() {
             kind: card::PCIE.kind,
         };
         if let Some(took) = took {
-            space.paths_mut().observe(hop, 1 << 20, took);
+            space.paths_mut().observe_transfer(hop, 1 << 20, took);
         }
-        links::links(&members, Duration::ZERO, space.holdings().paths())
+        links::build_links(&members, Duration::ZERO, space.holdings().paths())
     };
     let declared = links(None);
     let slow = Some(Duration::from_millis(2));
     assert_eq!(links(slow), declared, "once is no measure");
     links(slow);
     let seen = links(slow);
-    let seconds = |links: &crate::planning::offer::Links| links.between[1][0].seconds(1 << 20);
+    let seconds =
+        |links: &crate::planning::offer::Links| links.between[1][0].transfer_seconds(1 << 20);
     assert!(seconds(&declared) < 0.000_1, "{declared:?}");
     assert!((seconds(&seen) - 0.002).abs() < 1e-6, "{seen:?}");
     assert_eq!(
@@ -526,11 +529,11 @@ fn a_way_that_is_slower_than_declared_is_counted_as_it_was_seen() {
         "each way by itself"
     );
     assert_eq!(
-        seen.buyer[1].seconds(1 << 20),
+        seen.buyer[1].transfer_seconds(1 << 20),
         0.0,
         "a processor reads host memory"
     );
-    assert!(!links::alike(&declared, &seen, 1.25));
+    assert!(!links::are_links_alike(&declared, &seen, 1.25));
 }
 
 #[test]
@@ -540,17 +543,17 @@ fn a_plan_is_made_anew_when_a_link_turned_out_otherwise() {
         bytes_per_second: 1e9,
     };
     let links = |seconds| crate::planning::offer::Links::uniform(2, link(seconds));
-    assert!(links::alike(&links(0.010), &links(0.012), 1.25));
-    assert!(!links::alike(&links(0.010), &links(0.013), 1.25));
+    assert!(links::are_links_alike(&links(0.010), &links(0.012), 1.25));
+    assert!(!links::are_links_alike(&links(0.010), &links(0.013), 1.25));
     let (gpu, cpu) = (card("gpu", &["MatMul"]), processor("cpu", &["Relu"]));
     let (runner, task) = runner(&[&gpu, &cpu], &beside(), 1 << 24);
     let device_group = group_of(&runner);
     let (first, second) = (
-        device_group.plan(&task, None).unwrap(),
-        device_group.plan(&task, None).unwrap(),
+        device_group.plan_for_task(&task, None).unwrap(),
+        device_group.plan_for_task(&task, None).unwrap(),
     );
     assert!(Arc::ptr_eq(&first, &second), "nothing was learned");
-    let speeds = device_group.speeds().clone();
+    let speeds = device_group.lock_speeds().clone();
     let costs = lock(&device_group.costs);
     assert!(first.is_fresh(&speeds, &device_group.memories.links(), &costs));
     let mut other = (*device_group.memories.links()).clone();
@@ -560,7 +563,7 @@ fn a_plan_is_made_anew_when_a_link_turned_out_otherwise() {
 
 #[test]
 fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
-    let mut profile = souk_vocabulary::catalogue::find("nvidia-h100-sxm")
+    let mut profile = souk_vocabulary::catalogue::find_processor("nvidia-h100-sxm")
         .unwrap()
         .clone();
     // So slow that handing a tensor over is nothing beside a product.
@@ -578,17 +581,17 @@ fn cards_of_the_catalogue_hand_over_by_the_link_it_states() {
     };
     let (_, task) = device_group(&[0.0]);
     let store = Arc::new(Store::in_memory(1 << 20));
-    store.put(encode(&branches())).unwrap();
+    store.put(encode_model(&branches())).unwrap();
     let config = GroupConfig {
         host_bytes_max: 1 << 20,
         spill: None,
         sharing: Sharing::WhereItPays,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
     let members = vec![member(0), member(1)];
     let clock: Arc<Clock> = Arc::new(|| UnixMicros(1));
-    let runner = Runner::group("cards", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("cards", members, store, clock, config).unwrap();
     let ran = runner.run(&task).unwrap();
     assert_right(&ran);
     let whole = ran.report.memory["cards"];

@@ -115,7 +115,7 @@ proptest! {
             prop_assert!(right());
         }
         assert_nothing_is_held(&device_group, &all);
-        let over = device_group.memory().unwrap().0.over;
+        let over = device_group.memory_stats().unwrap().0.over;
         if traits.iter().all(|traits| traits.fails_at.is_none()) {
             let seen: Vec<_> = cards.iter().map(Card::seen).collect();
             let taken: u64 = seen.iter().map(|seen| seen.taken).sum();

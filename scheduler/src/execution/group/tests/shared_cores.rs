@@ -14,7 +14,7 @@ use crate::graph::NodeId;
 use crate::learning::core_sharing::{Cores, Standing};
 
 fn cores_of(devices: &[GroupDevice], available: usize) -> Cores {
-    let used: Vec<usize> = devices.iter().map(|it| it.processor.cores()).collect();
+    let used: Vec<usize> = devices.iter().map(|it| it.processor.host_cores()).collect();
     Cores::new(&used, available)
 }
 
@@ -63,12 +63,18 @@ impl World {
         };
         let device_group = Arc::get_mut(device_group).expect("nothing runs yet");
         device_group.cores = cores_of(&device_group.members, MACHINE);
-        device_group.costs =
-            Mutex::new(histories(&device_group.members, device_group.cores.clone()));
-        let speeds = device_group.speeds().clone();
-        let offers =
-            group_problem::offers(&device_group.setting(), task.model, &task.inputs, &speeds)
-                .unwrap();
+        device_group.costs = Mutex::new(new_histories(
+            &device_group.members,
+            device_group.cores.clone(),
+        ));
+        let speeds = device_group.lock_speeds().clone();
+        let offers = group_problem::load_offers(
+            &device_group.group_setting(),
+            task.model,
+            &task.inputs,
+            &speeds,
+        )
+        .unwrap();
         let takes = truths.iter().map(|truth| {
             let nodes = offers[0].graph.nodes().iter();
             let each = nodes.map(|node| {
@@ -97,11 +103,15 @@ impl World {
     /// Teaches what a device takes alone, operator by operator.
     fn teach(&self, device: usize) {
         let device_group = self.device_group();
-        let speeds = device_group.speeds().clone();
+        let speeds = device_group.lock_speeds().clone();
         let task = &self.task;
-        let offers =
-            group_problem::offers(&device_group.setting(), task.model, &task.inputs, &speeds)
-                .unwrap();
+        let offers = group_problem::load_offers(
+            &device_group.group_setting(),
+            task.model,
+            &task.inputs,
+            &speeds,
+        )
+        .unwrap();
         let group = offers.last().unwrap();
         let mut histories = lock(&device_group.costs);
         for operator in OPERATORS {
@@ -111,11 +121,11 @@ impl World {
                 .map(|(index, node)| (NodeId(index), node.proto.name()))
                 .unzip();
             let seconds: f64 = names.iter().map(|name| self.takes[device][*name][0]).sum();
-            let shares = group.known.shares(&ids);
+            let shares = group.known.operator_shares(&ids);
             let took = Duration::from_secs_f64(seconds);
             for _ in 0..2 {
-                if let Some(measured) = measured(&shares, device, took, None) {
-                    histories.learn(device, measured, 0.0);
+                if let Some(measured) = joint_measurement(&shares, device, took, None) {
+                    histories.record_measurement(device, measured, 0.0);
                 }
             }
         }
@@ -134,8 +144,8 @@ impl World {
     /// many devices took part.
     fn run(&self) -> (f64, f64, usize) {
         let device_group = self.device_group();
-        let plan = device_group.plan(&self.task, None).unwrap();
-        let expected = plan.expected(&device_group.speeds(), &lock(&device_group.costs));
+        let plan = device_group.plan_for_task(&self.task, None).unwrap();
+        let expected = plan.expected_end(&device_group.lock_speeds(), &lock(&device_group.costs));
         let expected = expected.as_secs_f64();
         let (taken, makespan) = self.simulate(&plan);
         let devices: std::collections::BTreeSet<usize> =
@@ -143,16 +153,16 @@ impl World {
         for taken in &taken {
             let Call { task, device } = taken.call;
             let beside = |contention: &core_contention::CoreContention| {
-                contention.beside(task, taken.busy, taken.beside)
+                contention.to_contended_time(task, taken.busy, taken.beside)
             };
             let took = plan.contention.as_ref().map_or(taken.busy, beside);
-            let stated = plan.problem.exec(task, device) as f64;
+            let stated = plan.problem.exec_time(task, device) as f64;
             let took = crate::planning::time_of(took.as_secs_f64()) as f64;
             device_group
-                .speeds()
-                .learn(plan.kinds[task], device, stated, took);
+                .lock_speeds()
+                .record_ratio(plan.kinds[task], device, stated, took);
         }
-        device_group.learn(&plan, taken);
+        device_group.record_fragments(&plan, taken);
         (expected, makespan, devices.len())
     }
 
@@ -162,7 +172,7 @@ impl World {
         let device = &plan.schedule.device;
         let of_piece = |fragment: usize| -> [f64; 2] {
             let bytes = plan.fragments[fragment].subgraph.model.clone();
-            let nodes = onnx::decode(bytes).unwrap().graph.unwrap().node;
+            let nodes = onnx::decode_model(bytes).unwrap().graph.unwrap().node;
             let each = nodes
                 .iter()
                 .map(|node| self.takes[device[fragment]][node.name()]);
@@ -180,9 +190,11 @@ impl World {
                     .filter(|&fragment| done[fragment].is_none() && device[fragment] == at);
                 let fragment =
                     waiting.min_by_key(|&fragment| (plan.schedule.start[fragment], fragment))?;
-                let mut before = plan.problem.before(fragment);
+                let mut before = plan.problem.inputs_of(fragment);
                 let is_there = before.all(|(from, bytes)| {
-                    let way = plan.transfer(Some(device[from]), at, bytes).as_secs_f64();
+                    let way = plan
+                        .transfer_time(Some(device[from]), at, bytes)
+                        .as_secs_f64();
                     done[from].is_some_and(|end| end + way <= now)
                 });
                 is_there.then_some(fragment)
@@ -248,7 +260,7 @@ fn who_slows_another_by_as_much_as_it_does_itself_is_left_out() {
     let runs: Vec<_> = (1..RUNS).map(|_| world.run()).collect();
     let last = runs.last().unwrap();
     assert!(last.1 < 1.01 * world.single() && last.2 == 1, "{runs:?}");
-    let known = world.device_group().costs();
+    let known = world.device_group().cost_history();
     for (name, history) in known.devices() {
         let right = if name.contains("beside") { 2.1 } else { 1.0 };
         let records = history.records().into_iter();
@@ -349,10 +361,10 @@ fn members_with_cores_enough_are_told_apart_by_nothing() {
     });
     let enough = cores_of(&cards, 2);
     assert_eq!(enough.arrangements(), [[Standing::Alone; 2]]);
-    assert!(!enough.shares(0) && !enough.shares(1));
+    assert!(!enough.is_shared(0) && !enough.is_shared(1));
     let few = cores_of(&cards, 1);
     assert_eq!(few.arrangements().len(), 3);
-    assert!(few.shares(0) && few.slow == 2f64.sqrt());
+    assert!(few.is_shared(0) && few.slow == 2f64.sqrt());
 }
 
 #[test]
@@ -367,14 +379,18 @@ fn what_is_computed_beside_others_is_counted_while_both_do() {
         .collect();
     let mut watch = Watch::new(cores_of(&cards, 2));
     let at = |micros: u64| UnixMicros(1_000 + micros);
-    watch.begin(2, at(0));
-    watch.begin(0, at(0));
-    watch.begin(1, at(30));
-    assert_eq!(watch.end(0, at(100)), 70);
-    watch.begin(0, at(120));
-    assert_eq!(watch.end(1, at(130)), 80);
-    assert_eq!(watch.end(0, at(200)), 10);
-    assert_eq!(watch.end(2, at(300)), 0, "it has no part in the cores");
+    watch.begin_compute(2, at(0));
+    watch.begin_compute(0, at(0));
+    watch.begin_compute(1, at(30));
+    assert_eq!(watch.end_compute(0, at(100)), 70);
+    watch.begin_compute(0, at(120));
+    assert_eq!(watch.end_compute(1, at(130)), 80);
+    assert_eq!(watch.end_compute(0, at(200)), 10);
+    assert_eq!(
+        watch.end_compute(2, at(300)),
+        0,
+        "it has no part in the cores"
+    );
 }
 
 fn truth() -> impl Strategy<Value = Truth> {

@@ -68,7 +68,7 @@ fn only_what_another_card_lacks_or_made_leaves_a_card() {
         assert_eq!(ran.report.joined_bytes, TENSOR);
         let (lead, led) = (one.seen(), other.seen());
         assert_eq!((lead.read, led.read), (0, 0));
-        let moved = runner.memory().unwrap().0.over;
+        let moved = runner.memory_stats().unwrap().0.over;
         // x comes and z goes; half of the rows go to the other card, and half of y comes back.
         match group {
             Some(_) => {
@@ -99,7 +99,7 @@ fn what_the_job_alone_reads_is_put_together_on_the_host() {
     let ran = side_by_side([&one, &other], 2, &runner, &task);
     assert_eq!(ran.outputs, alone(&model, &task));
     assert_eq!(ran.report.joined_bytes, TENSOR);
-    let moved = runner.memory().unwrap().0.over;
+    let moved = runner.memory_stats().unwrap().0.over;
     assert_eq!((moved.nvlink, moved.pcie), (TENSOR / 2, 2 * TENSOR));
     assert_nothing_is_held(&runner, &[&one, &other]);
 }
@@ -115,7 +115,7 @@ fn rows_of_the_jobs_input_come_from_the_host_once() {
     let (runner, task) = sharing(&[&one, &other], &model, halves(), HOST);
     let ran = side_by_side([&one, &other], 0, &runner, &task);
     assert_eq!(ran.outputs, alone(&model, &task));
-    let moved = runner.memory().unwrap().0.over;
+    let moved = runner.memory_stats().unwrap().0.over;
     // Half of x to each, z back; half of y goes where the other half is.
     assert_eq!((moved.nvlink, moved.pcie), (TENSOR / 2, 2 * TENSOR));
     assert_nothing_is_held(&runner, &[&one, &other]);
@@ -164,9 +164,12 @@ fn each_way_of_what_parts_read_and_make_is_in_the_devices_time_once() {
 /// When a run that shares is expected to end as it is decided to share.
 fn price(runner: &Runner, task: &Task) -> Duration {
     let device_group = group_of(runner);
-    let (setting, speeds) = (device_group.setting(), device_group.speeds().clone());
-    let offers = group_problem::offers(&setting, task.model, &task.inputs, &speeds).unwrap();
-    let led = sharing_choice::divide(&offers[0], &setting, NEVER).unwrap();
+    let (setting, speeds) = (
+        device_group.group_setting(),
+        device_group.lock_speeds().clone(),
+    );
+    let offers = group_problem::load_offers(&setting, task.model, &task.inputs, &speeds).unwrap();
+    let led = sharing_choice::propose_sharing(&offers[0], &setting, NEVER).unwrap();
     Duration::from_secs_f64(led.unwrap().seconds)
 }
 
@@ -311,7 +314,7 @@ fn what_comes_out_of_a_run_is_counted_whoever_wants_it() {
         assert_nothing_is_held(&runner, &[&card]);
         let seen = card.seen();
         let (came, went) = seen.with_runs;
-        let over = runner.memory().unwrap().0.over;
+        let over = runner.memory_stats().unwrap().0.over;
         assert_eq!(over.pcie, seen.put + seen.read + came + went, "{seen:?}");
     }
 }

@@ -50,15 +50,15 @@ fn a_group_that_shrinks_under_a_run_loses_nothing() {
     let (cards, runner, task) = sharing(folder.path());
     let ran = held_up(&cards, &runner, &task, || {
         // What the fragment that computes reads is pinned; all else may go.
-        runner.resize(4 * TENSOR).unwrap();
-        let (_, host) = runner.memory().unwrap();
+        runner.set_host_limit(4 * TENSOR).unwrap();
+        let (_, host) = runner.memory_stats().unwrap();
         assert!(host.used <= 4 * TENSOR, "{host:?}");
-        runner.resize(1 << 20).unwrap();
+        runner.set_host_limit(1 << 20).unwrap();
     });
     assert_eq!(ran.unwrap().outputs, alone(&beside()));
     // And so it does where it stays small.
     let ran = held_up(&cards, &runner, &task, || {
-        runner.resize(4 * TENSOR).unwrap();
+        runner.set_host_limit(4 * TENSOR).unwrap();
     });
     assert_eq!(ran.unwrap().outputs, alone(&beside()));
     assert_nothing_is_held(&runner, &[]);
@@ -69,12 +69,12 @@ fn what_is_in_use_outlasts_a_limit_below_it_and_the_run_ends_right_if_there_is_r
     let folder = tempfile::tempdir().unwrap();
     let (cards, runner, task) = sharing(folder.path());
     let ran = held_up(&cards, &runner, &task, || {
-        let refused = runner.resize(TENSOR / 2).unwrap_err().to_string();
+        let refused = runner.set_host_limit(TENSOR / 2).unwrap_err().to_string();
         assert!(
             refused.contains("are held and cannot be moved"),
             "{refused}"
         );
-        runner.resize(1 << 20).unwrap();
+        runner.set_host_limit(1 << 20).unwrap();
     });
     assert_eq!(ran.unwrap().outputs, alone(&beside()));
     assert_nothing_is_held(&runner, &[]);
@@ -85,12 +85,12 @@ fn a_run_that_has_no_room_left_says_so_and_the_next_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let (cards, runner, task) = sharing(folder.path());
     let failed = held_up(&cards, &runner, &task, || {
-        assert!(runner.resize(TENSOR / 2).is_err());
+        assert!(runner.set_host_limit(TENSOR / 2).is_err());
     });
     let cause = failed.unwrap_err().to_string();
     let named = format!("has no room for {TENSOR} bytes");
     assert!(cause.contains(&named), "{cause}");
-    runner.resize(1 << 20).unwrap();
+    runner.set_host_limit(1 << 20).unwrap();
     assert_eq!(runner.run(&task).unwrap().outputs, alone(&beside()));
     assert_nothing_is_held(&runner, &[]);
 }
@@ -110,7 +110,7 @@ fn a_card_keeps_what_it_has_when_the_hosts_memory_shrinks() {
         }
         let on_card = gpu.used();
         assert!(on_card > 0);
-        runner.resize(2 * TENSOR).unwrap();
+        runner.set_host_limit(2 * TENSOR).unwrap();
         assert_eq!(gpu.used(), on_card);
     });
     assert_eq!(ran.unwrap().outputs, alone(&beside()));

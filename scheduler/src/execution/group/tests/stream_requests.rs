@@ -108,7 +108,7 @@ fn devices_are_at_several_requests_of_a_stream_and_each_is_told_what_it_took() {
     assert!(computing < of_each, "{computing} us of {of_each} at once");
     // And what was moved is told once.
     let moved = rans.iter().map(|ran| ran.report.memory["cards"].pcie_bytes);
-    let over = runner.memory().unwrap().0.over.pcie;
+    let over = runner.memory_stats().unwrap().0.over.pcie;
     assert_eq!(moved.sum::<u64>(), over);
     assert_eq!(over, 4 * TENSOR * REQUESTS as u64);
     assert_nothing_is_held(&runner, &[&one, &other]);
@@ -258,7 +258,7 @@ fn requests_that_cannot_be_cut_go_to_different_devices_by_their_speed() {
                 answers.push(outputs["y"].to_vec::<f32>().unwrap()[0]);
             };
             let requests = (0..20).map(inputs);
-            let running = scope.spawn(|| runner.stream(task.model, requests, take));
+            let running = scope.spawn(|| runner.run_stream(task.model, requests, take));
             // Three are under way: what comes to each device first waits in it.
             one.running().until_came(1);
             other.running().until_came(1);

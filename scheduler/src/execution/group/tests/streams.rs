@@ -48,7 +48,7 @@ fn cards(group: Option<u8>, emulated: bool) -> [Card; 2] {
 fn streamed(runner: &Runner, task: &Task, requests: u64) -> Vec<BTreeMap<String, Tensor>> {
     let mut answers = Vec::new();
     let requests = (0..requests).map(|_| task.inputs.clone());
-    let streamed = runner.stream(task.model, requests, |answer| answers.push(answer));
+    let streamed = runner.run_stream(task.model, requests, |answer| answers.push(answer));
     streamed.unwrap();
     answers
 }
@@ -71,7 +71,7 @@ fn only_requests_and_answers_of_a_stream_touch_the_host() {
         let (seen, behind) = (one.seen(), other.seen());
         assert_eq!((seen.put, seen.read, seen.taken), (each, 0, 0));
         assert_eq!((behind.read, behind.with_runs), (0, (0, each)));
-        let moved = runner.memory().unwrap().0.over;
+        let moved = runner.memory_stats().unwrap().0.over;
         match group {
             Some(_) => {
                 assert_eq!(
@@ -112,7 +112,7 @@ fn processors_hand_on_what_is_between_stages_by_reference() {
     let model = line(&["y"]);
     let (runner, task) = runner(&[&one, &other], &model, 1 << 24);
     assert_right(&streamed(&runner, &task, REQUESTS), &model);
-    let (moved, _) = runner.memory().unwrap();
+    let (moved, _) = runner.memory_stats().unwrap();
     assert_eq!(moved.copied_bytes, 0);
     assert!(moved.shared_bytes >= 2 * REQUESTS * TENSOR, "{moved:?}");
     assert_nothing_is_held(&runner, &[]);
@@ -125,7 +125,7 @@ fn what_a_stage_reads_comes_while_it_is_at_the_request_before() {
     other.running().let_pass(0);
     let (timeline, came) = std::thread::scope(|scope| {
         let requests = (0..REQUESTS).map(|_| task.inputs.clone());
-        let running = scope.spawn(|| runner.stream(task.model, requests, drop));
+        let running = scope.spawn(|| runner.run_stream(task.model, requests, drop));
         other.running().until_came(1);
         // It is at the first request, and what it reads of the second one comes: unless the way
         // between the two was seen to be slow, which leaves the last hop to the stage.
@@ -157,7 +157,11 @@ fn a_long_stream_holds_no_more_than_a_few_requests() {
     assert_eq!(streamed(&runner, &task, 200).len(), 200);
     let device_group = group_of(&runner);
     for device in 0..2 {
-        let peak = device_group.memories.lock().pool(device_place(device)).peak;
+        let peak = device_group
+            .memories
+            .lock()
+            .pool_use(device_place(device))
+            .peak;
         // Of each request one tensor before a stage and one behind it: in the feeder's hand, in a
         // buffer, in a stage and on its way to the next buffer.
         assert!(peak <= 8 * TENSOR, "{peak} bytes on device {device}");
@@ -204,7 +208,7 @@ fn a_stream_that_fails_leaves_nothing_behind() {
         let (runner, task) = runner(&[&one, &other], &model, 1 << 24);
         let mut answers = Vec::new();
         let requests = (0..REQUESTS).map(|_| task.inputs.clone());
-        let streamed = runner.stream(task.model, requests, |answer| answers.push(answer));
+        let streamed = runner.run_stream(task.model, requests, |answer| answers.push(answer));
         let error = streamed.unwrap_err().to_string();
         let named =
             format!("runs request {fails_at}, fragment 2 of 2; those that failed said: other");
@@ -257,14 +261,14 @@ fn a_wrong_profile_is_corrected_by_a_stream() {
         host_bytes_max: 1 << 24,
         spill: None,
         sharing: Sharing::Never,
-        retrials: Retrials::new(souk_registry::check::trial),
+        retrials: Retrials::new(souk_registry::check::recheck_device),
         objective: Default::default(),
     };
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
     // The second one takes eight times as long as its profile says.
     let members = vec![device(0, 1.0), device(1, 1.0 / 8.0)];
-    let runner = Runner::group("both", members, store, clock, config).unwrap();
+    let runner = Runner::new_group("both", members, store, clock, config).unwrap();
     let believed = products_of(&runner, &task);
     assert_eq!(believed.values().max(), Some(&5), "{believed:?}");
     streamed(&runner, &task, REQUESTS);
@@ -350,7 +354,7 @@ fn both_devices_are_at_requests_of_a_stream_at_once_and_the_trace_shows_it() {
     other.running().let_pass(0);
     let timeline = std::thread::scope(|scope| {
         let requests = (0..REQUESTS).map(|_| task.inputs.clone());
-        let running = scope.spawn(|| runner.stream(task.model, requests, drop));
+        let running = scope.spawn(|| runner.run_stream(task.model, requests, drop));
         other.running().until_came(1);
         // The first request is on the last device, and two are behind it.
         one.running().until_came(3);
@@ -359,7 +363,9 @@ fn both_devices_are_at_requests_of_a_stream_at_once_and_the_trace_shows_it() {
     });
     let computing = timeline.spans().iter();
     let computing = computing.filter(|span| span.kind == SpanKind::Compute);
-    let each: u64 = computing.map(|span| span.end.since(span.start)).sum();
+    let each: u64 = computing
+        .map(|span| span.end.micros_since(span.start))
+        .sum();
     let whole = timeline.computing_micros();
     assert!(whole < each, "{whole} us of {each} at once");
 }
@@ -383,7 +389,7 @@ fn who_takes_answers_slowly_holds_up_the_requests() {
         assert_eq!(begun(), (taken + ahead).min(REQUESTS));
         taken += 1;
     };
-    runner.stream(task.model, requests, take).unwrap();
+    runner.run_stream(task.model, requests, take).unwrap();
     assert_eq!(taken, REQUESTS);
 }
 
@@ -392,13 +398,13 @@ fn who_panics_with_an_answer_or_a_request_ends_the_stream() {
     let [one, other] = cards(Some(1), true);
     let (runner, task) = runner(&[&one, &other], &line(&["y"]), 1 << 24);
     let all = || (0..).map(|_| task.inputs.clone());
-    let taking = || runner.stream(task.model, all(), |_| panic!("it is full"));
+    let taking = || runner.run_stream(task.model, all(), |_| panic!("it is full"));
     assert!(std::panic::catch_unwind(AssertUnwindSafe(taking)).is_err());
     let asking = || {
         let requests = all()
             .take(2)
             .chain(std::iter::from_fn(|| panic!("it is torn")));
-        runner.stream(task.model, requests, drop)
+        runner.run_stream(task.model, requests, drop)
     };
     assert!(std::panic::catch_unwind(AssertUnwindSafe(asking)).is_err());
     assert_eq!(streamed(&runner, &task, 2).len(), 2);
@@ -439,7 +445,7 @@ proptest! {
         };
         let mut answers = Vec::new();
         let requests = (0..REQUESTS).map(inputs);
-        device_group.stream(task.model, requests, |answer| answers.push(answer)).unwrap();
+        device_group.run_stream(task.model, requests, |answer| answers.push(answer)).unwrap();
         for (request, answer) in (0..).zip(answers) {
             let single = Task { inputs: inputs(request), ..task.clone() };
             prop_assert_eq!(answer, alone.run(&single).unwrap().outputs);
@@ -448,7 +454,7 @@ proptest! {
         let seen: Vec<_> = cards.iter().map(Card::seen).collect();
         let taken: u64 = seen.iter().map(|seen| seen.taken).sum();
         let passed = seen.iter().map(|seen| seen.put + seen.read + seen.with_runs.1);
-        let over = device_group.memory().unwrap().0.over;
+        let over = device_group.memory_stats().unwrap().0.over;
         prop_assert_eq!((over.nvlink, over.pcie), (taken, passed.sum()));
         prop_assert!(seen.iter().all(|seen| seen.with_runs.0 == 0), "inputs are there before");
     }

@@ -43,7 +43,9 @@ fn a_way_that_is_held_up_holds_up_no_other() {
     let log = Arc::new(RunLog::new(&[slow.member(), fast.member()], clock, false));
     let want = |which: usize, device| {
         let to = device_place(device);
-        prefetcher.asking().want_at(&kept[which], to, device, &log);
+        prefetcher
+            .new_handle()
+            .want_at(&kept[which], to, device, &log);
     };
     slow.entry().let_pass(0);
     want(0, 0);
@@ -56,7 +58,7 @@ fn a_way_that_is_held_up_holds_up_no_other() {
     }
     assert_eq!((slow.entry().came(), slow.seen().put), (1, 0));
     slow.entry().let_pass(u64::MAX);
-    prefetcher.settle();
+    prefetcher.wait_until_idle();
     assert_eq!((slow.seen().put, fast.seen().put), (2 * TENSOR, 2 * TENSOR));
 }
 
@@ -83,20 +85,20 @@ fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
     let there = device_place(0);
     gpu.entry().let_pass(0);
     for (which, kept) in kept.iter().enumerate() {
-        prefetcher.asking().want_at(kept, there, 0, &log);
+        prefetcher.new_handle().want_at(kept, there, 0, &log);
         if which == 0 {
             gpu.entry().until_came(1);
         }
     }
     gpu.entry().let_pass(u64::MAX);
-    prefetcher.settle();
+    prefetcher.wait_until_idle();
     assert_eq!((gpu.seen().put, gpu.seen().operations), (5 * TENSOR, 2));
-    assert_eq!(prefetcher.counts().merged, 4);
+    assert_eq!(prefetcher.transfer_counts().merged, 4);
     let made: Vec<HeldTensor> = kept
         .iter()
         .map(|kept| {
-            let held = memories.brought(kept, there, None).unwrap();
-            memories.adopt("made", &held, 0, None).unwrap()
+            let held = memories.bring_to(kept, there, None).unwrap();
+            memories.adopt_output("made", &held, 0, None).unwrap()
         })
         .collect();
     let back = device_place(1);
@@ -105,7 +107,7 @@ fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
     let seen = gpu.seen();
     assert_eq!((seen.read, seen.operations), (5 * TENSOR, 3));
     for (value, kept) in made.iter().enumerate() {
-        let held = memories.brought(kept, Place::Host, None).unwrap();
+        let held = memories.bring_to(kept, Place::Host, None).unwrap();
         assert_eq!(held.to_host().unwrap(), tensor(value as f32));
     }
     assert_eq!(gpu.seen().operations, 3, "all of it was there");
@@ -118,13 +120,15 @@ fn a_batch_that_a_device_has_no_room_for_comes_as_far_as_it_has() {
     gpu.shrink(2 * TENSOR);
     gpu.entry().let_pass(0);
     for kept in &kept {
-        prefetcher.asking().want_at(kept, device_place(0), 0, &log);
+        prefetcher
+            .new_handle()
+            .want_at(kept, device_place(0), 0, &log);
     }
     gpu.entry().let_pass(u64::MAX);
-    prefetcher.settle();
+    prefetcher.wait_until_idle();
     assert_eq!((gpu.used(), gpu.seen().put), (2 * TENSOR, 2 * TENSOR));
     let space = memories.lock();
-    assert_eq!(space.pool(device_place(0)).used, 2 * TENSOR);
+    assert_eq!(space.pool_use(device_place(0)).used, 2 * TENSOR);
     assert!(!space.holdings().is_moving());
 }
 
@@ -135,22 +139,22 @@ fn what_is_awaited_goes_at_once_and_what_is_planned_for_its_way_after_it() {
     let there = device_place(0);
     gpu.entry().let_pass(0);
     std::thread::scope(|scope| {
-        let awaited = scope.spawn(|| memories.brought(&kept[0], there, Some(&log)).unwrap());
+        let awaited = scope.spawn(|| memories.bring_to(&kept[0], there, Some(&log)).unwrap());
         gpu.entry().until_came(1);
-        prefetcher.asking().want_at(&kept[1], there, 0, &log);
+        prefetcher.new_handle().want_at(&kept[1], there, 0, &log);
         assert!(!prefetcher.is_ready(), "its way is taken by who waits");
-        assert_eq!(prefetcher.counts().batches, 0);
+        assert_eq!(prefetcher.transfer_counts().batches, 0);
         // Of what was planned already nothing is moved again.
-        prefetcher.asking().guess_at(&kept[2], there, 0, &log);
-        let overtakes = scope.spawn(|| memories.brought(&kept[2], there, Some(&log)).unwrap());
+        prefetcher.new_handle().guess_at(&kept[2], there, 0, &log);
+        let overtakes = scope.spawn(|| memories.bring_to(&kept[2], there, Some(&log)).unwrap());
         gpu.entry().until_came(2);
-        assert_eq!(prefetcher.counts().overtaken, 1);
+        assert_eq!(prefetcher.transfer_counts().overtaken, 1);
         gpu.entry().let_pass(u64::MAX);
         awaited.join().unwrap();
         overtakes.join().unwrap();
     });
-    prefetcher.settle();
-    let counts = prefetcher.counts();
+    prefetcher.wait_until_idle();
+    let counts = prefetcher.transfer_counts();
     assert_eq!((counts.batches, counts.begun.planned), (1, 1));
     assert_eq!((counts.begun.awaited, counts.begun.guessed), (2, 0));
     assert_eq!(gpu.seen().put, 3 * TENSOR);
@@ -165,7 +169,7 @@ fn others_use_the_space_while_a_tensor_is_written_to_disk() {
     let spill = Some((folder.path().to_owned(), 1 << 20));
     let memories = opened(&[&gpu], 2 * TENSOR, spill);
     let (first, second) = (adopt(&memories, 1.0), adopt(&memories, 2.0));
-    let name = ContentId::of(tensor(1.0).bytes()).to_string();
+    let name = ContentId::for_content(tensor(1.0).bytes()).to_string();
     let shelf = folder.path().join(&name[..2]);
     std::fs::create_dir(&shelf).unwrap();
     let pipe = shelf.join(format!("{name}.{}-0.part", std::process::id()));
@@ -177,18 +181,18 @@ fn others_use_the_space_while_a_tensor_is_written_to_disk() {
             std::thread::yield_now();
         }
         // What is there is read, a card is given it, and its result is taken up.
-        let read = memories.brought(&second, Place::Host, None).unwrap();
+        let read = memories.bring_to(&second, Place::Host, None).unwrap();
         assert_eq!(read.to_host().unwrap(), tensor(2.0));
-        let there = memories.brought(&second, device_place(0), None).unwrap();
-        let made = memories.adopt("made", &there, 0, None).unwrap();
-        memories.lock().release(made.handle).unwrap();
+        let there = memories.bring_to(&second, device_place(0), None).unwrap();
+        let made = memories.adopt_output("made", &there, 0, None).unwrap();
+        memories.lock().release_reference(made.handle).unwrap();
         assert!(!third.is_finished(), "its room is not there yet");
         assert_eq!(std::fs::read(&pipe).unwrap(), *tensor(1.0).bytes());
         third.join().unwrap()
     });
-    assert_eq!(memories.lock().moved().spilled_bytes, TENSOR);
+    assert_eq!(memories.lock().move_totals().spilled_bytes, TENSOR);
     for kept in [first, second, third] {
-        memories.lock().release(kept.handle).unwrap();
+        memories.lock().release_reference(kept.handle).unwrap();
     }
     assert!(memories.lock().holdings().is_empty());
 }
@@ -202,17 +206,17 @@ fn a_card_that_was_cleared_for_one_run_has_room_for_the_next() {
         .map(|value| adopt(&memories, value.into()))
         .collect();
     for kept in &kept {
-        memories.brought(kept, at, None).unwrap();
+        memories.bring_to(kept, at, None).unwrap();
     }
-    memories.pinned(&kept[0], at, None).unwrap();
+    memories.bring_and_pin(&kept[0], at, None).unwrap();
     memories.clear(0, None);
     assert_eq!(
-        memories.lock().pool(at).used,
+        memories.lock().pool_use(at).used,
         TENSOR,
         "what is in use stays"
     );
     // Another run may read two: the card held three.
-    memories.pinned(&kept[1], at, None).unwrap();
-    memories.pinned(&kept[2], at, None).unwrap();
-    assert_eq!(memories.lock().pool(at).used, 3 * TENSOR);
+    memories.bring_and_pin(&kept[1], at, None).unwrap();
+    memories.bring_and_pin(&kept[2], at, None).unwrap();
+    assert_eq!(memories.lock().pool_use(at).used, 3 * TENSOR);
 }

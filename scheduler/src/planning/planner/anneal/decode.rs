@@ -78,26 +78,26 @@ struct Scratch {
 
 impl<'a> Decoder<'a> {
     pub(super) fn new(problem: &'a Problem, first: &Schedule) -> Self {
-        let mut place = vec![0usize; problem.tasks()];
-        for (index, &task) in problem.order().iter().enumerate() {
+        let mut place = vec![0usize; problem.task_count()];
+        for (index, &task) in problem.topological_order().iter().enumerate() {
             place[task] = index;
         }
-        let mut order: Vec<u32> = (0..problem.tasks() as u32).collect();
+        let mut order: Vec<u32> = (0..problem.task_count() as u32).collect();
         order.sort_by_key(|&task| (first.start[task as usize], place[task as usize]));
         let device = first.device.iter().map(|&device| device as u32).collect();
-        Self::at(problem, order, device)
+        Self::from_order(problem, order, device)
     }
 
     /// Creates a decoder at a stored candidate.
-    pub(super) fn restore(problem: &'a Problem, kept: &Snapshot) -> Self {
-        Self::at(problem, kept.order.clone(), kept.device.clone())
+    pub(super) fn from_snapshot(problem: &'a Problem, kept: &Snapshot) -> Self {
+        Self::from_order(problem, kept.order.clone(), kept.device.clone())
     }
 
-    fn at(problem: &'a Problem, order: Vec<u32>, device: Vec<u32>) -> Self {
-        let (tasks, devices) = (problem.tasks(), problem.devices());
+    fn from_order(problem: &'a Problem, order: Vec<u32>, device: Vec<u32>) -> Self {
+        let (tasks, devices) = (problem.task_count(), problem.device_count());
         let mut room = Room::new(problem);
         for (task, &device) in device.iter().enumerate() {
-            room.take(problem, task, device as usize);
+            room.take_bytes(problem, task, device as usize);
         }
         let mut decoder = Self {
             problem,
@@ -126,7 +126,7 @@ impl<'a> Decoder<'a> {
                 dirty: vec![false; tasks],
             },
         };
-        decoder.rebuild();
+        decoder.rebuild_state();
         decoder
     }
 
@@ -149,56 +149,56 @@ impl<'a> Decoder<'a> {
     }
 
     /// Returns whether `device` can run `task`.
-    pub(super) fn runs(&self, task: usize, device: usize) -> bool {
-        self.problem.exec(task, device) != NEVER
+    pub(super) fn can_run(&self, task: usize, device: usize) -> bool {
+        self.problem.exec_time(task, device) != NEVER
     }
 
     /// Returns whether `task` can move to `device`.
-    pub(super) fn fits(&self, task: usize, device: usize) -> bool {
-        self.runs(task, device) && self.room.fits(self.problem, task, device)
+    pub(super) fn can_move(&self, task: usize, device: usize) -> bool {
+        self.can_run(task, device) && self.room.has_room(self.problem, task, device)
     }
 
     /// Returns the task ahead of `task` in the queue of its device.
-    pub(super) fn ahead(&self, task: usize) -> Option<u32> {
+    pub(super) fn task_ahead(&self, task: usize) -> Option<u32> {
         let ahead = self.previous[task];
         (ahead != NONE).then_some(ahead)
     }
 
     #[inline]
-    fn exec(&self, task: usize) -> Time {
-        self.problem.exec(task, self.device[task] as usize)
+    fn exec_time(&self, task: usize) -> Time {
+        self.problem.exec_time(task, self.device[task] as usize)
     }
 
     #[inline]
-    fn transfer(&self, from: usize, to: usize, bytes: u64) -> Time {
+    fn transfer_time(&self, from: usize, to: usize, bytes: u64) -> Time {
         self.problem
-            .transfer(self.device[from] as usize, self.device[to] as usize, bytes)
+            .transfer_time(self.device[from] as usize, self.device[to] as usize, bytes)
     }
 
     /// Returns the time when the data of `task` arrive.
     #[inline]
-    fn ready(&self, task: usize) -> Time {
+    fn ready_time(&self, task: usize) -> Time {
         let arrivals = self
             .problem
-            .before(task)
-            .map(|(before, bytes)| self.finish[before] + self.transfer(before, task, bytes));
+            .inputs_of(task)
+            .map(|(before, bytes)| self.finish[before] + self.transfer_time(before, task, bytes));
         arrivals.max().unwrap_or(0)
     }
 
     /// Makes the change if the makespan stays at or below `threshold`, which must not be less than
     /// the present makespan. Returns whether it did.
-    pub(super) fn attempt(&mut self, change: &mut Change, threshold: Time) -> bool {
+    pub(super) fn attempt_change(&mut self, change: &mut Change, threshold: Time) -> bool {
         let (begin, end) = self.stretch_of(change);
         self.note_queues(begin, end);
-        self.exchange(change);
-        if self.judge(begin, end, threshold) {
+        self.swap_change(change);
+        if self.judge_stretch(begin, end, threshold) {
             self.carry_through(begin, end);
             return true;
         }
         for &(task, finish) in &self.scratch.ends {
             self.finish[task as usize] = finish;
         }
-        self.exchange(change);
+        self.swap_change(change);
         false
     }
 
@@ -210,12 +210,12 @@ impl<'a> Decoder<'a> {
     ) -> bool {
         let (begin, end) = self.stretch_of(change);
         self.note_queues(begin, end);
-        self.exchange(change);
+        self.swap_change(change);
         if !accept(&self.order, &self.device) {
-            self.exchange(change);
+            self.swap_change(change);
             return false;
         }
-        let within = self.judge(begin, end, Time::MAX);
+        let within = self.judge_stretch(begin, end, Time::MAX);
         assert!(within, "no makespan exceeds the greatest time");
         self.carry_through(begin, end);
         true
@@ -242,13 +242,13 @@ impl<'a> Decoder<'a> {
 
     /// Notes the last task before the stretch and the first one after it on each device.
     fn note_queues(&mut self, begin: usize, end: usize) {
-        let devices = self.problem.devices();
+        let devices = self.problem.device_count();
         let mark = begin / STRIDE;
         let Scratch { last, behind, .. } = &mut self.scratch;
         last.copy_from_slice(&self.marks[mark * devices..(mark + 1) * devices]);
         for &task in &self.order[mark * STRIDE..begin] {
             let device = self.device[task as usize] as usize;
-            if self.problem.exec(task as usize, device) > 0 {
+            if self.problem.exec_time(task as usize, device) > 0 {
                 last[device] = task;
             }
         }
@@ -267,22 +267,22 @@ impl<'a> Decoder<'a> {
     }
 
     /// Makes the change and turns it into its opposite.
-    fn exchange(&mut self, change: &mut Change) {
+    fn swap_change(&mut self, change: &mut Change) {
         if !change.stretch.is_empty() {
             let (begin, end) = (change.begin, change.begin + change.stretch.len());
             self.order[begin..end].swap_with_slice(&mut change.stretch);
-            self.number(begin, end);
+            self.renumber_positions(begin, end);
         }
         for (task, device) in &mut change.devices {
             let index = *task as usize;
             let (from, to) = (self.device[index] as usize, *device as usize);
-            self.room.give(self.problem, index, from);
-            self.room.take(self.problem, index, to);
+            self.room.return_bytes(self.problem, index, from);
+            self.room.take_bytes(self.problem, index, to);
             std::mem::swap(&mut self.device[index], device);
         }
     }
 
-    fn number(&mut self, begin: usize, end: usize) {
+    fn renumber_positions(&mut self, begin: usize, end: usize) {
         for (index, &task) in self.order[begin..end].iter().enumerate() {
             self.position[task as usize] = (begin + index) as u32;
         }
@@ -290,7 +290,7 @@ impl<'a> Decoder<'a> {
 
     /// Computes the ends within the stretch in place of the old ones. Returns whether every path
     /// through it stays within `threshold`.
-    fn judge(&mut self, begin: usize, end: usize, threshold: Time) -> bool {
+    fn judge_stretch(&mut self, begin: usize, end: usize, threshold: Time) -> bool {
         self.scratch.ends.clear();
         for (device, &last) in self.scratch.last.iter().enumerate() {
             self.scratch.free[device] = if last == NONE {
@@ -302,8 +302,8 @@ impl<'a> Decoder<'a> {
         for at in begin..end {
             let task = self.order[at] as usize;
             let device = self.device[task] as usize;
-            let exec = self.exec(task);
-            let mut finish = self.ready(task);
+            let exec = self.exec_time(task);
+            let mut finish = self.ready_time(task);
             if exec > 0 {
                 finish = finish.max(self.scratch.free[device]) + exec;
                 self.scratch.free[device] = finish;
@@ -318,7 +318,7 @@ impl<'a> Decoder<'a> {
         let late = |(&behind, &free): (&u32, &Time)| {
             behind != NONE && {
                 let task = behind as usize;
-                free + self.exec(task) + self.tail[task] > threshold
+                free + self.exec_time(task) + self.tail[task] > threshold
             }
         };
         if queues.into_iter().any(late) {
@@ -326,10 +326,10 @@ impl<'a> Decoder<'a> {
         }
         let leaves = |&task: &u32| {
             let task = task as usize;
-            self.problem.after(task).any(|(after, bytes)| {
+            self.problem.readers_of(task).any(|(after, bytes)| {
                 self.position[after] as usize >= end && {
-                    let arrival = self.finish[task] + self.transfer(task, after, bytes);
-                    arrival + self.exec(after) + self.tail[after] > threshold
+                    let arrival = self.finish[task] + self.transfer_time(task, after, bytes);
+                    arrival + self.exec_time(after) + self.tail[after] > threshold
                 }
             })
         };
@@ -338,38 +338,38 @@ impl<'a> Decoder<'a> {
 
     /// Propagates an accepted change through queues, ends, tails and marks.
     fn carry_through(&mut self, begin: usize, end: usize) {
-        self.relink(begin, end);
+        self.relink_queues(begin, end);
         self.carry_forward(begin, end);
         self.carry_backward(begin, end);
-        self.mark(begin, end);
+        self.renew_marks(begin, end);
         self.makespan = self.finish.iter().copied().max().unwrap_or(0);
         self.critical_known = false;
         self.accepted += 1;
         if self.accepted.is_multiple_of(self.order.len().max(64)) {
-            self.sort();
+            self.sort_by_start();
         }
     }
 
-    fn relink(&mut self, begin: usize, end: usize) {
+    fn relink_queues(&mut self, begin: usize, end: usize) {
         let mut last = std::mem::take(&mut self.scratch.last);
         for at in begin..end {
             let task = self.order[at];
             let index = task as usize;
-            if self.exec(index) == 0 {
+            if self.exec_time(index) == 0 {
                 (self.previous[index], self.next[index]) = (NONE, NONE);
                 continue;
             }
             let device = self.device[index] as usize;
-            self.link(last[device], task, device);
+            self.link_tasks(last[device], task, device);
             last[device] = task;
         }
         for (device, &last) in last.iter().enumerate() {
-            self.link(last, self.scratch.behind[device], device);
+            self.link_tasks(last, self.scratch.behind[device], device);
         }
         self.scratch.last = last;
     }
 
-    fn link(&mut self, ahead: u32, task: u32, device: usize) {
+    fn link_tasks(&mut self, ahead: u32, task: u32, device: usize) {
         match ahead {
             NONE => self.first[device] = task,
             ahead => self.next[ahead as usize] = task,
@@ -399,8 +399,8 @@ impl<'a> Decoder<'a> {
             if !std::mem::replace(&mut dirty[task], false) {
                 continue;
             }
-            let exec = self.exec(task);
-            let mut finish = self.ready(task);
+            let exec = self.exec_time(task);
+            let mut finish = self.ready_time(task);
             if exec > 0 {
                 let ahead = self.previous[task];
                 let free = if ahead == NONE {
@@ -424,7 +424,8 @@ impl<'a> Decoder<'a> {
         let mut reach = 0;
         let next = self.next[task];
         let next = (next != NONE).then_some(next as usize);
-        for after in self.problem.after(task).map(|(after, _)| after).chain(next) {
+        let readers = self.problem.readers_of(task).map(|(after, _)| after);
+        for after in readers.chain(next) {
             let at = self.position[after] as usize;
             if at >= from {
                 dirty[after] = true;
@@ -440,7 +441,7 @@ impl<'a> Decoder<'a> {
         for &task in &self.order[begin..end] {
             dirty[task as usize] = true;
         }
-        // Tasks directly before the stretch in their queues may now have another successor.
+        // Tasks directly before the stretch in their queues can now have another successor.
         for &last in self.scratch.last.iter().filter(|&&last| last != NONE) {
             dirty[last as usize] = true;
             low = low.min(self.position[last as usize] as usize);
@@ -463,14 +464,14 @@ impl<'a> Decoder<'a> {
 
     #[inline]
     fn tail_of(&self, task: usize) -> Time {
-        let onward = self.problem.after(task).map(|(after, bytes)| {
-            self.transfer(task, after, bytes) + self.exec(after) + self.tail[after]
+        let onward = self.problem.readers_of(task).map(|(after, bytes)| {
+            self.transfer_time(task, after, bytes) + self.exec_time(after) + self.tail[after]
         });
         let next = self.next[task];
         let queue = if next == NONE {
             0
         } else {
-            self.exec(next as usize) + self.tail[next as usize]
+            self.exec_time(next as usize) + self.tail[next as usize]
         };
         onward.max().unwrap_or(0).max(queue)
     }
@@ -482,7 +483,7 @@ impl<'a> Decoder<'a> {
         let ahead = (ahead != NONE).then_some(ahead as usize);
         for before in self
             .problem
-            .before(task)
+            .inputs_of(task)
             .map(|(before, _)| before)
             .chain(ahead)
         {
@@ -493,8 +494,8 @@ impl<'a> Decoder<'a> {
     }
 
     /// Renews the stored states of the queues from `begin` on, as far as they differ.
-    fn mark(&mut self, begin: usize, end: usize) {
-        let devices = self.problem.devices();
+    fn renew_marks(&mut self, begin: usize, end: usize) {
+        let devices = self.problem.device_count();
         let mut mark = begin / STRIDE + 1;
         while mark * STRIDE <= self.order.len() && mark < self.marks.len() / devices {
             let (before, row) = self.marks.split_at_mut(mark * devices);
@@ -502,7 +503,7 @@ impl<'a> Decoder<'a> {
             let mut state: Vec<u32> = before[(mark - 1) * devices..].to_vec();
             for &task in &self.order[(mark - 1) * STRIDE..mark * STRIDE] {
                 let device = self.device[task as usize] as usize;
-                if self.problem.exec(task as usize, device) > 0 {
+                if self.problem.exec_time(task as usize, device) > 0 {
                     state[device] = task;
                 }
             }
@@ -516,31 +517,31 @@ impl<'a> Decoder<'a> {
     }
 
     /// Sorts the order by start, which changes no time but makes positions match the starts.
-    fn sort(&mut self) {
-        let start = |task: u32| self.finish[task as usize] - self.exec(task as usize);
+    fn sort_by_start(&mut self) {
+        let start = |task: u32| self.finish[task as usize] - self.exec_time(task as usize);
         let mut order = self.order.clone();
         order.sort_by_key(|&task| (start(task), self.position[task as usize]));
         self.order = order;
-        self.rebuild();
+        self.rebuild_state();
     }
 
     /// Rebuilds all data from order and assignment.
-    fn rebuild(&mut self) {
+    fn rebuild_state(&mut self) {
         let end = self.order.len();
-        self.number(0, end);
+        self.renumber_positions(0, end);
         self.scratch.last.fill(NONE);
         self.scratch.behind.fill(NONE);
         self.first.fill(NONE);
-        self.relink(0, end);
+        self.relink_queues(0, end);
         self.scratch.last.fill(NONE);
-        let within = self.judge(0, end, Time::MAX);
+        let within = self.judge_stretch(0, end, Time::MAX);
         assert!(within, "no makespan exceeds the greatest time");
         for at in (0..end).rev() {
             let task = self.order[at] as usize;
             self.tail[task] = self.tail_of(task);
         }
         self.marks.fill(NONE);
-        self.mark(0, end);
+        self.renew_marks(0, end);
         self.makespan = self.finish.iter().copied().max().unwrap_or(0);
         self.critical_known = false;
     }
@@ -566,17 +567,18 @@ impl<'a> Decoder<'a> {
     /// Returns the task that a task waited for: the source of the last data, or the task before it
     /// on its device.
     fn waits_for(&self, task: usize) -> Option<u32> {
-        let start = self.finish[task] - self.exec(task);
+        let start = self.finish[task] - self.exec_time(task);
         if start == 0 {
             return None;
         }
-        let arrival =
-            |before: usize, bytes: u64| self.finish[before] + self.transfer(before, task, bytes);
-        let mut sources = self.problem.before(task);
+        let arrival = |before: usize, bytes: u64| {
+            self.finish[before] + self.transfer_time(before, task, bytes)
+        };
+        let mut sources = self.problem.inputs_of(task);
         let data = sources.find(|&(before, bytes)| arrival(before, bytes) == start);
         match data {
             Some((before, _)) => Some(before as u32),
-            None => self.ahead(task),
+            None => self.task_ahead(task),
         }
     }
 }
@@ -584,10 +586,10 @@ impl<'a> Decoder<'a> {
 /// Returns the least time from each task's end to the end of all: fastest devices, no transfers.
 pub(crate) fn least_tails(problem: &Problem) -> Vec<Time> {
     let least = |task: usize| problem.exec_row(task).iter().copied().min().unwrap_or(0);
-    let mut tail = vec![0; problem.tasks()];
-    for &task in problem.order().iter().rev() {
+    let mut tail = vec![0; problem.task_count()];
+    for &task in problem.topological_order().iter().rev() {
         let onward = problem
-            .after(task)
+            .readers_of(task)
             .map(|(after, _)| tail[after] + least(after));
         tail[task] = onward.max().unwrap_or(0);
     }

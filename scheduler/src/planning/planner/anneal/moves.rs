@@ -16,36 +16,40 @@ const SWAP_REACH: usize = 12;
 const GROUP_MAX: usize = 12;
 
 /// Fills `change`; returns false if the random change is impossible.
-pub(super) fn propose(decoder: &mut Decoder<'_>, random: &mut Random, change: &mut Change) -> bool {
+pub(super) fn propose_change(
+    decoder: &mut Decoder<'_>,
+    random: &mut Random,
+    change: &mut Change,
+) -> bool {
     change.stretch.clear();
     change.devices.clear();
-    let task = if random.unit() < CRITICAL_SHARE {
+    let task = if random.next_unit() < CRITICAL_SHARE {
         decoder.find_critical();
-        decoder.critical[random.below(decoder.critical.len())] as usize
+        decoder.critical[random.next_below(decoder.critical.len())] as usize
     } else {
-        random.below(decoder.order.len())
+        random.next_below(decoder.order.len())
     };
-    let kind = random.unit();
-    if decoder.problem.devices() == 1 || kind > DEVICE_SHARE + GROUP_SHARE {
+    let kind = random.next_unit();
+    if decoder.problem.device_count() == 1 || kind > DEVICE_SHARE + GROUP_SHARE {
         in_queue(decoder, random, task, change)
     } else if kind < DEVICE_SHARE {
         to_device(decoder, random, task, change)
     } else if kind < DEVICE_SHARE + GROUP_SHARE * 0.5 {
-        group(decoder, random, task, change)
+        move_group(decoder, random, task, change)
     } else {
-        swap(decoder, random, task, change)
+        swap_tasks(decoder, random, task, change)
     }
 }
 
 /// Returns the positions that the task can take: after its inputs and before its readers.
-fn window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
+fn position_window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
     let before = decoder
         .problem
-        .before(task)
+        .inputs_of(task)
         .map(|(before, _)| decoder.position[before] + 1);
     let after = decoder
         .problem
-        .after(task)
+        .readers_of(task)
         .map(|(after, _)| decoder.position[after] - 1);
     let last = decoder.order.len() as u32 - 1;
     (before.max().unwrap_or(0), after.min().unwrap_or(last))
@@ -55,16 +59,18 @@ fn window(decoder: &Decoder<'_>, task: usize) -> (u32, u32) {
 fn other_device(decoder: &Decoder<'_>, random: &mut Random, task: usize) -> usize {
     let problem = decoder.problem;
     let now = decoder.device[task] as usize;
-    let partners = problem.before(task).len() + problem.after(task).len();
-    if partners > 0 && random.unit() < 0.5 {
-        let pick = random.below(partners);
-        let partner = problem.before(task).chain_nth(problem.after(task), pick);
+    let partners = problem.inputs_of(task).len() + problem.readers_of(task).len();
+    if partners > 0 && random.next_unit() < 0.5 {
+        let pick = random.next_below(partners);
+        let partner = problem
+            .inputs_of(task)
+            .chain_nth(problem.readers_of(task), pick);
         let device = decoder.device[partner] as usize;
         if device != now {
             return device;
         }
     }
-    (now + 1 + random.below(problem.devices() - 1)) % problem.devices()
+    (now + 1 + random.next_below(problem.device_count() - 1)) % problem.device_count()
 }
 
 /// Returns the element at an index of two lists laid end to end.
@@ -84,17 +90,17 @@ impl<I: ExactSizeIterator<Item = (usize, u64)>> ChainNth for I {}
 
 fn to_device(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
     let device = other_device(decoder, random, task);
-    if !decoder.fits(task, device) {
+    if !decoder.can_move(task, device) {
         return false;
     }
-    if random.unit() < 0.5 {
-        let (first, last) = window(decoder, task);
+    if random.next_unit() < 0.5 {
+        let (first, last) = position_window(decoder, task);
         let position = decoder.position[task];
-        let reach = (4 * decoder.problem.devices()) as u32;
+        let reach = (4 * decoder.problem.device_count()) as u32;
         let first = first.max(position.saturating_sub(reach));
         let last = last.min(position + reach);
-        let position = first + random.below((last - first + 1) as usize) as u32;
-        shift(decoder, task, position as usize, change);
+        let position = first + random.next_below((last - first + 1) as usize) as u32;
+        shift_task(decoder, task, position as usize, change);
     }
     change.devices.push((task as u32, device as u32));
     true
@@ -102,11 +108,16 @@ fn to_device(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &m
 
 /// Moves the task and its neighbours on the same device to another device, because with expensive
 /// transfers none of them gains by moving alone.
-fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
+fn move_group(
+    decoder: &Decoder<'_>,
+    random: &mut Random,
+    task: usize,
+    change: &mut Change,
+) -> bool {
     let device = other_device(decoder, random, task);
     let now = decoder.device[task];
     let mut size = 2;
-    while size < GROUP_MAX && random.unit() < 0.7 {
+    while size < GROUP_MAX && random.next_unit() < 0.7 {
         size += 1;
     }
     change.devices.push((task as u32, device as u32));
@@ -114,8 +125,8 @@ fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut C
     while next < change.devices.len() && change.devices.len() < size {
         let member = change.devices[next].0 as usize;
         next += 1;
-        let before = decoder.problem.before(member);
-        for (other, _) in before.chain(decoder.problem.after(member)) {
+        let before = decoder.problem.inputs_of(member);
+        for (other, _) in before.chain(decoder.problem.readers_of(member)) {
             let known = change
                 .devices
                 .iter()
@@ -130,11 +141,11 @@ fn group(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut C
         && change
             .devices
             .iter()
-            .all(|&(task, _)| decoder.runs(task as usize, device))
+            .all(|&(task, _)| decoder.can_run(task as usize, device))
 }
 
 /// Moves `task` to `position` in the order and shifts everything between by one.
-fn shift(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Change) {
+fn shift_task(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Change) {
     let now = decoder.position[task] as usize;
     change.begin = now.min(position);
     change
@@ -149,19 +160,27 @@ fn shift(decoder: &Decoder<'_>, task: usize, position: usize, change: &mut Chang
 
 /// Makes the task and another one close by in the order exchange their devices and, if possible,
 /// their positions.
-fn swap(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Change) -> bool {
+fn swap_tasks(
+    decoder: &Decoder<'_>,
+    random: &mut Random,
+    task: usize,
+    change: &mut Change,
+) -> bool {
     let position = decoder.position[task] as usize;
-    let reach = SWAP_REACH.max(2 * decoder.problem.devices());
+    let reach = SWAP_REACH.max(2 * decoder.problem.device_count());
     let first = position.saturating_sub(reach);
     let last = (position + reach).min(decoder.order.len() - 1);
-    let at = first + random.below(last - first + 1);
+    let at = first + random.next_below(last - first + 1);
     let other = decoder.order[at] as usize;
     let (here, there) = (decoder.device[task], decoder.device[other]);
-    if here == there || !decoder.runs(task, there as usize) || !decoder.runs(other, here as usize) {
+    if here == there
+        || !decoder.can_run(task, there as usize)
+        || !decoder.can_run(other, here as usize)
+    {
         return false;
     }
     if decoder.problem.has_memory_limit()
-        && (!decoder.fits(task, there as usize) || !decoder.fits(other, here as usize))
+        && (!decoder.can_move(task, there as usize) || !decoder.can_move(other, here as usize))
     {
         return false;
     }
@@ -169,7 +188,9 @@ fn swap(decoder: &Decoder<'_>, random: &mut Random, task: usize, change: &mut Ch
     change.devices.push((other as u32, here));
     let (early, late) = (position.min(at), position.max(at));
     let (head, tail) = (decoder.order[early] as usize, decoder.order[late] as usize);
-    if window(decoder, head).1 as usize >= late && window(decoder, tail).0 as usize <= early {
+    if position_window(decoder, head).1 as usize >= late
+        && position_window(decoder, tail).0 as usize <= early
+    {
         change.begin = early;
         change
             .stretch
@@ -189,32 +210,37 @@ fn in_queue(
     change: &mut Change,
 ) -> bool {
     let position = decoder.position[task];
-    let Some(mut ahead) = decoder.ahead(task) else {
+    let Some(mut ahead) = decoder.task_ahead(task) else {
         return false;
     };
     // Sometimes moves further forward.
-    while random.unit() < 0.25 {
-        match decoder.ahead(ahead as usize) {
+    while random.next_unit() < 0.25 {
+        match decoder.task_ahead(ahead as usize) {
             Some(further) => ahead = further,
             None => break,
         }
     }
     let ahead = ahead as usize;
     let target = decoder.position[ahead];
-    if window(decoder, task).0 <= target {
-        shift(decoder, task, target as usize, change);
+    if position_window(decoder, task).0 <= target {
+        shift_task(decoder, task, target as usize, change);
         return true;
     }
-    if window(decoder, ahead).1 >= position {
-        shift(decoder, ahead, position as usize, change);
+    if position_window(decoder, ahead).1 >= position {
+        shift_task(decoder, ahead, position as usize, change);
         return true;
     }
-    advance(decoder, task, target as usize, change)
+    advance_task(decoder, task, target as usize, change)
 }
 
 /// Moves `task` and everything between that it depends on to `target`; returns false if it depends
 /// on the task there.
-fn advance(decoder: &mut Decoder<'_>, task: usize, target: usize, change: &mut Change) -> bool {
+fn advance_task(
+    decoder: &mut Decoder<'_>,
+    task: usize,
+    target: usize,
+    change: &mut Change,
+) -> bool {
     let now = decoder.position[task] as usize;
     let stamp = decoder.new_stamp();
     decoder.stamps[task] = stamp;
@@ -226,7 +252,7 @@ fn advance(decoder: &mut Decoder<'_>, task: usize, target: usize, change: &mut C
         if at == target {
             return false;
         }
-        for (before, _) in decoder.problem.before(member) {
+        for (before, _) in decoder.problem.inputs_of(member) {
             decoder.stamps[before] = stamp;
         }
     }

@@ -22,17 +22,17 @@ impl Random {
     }
 
     /// Returns a number below `bound`, which must not be 0.
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub fn next_below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
     /// Returns a number in 0..1.
-    pub fn unit(&mut self) -> f64 {
+    pub fn next_unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns an exponentially distributed number with mean 1.
-    pub fn exponential(&mut self) -> f64 {
-        -(1.0 - self.unit()).ln()
+    pub fn next_exponential(&mut self) -> f64 {
+        -(1.0 - self.next_unit()).ln()
     }
 }

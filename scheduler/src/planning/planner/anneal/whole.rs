@@ -32,20 +32,20 @@ impl<'a> WholeDecoder<'a> {
     pub(super) fn new(problem: &'a Problem, first: Score) -> Self {
         Self {
             problem,
-            finish: vec![0; problem.tasks()],
-            lines: vec![(0, NONE); problem.devices()],
-            cause: vec![NONE; problem.tasks()],
+            finish: vec![0; problem.task_count()],
+            lines: vec![(0, NONE); problem.device_count()],
+            cause: vec![NONE; problem.task_count()],
             first,
         }
     }
 
-    /// Returns the score of a candidate.
+    /// Returns the score of a candidate, whose `order` must be topological.
     pub(super) fn score(&mut self, order: &[u32], device: &[u32]) -> Score {
-        self.decode(order, device);
+        self.decode_candidate(order, device);
         let figures = self
             .problem
-            .figures(|task| device[task] as usize, |task| self.finish[task]);
-        self.problem.score(&figures)
+            .plan_figures(|task| device[task] as usize, |task| self.finish[task]);
+        self.problem.score_figures(&figures)
     }
 
     /// Returns a single number for annealing: the value as a part of the first one, plus makespan
@@ -59,11 +59,11 @@ impl<'a> WholeDecoder<'a> {
             + LATE_WEIGHT * share(score.late as f64, latest)
     }
 
-    /// Fills `critical` with the tasks whose change may improve the last decoded candidate: those
+    /// Fills `critical` with the tasks whose change can improve the last decoded candidate: those
     /// that the makespan waited for, or all tasks if time does not count.
-    pub(super) fn critical(&self, score: &Score, critical: &mut Vec<u32>) {
+    pub(super) fn collect_critical(&self, score: &Score, critical: &mut Vec<u32>) {
         critical.clear();
-        let tasks = 0..self.problem.tasks();
+        let tasks = 0..self.problem.task_count();
         let end = match self.problem.objective() {
             Objective::Cheapest | Objective::Greenest if score.late == 0 => None,
             _ => tasks.clone().max_by_key(|task| self.finish[*task]),
@@ -78,13 +78,13 @@ impl<'a> WholeDecoder<'a> {
         }
     }
 
-    fn decode(&mut self, order: &[u32], device: &[u32]) {
+    fn decode_candidate(&mut self, order: &[u32], device: &[u32]) {
         self.lines.fill((0, NONE));
         for &task in order {
             let index = task as usize;
             let own = device[index] as usize;
-            let exec = self.problem.exec(index, own);
-            let (mut start, mut cause) = self.ready(index, device);
+            let exec = self.problem.exec_time(index, own);
+            let (mut start, mut cause) = self.ready_time(index, device);
             let (free, last) = self.lines[own];
             if exec > 0 {
                 if free > start {
@@ -98,12 +98,12 @@ impl<'a> WholeDecoder<'a> {
     }
 
     /// Returns the arrival of a task's data, and the task that they waited for.
-    fn ready(&self, task: usize, device: &[u32]) -> (Time, u32) {
+    fn ready_time(&self, task: usize, device: &[u32]) -> (Time, u32) {
         let own = device[task] as usize;
         let mut ready = (0, NONE);
-        for (before, bytes) in self.problem.before(task) {
+        for (before, bytes) in self.problem.inputs_of(task) {
             let from = device[before] as usize;
-            let arrival = self.finish[before] + self.problem.transfer(from, own, bytes);
+            let arrival = self.finish[before] + self.problem.transfer_time(from, own, bytes);
             if arrival > ready.0 {
                 ready = (arrival, before as u32);
             }
@@ -114,7 +114,7 @@ impl<'a> WholeDecoder<'a> {
 
 /// Returns the plan of a candidate: tasks one after the other, or with filled gaps, whichever is
 /// better.
-pub(super) fn schedule(
+pub(super) fn build_schedule(
     problem: &Problem,
     order: &[u32],
     device: &[u32],
@@ -123,8 +123,10 @@ pub(super) fn schedule(
         let mut state = PartialSchedule::new(problem, placing);
         for &task in order {
             let (task, device) = (task as usize, device[task as usize] as usize);
-            let spot = state.spot(task, device).ok_or_else(|| state.full(task))?;
-            state.place(task, device, spot);
+            let spot = state
+                .earliest_spot(task, device)
+                .ok_or_else(|| state.full_error(task))?;
+            state.place_task(task, device, spot);
         }
         Ok(state.into_schedule())
     };

@@ -15,17 +15,17 @@ impl World {
             return;
         }
         if self.nodes[node].running.is_none() {
-            return self.answer(&waiter, Err(Silence::Broken));
+            return self.send_answer(&waiter, Err(Silence::Broken));
         }
         self.hand_in_for(waiter);
     }
 
     /// Sends a validator's answer to an actor.
-    pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
-        let LogTime(time) = self.nodes[waiter.node].clock(self.now);
+    pub(crate) fn send_answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
+        let LogTime(time) = self.nodes[waiter.node].clock_time(self.now);
         let time = Some(Millis(time));
         let heard = answer.map(|answer| ValidatorAnswer { time, answer });
-        self.message(
+        self.send_message(
             waiter.actor,
             ActorEvent::Heard {
                 life: waiter.life,
@@ -42,7 +42,7 @@ impl World {
             let place = (node, self.nodes[node].life);
             self.actors.watchers.entry(place).or_default().push(watcher);
         }
-        self.message(
+        self.send_message(
             actor,
             ActorEvent::Watched {
                 life,
@@ -66,7 +66,10 @@ impl World {
                 told.extend(watchers.drain(..).map(|it| (it, false)));
             }
         }
-        let changed: Vec<AccountKey> = events.iter().flat_map(|event| event.accounts()).collect();
+        let changed: Vec<AccountKey> = events
+            .iter()
+            .flat_map(|event| event.involved_accounts())
+            .collect();
         let here = self.actors.watchers.entry((node, life)).or_default();
         let mut heard = Vec::new();
         for it in here.iter().filter(|it| changed.contains(&it.account)) {
@@ -80,7 +83,7 @@ impl World {
             .watchers
             .retain(|_, watchers| !watchers.is_empty());
         for (actor, life, watch, goes_on) in heard {
-            self.message(
+            self.send_message(
                 actor,
                 ActorEvent::Watched {
                     life,

@@ -8,7 +8,7 @@ use souk_market::{
 use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::words::{Answer, Request};
 
-use crate::goods::{CAPACITY, resources};
+use crate::goods::{CAPACITY, device_resources};
 use crate::random::Random;
 
 /// Maximum remembered orders.
@@ -37,13 +37,15 @@ impl Trader {
     }
 
     /// Returns the trader's next action; `now` is its estimate of the market's clock.
-    pub fn act(&mut self, asked: CallId, account: AccountKey, now: Millis) -> Event {
+    pub fn next_action(&mut self, asked: CallId, account: AccountKey, now: Millis) -> Event {
         if self.random.chance(300) {
             let question = Box::new(Request::Leases(account));
             return Event::Ask { asked, question };
         }
-        let count = self.random.between(1, 3);
-        let commands = (0..count).map(|_| self.command(account, now)).collect();
+        let count = self.random.draw_between(1, 3);
+        let commands = (0..count)
+            .map(|_| self.draw_command(account, now))
+            .collect();
         Event::Carry { asked, commands }
     }
 
@@ -70,20 +72,20 @@ impl Trader {
         }
     }
 
-    fn command(&mut self, account: AccountKey, now: Millis) -> Command {
-        let choice = self.random.below(100);
+    fn draw_command(&mut self, account: AccountKey, now: Millis) -> Command {
+        let choice = self.random.draw_below(100);
         match choice {
-            0..22 => Command::PlaceAsk(Box::new(self.ask(now))),
-            22..36 => Command::PlaceBid(Box::new(self.bid(now))),
+            0..22 => Command::PlaceAsk(Box::new(self.draw_ask(now))),
+            22..36 => Command::PlaceBid(Box::new(self.draw_bid(now))),
             36..44 => {
-                let legs = self.random.between(2, 3);
-                Command::PlaceGang((0..legs).map(|_| self.leg()).collect())
+                let legs = self.random.draw_between(2, 3);
+                Command::PlaceGang((0..legs).map(|_| self.draw_leg()).collect())
             }
             44..48 => Command::Stake {
-                amount: Credits(self.random.between(1, 10_000)),
+                amount: Credits(self.random.draw_between(1, 10_000)),
             },
             48..50 => Command::Unstake {
-                amount: Credits(self.random.between(1, 1_000)),
+                amount: Credits(self.random.draw_between(1, 1_000)),
             },
             50..58 => self.of_order(),
             _ => self.of_lease(account, choice),
@@ -91,7 +93,7 @@ impl Trader {
     }
 
     fn of_order(&mut self) -> Command {
-        let Some(order) = pick(&mut self.random, &self.orders) else {
+        let Some(order) = pick_random(&mut self.random, &self.orders) else {
             return Command::Stake { amount: Credits(1) };
         };
         if self.random.chance(300) {
@@ -100,16 +102,16 @@ impl Trader {
         Command::Amend {
             order,
             quantity: Units(1),
-            price: Price(self.random.between(50, 150)),
+            price: Price(self.random.draw_between(50, 150)),
         }
     }
 
     fn of_lease(&mut self, account: AccountKey, choice: u64) -> Command {
-        let Some(lease) = pick(&mut self.random, &self.leases) else {
+        let Some(lease) = pick_random(&mut self.random, &self.leases) else {
             return Command::EndLease { lease: LeaseId(0) };
         };
         let random = &mut self.random;
-        let (id, usage) = (lease.id, DeviceMicros(random.between(1, 2_000_000)));
+        let (id, usage) = (lease.id, DeviceMicros(random.draw_between(1, 2_000_000)));
         let noted = lease.note.map_or(usage, |note| note.usage);
         if lease.buyer == account && lease.note.is_some() && random.chance(400) {
             let usage = noted;
@@ -119,26 +121,26 @@ impl Trader {
             return Command::StartWork { lease: id };
         }
         if lease.provider == account && lease.work_started && random.chance(600) {
-            let usage = DeviceMicros(lease.accepted.0 + random.between(1, 500_000));
+            let usage = DeviceMicros(lease.accepted.0 + random.draw_between(1, 500_000));
             return Command::NoteUsage { lease: id, usage };
         }
         match choice {
-            58..74 => self.settle(&lease),
+            58..74 => self.draw_settlement(&lease),
             _ if lease.provider == account && !lease.work_started && random.chance(300) => {
                 Command::StateReady { lease: id }
             }
-            _ if lease.provider == account => match random.below(10) {
+            _ if lease.provider == account => match random.draw_below(10) {
                 0..8 => Command::NoteUsage { lease: id, usage },
                 8 => Command::Reclaim { lease: id },
                 _ => Command::GiveUp { lease: id },
             },
             74..80 => Command::Extend {
                 lease: id,
-                by: Millis(random.between(1, 3_000)),
+                by: Millis(random.draw_between(1, 3_000)),
             },
             80..88 => Command::Resell {
                 lease: id,
-                price: Price(random.between(40, 160)),
+                price: Price(random.draw_between(40, 160)),
             },
             88..94 => Command::AcceptNote {
                 lease: id,
@@ -151,10 +153,11 @@ impl Trader {
 
     /// Returns a receipt with both signatures if both parties are traders, otherwise an invalid
     /// one.
-    fn settle(&mut self, lease: &Lease) -> Command {
-        let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
-        let usage = DeviceMicros(self.random.below(most.0 + 2));
-        let amount = ReceiptBody::due(lease.price, usage).unwrap_or_default();
+    fn draw_settlement(&mut self, lease: &Lease) -> Command {
+        let most =
+            DeviceMicros::from_units(lease.quantity, lease.deadline.saturating_since(lease.start));
+        let usage = DeviceMicros(self.random.draw_below(most.0 + 2));
+        let amount = ReceiptBody::amount_due(lease.price, usage).unwrap_or_default();
         let body = ReceiptBody {
             market: self.market,
             lease: lease.id,
@@ -193,49 +196,49 @@ impl Trader {
         Command::Settle(Box::new(receipt))
     }
 
-    fn ask(&mut self, now: Millis) -> Ask {
-        let price = self.random.between(50, 150);
-        let count = self.random.below(3);
+    fn draw_ask(&mut self, now: Millis) -> Ask {
+        let price = self.random.draw_between(50, 150);
+        let count = self.random.draw_below(3);
         let spot = (1..=count).map(|step| SpotPrice {
             notice: Millis(step * 1_000),
             price: Price(price * step / 3),
         });
         Ask {
-            device: DeviceId(self.random.below(4)),
+            device: DeviceId(self.random.draw_below(4)),
             capacity: Units(CAPACITY),
-            resources: resources(),
+            resources: device_resources(),
             limit: Limit::Price(Price(price)),
             quantity: Units(1),
             duration_min: Millis(1),
             duration_max: Millis(30_000),
-            notice: Millis(self.random.below(3_000)),
+            notice: Millis(self.random.draw_below(3_000)),
             spot: spot.collect(),
             idle: Permille(0),
             accepts: Accepts::default(),
-            tif: self.rests(now),
+            tif: self.draw_lifetime(now),
         }
     }
 
-    fn bid(&mut self, now: Millis) -> Bid {
+    fn draw_bid(&mut self, now: Millis) -> Bid {
         let firm = self.random.chance(500);
         Bid {
-            class: resources().class(),
+            class: device_resources().class(),
             wants: Wants::default(),
-            limit: Limit::Price(Price(self.random.between(80, 200))),
+            limit: Limit::Price(Price(self.random.draw_between(80, 200))),
             budget: Credits(1_000_000),
             quantity: Units(1),
             all_or_none: false,
-            duration: Millis(self.random.between(100, 12_000)),
+            duration: Millis(self.random.draw_between(100, 12_000)),
             start_delay_max: Millis(0),
             term: if firm { Term::Firm } else { Term::Spot },
-            tif: self.rests(now),
+            tif: self.draw_lifetime(now),
             job: JobId([9; 32]),
         }
     }
 
     /// Returns a bid of a gang, which trades completely now or not at all.
-    fn leg(&mut self) -> Bid {
-        let bid = self.bid(Millis(0));
+    fn draw_leg(&mut self) -> Bid {
+        let bid = self.draw_bid(Millis(0));
         Bid {
             limit: Limit::Price(Price(200)),
             all_or_none: true,
@@ -245,14 +248,14 @@ impl Trader {
     }
 
     /// Returns the lifetime of an order: some seconds for most.
-    fn rests(&mut self, now: Millis) -> TimeInForce {
-        match self.random.below(10) {
+    fn draw_lifetime(&mut self, now: Millis) -> TimeInForce {
+        match self.random.draw_below(10) {
             0..2 => TimeInForce::Ioc,
-            _ => TimeInForce::Gtd(Millis(now.0 + self.random.between(500, 15_000))),
+            _ => TimeInForce::Gtd(Millis(now.0 + self.random.draw_between(500, 15_000))),
         }
     }
 }
 
-fn pick<T: Clone>(random: &mut Random, list: &[T]) -> Option<T> {
-    (!list.is_empty()).then(|| list[random.place(list.len())].clone())
+fn pick_random<T: Clone>(random: &mut Random, list: &[T]) -> Option<T> {
+    (!list.is_empty()).then(|| list[random.draw_index(list.len())].clone())
 }

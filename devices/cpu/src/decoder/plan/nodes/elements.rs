@@ -6,21 +6,21 @@ use super::super::{Action, Curve, DecoderStep, Meaning, RowsId, View};
 use super::Reader;
 
 impl Reader<'_> {
-    pub(super) fn swish(&self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
+    pub(super) fn read_swish(&self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
         let is_plain = matches!(node.float("alpha"), None | Some(1.0));
         is_plain.then_some(Meaning::Open(value, Curve::Logistic, view))
     }
 
-    pub(super) fn gelu(&self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
+    pub(super) fn read_gelu(&self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
         let is_by_tanh = node.string("approximate") == Some("tanh");
         is_by_tanh.then_some(Meaning::Open(value, Curve::Gauss, view))
     }
 
     /// Scaling, the tangent and scaling together are one step.
-    pub(super) fn tanh(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+    pub(super) fn read_tanh(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
         if !self.is_read_once(node, 0) {
             return None;
         }
@@ -35,16 +35,16 @@ impl Reader<'_> {
         Some(Meaning::Rows(value, View::Flat))
     }
 
-    pub(super) fn times(&mut self, node: &NodeProto) -> Option<Meaning> {
-        match self.floats(node, 1).as_deref() {
-            Some(&[factor]) => self.scale(node, factor),
+    pub(super) fn read_mul(&mut self, node: &NodeProto) -> Option<Meaning> {
+        match self.float_weights(node, 1).as_deref() {
+            Some(&[factor]) => self.scale_rows(node, factor),
             Some(_) => None,
-            None => self.gate(node),
+            None => self.gate_rows(node),
         }
     }
 
-    fn scale(&mut self, node: &NodeProto, factor: f32) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+    fn scale_rows(&mut self, node: &NodeProto, factor: f32) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
         if self.is_read_once(node, 0)
             && let Action::Bend { outer, .. } = &mut self.steps[self.makers[value]].action
         {
@@ -52,21 +52,21 @@ impl Reader<'_> {
             return Some(Meaning::Rows(value, View::Flat));
         }
         let (width, rows) = (self.widths[value], self.counts[value]);
-        let made = self.step(Action::Scale { factor }, vec![value], width, rows);
+        let made = self.add_step(Action::Scale { factor }, vec![value], width, rows);
         Some(Meaning::Rows(made, View::Flat))
     }
 
-    fn gate(&mut self, node: &NodeProto) -> Option<Meaning> {
+    fn gate_rows(&mut self, node: &NodeProto) -> Option<Meaning> {
         let (left, right) = (
-            self.named(node.input_name(0)?)?,
-            self.named(node.input_name(1)?)?,
+            self.meaning_of(node.input_name(0)?)?,
+            self.meaning_of(node.input_name(1)?)?,
         );
         let ((gate, curve, open), (up, view)) = match (left, right) {
             (Meaning::Open(gate, curve, open), Meaning::Rows(up, view))
             | (Meaning::Rows(up, view), Meaning::Open(gate, curve, open)) => {
                 ((gate, curve, open), (up, view))
             }
-            (left, right) => return self.weigh(left, right),
+            (left, right) => return self.weigh_rows(left, right),
         };
         let alike = self.widths[gate] == self.widths[up]
             && self.counts[gate] == self.counts[up]
@@ -75,16 +75,16 @@ impl Reader<'_> {
             return None;
         }
         let (width, rows) = (self.widths[gate], self.counts[gate]);
-        let made = self.step(Action::Gate { curve }, vec![gate, up], width, rows);
+        let made = self.add_step(Action::Gate { curve }, vec![gate, up], width, rows);
         Some(Meaning::Rows(made, view))
     }
 
-    pub(super) fn add(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let left = self.flat(node, 0)?;
-        if let Some(bias) = self.floats(node, 1) {
+    pub(super) fn read_add(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let left = self.flat_input(node, 0)?;
+        if let Some(bias) = self.float_weights(node, 1) {
             return self.add_bias(node, left, bias);
         }
-        let right = self.flat(node, 1)?;
+        let right = self.flat_input(node, 1)?;
         let alike =
             self.widths[left] == self.widths[right] && self.counts[left] == self.counts[right];
         if !alike {
@@ -104,13 +104,13 @@ impl Reader<'_> {
             return Some(Meaning::Rows(right, View::Flat));
         }
         let (width, rows) = (self.widths[left], self.counts[left]);
-        let made = self.step(Action::Add, vec![left, right], width, rows);
+        let made = self.add_step(Action::Add, vec![left, right], width, rows);
         Some(Meaning::Rows(made, View::Flat))
     }
 
     /// A bias is added by the product before it.
     fn add_bias(&mut self, node: &NodeProto, value: RowsId, summands: Vec<f32>) -> Option<Meaning> {
-        let is_one = self.weight(node, 1)?.dims() == [self.widths[value]];
+        let is_one = self.weight_input(node, 1)?.dims() == [self.widths[value]];
         let read_once = self.is_read_once(node, 0);
         match &mut self.steps[self.makers[value]] {
             DecoderStep {

@@ -8,7 +8,7 @@ use super::Reader;
 
 impl Reader<'_> {
     /// The matrices of experts by the name of their weight, one place for all that read them.
-    pub(super) fn stack(
+    pub(super) fn intern_stack(
         &mut self,
         name: &str,
         given: impl FnOnce() -> MatrixSource,
@@ -16,7 +16,9 @@ impl Reader<'_> {
         if let Some(known) = self.stacks.get(name) {
             return Some(*known);
         }
-        let experts = given().experts().filter(|experts| !experts.is_empty())?;
+        let experts = given()
+            .split_experts()
+            .filter(|experts| !experts.is_empty())?;
         let stack = ExpertStack {
             matrix: self.matrices.len(),
             count: experts.len(),
@@ -28,30 +30,30 @@ impl Reader<'_> {
 
     /// Returns a weight of 32-bit floats, or a stack that a node made of a weight.
     fn stack_of(&mut self, name: &str) -> Option<ExpertStack> {
-        match self.named(name) {
+        match self.meaning_of(name) {
             Some(Meaning::Experts(stack)) => Some(stack),
             Some(_) => None,
             None => {
                 let tensor = self.graph.weights.get(name)?;
                 let is_floats = tensor.dtype() == souk_memory::DType::F32;
-                let stack = self.stack(name, || MatrixSource::Floats(tensor.clone()));
+                let stack = self.intern_stack(name, || MatrixSource::Floats(tensor.clone()));
                 stack.filter(|_| is_floats)
             }
         }
     }
 
-    pub(super) fn softmax(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+    pub(super) fn read_softmax(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
         let is_last = matches!(node.int("axis"), None | Some(-1 | 2));
         let (width, rows) = (self.widths[value], self.counts[value]);
-        let made = self.step(Action::Softmax, vec![value], width, rows);
+        let made = self.add_step(Action::Softmax, vec![value], width, rows);
         is_last.then_some(Meaning::Rows(made, View::Flat))
     }
 
     /// Shares and experts are the two outputs of one node, and one value.
-    pub(super) fn choose(&mut self, node: &NodeProto) -> Option<()> {
-        let value = self.flat(node, 0)?;
-        let count: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+    pub(super) fn read_top_k(&mut self, node: &NodeProto) -> Option<()> {
+        let value = self.flat_input(node, 0)?;
+        let count: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
         let &[count] = &count[..] else {
             return None;
         };
@@ -66,7 +68,7 @@ impl Reader<'_> {
             return None;
         }
         let action = Action::Choose { is_whole: false };
-        let made = self.step(action, vec![value], 2 * count, self.counts[value]);
+        let made = self.add_step(action, vec![value], 2 * count, self.counts[value]);
         let parts = [(shares, ChoicePart::Shares), (experts, ChoicePart::Experts)];
         for (name, part) in parts {
             self.names.insert(name.clone(), Meaning::Choice(made, part));
@@ -75,17 +77,17 @@ impl Reader<'_> {
     }
 
     /// A sum of shares, or of parts by their shares.
-    pub(super) fn sum(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let axes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+    pub(super) fn read_sum(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let axes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
         let keeps = node.int("keepdims").unwrap_or(1) != 0;
-        match (self.named(node.input_name(0)?)?, &axes[..], keeps) {
+        match (self.meaning_of(node.input_name(0)?)?, &axes[..], keeps) {
             (Meaning::Choice(choices, ChoicePart::Shares), [-1 | 2], true) => {
                 Some(Meaning::Choice(choices, ChoicePart::Sum))
             }
             (Meaning::Weighted(value, choices), [-2 | 2], false) => {
                 let width = self.widths[value] / (self.widths[choices] / 2);
                 let reads = vec![value, choices];
-                let made = self.step(Action::Mix, reads, width, self.counts[value]);
+                let made = self.add_step(Action::Mix, reads, width, self.counts[value]);
                 Some(Meaning::Rows(made, View::Flat))
             }
             _ => None,
@@ -94,8 +96,8 @@ impl Reader<'_> {
 
     /// Divides shares by their sum, if no other node reads them: the choice itself then scales
     /// them.
-    pub(super) fn divide(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let part = |index: usize| match self.named(node.input_name(index)?)? {
+    pub(super) fn read_div(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let part = |index: usize| match self.meaning_of(node.input_name(index)?)? {
             Meaning::Choice(choices, part) => Some((choices, part)),
             _ => None,
         };
@@ -113,13 +115,13 @@ impl Reader<'_> {
     }
 
     /// Shares with an axis more.
-    pub(super) fn column(
+    pub(super) fn share_column(
         &self,
         node: &NodeProto,
         choices: RowsId,
         part: ChoicePart,
     ) -> Option<Meaning> {
-        let sizes: Vec<i64> = self.weight(node, 1)?.to_vec().ok()?;
+        let sizes: Vec<i64> = self.weight_input(node, 1)?.to_vec().ok()?;
         let count = (self.widths[choices] / 2) as i64;
         let fits = part == ChoicePart::Shares
             && sizes == [0, 0, count, 1]
@@ -127,10 +129,11 @@ impl Reader<'_> {
         fits.then_some(Meaning::Choice(choices, ChoicePart::Column))
     }
 
-    pub(super) fn route(&mut self, node: &NodeProto) -> Option<Meaning> {
-        let (value, view) = self.rows(node, 0)?;
+    pub(super) fn read_routed_product(&mut self, node: &NodeProto) -> Option<Meaning> {
+        let (value, view) = self.rows_input(node, 0)?;
         let experts = self.stack_of(node.input_name(1)?)?;
-        let Meaning::Choice(choices, ChoicePart::Experts) = self.named(node.input_name(2)?)? else {
+        let Meaning::Choice(choices, ChoicePart::Experts) = self.meaning_of(node.input_name(2)?)?
+        else {
             return None;
         };
         let count = self.widths[choices] / 2;
@@ -140,7 +143,7 @@ impl Reader<'_> {
             _ => return None,
         };
         let matrix = &self.matrices[experts.matrix];
-        let ([columns, depth], is_blocks) = (matrix.checked()?, matrix.kind()?.is_blocks());
+        let ([columns, depth], is_blocks) = (matrix.valid_dims()?, matrix.kind()?.is_blocks());
         // The choice must be among as many experts as there are matrices.
         let chosen = self.steps[self.makers[choices]].reads[0];
         let fits = self.widths[value] == parts * depth
@@ -150,7 +153,7 @@ impl Reader<'_> {
             return None;
         }
         let read = match is_blocks {
-            true => self.bytes(value, parts),
+            true => self.quantise_rows(value, parts),
             false => value,
         };
         let action = Action::Route {
@@ -158,17 +161,17 @@ impl Reader<'_> {
             has_parts: view != View::Flat,
         };
         let (reads, rows) = (vec![read, choices], self.counts[value]);
-        let made = self.step(action, reads, count * columns, rows);
+        let made = self.add_step(action, reads, count * columns, rows);
         Some(Meaning::Rows(made, View::Split { heads: count }))
     }
 
-    pub(super) fn sigmoid(&self, node: &NodeProto) -> Option<Meaning> {
-        let value = self.flat(node, 0)?;
+    pub(super) fn read_sigmoid(&self, node: &NodeProto) -> Option<Meaning> {
+        let value = self.flat_input(node, 0)?;
         (self.widths[value] == 1).then_some(Meaning::Logistic(value))
     }
 
     /// Parts by their shares, or rows by one share of each.
-    pub(super) fn weigh(&mut self, left: Meaning, right: Meaning) -> Option<Meaning> {
+    pub(super) fn weigh_rows(&mut self, left: Meaning, right: Meaning) -> Option<Meaning> {
         let (value, view, other) = match (left, right) {
             (Meaning::Rows(value, view), other) | (other, Meaning::Rows(value, view)) => {
                 (value, view, other)
@@ -183,7 +186,7 @@ impl Reader<'_> {
             }
             (View::Flat, Meaning::Logistic(share)) if alike(share) => {
                 let (width, rows) = (self.widths[value], self.counts[value]);
-                let made = self.step(Action::Portion, vec![value, share], width, rows);
+                let made = self.add_step(Action::Portion, vec![value, share], width, rows);
                 Some(Meaning::Rows(made, View::Flat))
             }
             _ => None,

@@ -36,10 +36,10 @@ fn one() -> (Runner, [Task; 2]) {
     };
     let mut seconds = BTreeMap::new();
     let tasks = [convolution(), product()].map(|(model, dims)| {
-        let bytes = encode(&model);
-        let bindings = Bindings::new().input("x", DType::F32, &dims);
+        let bytes = encode_model(&model);
+        let bindings = Bindings::new().with_input("x", DType::F32, &dims);
         let graph = Graph::import(bytes.clone(), &bindings).unwrap();
-        let offers = offers::offers(std::slice::from_ref(&plain), &graph);
+        let offers = offers::profile_offers(std::slice::from_ref(&plain), &graph);
         for node in graph.nodes() {
             let stated = node_seconds(node, &offers[0]);
             seconds.insert(node.proto.name().to_owned(), stated);
@@ -75,7 +75,7 @@ fn known(costs: &CostHistory) -> Slowness {
 #[test]
 fn a_kind_of_work_that_a_profile_has_wrong_is_corrected_and_the_other_is_not() {
     let (runner, [convolution, product]) = one();
-    assert_eq!(known(&runner.costs()), Slowness::default());
+    assert_eq!(known(&runner.cost_history()), Slowness::default());
     let mut told = CostHistory::default();
     for run in 0..10 {
         let (of_one, of_other) = (
@@ -94,9 +94,9 @@ fn a_kind_of_work_that_a_profile_has_wrong_is_corrected_and_the_other_is_not() {
             off(&of_other)
         );
         let learned = of_one.learned.iter().chain(&of_other.learned);
-        learned.for_each(|learned| told.learn(learned));
+        learned.for_each(|learned| told.record_measurement(learned));
     }
-    let costs = runner.costs();
+    let costs = runner.cost_history();
     assert_eq!(told, costs, "who only hears of the runs knows as much");
     let slowness = known(&costs);
     assert!(
@@ -107,15 +107,17 @@ fn a_kind_of_work_that_a_profile_has_wrong_is_corrected_and_the_other_is_not() {
     assert_eq!(slowness.other, 1.0, "nothing is known of it");
     // Another process begins with what this one knows.
     let (again, [convolution, _]) = one();
-    again.recall(&costs);
+    again.load_history(&costs);
     assert!((off(&again.run(&convolution).unwrap()) - 1.0).abs() < 0.05);
 }
 
 /// A product, then a loop around a hyperbolic tangent whose count comes in the run.
 fn repeated() -> ModelProto {
     let port = |name: &str, dtype: DType, dims: &[i64]| {
-        let dims = dims.iter().map(|size| souk_onnx::Dimension::fixed(*size));
-        ValueInfoProto::tensor(name, dtype.onnx_code(), Some(dims.collect()))
+        let dims = dims
+            .iter()
+            .map(|size| souk_onnx::Dimension::new_fixed(*size));
+        ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims.collect()))
     };
     let named = |operator: &str, input: &[&str], output: &[&str]| NodeProto {
         op_type: Some(operator.to_owned()),
@@ -161,7 +163,7 @@ fn a_loop_whose_count_comes_in_the_run_teaches_what_its_model_takes_and_no_opera
     let cpu = Arc::new(Cpu::new(profile(), NonZeroUsize::MIN));
     let ticks = AtomicU64::new(1_000_000);
     let clock: Arc<Clock> = Arc::new(move || UnixMicros(ticks.fetch_add(10, Ordering::Relaxed)));
-    let model = store.put(encode(&repeated())).unwrap();
+    let model = store.put(encode_model(&repeated())).unwrap();
     let runner = Runner::new("one", cpu, store, clock);
     let x = Tensor::from_vec([16, 64], vec![0.5_f32; 16 * 64]).unwrap();
     let run = |turns: i64| {
@@ -188,7 +190,7 @@ fn a_loop_whose_count_comes_in_the_run_teaches_what_its_model_takes_and_no_opera
     let last = run(2_000);
     let off = off(&last);
     assert!((0.1..10.0).contains(&off), "its own runs have told: {off}");
-    let costs = runner.costs();
+    let costs = runner.cost_history();
     assert_eq!(costs.slowness("one", &profile().model), Slowness::default());
     let (_, history) = costs.devices().next().unwrap();
     assert!(history.records().keys().all(|key| key.is_model()));

@@ -1,4 +1,4 @@
-//! A buyer: it runs one job after another with a disk and a store; users may stop it, and some
+//! A buyer: it runs one job after another with a disk and a store; users can stop it, and some
 //! buyers cheat.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::Shape;
 use super::witness::Witness;
-use super::work::{Job, demands, limits, pace, session};
+use super::work::{Job, buyer_demands, draw_limits, draw_pace, draw_session};
 use crate::disk::SimDisk;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
@@ -72,7 +72,7 @@ impl Buyer {
             key,
             market,
             journal: None,
-            disk: SimDisk::new(Random::new(random.draw(), "disk")),
+            disk: SimDisk::new(Random::new(random.next_u64(), "disk")),
             job: None,
             asked: BTreeMap::new(),
             followed: Vec::new(),
@@ -92,7 +92,7 @@ impl Buyer {
 impl World {
     /// Acts on a buyer: begins or stops its job, or kills its process.
     pub(crate) fn act_on_buyer(&mut self, actor: usize) {
-        let chance = self.jobs.random.below(1_000);
+        let chance = self.jobs.random.draw_below(1_000);
         self.give_requests(actor);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
@@ -114,41 +114,41 @@ impl World {
 
     fn begin_job(&mut self, actor: usize) {
         let account = self.actors.list[actor].account;
-        let now = self.actors.list[actor].now(self.now);
+        let now = self.actors.list[actor].moment_at(self.now);
         let random = &mut self.jobs.random;
         let mut id = account.0.to_vec();
-        id.extend(random.draw().to_le_bytes());
-        let job = JobId(*ContentId::of(&id).as_bytes());
+        id.extend(random.next_u64().to_le_bytes());
+        let job = JobId(*ContentId::for_content(&id).as_bytes());
         let mut shape = Shape::new(job, random);
-        let count = match random.below(3) {
+        let count = match random.draw_below(3) {
             0 => 1,
-            _ => random.between(2, 12),
+            _ => random.draw_between(2, 12),
         };
         let mut given = Vec::new();
         for n in 0..count {
-            let value = super::contents::number(&[&id[..], &n.to_le_bytes()].concat());
-            given.push((self.jobs.contents.make(value, 0), value));
+            let value = super::contents::hash_to_number(&[&id[..], &n.to_le_bytes()].concat());
+            given.push((self.jobs.contents.create_content(value, 0), value));
         }
-        let mut limits = limits(random);
-        let (sequences, left_out) = session(&mut shape, count as u32, random);
-        let (window, pause) = pace(&mut shape, (sequences, count), &mut limits, random);
+        let mut limits = draw_limits(random);
+        let (sequences, left_out) = draw_session(&mut shape, count as u32, random);
+        let (window, pause) = draw_pace(&mut shape, sequences, count, &mut limits, random);
         let spec = JobSpec {
             sequences,
             job,
             account,
             market: genesis_market(&self.actors.list[actor].role),
-            subject: ContentId::of(&id),
+            subject: ContentId::for_content(&id),
             command: String::new(),
-            outputs: shape.outputs(),
+            outputs: shape.output_names(),
             requests: count as u32,
             window,
             given: given.iter().map(|(id, _)| *id).collect(),
             limits,
         };
         for (id, _) in &given {
-            self.jobs.contents.hold(account, *id);
+            self.jobs.contents.store_content(account, *id);
         }
-        self.jobs.loops.extend(shape.loops());
+        self.jobs.loops.extend(shape.loop_graphs());
         self.counts.jobs_begun += 1;
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
@@ -176,7 +176,7 @@ impl World {
         });
         let (core, effects) = JobCore::begin(spec, None, now);
         buyer.core = Some(core);
-        self.tell(actor, ClientEvent::Watch(account));
+        self.apply_client_event(actor, ClientEvent::Watch(account));
         self.carry_out_buyer(actor, effects);
         self.give_requests(actor);
     }
@@ -195,7 +195,7 @@ impl World {
         buyer.followed.clear();
         buyer.unsynced.clear();
         buyer.stopped.clear();
-        buyer.witness.restart();
+        buyer.witness.on_restart();
         buyer.wakes = None;
         if power {
             buyer.disk.crash();
@@ -210,18 +210,18 @@ impl World {
             buyer.job = None;
             self.counts.buyers_vanished += 1;
         }
-        self.jobs.contents.forget(account, &kept);
+        self.jobs.contents.forget_contents(account, &kept);
         self.break_links_of(actor);
     }
 
     fn resume_job(&mut self, actor: usize) {
-        let now = self.actors.list[actor].now(self.now);
+        let now = self.actors.list[actor].moment_at(self.now);
         let account = self.actors.list[actor].account;
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };
         let (journal, facts) = Journal::open::<Fact>(buyer.disk.clone());
-        let past = Past::fold(facts);
+        let past = Past::from_facts(facts);
         let job = buyer.job.as_mut().expect("who is resumed has a job");
         buyer.journal = Some(journal);
         buyer.safe = past.clone();
@@ -241,7 +241,7 @@ impl World {
         let spec = job.spec.clone();
         let (core, effects) = JobCore::resume(spec, past, now);
         buyer.core = Some(core);
-        self.tell(actor, ClientEvent::Watch(account));
+        self.apply_client_event(actor, ClientEvent::Watch(account));
         self.carry_out_buyer(actor, effects);
         self.give_requests(actor);
     }
@@ -266,7 +266,7 @@ impl World {
                 return;
             }
             let number = job.next as u32;
-            let inputs = job.inputs(number);
+            let inputs = job.request_inputs(number);
             job.next += 1;
             // The inputs of a session's step do not identify it, so a resumed job never continues a
             // session.
@@ -283,7 +283,7 @@ impl World {
 
     /// Gives an event to a job's core, and carries out its actions.
     pub(crate) fn tell_buyer(&mut self, actor: usize, event: Event) {
-        let now = self.actors.list[actor].now(self.now);
+        let now = self.actors.list[actor].moment_at(self.now);
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };
@@ -291,7 +291,7 @@ impl World {
             return;
         };
         let effects = core.apply(now, event);
-        core.audit();
+        core.assert_invariants();
         if core.wakes_at().is_some_and(|at| at < now.tick) {
             self.breach_of_job(actor, "a job asks for a moment that has passed".to_owned());
         }
@@ -302,7 +302,7 @@ impl World {
         for Effect { ticket, action } in effects {
             self.check_order(actor, &action);
             self.check_id(actor, &action);
-            if self.cheats(actor, &action) {
+            if self.try_cheat(actor, &action) {
                 continue;
             }
             self.serve_for_job(actor, &action);
@@ -318,7 +318,7 @@ impl World {
             && buyer.wakes.is_none_or(|known| known > at)
         {
             buyer.wakes = Some(at);
-            self.at(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
+            self.schedule_event(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
         }
     }
 
@@ -330,7 +330,7 @@ impl World {
                 let is_spot = self.buys_spot(actor);
                 let for_good = wanted.excluded.iter().filter(|it| it.ask.is_none());
                 let excluded: Vec<_> = for_good.map(|it| it.provider).collect();
-                let demands = demands(account, &excluded, is_spot);
+                let demands = buyer_demands(account, &excluded, is_spot);
                 let request = Request::Choose(Box::new(demands));
                 self.ask_for_buyer(actor, BuyerAsked::Plan(ticket, wanted), request);
             }
@@ -396,10 +396,10 @@ impl World {
                 for id in contents {
                     // The buyer owns graphs and weights, but must have received a tensor.
                     let contents = &self.jobs.contents;
-                    if contents.value(id).is_some() && !contents.has(account, id) {
+                    if contents.value(id).is_some() && !contents.has_content(account, id) {
                         self.breach_of_job(actor, "a job serves what it has not".to_owned());
                     }
-                    self.jobs.contents.hold(account, id);
+                    self.jobs.contents.store_content(account, id);
                 }
                 self.done_soon(actor, 0, 5, ticket, soon(Answer::Served));
             }
@@ -462,7 +462,7 @@ impl World {
             buyer.asked.insert(asked, what);
         }
         let commands = vec![command];
-        self.tell(actor, ClientEvent::Carry { asked, commands });
+        self.apply_client_event(actor, ClientEvent::Carry { asked, commands });
     }
 
     /// Asks for the state of followed leases after a change of a buyer's account.
@@ -549,7 +549,7 @@ impl World {
             EffectResult::Buyer(answer) => answer,
             EffectResult::Worker(_) => return,
         };
-        // A stopped effect may complete all the same.
+        // A stopped effect can complete all the same.
         if buyer.stopped.remove(&ticket) && self.jobs.random.chance(500) {
             return;
         }

@@ -14,7 +14,7 @@ use crate::checker::Violation;
 use crate::world::World;
 use crate::world::actors::Role;
 
-/// Milliseconds that a job may take beyond its limits: the return of an escrow of 120 s, and some
+/// Milliseconds that a job can take beyond its limits: the return of an escrow of 120 s, and some
 /// leases.
 const LATE_MS: u64 = 600_000;
 
@@ -53,7 +53,9 @@ impl World {
     pub(super) fn check_run(
         &mut self,
         actor: usize,
-        (lease, request, part): (LeaseId, u32, u32),
+        lease: LeaseId,
+        request: u32,
+        part: u32,
         inputs: &[(String, ContentId)],
     ) {
         let account = self.actors.list[actor].account;
@@ -65,7 +67,7 @@ impl World {
         }
         if let Some((name, _)) = inputs
             .iter()
-            .find(|(_, id)| !self.jobs.contents.has(account, *id))
+            .find(|(_, id)| !self.jobs.contents.has_content(account, *id))
         {
             self.breach_of_job(actor, format!("{lease} is run without {name}"));
         }
@@ -171,7 +173,7 @@ impl World {
             return;
         };
         let account = self.actors.list[actor].account;
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let mut leases = shadow.exchange().leases();
         let is_bought = leases.any(|lease| lease.job == *id && lease.buyer == account);
         drop(leases);
@@ -215,7 +217,7 @@ impl World {
 
     /// C2: a provider fetches only from parties to the lease or to its job.
     pub(super) fn check_parties(&mut self, actor: usize, id: LeaseId, holders: &[AccountKey]) {
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let Some(lease) = shadow.exchange().lease(id) else {
             return;
         };
@@ -244,7 +246,7 @@ impl World {
             return;
         };
         let Some(job) = &buyer.job else { return };
-        let Some(truth) = job.truth(request) else {
+        let Some(truth) = job.expected_values(request) else {
             return self.breach_of_job(actor, format!("request {request} was never given"));
         };
         // Providers never lie in a session.
@@ -259,7 +261,7 @@ impl World {
             .any(|(name, id)| value(*id) != truth.get(name).copied());
         let missing = outputs
             .iter()
-            .any(|(_, id)| !self.jobs.contents.has(account, *id));
+            .any(|(_, id)| !self.jobs.contents.has_content(account, *id));
         if names != wanted {
             self.breach_of_job(actor, format!("request {request} is answered by {names:?}"));
         } else if missing {
@@ -288,7 +290,7 @@ impl World {
                 request_id(&[(GIVEN.to_owned(), *given)]) == *request
             };
             let number = job.given.iter().position(asked)?;
-            let truth = job.truth(number as u32)?;
+            let truth = job.expected_values(number as u32)?;
             let is_right = self.jobs.contents.value(*id) == truth.get(name).copied();
             (!is_right).then(|| format!("{name} of request {number} is kept and wrong"))
         });
@@ -306,8 +308,12 @@ impl World {
             return;
         };
         let Some(job) = &buyer.job else { return };
-        if outcome.how == End::Done && job.answered() < job.requests() {
-            let what = format!("done with {} of {}", job.answered(), job.requests());
+        if outcome.how == End::Done && job.answer_count() < job.request_count() {
+            let what = format!(
+                "done with {} of {}",
+                job.answer_count(),
+                job.request_count()
+            );
             return self.breach_of_job(actor, what);
         }
         self.check_budget(actor);
@@ -324,7 +330,7 @@ impl World {
             return;
         };
         let ids: Vec<JobId> = (0..=last).map(|n| attempt_id(spec.job, n)).collect();
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let leases = shadow.exchange().leases();
         let mine = leases.filter(|lease| ids.contains(&lease.job));
         let spent: u64 = mine.map(|lease| lease.cost.0 + lease.escrow.0).sum();
@@ -343,7 +349,7 @@ impl World {
         if !honest || outcome.how != End::Done {
             return;
         }
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let unpaid = buyer.safe.right.iter().find_map(|(id, receipt)| {
             let lease = shadow.exchange().lease(*id)?;
             let (paid, due) = (lease.cost, receipt.body.amount);
@@ -375,7 +381,8 @@ impl World {
         };
         let status = buyer.core.as_ref().map(souk_roles::job::JobCore::status);
         let reason = format!("a job is not over: {status:?}");
-        self.checker.report(Violation::Job { actor, reason });
+        self.checker
+            .record_violation(Violation::Job { actor, reason });
     }
 
     /// T1: every job ends in time.

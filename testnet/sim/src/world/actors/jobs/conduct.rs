@@ -10,7 +10,7 @@ pub enum Trick {
     NeverSigns,
     /// Its signatures reach no provider, and it disputes all their notes.
     Disputes,
-    /// Its process never restarts.
+    /// Its process will never restart.
     Vanishes,
     /// It disputes each lease immediately.
     Refuses,
@@ -21,7 +21,7 @@ pub enum Trick {
 impl Trick {
     /// Draws a misconduct; half of the buyers have none.
     pub fn new(random: &mut Random) -> Self {
-        match random.below(10) {
+        match random.draw_below(10) {
             0 => Trick::NeverSigns,
             1 => Trick::Disputes,
             2 => Trick::Vanishes,
@@ -50,7 +50,7 @@ pub enum Vice {
 impl Vice {
     /// Draws a misconduct; most providers have none.
     pub fn new(random: &mut Random) -> Self {
-        match random.below(10) {
+        match random.draw_below(10) {
             0 => Vice::Lies,
             1 => Vice::Stalls,
             2 => Vice::Fails,

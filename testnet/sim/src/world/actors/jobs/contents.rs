@@ -21,10 +21,10 @@ pub struct Contents {
 
 impl Contents {
     /// Creates a content with a value; `noise` is the rounding of its maker.
-    pub fn make(&mut self, value: u64, noise: u64) -> ContentId {
+    pub fn create_content(&mut self, value: u64, noise: u64) -> ContentId {
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.extend(noise.to_le_bytes());
-        let id = ContentId::of(&bytes);
+        let id = ContentId::for_content(&bytes);
         self.values.insert(id, value);
         id
     }
@@ -35,45 +35,57 @@ impl Contents {
     }
 
     /// Adds a content to an account's store.
-    pub fn hold(&mut self, who: AccountKey, id: ContentId) {
+    pub fn store_content(&mut self, who: AccountKey, id: ContentId) {
         self.held.entry(who).or_default().insert(id);
     }
 
     /// Returns whether an account has a content.
-    pub fn has(&self, who: AccountKey, id: ContentId) -> bool {
+    pub fn has_content(&self, who: AccountKey, id: ContentId) -> bool {
         self.held.get(&who).is_some_and(|held| held.contains(&id))
     }
 
     /// Makes an account serve contents of a job.
-    pub fn begin(&mut self, who: AccountKey, scope: Scope) {
-        self.grants.entry(who).or_default().begin(scope);
+    pub fn begin_serving(&mut self, who: AccountKey, scope: Scope) {
+        self.grants.entry(who).or_default().begin_lease(scope);
     }
 
     /// Makes an account grant contents of a job to these readers.
-    pub fn grant(&mut self, who: AccountKey, scope: Scope, to: &Readers, ids: &[ContentId]) {
+    pub fn grant_contents(
+        &mut self,
+        who: AccountKey,
+        scope: Scope,
+        to: &Readers,
+        ids: &[ContentId],
+    ) {
         let grants = self.grants.entry(who).or_default();
-        grants.grant(scope, to, ids.iter().copied());
+        grants.grant_contents(scope, to, ids.iter().copied());
         let shown = self.shown.entry(who).or_default();
         for id in ids {
-            shown.show(scope.buyer, *id);
+            shown.record_shown(scope.buyer, *id);
         }
     }
 
     /// Ends an account's grants for a lease of a job.
-    pub fn end(&mut self, who: AccountKey, scope: Scope) {
-        self.grants.entry(who).or_default().end(scope);
+    pub fn end_grants(&mut self, who: AccountKey, scope: Scope) {
+        self.grants.entry(who).or_default().end_lease(scope);
     }
 
     /// Returns whether an account grants a content of a job to another.
-    pub fn gives(&self, who: AccountKey, scope: &Scope, to: AccountKey, id: &ContentId) -> bool {
+    pub fn has_granted(
+        &self,
+        who: AccountKey,
+        scope: &Scope,
+        to: AccountKey,
+        id: &ContentId,
+    ) -> bool {
         let grants = self.grants.get(&who);
         grants.is_some_and(|grants| grants.may_have(scope, to, id))
     }
 
     /// Returns whether an account has a content and uses it for a buyer.
-    pub fn uses(&self, who: AccountKey, buyer: AccountKey, id: ContentId) -> bool {
+    pub fn can_use(&self, who: AccountKey, buyer: AccountKey, id: ContentId) -> bool {
         let shown = self.shown.get(&who);
-        self.has(who, id) && shown.is_some_and(|shown| shown.has(buyer, &id))
+        self.has_content(who, id) && shown.is_some_and(|shown| shown.has_shown(buyer, &id))
     }
 
     /// Ends all grants of an account, because its process ended.
@@ -82,7 +94,7 @@ impl Contents {
     }
 
     /// Removes an account's contents that were only in memory.
-    pub fn forget(&mut self, who: AccountKey, kept: &BTreeSet<ContentId>) {
+    pub fn forget_contents(&mut self, who: AccountKey, kept: &BTreeSet<ContentId>) {
         self.serve_nothing(who);
         if let Some(held) = self.held.get_mut(&who) {
             held.retain(|id| kept.contains(id));
@@ -91,18 +103,18 @@ impl Contents {
 }
 
 /// Returns the value that a device computes for one output of a graph from the values of inputs.
-pub fn computed(graph: ContentId, inputs: &BTreeMap<String, u64>, output: &str) -> u64 {
+pub fn output_value(graph: ContentId, inputs: &BTreeMap<String, u64>, output: &str) -> u64 {
     let mut bytes = graph.as_bytes().to_vec();
     for (name, value) in inputs {
         bytes.extend(name.as_bytes());
         bytes.extend(value.to_le_bytes());
     }
     bytes.extend(output.as_bytes());
-    number(&bytes)
+    hash_to_number(&bytes)
 }
 
 /// Derives a number from bytes.
-pub fn number(bytes: &[u8]) -> u64 {
+pub fn hash_to_number(bytes: &[u8]) -> u64 {
     let hash = blake3::hash(bytes);
     let mut word = [0; 8];
     word.copy_from_slice(&hash.as_bytes()[..8]);

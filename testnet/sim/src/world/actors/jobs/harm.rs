@@ -43,7 +43,7 @@ impl World {
         let Some(opened_at) = self.jobs.opened.remove(&id) else {
             return;
         };
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let Some(lease) = shadow.exchange().lease(id).cloned() else {
             return;
         };
@@ -67,7 +67,7 @@ impl World {
             return;
         };
         let all = DeviceMicros((self.now - opened_at) * 1_000);
-        let seen = buyer.witness.payable(lease.id, self.now);
+        let seen = buyer.witness.payable_usage(lease.id, self.now);
         let (payable, held) = seen.unwrap_or((UNSTARTED, all));
         let silent = match reason {
             CloseReason::Receipt => DeviceMicros(0),
@@ -76,7 +76,7 @@ impl World {
         };
         let idle = DeviceMicros((held.0 * u64::from(lease.idle.0)).div_ceil(1_000));
         let most = DeviceMicros(payable.0 + silent.0 + idle.0 + WORDS.0);
-        let bound = ReceiptBody::due(lease.price, most).unwrap_or_default();
+        let bound = ReceiptBody::amount_due(lease.price, most).unwrap_or_default();
         if lease.cost > bound {
             let (id, cost) = (lease.id, lease.cost);
             let what = format!("{id} cost {cost} by {reason:?}, of {bound} at most");
@@ -105,7 +105,7 @@ impl World {
 
     /// M9: messages alone change no reputation.
     pub(crate) fn check_reputations(&mut self) {
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let mut wrong = None;
         for (actor, of) in self.actors.list.iter().enumerate() {
             let known = shadow.exchange().account(of.account);
@@ -132,7 +132,7 @@ impl World {
         let Role::Worker(worker) = &of.role else {
             return;
         };
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let Some(lease) = shadow.exchange().lease(id) else {
             return;
         };
@@ -141,7 +141,7 @@ impl World {
             return;
         }
         let noted = lease.note.map_or(lease.accepted, |note| note.usage);
-        let (busy, longest) = worker.tally.worked(id);
+        let (busy, longest) = worker.tally.device_time(id);
         let risk = DeviceMicros(busy.0.saturating_sub(noted.0));
         if risk.0 > NOTE_SPAN.0 + longest.0 {
             let what = format!("{id} has worked {} us that nobody noted", risk.0);
@@ -167,7 +167,7 @@ impl World {
             Reason::NoPlan(why) => why.kind != NoPlanKind::Other,
             _ => false,
         };
-        let is_long = job.shape.loops().next().is_some();
+        let is_long = job.shape.loop_graphs().next().is_some();
         if is_long
             || job.spec.sequences == 0
             || is_limited
@@ -177,7 +177,7 @@ impl World {
             return;
         }
         let since = job.began_at();
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let leases = shadow.exchange().leases();
         let ids = job.attempt_ids();
         let mine = leases.filter(|lease| ids.contains(&lease.job) && lease.buyer == of.account);
@@ -189,9 +189,10 @@ impl World {
             let of = &self.actors.list[*place];
             // A clock that jumped before the job began can be wrong still: to its owner, the lease
             // is over then.
-            let known = of.now(self.now).log;
-            let is_astray = known.since(log).max(log.since(known)) > CLOCKS_DIFFER;
-            let is_troubled = of.troubled_at >= since || is_astray;
+            let known = of.moment_at(self.now).log;
+            let is_astray =
+                known.saturating_since(log).max(log.saturating_since(known)) > CLOCKS_DIFFER;
+            let is_troubled = of.troubled_at >= since || is_astray || of.role.is_stopping();
             is_troubled || !of.role.is_running() || of.is_waiting(self.now)
         };
         if parties.iter().any(is_harmed) {
@@ -212,11 +213,11 @@ impl World {
             return String::new();
         };
         let (spec, ids) = (&job.spec, job.attempt_ids());
-        let (_, shadow) = self.checker.shadow();
+        let (_, shadow) = self.checker.shadow_state();
         let leases = shadow.exchange().leases();
         let mine = leases.filter(|lease| ids.contains(&lease.job));
         let known = mine.map(|lease| {
-            let ms = |at: Millis| at.since(Millis(EPOCH_MS)).0;
+            let ms = |at: Millis| at.saturating_since(Millis(EPOCH_MS)).0;
             let place = self.actors.place_of(lease.provider).unwrap_or_default();
             let (start, end, id) = (ms(lease.start), ms(lease.deadline), lease.id);
             format!(

@@ -28,12 +28,12 @@ impl Journal {
         (Self { disk, length }, facts)
     }
 
-    /// Appends facts, which are safe after the next sync. Returns false if the disk refuses.
+    /// Appends facts, which will be safe after the next sync. Returns false if the disk refuses.
     pub fn write<F: Serialize>(&mut self, facts: &[F]) -> bool {
         let mut bytes = Vec::new();
         for fact in facts {
             let text = serde_json::to_vec(fact).expect("plain data in memory always encodes");
-            let check = super::contents::number(&text);
+            let check = super::contents::hash_to_number(&text);
             bytes.extend(format!("{check:016x} ").bytes());
             bytes.extend(text);
             bytes.push(b'\n');
@@ -47,7 +47,7 @@ impl Journal {
 
     /// Syncs the journal and returns whether its facts are safe now.
     pub fn sync(&mut self) -> bool {
-        self.disk.sync(NAME).is_ok() && self.disk.sync_names().is_ok()
+        self.disk.sync_file(NAME).is_ok() && self.disk.sync_names().is_ok()
     }
 }
 
@@ -55,5 +55,5 @@ fn read<F: DeserializeOwned>(line: &[u8]) -> Option<F> {
     let (check, text) = line.strip_suffix(b"\n")?.split_at_checked(17)?;
     let check = std::str::from_utf8(check).ok()?.trim_end();
     let check = u64::from_str_radix(check, 16).ok()?;
-    (super::contents::number(text) == check).then(|| serde_json::from_slice(text).ok())?
+    (super::contents::hash_to_number(text) == check).then(|| serde_json::from_slice(text).ok())?
 }

@@ -54,11 +54,11 @@ pub enum Frame {
     Break,
 }
 
-fn encoded(word: &impl Serialize) -> Vec<u8> {
+fn encode_word(word: &impl Serialize) -> Vec<u8> {
     postcard::to_allocvec(word).expect("plain data in memory always encodes")
 }
 
-fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+fn decode_word<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
 }
 
@@ -82,20 +82,20 @@ impl World {
         let number = self.jobs.links.next;
         self.jobs.links.next += 1;
         self.jobs.links.list.insert(number, link);
-        self.frame(number, true, Frame::Word(encoded(opening)));
+        self.send_frame(number, true, Frame::Word(encode_word(opening)));
     }
 
     pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, word: &BuyerWord) {
         let life = self.actors.list[opener].life;
         if let Some(link) = self.link_of(opener, life, leg) {
-            self.frame(link, true, Frame::Word(encoded(word)));
+            self.send_frame(link, true, Frame::Word(encode_word(word)));
         }
     }
 
     pub(super) fn hang_up(&mut self, opener: usize, leg: Leg) {
         let life = self.actors.list[opener].life;
         if let Some(link) = self.link_of(opener, life, leg) {
-            self.frame(link, true, Frame::Break);
+            self.send_frame(link, true, Frame::Break);
             // The stream has lost its purpose, so the job receives nothing of it any more.
             self.jobs
                 .links
@@ -117,21 +117,21 @@ impl World {
     }
 
     pub(super) fn say_to_buyer(&mut self, stream: StreamId, word: &ProviderWord) {
-        self.frame(stream.0, false, Frame::Word(encoded(word)));
+        self.send_frame(stream.0, false, Frame::Word(encode_word(word)));
     }
 
     pub(super) fn reply_to_offer(&mut self, stream: StreamId, taken: OfferAnswer) {
-        self.frame(stream.0, false, Frame::Word(encoded(&taken)));
+        self.send_frame(stream.0, false, Frame::Word(encode_word(&taken)));
     }
 
     pub(super) fn hang_up_on_buyer(&mut self, stream: StreamId) {
-        self.frame(stream.0, false, Frame::Break);
+        self.send_frame(stream.0, false, Frame::Break);
     }
 
     /// Sends a frame on a stream.
-    fn frame(&mut self, number: u64, forth: bool, frame: Frame) {
-        let delay = self.jobs.random.between(1, DELAY_MAX_MS);
-        let breaks = !self.healed && self.jobs.random.below(10_000) < BROKEN_OF_TEN_THOUSAND;
+    fn send_frame(&mut self, number: u64, forth: bool, frame: Frame) {
+        let delay = self.jobs.random.draw_between(1, DELAY_MAX_MS);
+        let breaks = !self.healed && self.jobs.random.draw_below(10_000) < BROKEN_OF_TEN_THOUSAND;
         let Some(link) = self.jobs.links.list.get_mut(&number) else {
             return;
         };
@@ -145,10 +145,10 @@ impl World {
             forth,
             frame,
         };
-        self.at(at, Event::Actor(to.0, event));
+        self.schedule_event(at, Event::Actor(to.0, event));
         if breaks {
-            self.trouble(link_opener(&self.jobs.links, number));
-            self.trouble(link_other(&self.jobs.links, number));
+            self.record_trouble(link_opener(&self.jobs.links, number));
+            self.record_trouble(link_other(&self.jobs.links, number));
             let back = if forth {
                 link_opener(&self.jobs.links, number)
             } else {
@@ -159,7 +159,7 @@ impl World {
                 forth: !forth,
                 frame: Frame::Break,
             };
-            self.at(at, Event::Actor(back, event));
+            self.schedule_event(at, Event::Actor(back, event));
         }
     }
 
@@ -180,8 +180,8 @@ impl World {
         for (link, forth, to) in told {
             let frame = Frame::Break;
             let event = ActorEvent::Frame { link, forth, frame };
-            let delay = self.jobs.random.between(1, DELAY_MAX_MS);
-            self.at(self.now + delay, Event::Actor(to, event));
+            let delay = self.jobs.random.draw_between(1, DELAY_MAX_MS);
+            self.schedule_event(self.now + delay, Event::Actor(to, event));
         }
     }
 
@@ -209,10 +209,10 @@ impl World {
         let peer = self.actors.list[from].account;
         let lives = self.actors.list[to.0].life == to.1;
         let Role::Worker(worker) = &mut self.actors.list[to.0].role else {
-            return self.frame(number, false, Frame::Break);
+            return self.send_frame(number, false, Frame::Break);
         };
         if !lives || worker.core.is_none() {
-            return self.frame(number, false, Frame::Break);
+            return self.send_frame(number, false, Frame::Break);
         }
         let is_known = worker.streams.contains(&stream);
         let event = match frame {
@@ -222,7 +222,7 @@ impl World {
             }
             Frame::Break => None,
             Frame::Word(bytes) if !is_known => {
-                let opening = decoded::<Opening>(&bytes);
+                let opening = decode_word::<Opening>(&bytes);
                 opening.map(|opening| {
                     worker.streams.insert(stream);
                     let lease = match &opening {
@@ -239,7 +239,7 @@ impl World {
                 })
             }
             Frame::Word(bytes) => {
-                decoded::<BuyerWord>(&bytes).map(|word| provider::Event::Said { stream, word })
+                decode_word::<BuyerWord>(&bytes).map(|word| provider::Event::Said { stream, word })
             }
         };
         if let Some(event) = event {
@@ -248,7 +248,7 @@ impl World {
     }
 
     /// Records that a buyer sees a result of its provider.
-    fn witness(&mut self, actor: usize, leg: Leg, word: &ProviderWord) {
+    fn witness_result(&mut self, actor: usize, leg: Leg, word: &ProviderWord) {
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
             && let ProviderWord::Made { request, .. } = word
         {
@@ -264,8 +264,8 @@ impl World {
         match (purpose, frame) {
             (Purpose::Offer(Ticket(u64::MAX)), _) => {}
             (Purpose::Leg(leg), Frame::Word(bytes)) => {
-                if let Some(word) = decoded::<ProviderWord>(&bytes) {
-                    self.witness(to.0, leg, &word);
+                if let Some(word) = decode_word::<ProviderWord>(&bytes) {
+                    self.witness_result(to.0, leg, &word);
                     self.tell_buyer(to.0, job::Event::Said { leg, word });
                 }
             }
@@ -275,7 +275,7 @@ impl World {
             }
             (Purpose::Offer(ticket), frame) => {
                 let taken = match frame {
-                    Frame::Word(bytes) => decoded::<OfferAnswer>(&bytes),
+                    Frame::Word(bytes) => decode_word::<OfferAnswer>(&bytes),
                     Frame::Break => None,
                 };
                 let done = if is_worker {

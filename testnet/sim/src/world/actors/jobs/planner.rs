@@ -11,7 +11,7 @@ use souk_roles::job::plan::{
 };
 use souk_roles::job::{Answer, Limits};
 
-use super::contents::{computed, number};
+use super::contents::{hash_to_number, output_value};
 use crate::random::Random;
 use crate::world::World;
 use crate::world::actors::Role;
@@ -54,25 +54,25 @@ const THINKERS: u64 = 60;
 impl Shape {
     /// Creates a chain, fork or join of one to six parts.
     pub fn new(job: JobId, random: &mut Random) -> Self {
-        let count = random.between(1, 6) as usize;
+        let count = random.draw_between(1, 6) as usize;
         let part = |n: usize, random: &mut Random| {
             let word = |what: &str| {
                 let mut bytes = job.0.to_vec();
                 bytes.extend(what.bytes());
                 bytes.extend((n as u64).to_le_bytes());
-                ContentId::of(&bytes)
+                ContentId::for_content(&bytes)
             };
             let mut reads = BTreeSet::new();
             if n > 0 && random.chance(850) {
-                for _ in 0..random.between(1, 2) {
-                    reads.insert(random.place(n));
+                for _ in 0..random.draw_between(1, 2) {
+                    reads.insert(random.draw_index(n));
                 }
             }
             ShapePart {
                 graph: word("graph"),
                 weights: vec![word("weights")],
                 reads: reads.into_iter().collect(),
-                expected: Micros::millis(random.between(5, 120)),
+                expected: Micros::from_millis(random.draw_between(5, 120)),
                 loops: random.chance(LOOPS),
             }
         };
@@ -86,37 +86,37 @@ impl Shape {
 
     /// Makes the user of a few sessions think between requests, and removes the session's limits.
     /// Returns the milliseconds after each answer.
-    pub fn think(&mut self, requests: u64, limits: &mut Limits, random: &mut Random) -> u64 {
+    pub fn add_thinking(&mut self, requests: u64, limits: &mut Limits, random: &mut Random) -> u64 {
         if requests < 2 || !random.chance(THINKERS) {
             return 0;
         }
-        self.thinking = Millis(random.between(60_000, 235_000));
+        self.thinking = Millis(random.draw_between(60_000, 235_000));
         (limits.budget, limits.deadline, limits.spot) = (None, None, false);
         self.thinking.0 / (requests - 1)
     }
 
     /// Makes it a session's: usually a part feeds the first one, most often the last part.
-    pub fn feed(&mut self, random: &mut Random) {
+    pub fn choose_feed(&mut self, random: &mut Random) {
         let count = self.parts.len();
         let part = match random.chance(700) {
             true => count - 1,
-            false => random.place(count),
+            false => random.draw_index(count),
         };
         self.feeds = random.chance(800).then_some(part);
     }
 
-    /// Returns whether a request may omit the buyer's input.
+    /// Returns whether a request can omit the buyer's input.
     pub fn is_fed(&self) -> bool {
         self.feeds.is_some()
     }
 
     /// Returns the replacement of an omitted input, from the results of the previous request.
-    pub fn fed(&self, before: &BTreeMap<String, u64>) -> Option<u64> {
+    pub fn feed_value(&self, before: &BTreeMap<String, u64>) -> Option<u64> {
         before.get(&name(self.feeds?)).copied()
     }
 
     /// Returns the graphs that are loops.
-    pub fn loops(&self) -> impl Iterator<Item = ContentId> {
+    pub fn loop_graphs(&self) -> impl Iterator<Item = ContentId> {
         let loops = self.parts.iter().filter(|part| part.loops);
         loops.map(|part| part.graph)
     }
@@ -126,13 +126,13 @@ impl Shape {
     }
 
     /// Returns the names of the buyer's outputs: the values that no part reads.
-    pub fn outputs(&self) -> Vec<String> {
+    pub fn output_names(&self) -> Vec<String> {
         let parts = 0..self.parts.len();
         parts.filter(|n| !self.is_read(*n)).map(name).collect()
     }
 
     /// Returns the model's values for an input, by name; in a session, after this many steps.
-    pub fn values(&self, given: u64, steps: Option<u64>) -> BTreeMap<String, u64> {
+    pub fn model_values(&self, given: u64, steps: Option<u64>) -> BTreeMap<String, u64> {
         let mut values = BTreeMap::new();
         for (n, part) in self.parts.iter().enumerate() {
             let mut inputs: BTreeMap<String, u64> = part
@@ -144,14 +144,14 @@ impl Shape {
                 inputs.insert(GIVEN.to_owned(), given);
             }
             inputs.extend(steps.map(|steps| (STATE.to_owned(), steps)));
-            let value = computed(part.graph, &inputs, &name(n));
+            let value = output_value(part.graph, &inputs, &name(n));
             values.insert(name(n), value);
         }
         values
     }
 
     /// Returns the parts to run if these values exist.
-    fn needed(&self, there: &BTreeSet<&str>) -> BTreeSet<usize> {
+    fn needed_parts(&self, there: &BTreeSet<&str>) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         for n in (0..self.parts.len()).rev() {
             let is_read = self.parts.iter().enumerate();
@@ -166,7 +166,7 @@ impl Shape {
     }
 
     /// Plans over listings, with a different provider for each leg.
-    pub fn plan(
+    pub fn plan_listings(
         &self,
         wanted: &PlanRequest,
         plans: &mut BTreeMap<ContentId, Vec<usize>>,
@@ -176,7 +176,7 @@ impl Shape {
         let (parts, is_check) = match &wanted.work {
             Work::Rest(there) => {
                 let there = there.iter().map(|(name, _)| name.as_str()).collect();
-                (self.needed(&there), false)
+                (self.needed_parts(&there), false)
             }
             Work::Part { plan, part, .. } => {
                 let of = plans.get(plan).and_then(|parts| parts.get(*part as usize));
@@ -184,7 +184,7 @@ impl Shape {
             }
         };
         if parts.is_empty() {
-            return Err(none(NoPlanKind::Rest));
+            return Err(no_plan(NoPlanKind::Rest));
         }
         let parts: Vec<usize> = parts.into_iter().collect();
         let mut sellers = BTreeSet::new();
@@ -198,9 +198,9 @@ impl Shape {
         let most = (listings.len() / copies).min(parts.len());
         let most = most.min(wanted.providers_max.max(1) as usize);
         if most == 0 {
-            return Err(none(NoPlanKind::NoneEligible));
+            return Err(no_plan(NoPlanKind::NoneEligible));
         }
-        let legs = random.between(1, most as u64) as usize;
+        let legs = random.draw_between(1, most as u64) as usize;
         random.shuffle(&mut listings);
         let leg = |place: usize| PlanLeg {
             listing: Box::new(listings[place].clone()),
@@ -209,9 +209,11 @@ impl Shape {
         let planned = (0..parts.len()).map(|at| self.plan_part(&parts, at, legs, is_check));
         let planned: Vec<PlanPart> = planned.collect();
         let each: u64 = planned.iter().map(|part| part.expected[0].0).sum();
-        let mut id = number(&random.draw().to_le_bytes()).to_le_bytes().to_vec();
+        let mut id = hash_to_number(&random.next_u64().to_le_bytes())
+            .to_le_bytes()
+            .to_vec();
         id.extend((plans.len() as u64).to_le_bytes());
-        let id = ContentId::of(&id);
+        let id = ContentId::for_content(&id);
         plans.insert(id, parts);
         Ok(Plan {
             id,
@@ -268,7 +270,7 @@ impl Shape {
 }
 
 /// Returns the iterations of a loop for its input value: few for most values, many for some.
-fn turns(value: u64) -> u64 {
+fn loop_iterations(value: u64) -> u64 {
     let (kind, count) = (value % 64, value / 64);
     match kind {
         0 => 200 + count % 100,
@@ -285,11 +287,11 @@ impl World {
         }
         let value = |id| self.jobs.contents.value(id).unwrap_or_default();
         let inputs = inputs.iter().map(|(name, id)| (name.clone(), value(*id)));
-        turns(computed(graph, &inputs.collect(), "turns"))
+        loop_iterations(output_value(graph, &inputs.collect(), "turns"))
     }
 
     /// Plans over the offers that a validator selected.
-    pub(super) fn plan(
+    pub(super) fn plan_for_buyer(
         &mut self,
         actor: usize,
         wanted: &PlanRequest,
@@ -305,9 +307,12 @@ impl World {
             let (why, passes) = (NoPlan { kind, text }, false);
             return Answer::NotPlanned { why, passes };
         };
-        match job.shape.plan(wanted, &mut buyer.plans, listings, random) {
+        match job
+            .shape
+            .plan_listings(wanted, &mut buyer.plans, listings, random)
+        {
             Ok(plan) => {
-                plan.check().expect("the planner's plans are sound");
+                plan.check_plan().expect("the planner's plans are sound");
                 Answer::Planned(Box::new(plan))
             }
             Err(why) => {
@@ -327,7 +332,7 @@ fn name(part: usize) -> String {
     format!("v{part}")
 }
 
-fn none(kind: NoPlanKind) -> NoPlan {
+fn no_plan(kind: NoPlanKind) -> NoPlan {
     NoPlan {
         kind,
         text: format!("{kind:?}"),

@@ -15,10 +15,10 @@ impl World {
         let journal = buyer.journal.as_mut().expect("who runs has a journal");
         if journal.write(&facts) {
             buyer.unsynced.push((ticket, facts));
-            let after = self.jobs.random.between(1, 12);
+            let after = self.jobs.random.draw_between(1, 12);
             return self.done_in(actor, after, ticket, EffectResult::Sync);
         }
-        self.trouble(actor);
+        self.record_trouble(actor);
         let answer = Answer::NotWritten("the disk is full".to_owned());
         self.done_in(actor, 1, ticket, EffectResult::Buyer(answer));
     }
@@ -36,11 +36,11 @@ impl World {
         let mut answered = Vec::new();
         for (ticket, facts) in done {
             let safe = facts.into_iter().filter(|_| synced);
-            safe.for_each(|fact| buyer.safe.take(fact));
+            safe.for_each(|fact| buyer.safe.apply_fact(fact));
             answered.push(ticket);
         }
         if !synced {
-            self.trouble(actor);
+            self.record_trouble(actor);
         }
         for ticket in answered {
             let answer = match synced {

@@ -30,7 +30,7 @@ impl World {
         let life = self.actors.list[actor].life;
         let done = Box::new((ticket, done));
         let event = ActorEvent::Done { life, done };
-        self.at(self.now + after, Event::Actor(actor, event));
+        self.schedule_event(self.now + after, Event::Actor(actor, event));
     }
 
     pub(super) fn done_soon(
@@ -41,7 +41,7 @@ impl World {
         ticket: Ticket,
         done: EffectResult,
     ) {
-        let after = self.jobs.random.between(least, most);
+        let after = self.jobs.random.draw_between(least, most);
         self.done_in(actor, after, ticket, done);
     }
 
@@ -63,7 +63,7 @@ impl World {
             worker.asked.insert(asked, what);
         }
         let question = Box::new(request);
-        self.tell(actor, ClientEvent::Ask { asked, question });
+        self.apply_client_event(actor, ClientEvent::Ask { asked, question });
     }
 
     pub(super) fn ask_for_buyer(&mut self, actor: usize, what: BuyerAsked, request: Request) {
@@ -72,7 +72,7 @@ impl World {
             buyer.asked.insert(asked, what);
         }
         let question = Box::new(request);
-        self.tell(actor, ClientEvent::Ask { asked, question });
+        self.apply_client_event(actor, ClientEvent::Ask { asked, question });
     }
 
     /// Handles the market's reply to a provider.
@@ -198,13 +198,13 @@ impl World {
                     Word::Chosen(choice) => {
                         let mut listings = choice.listings;
                         listings.retain(|it| !wanted.excluded.iter().any(|out| out.rules_out(it)));
-                        self.plan(actor, &wanted, &listings)
+                        self.plan_for_buyer(actor, &wanted, &listings)
                     }
-                    _ => unplanned(),
+                    _ => unreachable_answer(),
                 };
                 (ticket, answer)
             }
-            (BuyerAsked::Plan(ticket, _), _) => (ticket, unplanned()),
+            (BuyerAsked::Plan(ticket, _), _) => (ticket, unreachable_answer()),
             (BuyerAsked::Look(ticket), Reply::Answer(word)) => {
                 let answer = match *word {
                     Word::Leases(leases) => job::Answer::Leases(leases),
@@ -228,7 +228,8 @@ impl World {
             }
             (BuyerAsked::Command(ticket), Reply::Carried(results)) => {
                 let result = results.into_iter().next();
-                let answer = result.map_or_else(unreachable_market, job::Answer::commanded);
+                let answer =
+                    result.map_or_else(unreachable_market, job::Answer::from_command_result);
                 (ticket, answer)
             }
             (BuyerAsked::Command(ticket), _) => (ticket, unreachable_market()),
@@ -237,7 +238,7 @@ impl World {
     }
 }
 
-fn unplanned() -> job::Answer {
+fn unreachable_answer() -> job::Answer {
     let kind = NoPlanKind::Unreachable;
     let why = NoPlan {
         kind,

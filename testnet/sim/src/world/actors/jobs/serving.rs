@@ -28,7 +28,9 @@ impl World {
         };
         let contents = &self.jobs.contents;
         let mut have = holders.iter().filter(runs);
-        have.any(|holder| contents.has(*holder, id) && contents.gives(*holder, &scope, who, &id))
+        have.any(|holder| {
+            contents.has_content(*holder, id) && contents.has_granted(*holder, &scope, who, &id)
+        })
     }
 
     /// Fetches a result of a buyer's own job. Returns whether the buyer has it now.
@@ -41,9 +43,10 @@ impl World {
     ) -> bool {
         let buyer = self.actors.list[actor].account;
         let scope = Scope { buyer, job };
-        let comes = self.jobs.contents.has(buyer, id) || self.is_held((scope, buyer), id, holders);
+        let comes =
+            self.jobs.contents.has_content(buyer, id) || self.is_held((scope, buyer), id, holders);
         if comes {
-            self.jobs.contents.hold(buyer, id);
+            self.jobs.contents.store_content(buyer, id);
         }
         comes
     }
@@ -89,9 +92,11 @@ impl World {
             buyer: account,
             job,
         };
-        self.jobs.contents.begin(account, scope);
+        self.jobs.contents.begin_serving(account, scope);
         let readers = Arc::new([to].into());
-        self.jobs.contents.grant(account, scope, &readers, &ids);
+        self.jobs
+            .contents
+            .grant_contents(account, scope, &readers, &ids);
     }
 
     /// Updates a provider's grants from its core's actions.
@@ -103,7 +108,7 @@ impl World {
         match action {
             provider::Action::Learn { buyer, start } => {
                 let readers = LeaseReaders::new(*buyer, start);
-                self.jobs.contents.begin(account, readers.scope);
+                self.jobs.contents.begin_serving(account, readers.scope);
                 worker.readers.insert(start.lease, readers);
                 if start.sequences > 0 {
                     worker.sessions.insert(start.lease, Default::default());
@@ -122,12 +127,12 @@ impl World {
         if let Role::Worker(worker) = &mut self.actors.list[actor].role
             && let Some(readers) = worker.readers.remove(&lease)
         {
-            self.jobs.contents.end(account, readers.scope);
+            self.jobs.contents.end_grants(account, readers.scope);
         }
     }
 
     /// Fetches a lease's contents from running holders that grant them.
-    pub(super) fn bring(
+    pub(super) fn fetch_contents(
         &mut self,
         actor: usize,
         lease: LeaseId,
@@ -143,13 +148,13 @@ impl World {
         let scope = readers.scope;
         let mut arrivals = Vec::new();
         for Content { id, kind, .. } in wanted {
-            let here = self.jobs.contents.uses(account, scope.buyer, *id);
+            let here = self.jobs.contents.can_use(account, scope.buyer, *id);
             if !here && !self.is_held((scope, account), *id, holders) {
                 return Answer::NotCome(Failure::Input(format!("nobody gives {id}")));
             }
             let contents = &mut self.jobs.contents;
-            contents.hold(account, *id);
-            contents.grant(account, scope, readers.of_content(*kind), &[*id]);
+            contents.store_content(account, *id);
+            contents.grant_contents(account, scope, readers.of_content(*kind), &[*id]);
             arrivals.push(Arrival {
                 id: *id,
                 bytes: CONTENT_BYTES,
@@ -171,17 +176,17 @@ impl World {
         for (name, id) in made {
             let may_have = readers.of_output(name);
             let contents = &mut self.jobs.contents;
-            contents.grant(account, readers.scope, may_have, &[*id]);
+            contents.grant_contents(account, readers.scope, may_have, &[*id]);
         }
     }
 
     /// Makes a restarted provider serve its earlier results.
     pub(super) fn serve_past(&mut self, account: AccountKey, past: &Past) {
-        for (scope, made) in past.made() {
+        for (scope, made) in past.open_lease_outputs() {
             let contents = &mut self.jobs.contents;
-            contents.begin(account, scope);
-            contents.grant(account, scope, &Arc::new([scope.buyer].into()), &made);
-            contents.end(account, scope);
+            contents.begin_serving(account, scope);
+            contents.grant_contents(account, scope, &Arc::new([scope.buyer].into()), &made);
+            contents.end_grants(account, scope);
         }
     }
 }

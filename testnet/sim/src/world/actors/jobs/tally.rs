@@ -29,7 +29,7 @@ impl WorkTally {
     }
 
     /// Records the result of an effect for a lease, which the core receives.
-    pub fn tell(&mut self, lease: Option<LeaseId>, answer: &Answer) {
+    pub fn record_answer(&mut self, lease: Option<LeaseId>, answer: &Answer) {
         if let (Some(lease), Answer::Ran(Ok(ran))) = (lease, answer) {
             let busy = self.busy.entry(lease).or_default();
             *busy = busy.plus(ran.busy);
@@ -39,12 +39,12 @@ impl WorkTally {
     }
 
     /// Counts another pin of each content.
-    pub fn pin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
+    pub fn pin_contents(&mut self, contents: impl IntoIterator<Item = ContentId>) {
         self.change_pins(contents, 1);
     }
 
     /// Counts one pin less of each content.
-    pub fn unpin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
+    pub fn unpin_contents(&mut self, contents: impl IntoIterator<Item = ContentId>) {
         self.change_pins(contents, -1);
     }
 
@@ -67,13 +67,13 @@ impl WorkTally {
     }
 
     /// Resets the counts after the process ended: it runs and holds nothing.
-    pub fn restart(&mut self) {
+    pub fn on_restart(&mut self) {
         self.free_at.clear();
         self.pins.clear();
     }
 
     /// Returns the device time of all runs of a lease, and of the longest.
-    pub fn worked(&self, lease: LeaseId) -> (Micros, Micros) {
+    pub fn device_time(&self, lease: LeaseId) -> (Micros, Micros) {
         let of = |times: &BTreeMap<LeaseId, Micros>| times.get(&lease).copied();
         let (busy, longest) = (of(&self.busy), of(&self.longest));
         (busy.unwrap_or_default(), longest.unwrap_or_default())
@@ -94,15 +94,15 @@ mod tests {
 
     #[test]
     fn what_is_held_or_let_go_too_often_is_noticed() {
-        let id = ContentId::of(b"a value");
+        let id = ContentId::for_content(b"a value");
         let mut tally = WorkTally::default();
-        tally.pin([id, id]);
-        tally.unpin([id]);
+        tally.pin_contents([id, id]);
+        tally.unpin_contents([id]);
         assert_eq!(tally.unlike_pin(false), None);
         assert_eq!(tally.unlike_pin(true), Some((id, 1)));
-        tally.unpin([id]);
+        tally.unpin_contents([id]);
         assert_eq!(tally.unlike_pin(true), None);
-        tally.unpin([id]);
+        tally.unpin_contents([id]);
         assert_eq!(tally.unlike_pin(false), Some((id, -1)));
     }
 }

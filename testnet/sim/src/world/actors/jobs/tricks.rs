@@ -12,7 +12,7 @@ use crate::world::actors::Role;
 
 impl World {
     /// Returns whether a buyer replaces an action of its job with a misdeed.
-    pub(super) fn cheats(&mut self, actor: usize, action: &Action) -> bool {
+    pub(super) fn try_cheat(&mut self, actor: usize, action: &Action) -> bool {
         if !self.has_trick(actor, Trick::Holds) {
             return false;
         }
@@ -48,7 +48,7 @@ impl World {
         }
         self.counts.runs_overbilled += 1;
         let random = &mut self.jobs.random;
-        Micros(worked.0 * random.between(2, 40) + random.below(6_000_000))
+        Micros(worked.0 * random.draw_between(2, 40) + random.draw_below(6_000_000))
     }
 
     /// Disputes a lease that the buyer has just seen.

@@ -38,7 +38,7 @@ impl SeenLease {
         }
     }
 
-    fn begin(&mut self, request: u32, parts: usize, now: u64) {
+    fn begin_request(&mut self, request: u32, parts: usize, now: u64) {
         if self.open.is_empty() {
             self.since = now;
         }
@@ -59,9 +59,9 @@ impl SeenLease {
 }
 
 impl Witness {
-    /// Forgets the legs of this life, because the buyer's process ended. A buyer that resumes counts
-    /// each of their leases from its begin.
-    pub fn restart(&mut self) {
+    /// Forgets the legs of this life, because the buyer's process ended. A buyer that resumes
+    /// counts each of their leases from its begin.
+    pub fn on_restart(&mut self) {
         for lease in std::mem::take(&mut self.legs).into_values() {
             if let Some(seen) = self.leases.get_mut(&lease) {
                 seen.is_interrupted = true;
@@ -74,7 +74,7 @@ impl Witness {
         self.legs.insert(leg, lease);
         let known = self.leases.entry(lease);
         let seen = known.or_insert_with(|| SeenLease::new(now, parts));
-        seen.begin(request, parts, now);
+        seen.begin_request(request, parts, now);
     }
 
     /// Records another request of a leg.
@@ -83,7 +83,7 @@ impl Witness {
             .leases
             .get_mut(self.legs.get(&leg).unwrap_or(&LeaseId(0)))
         {
-            seen.begin(request, seen.parts, now);
+            seen.begin_request(request, seen.parts, now);
         }
     }
 
@@ -108,7 +108,7 @@ impl Witness {
 
     /// Returns the maximum usage that the buyer pays for a lease, and how long it held the lease,
     /// or none if it never contacted the provider.
-    pub fn payable(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
+    pub fn payable_usage(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
         let seen = self.leases.get(&lease)?;
         let micros = seen.seen_ms(now) * 1_000;
         // A sixteenth and 250 ms more, as docs/buying.md states.
@@ -139,7 +139,7 @@ mod tests {
         let micros = 600 * 1_000;
         let payable = DeviceMicros(micros + micros / 16 + 250_000);
         let held = DeviceMicros(8_000_000);
-        assert_eq!(witness.payable(lease, 9_000), Some((payable, held)));
-        assert_eq!(witness.payable(LeaseId(8), 9_000), None);
+        assert_eq!(witness.payable_usage(lease, 9_000), Some((payable, held)));
+        assert_eq!(witness.payable_usage(LeaseId(8), 9_000), None);
     }
 }

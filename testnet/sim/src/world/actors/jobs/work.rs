@@ -50,21 +50,21 @@ impl Job {
     }
 
     /// Returns the model's values for a request.
-    pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
+    pub fn expected_values(&self, request: u32) -> Option<BTreeMap<String, u64>> {
         let (_, given) = self.given.get(request as usize)?;
         let value = match self.left_out.contains(&request) {
             true => {
                 let before = request.checked_sub(self.spec.sequences)?;
-                self.shape.fed(&self.truth(before)?)?
+                self.shape.feed_value(&self.expected_values(before)?)?
             }
             false => *given,
         };
         let steps = request.checked_div(self.spec.sequences);
-        Some(self.shape.values(value, steps.map(u64::from)))
+        Some(self.shape.model_values(value, steps.map(u64::from)))
     }
 
     /// Returns the inputs of a request.
-    pub fn inputs(&self, request: u32) -> Vec<(String, ContentId)> {
+    pub fn request_inputs(&self, request: u32) -> Vec<(String, ContentId)> {
         let (given, _) = self.given[request as usize];
         match self.left_out.contains(&request) {
             true => Vec::new(),
@@ -73,42 +73,43 @@ impl Job {
     }
 
     /// Returns the number of answers in their final place.
-    pub fn answered(&self) -> usize {
+    pub fn answer_count(&self) -> usize {
         self.answers.len()
     }
 
     /// Returns the total number of requests.
-    pub fn requests(&self) -> usize {
+    pub fn request_count(&self) -> usize {
         self.given.len()
     }
 }
 
 /// Returns the number of sequences if the job is a session, and the requests that omit fed inputs.
-pub fn session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
+pub fn draw_session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
     if !random.chance(250) {
         return (0, BTreeSet::new());
     }
-    let sequences = random.between(1, 3) as u32;
-    shape.feed(random);
+    let sequences = random.draw_between(1, 3) as u32;
+    shape.choose_feed(random);
     // Some sessions never omit inputs, some always do where possible, and others vary.
-    let share = [0, 500, 900, 1_000][random.place(4)];
+    let share = [0, 500, 900, 1_000][random.draw_index(4)];
     let later = (sequences..requests).filter(|_| random.chance(share) && shape.is_fed());
     (sequences, later.collect())
 }
 
 /// Returns the maximum number of requests in flight, and the user's pause after an answer.
-pub fn pace(
+pub fn draw_pace(
     shape: &mut Shape,
-    (sequences, requests): (u32, u64),
+    sequences: u32,
+    requests: u64,
     limits: &mut Limits,
     random: &mut Random,
 ) -> (u32, u64) {
-    let window = random.between(1, 8) as u32;
+    let window = random.draw_between(1, 8) as u32;
     if sequences == 0 {
         return (window, 0);
     }
     limits.copies = 1;
-    let pause = shape.think(requests, limits, random);
+    let pause = shape.add_thinking(requests, limits, random);
     match pause > 0 || random.chance(250) {
         true => (1, pause),
         false => (window, 0),
@@ -116,30 +117,30 @@ pub fn pace(
 }
 
 /// Returns a buyer's limits.
-pub fn limits(random: &mut Random) -> Limits {
+pub fn draw_limits(random: &mut Random) -> Limits {
     Limits {
         budget: random
             .chance(300)
-            .then(|| Credits(random.between(2_000, 60_000))),
+            .then(|| Credits(random.draw_between(2_000, 60_000))),
         deadline: random
             .chance(150)
-            .then(|| Micros::seconds(random.between(2, 30))),
-        time_max: Micros::seconds(120),
-        wait: Micros::seconds(random.below(10)),
+            .then(|| Micros::from_seconds(random.draw_between(2, 30))),
+        time_max: Micros::from_seconds(120),
+        wait: Micros::from_seconds(random.draw_below(10)),
         providers_min: 1,
-        providers_max: random.between(1, 4) as u32,
+        providers_max: random.draw_between(1, 4) as u32,
         excluded: Vec::new(),
         regions: Regions(0),
         reputation_min: Permille(0),
         notice_min: Millis(0),
-        copies: random.between(1, 2) as u32,
+        copies: random.draw_between(1, 2) as u32,
         spot: random.chance(300),
-        priority: random.below(3) as u8,
+        priority: random.draw_below(3) as u8,
     }
 }
 
 /// Returns a buyer's demands on devices for its jobs.
-pub fn demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
+pub fn buyer_demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
     Demands {
         buyer,
         excluded: excluded.to_vec(),

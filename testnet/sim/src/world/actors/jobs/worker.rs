@@ -17,13 +17,13 @@ use souk_roles::provider::{
 
 use super::EffectResult;
 use super::conduct::Vice;
-use super::contents::{CONTENT_BYTES, computed};
+use super::contents::{CONTENT_BYTES, output_value};
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::STATE;
 use super::tally::WorkTally;
 use crate::disk::SimDisk;
-use crate::goods::resources;
+use crate::goods::device_resources;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
@@ -83,7 +83,7 @@ impl Worker {
             key,
             market,
             journal: None,
-            disk: SimDisk::new(Random::new(random.draw(), "disk")),
+            disk: SimDisk::new(Random::new(random.next_u64(), "disk")),
             streams: BTreeSet::new(),
             asked: BTreeMap::new(),
             unsynced: Vec::new(),
@@ -98,7 +98,7 @@ impl Worker {
             stopped: BTreeSet::new(),
             wakes: None,
             vice,
-            noise: random.below(3),
+            noise: random.draw_below(3),
             tally: WorkTally::default(),
         }
     }
@@ -116,49 +116,49 @@ impl Worker {
         Config {
             account: AccountKey::from(&self.key),
             market: self.market,
-            resources: device(),
+            resources: job_device(),
             capacity: Units(2),
             price_min: Price(1),
             memory_bytes_max: 1 << 30,
             made_bytes_max: 1 << 30,
-            patience: Micros::seconds(20),
+            patience: Micros::from_seconds(20),
         }
     }
 }
 
 /// Returns the resources of devices for jobs.
-pub fn device() -> Resources {
+pub fn job_device() -> Resources {
     Resources {
         kind: KindCode(1),
         model: Name::try_from(MODEL).expect("a short plain name"),
-        ..resources()
+        ..device_resources()
     }
 }
 
 impl World {
     /// Starts a provider's process.
     pub(crate) fn start_worker(&mut self, actor: usize) {
-        let now = self.actors.list[actor].now(self.now);
+        let now = self.actors.list[actor].moment_at(self.now);
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
         };
         let (journal, facts) = Journal::open::<Fact>(worker.disk.clone());
         worker.journal = Some(journal);
-        worker.began = begun(&facts);
+        worker.began = started_leases(&facts);
         (worker.safe_ran, worker.safe_signed) = Default::default();
         facts.iter().for_each(|fact| worker.take_safe(fact));
         let twice = begun_twice(&facts);
-        let past = Past::fold(facts);
+        let past = Past::from_facts(facts);
         let (core, effects) = ProviderCore::resume(worker.config(), past.clone(), now);
         worker.core = Some(core);
         if let Some(lease) = twice {
             self.breach_of_job(actor, format!("{lease} was begun twice"));
         }
         self.counts.providers_started += 1;
-        self.trouble(actor);
+        self.record_trouble(actor);
         let account = self.actors.list[actor].account;
         self.serve_past(account, &past);
-        self.tell(actor, ClientEvent::Watch(account));
+        self.apply_client_event(actor, ClientEvent::Watch(account));
         self.carry_out_worker(actor, effects);
     }
 
@@ -189,7 +189,7 @@ impl World {
         worker.asked.clear();
         worker.unsynced.clear();
         worker.places.clear();
-        worker.tally.restart();
+        worker.tally.on_restart();
         worker.readers.clear();
         worker.sessions.clear();
         worker.stopped.clear();
@@ -201,7 +201,7 @@ impl World {
 
     /// Gives an event to a provider's core, and carries out its actions.
     pub(crate) fn tell_worker(&mut self, actor: usize, event: Event) {
-        let now = self.actors.list[actor].now(self.now);
+        let now = self.actors.list[actor].moment_at(self.now);
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
         };
@@ -209,7 +209,7 @@ impl World {
             return;
         };
         let effects = core.apply(now, event);
-        core.audit();
+        core.assert_invariants();
         if core.wakes_at().is_some_and(|at| at < now.tick) {
             self.breach_of_job(
                 actor,
@@ -237,7 +237,7 @@ impl World {
             && worker.wakes.is_none_or(|known| known > at)
         {
             worker.wakes = Some(at);
-            self.at(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
+            self.schedule_event(at, WorldEvent::Actor(actor, ActorEvent::RoleWake { life }));
         }
     }
 
@@ -270,7 +270,7 @@ impl World {
                     worker.asked.insert(asked, WorkerAsked::Command(ticket));
                 }
                 let commands = vec![*command];
-                self.tell(actor, ClientEvent::Carry { asked, commands });
+                self.apply_client_event(actor, ClientEvent::Carry { asked, commands });
             }
             Action::Bring {
                 lease,
@@ -279,7 +279,7 @@ impl World {
                 ..
             } => {
                 self.check_parties(actor, lease, &holders);
-                let answer = self.bring(actor, lease, &contents, &holders);
+                let answer = self.fetch_contents(actor, lease, &contents, &holders);
                 self.counts.contents_moved += contents.len() as u64;
                 self.done_soon(actor, 5, 60, ticket, EffectResult::Worker(answer));
             }
@@ -318,9 +318,11 @@ impl World {
             return;
         };
         match action {
-            Action::Bring { contents, .. } => worker.tally.pin(contents.iter().map(|it| it.id)),
-            Action::Hold { contents } => worker.tally.pin(contents.iter().copied()),
-            Action::Release { contents } => worker.tally.unpin(contents.iter().copied()),
+            Action::Bring { contents, .. } => {
+                worker.tally.pin_contents(contents.iter().map(|it| it.id))
+            }
+            Action::Hold { contents } => worker.tally.pin_contents(contents.iter().copied()),
+            Action::Release { contents } => worker.tally.unpin_contents(contents.iter().copied()),
             _ => {}
         }
     }
@@ -352,7 +354,7 @@ impl World {
                 return worker.places.retain(|_, other| *other != lease);
             }
             Action::Sandbox { lease, .. } => {
-                let slots = self.jobs.random.between(1, 2) as u32;
+                let slots = self.jobs.random.draw_between(1, 2) as u32;
                 let lost = self.jobs.random.chance(10);
                 self.actors.list[actor].harm_if(lost, self.now);
                 let fault = Failure::Crashed("no process".to_owned());
@@ -375,9 +377,8 @@ impl World {
                 let steps = worker.sessions.get_mut(&lease);
                 let steps = steps.map(|steps| steps.entry((sequence, part)).or_default());
                 let state = steps.map(|steps| std::mem::replace(steps, *steps + 1));
-                let run = (lease, request, part);
-                self.check_run(actor, run, &inputs);
-                let jitter = self.jobs.random.between(800, 1_300);
+                self.check_run(actor, lease, request, part, &inputs);
+                let jitter = self.jobs.random.draw_between(800, 1_300);
                 let turns = self.turns_of(work.graph, &inputs);
                 let busy = Micros(work.expected.0 * turns * jitter / 1_000);
                 let wrong = self.jobs.random.chance(300);
@@ -388,7 +389,7 @@ impl World {
                 } else {
                     // No comparison covers sessions, so a wrong answer there would break a promise.
                     let lies = vice == Vice::Lies && wrong && state.is_none();
-                    let outputs = self.compute(actor, &work, (&inputs, state), lies);
+                    let outputs = self.compute_part(actor, &work, &inputs, state, lies);
                     self.on_made(actor, lease, &outputs);
                     let slow = [1, 400][usize::from(vice == Vice::Stalls && wrong)];
                     let after = busy.0.div_ceil(1_000) * slow;
@@ -411,11 +412,12 @@ impl World {
         self.done_in(actor, after, ticket, EffectResult::Worker(answer));
     }
 
-    fn compute(
+    fn compute_part(
         &mut self,
         actor: usize,
         work: &souk_roles::lease::Part,
-        (inputs, state): (&[(String, ContentId)], Option<u64>),
+        inputs: &[(String, ContentId)],
+        state: Option<u64>,
         lies: bool,
     ) -> Vec<(String, ContentId)> {
         let account = self.actors.list[actor].account;
@@ -433,9 +435,9 @@ impl World {
         values.extend(state.map(|state| (STATE.to_owned(), state)));
         let mut outputs = Vec::new();
         for output in &work.outputs {
-            let value = computed(work.graph, &values, &output.name) ^ lie;
-            let id = self.jobs.contents.make(value, noise);
-            self.jobs.contents.hold(account, id);
+            let value = output_value(work.graph, &values, &output.name) ^ lie;
+            let id = self.jobs.contents.create_content(value, noise);
+            self.jobs.contents.store_content(account, id);
             outputs.push((output.name.clone(), id));
         }
         self.counts.lies += u64::from(lies);
@@ -450,7 +452,7 @@ impl World {
         let journal = worker.journal.as_mut().expect("who runs has a journal");
         if journal.write(&facts) {
             worker.unsynced.push((ticket, facts));
-            let after = self.jobs.random.between(1, 12);
+            let after = self.jobs.random.draw_between(1, 12);
             return self.done_in(actor, after, ticket, EffectResult::Sync);
         }
         let answer = Answer::NotWritten("the disk is full".to_owned());
@@ -468,7 +470,10 @@ impl World {
         let synced = journal.sync();
         let done: Vec<(Ticket, Vec<Fact>)> = worker.unsynced.drain(..=at).collect();
         let mut twice = None;
-        let begun = done.iter().flat_map(|(_, facts)| facts).filter_map(began);
+        let begun = done
+            .iter()
+            .flat_map(|(_, facts)| facts)
+            .filter_map(started_lease);
         for lease in begun.filter(|_| synced) {
             twice = twice.or((!worker.began.insert(lease)).then_some(lease));
         }
@@ -510,7 +515,7 @@ impl World {
         match worker.stopped.remove(&ticket) {
             true if self.jobs.random.chance(500) => return,
             true => {}
-            false => worker.tally.tell(lease, &answer),
+            false => worker.tally.record_answer(lease, &answer),
         }
         self.tell_worker(actor, Event::Answer { ticket, answer });
         if let Some(lease) = lease {
@@ -519,21 +524,21 @@ impl World {
     }
 }
 
-fn began(fact: &Fact) -> Option<LeaseId> {
+fn started_lease(fact: &Fact) -> Option<LeaseId> {
     match fact {
         Fact::Began { lease, .. } => Some(*lease),
         _ => None,
     }
 }
 
-fn begun(facts: &[Fact]) -> BTreeSet<LeaseId> {
-    facts.iter().filter_map(began).collect()
+fn started_leases(facts: &[Fact]) -> BTreeSet<LeaseId> {
+    facts.iter().filter_map(started_lease).collect()
 }
 
 fn begun_twice(facts: &[Fact]) -> Option<LeaseId> {
     let mut known = BTreeSet::new();
     facts
         .iter()
-        .filter_map(began)
+        .filter_map(started_lease)
         .find(|lease| !known.insert(*lease))
 }
