@@ -90,6 +90,9 @@ pub enum StoreOpenError {
     /// A system call failed.
     #[error("cannot read the folder: {0}")]
     Read(#[from] io::Error),
+    /// The names in the folder cannot be made durable.
+    #[error("cannot sync the folder: {0}")]
+    Sync(#[source] io::Error),
 }
 
 /// Data to make durable with one sync; see [`Store::persist`].
@@ -129,6 +132,9 @@ impl<D: Disk> Store<D> {
         mut disk: D,
         config: StoreConfig,
     ) -> Result<(Self, Option<Recovery>), StoreOpenError> {
+        // A process that was killed after it renamed a snapshot can leave a name that a power loss
+        // takes back. The log below relies on it.
+        disk.sync_names().map_err(StoreOpenError::Sync)?;
         let snapshots = snapshots_of(&mut disk)?;
         let newest = match snapshots.last() {
             Some(index) => Some(read_snapshot(&mut disk, *index)?),

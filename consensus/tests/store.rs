@@ -3,7 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails stops at once")]
 
+use std::cell::RefCell;
+use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
 use raft::eraftpb::{ConfState, Entry};
 use souk_consensus::history::History;
@@ -11,7 +14,8 @@ use souk_consensus::snapshot::{Growth, SnapshotParts};
 use souk_consensus::store::Recovery;
 use souk_consensus::wal::WalConfig;
 use souk_consensus::{
-    Digest, FolderDisk, LogIndex, LogTime, Persist, Sessions, Snapshot, Store, StoreConfig, Term,
+    Digest, Disk, FolderDisk, LogIndex, LogTime, Persist, Sessions, Snapshot, Store, StoreConfig,
+    Term,
 };
 
 fn snapshot(index: u64, term: u64) -> Snapshot {
@@ -102,4 +106,60 @@ fn a_snapshot_of_the_replica_itself_keeps_the_entries_after_it() {
         let (index, entries) = recovered(folder.path());
         assert_eq!((index, entries.len()), (50, 10));
     }
+}
+
+/// A disk that lists its writes and syncs of names, in order.
+struct Recorder {
+    disk: FolderDisk,
+    done: Rc<RefCell<Vec<&'static str>>>,
+}
+
+impl Disk for Recorder {
+    fn list_files(&mut self) -> io::Result<Vec<String>> {
+        self.disk.list_files()
+    }
+
+    fn file_length(&mut self, name: &str) -> io::Result<u64> {
+        self.disk.file_length(name)
+    }
+
+    fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
+        self.disk.read(name)
+    }
+
+    fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.done.borrow_mut().push("write");
+        self.disk.write(name, offset, bytes)
+    }
+
+    fn sync_file(&mut self, name: &str) -> io::Result<()> {
+        self.disk.sync_file(name)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync_names(&mut self) -> io::Result<()> {
+        self.done.borrow_mut().push("sync names");
+        self.disk.sync_names()
+    }
+}
+
+#[test]
+fn a_snapshot_renamed_by_a_killed_process_is_durable_before_the_log_relies_on_it() {
+    let folder = died_before_the_log_was_told(60);
+    let done = Rc::new(RefCell::new(Vec::new()));
+    let disk = Recorder {
+        disk: FolderDisk::open(folder.path()).unwrap(),
+        done: done.clone(),
+    };
+    Store::open(disk, StoreConfig::default()).unwrap();
+    let done = done.borrow();
+    assert!(done.contains(&"write"), "it marks the log: {done:?}");
+    assert_eq!(done.first(), Some(&"sync names"), "{done:?}");
 }

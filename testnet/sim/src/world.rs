@@ -306,7 +306,10 @@ impl World {
                 souk_consensus::wal::WalOpenError::Read(_)
                 | souk_consensus::wal::WalOpenError::Write(_),
             ))
-            | StartFault::Store(souk_consensus::store::StoreOpenError::Read(_))
+            | StartFault::Store(
+                souk_consensus::store::StoreOpenError::Read(_)
+                | souk_consensus::store::StoreOpenError::Sync(_),
+            )
             | StartFault::Disk => {
                 self.nodes[node].disk.crash();
                 return self.schedule_event(self.now + 500, Event::Start { node });
