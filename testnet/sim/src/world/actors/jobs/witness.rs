@@ -12,6 +12,8 @@ pub struct Witness {
     /// The leases of this life's legs.
     legs: BTreeMap<Leg, LeaseId>,
     leases: BTreeMap<LeaseId, SeenLease>,
+    /// How far ahead of the log the clock of a later life was at its start, at most.
+    ahead_ms: u64,
 }
 
 /// Observations of a lease, in simulated milliseconds.
@@ -46,9 +48,6 @@ impl SeenLease {
     }
 
     fn seen_ms(&self, now: u64) -> u64 {
-        if self.is_interrupted {
-            return now - self.began;
-        }
         let open = if self.open.is_empty() {
             0
         } else {
@@ -67,6 +66,11 @@ impl Witness {
                 seen.is_interrupted = true;
             }
         }
+    }
+
+    /// Records that a later life begins whose clock is so far ahead of the log.
+    pub fn on_resumed(&mut self, ahead_ms: u64) {
+        self.ahead_ms = self.ahead_ms.max(ahead_ms);
     }
 
     /// Records the first request of a lease.
@@ -106,11 +110,20 @@ impl Witness {
         }
     }
 
-    /// Returns the maximum usage that the buyer pays for a lease, and how long it held the lease,
-    /// or none if it never contacted the provider.
-    pub fn payable_usage(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
+    /// Returns the maximum usage that the buyer pays for a lease that opened at `opened_at`, and
+    /// how long it held the lease, or none if it never contacted the provider.
+    pub fn payable_usage(
+        &self,
+        lease: LeaseId,
+        opened_at: u64,
+        now: u64,
+    ) -> Option<(DeviceMicros, DeviceMicros)> {
         let seen = self.leases.get(&lease)?;
-        let micros = seen.seen_ms(now) * 1_000;
+        let seen_ms = match seen.is_interrupted {
+            true => now - opened_at + self.ahead_ms,
+            false => seen.seen_ms(now),
+        };
+        let micros = seen_ms * 1_000;
         // A sixteenth and 250 ms more, as docs/buying.md states.
         let payable = DeviceMicros(micros + micros / 16 + 250_000);
         Some((payable, DeviceMicros((now - seen.began) * 1_000)))
@@ -139,7 +152,19 @@ mod tests {
         let micros = 600 * 1_000;
         let payable = DeviceMicros(micros + micros / 16 + 250_000);
         let held = DeviceMicros(8_000_000);
-        assert_eq!(witness.payable_usage(lease, 9_000), Some((payable, held)));
-        assert_eq!(witness.payable_usage(LeaseId(8), 9_000), None);
+        assert_eq!(
+            witness.payable_usage(lease, 500, 9_000),
+            Some((payable, held))
+        );
+        assert_eq!(witness.payable_usage(LeaseId(8), 500, 9_000), None);
+        // A buyer that resumes counts from the lease's begin, by the clock that it has then.
+        witness.on_restart();
+        witness.on_resumed(100);
+        let micros = 8_600 * 1_000;
+        let payable = DeviceMicros(micros + micros / 16 + 250_000);
+        assert_eq!(
+            witness.payable_usage(lease, 500, 9_000),
+            Some((payable, held))
+        );
     }
 }
