@@ -85,13 +85,17 @@ impl<S: Copy + PartialEq> CameAlong<S> {
 
 impl Tensors {
     /// Returns the first of these contents that are in memory and together short enough to travel
-    /// with a message.
+    /// with a message. A node that limits its uploads sends none this way: messages are not paced,
+    /// so the receiver fetches the contents within the limit.
     pub(crate) fn inline_contents(
         &self,
         ids: impl IntoIterator<Item = ContentId>,
         bytes_max: usize,
     ) -> Vec<(ContentId, Bytes)> {
-        let mut left = bytes_max;
+        let mut left = match self.limits_uploads() {
+            true => return Vec::new(),
+            false => bytes_max,
+        };
         let short = |id: ContentId| {
             let bytes = self.store().in_reach(&id)?.bytes;
             left = left.checked_sub(bytes.len())?;

@@ -71,6 +71,11 @@ impl Pacer {
         usize::try_from(short).unwrap_or(most).clamp(1, most)
     }
 
+    /// Returns whether there is a limit.
+    pub const fn is_limited(&self) -> bool {
+        self.bucket.is_some()
+    }
+
     /// Returns how many bytes have passed.
     pub fn bytes_passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)

@@ -163,6 +163,11 @@ impl Tensors {
         (self.0.server.bytes_sent(), self.0.download.bytes_passed())
     }
 
+    /// Returns whether the node limits what it sends.
+    pub(crate) fn limits_uploads(&self) -> bool {
+        self.0.server.is_limited()
+    }
+
     /// Returns the rules that decide which peer may fetch which content.
     pub fn access(&self) -> &Access {
         &self.0.access

@@ -66,6 +66,11 @@ impl ContentServer {
         who.is_some_and(|who| self.access.may_have(scope, who, id))
     }
 
+    /// Returns whether the node limits what it sends.
+    pub(super) const fn is_limited(&self) -> bool {
+        self.upload.is_limited()
+    }
+
     /// Returns how many bytes the node has sent.
     pub(super) fn bytes_sent(&self) -> u64 {
         self.upload.bytes_passed()

@@ -148,6 +148,22 @@ async fn who_leaves_a_stream_or_a_channel_is_sent_no_more() {
 }
 
 #[tokio::test]
+async fn messages_carry_no_contents_past_a_limit_on_uploads() {
+    for upload in [None, Some(SLOW)] {
+        let (key, network, _) = bare().await;
+        let limits = TransferConfig {
+            upload,
+            ..config(DirectListen::Off)
+        };
+        let store = Arc::new(Store::in_memory(LIMIT));
+        let sender = Tensors::start(network, &key, store, limits).await.unwrap();
+        let id = sender.store().put(content(10)).unwrap();
+        let carried = sender.inline_contents([id], 100).len();
+        assert_eq!(carried, usize::from(upload.is_none()));
+    }
+}
+
+#[tokio::test]
 async fn who_reads_no_more_is_sent_no_more_than_what_lies_between() {
     let (sender, receiver, peer) = pair(DirectListen::Off, DirectListen::Off).await;
     let id = hold(&sender, content(LONG_BYTES));
