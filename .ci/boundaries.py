@@ -74,10 +74,15 @@ USES = {
     "gateway": {"node"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
-    "testnet": {"node", "roles", "market", "consensus", "sim"},
+    "testnet": {"node"},
     "cli": {
-        "llm", "node", "gateway", "testnet", "sim", "market-bench", "scheduler-bench", "devices-bench", "onnx", "vocabulary",
-        "host", "cpu", "cuda", "gpu", "registry",
+        "llm", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu",
+        "registry",
+    },
+    # What tests and measures souk stays out of what people install.
+    "lab": {
+        "cli", "testnet", "sim", "node", "roles", "market", "consensus", "memory", "vocabulary", "host", "cpu",
+        "registry", "market-bench", "scheduler-bench", "devices-bench",
     },
 }
 
@@ -93,6 +98,7 @@ NEVER = {
     "registry": ["libp2p*", "souk-market", "souk-consensus", "souk-testing"],
     "llm": ["libp2p*", "tokio*", "rten*", "wgpu*", "souk-cpu"],
     "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
+    "cli": ["souk-sim", "souk-market-bench", "souk-scheduler-bench", "souk-devices-bench"],
     "node": ["souk-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],

@@ -1,7 +1,6 @@
 //! The command line.
 
 mod account;
-mod bench;
 mod demo;
 mod device;
 mod everywhere;
@@ -28,13 +27,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
-pub use bench::{
-    Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
-    MarketBenchArgs, ModelArgs, ModelSetArgs, ModelsArgs, SubmitBenchArgs,
-};
 pub use demo::DemoArgs;
 pub use device::{Backend, Device, Probe};
-pub use everywhere::{Everywhere, Output};
+pub use everywhere::{Everywhere, Output, apply_color_choice};
+pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
@@ -42,10 +38,8 @@ pub use market::{FoundArgs, Market};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
-pub use testnet::{
-    ChaosArgs, FundArgs, GossipArgs, HostileArgs, LogsArgs, SimArgs, Testnet, UpArgs,
-};
-pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, duration};
+pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
+pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
 
 /// A market for compute: sell device time, buy it, run ONNX models on it.
 ///
@@ -73,20 +67,13 @@ impl Args {
     /// # Errors
     /// Fails with clap's message if the arguments do not parse or ask for help.
     pub fn parse_arguments() -> Result<Args, clap::Error> {
-        let matches = everywhere::apply_color_choice(Args::build_command()).try_get_matches()?;
+        let matches = apply_color_choice(Args::build_command()).try_get_matches()?;
         Args::from_arg_matches(&matches)
     }
 
     /// Returns all commands in groups, with their examples.
     pub fn build_command() -> clap::Command {
         groups::with(examples::with(Args::command()))
-    }
-
-    /// Returns the number of threads for the network if the command needs another number than one
-    /// per core. A benchmark's replica shares its cores with all others, and each message would
-    /// wake a second thread.
-    pub fn network_threads(&self) -> Option<usize> {
-        matches!(self.command, Command::Bench(Bench::Node(_))).then_some(1)
     }
 }
 
@@ -181,9 +168,9 @@ pub enum Command {
         /// The validator's folder, such as souk-testnet/validator-1.
         folder: PathBuf,
     },
-    /// Measure souk.
-    #[command(subcommand)]
-    Bench(Bench),
+    /// Measure souk, with `souk-lab`.
+    #[command(disable_help_flag = true)]
+    Bench(LabArgs),
     /// A validator: replicates the market.
     #[command(subcommand)]
     Validator(Validator),
@@ -193,6 +180,18 @@ pub enum Command {
     /// The secret key of the node or account whose folder --dir is.
     #[command(subcommand)]
     Key(Key),
+}
+
+/// The arguments of a command of `souk-lab`, which parses them.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LabArgs {
+    /// What `souk-lab` should do; --help lists it.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    pub arguments: Vec<std::ffi::OsString>,
 }
 
 /// What a terminal shows.

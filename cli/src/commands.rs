@@ -2,14 +2,13 @@
 
 mod account;
 mod audit;
-mod bench;
 mod book;
 #[cfg(feature = "generate")]
 mod chat;
 mod config;
 mod debug;
 mod demo;
-mod device;
+pub mod device;
 mod doctor;
 #[cfg(feature = "generate")]
 mod generate;
@@ -17,6 +16,7 @@ mod help;
 mod job;
 mod jobs;
 mod key;
+mod lab;
 mod market;
 mod model;
 mod node;
@@ -29,12 +29,11 @@ mod providers;
 mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
-mod testnet;
+pub mod testnet;
 #[cfg(feature = "generate")]
 mod texts;
 mod top;
 mod trade;
-mod trial;
 mod validator;
 
 use std::process::ExitCode;
@@ -88,7 +87,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Completions { shell } => help::print_completions(shell),
         Command::Man { folder } => help::write_manual(&folder, output)?,
         Command::Audit { folder } => audit::run(&folder, output)?,
-        Command::Bench(command) => bench::run(folder, output, &command).await?,
+        Command::Bench(_) => return lab::run(),
         Command::Validator(command) => validator::run(folder, output, command).await?,
         Command::Key(command) => key::run(folder, output, &command)?,
         Command::Provider(command) => provider::run(folder, output, command).await?,

@@ -3,7 +3,7 @@
 
     python3 contrib/field/check.py SOUK [CASE...]
 
-SOUK is a binary built with the feature `generate`; each CASE is a name, or what one begins with.
+SOUK is a binary, with `souk-lab` beside it; each CASE is a name, or what one begins with.
 Prints a line for each case: ok, failed and why, or skipped and why. Ends with 1 if one failed.
 Needs numpy and onnx. README.md says what each case is about.
 """

@@ -4,8 +4,6 @@
 
 pub mod access;
 pub mod along;
-#[cfg(feature = "bench")]
-pub mod bench;
 pub mod direct;
 pub mod links;
 pub mod pace;

@@ -42,8 +42,8 @@ pub enum ControlError {
 }
 
 impl Cluster {
-    #[cfg(test)]
-    pub(crate) fn from_running(running: BTreeMap<String, Node>) -> Cluster {
+    /// Controls nodes that run already.
+    pub fn from_running(running: BTreeMap<String, Node>) -> Cluster {
         Cluster {
             running,
             stopped: BTreeMap::new(),

@@ -238,7 +238,7 @@ impl Node {
 
 /// Returns the process id of a serving node, by the folder of its log. The process may no longer
 /// exist if its parent was killed.
-pub(crate) fn serving_process_id(home: &Path) -> Option<u32> {
+pub fn serving_process_id(home: &Path) -> Option<u32> {
     let text = fs::read_to_string(home.join(PID_FILE)).ok()?;
     text.trim().parse().ok()
 }

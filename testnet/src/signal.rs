@@ -21,7 +21,7 @@ pub enum Signal {
 /// # Errors
 /// The system's error.
 #[cfg(unix)]
-pub(crate) fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
+pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     use rustix::process::{Pid, Signal as Number, kill_process};
 
     let process = i32::try_from(process).ok().and_then(Pid::from_raw);
@@ -41,6 +41,6 @@ pub(crate) fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
 /// # Errors
 /// Always.
 #[cfg(not(unix))]
-pub(crate) fn send_signal(_process: u32, _signal: Signal) -> io::Result<()> {
+pub fn send_signal(_process: u32, _signal: Signal) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

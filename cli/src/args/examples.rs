@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// The name of a command, and the lines that a user types.
-type Example = (&'static str, &'static [&'static str]);
+pub type Example = (&'static str, &'static [&'static str]);
 
 /// Default width of a terminal.
 pub const COLUMNS: usize = 80;
@@ -55,26 +55,6 @@ const EXAMPLES: &[Example] = &[
     ("dashboard", &["souk dashboard", "souk dashboard --trade"]),
     ("testnet down", &["souk testnet down"]),
     ("testnet status", &["souk testnet status"]),
-    (
-        "testnet sim",
-        &["souk testnet sim --seed 7 --seeds 20 --minutes 2"],
-    ),
-    ("testnet attacks", &["souk testnet attacks"]),
-    (
-        "testnet chaos",
-        &[
-            "souk testnet chaos --seed 7 --minutes 10",
-            "souk testnet chaos --running --minutes 1 --per-hour 360",
-        ],
-    ),
-    (
-        "testnet hostile",
-        &["souk testnet hostile --seed 7 --minutes 2"],
-    ),
-    (
-        "testnet gossip",
-        &["souk testnet gossip --nodes 100 --seconds 30"],
-    ),
     (
         "plan",
         &[
@@ -270,38 +250,6 @@ const EXAMPLES: &[Example] = &[
     ),
     ("device bench", &["souk device bench --quick"]),
     ("audit", &["souk audit souk-testnet/validator-1"]),
-    (
-        "bench conformance",
-        &["souk bench conformance onnx/backend/test/data/node"],
-    ),
-    (
-        "bench models",
-        &["souk bench models model.onnx --sizes 8,128"],
-    ),
-    ("bench memory", &["souk bench memory minilm.onnx:8,128"]),
-    ("bench cost", &["souk bench cost minilm.onnx:8,128"]),
-    (
-        "bench market",
-        &[
-            "souk bench market --flow a",
-            "souk bench market --readers 1000",
-        ],
-    ),
-    ("bench plan", &["souk bench plan instances/la01"]),
-    (
-        "bench partition",
-        &["souk bench partition graphs/bert.json"],
-    ),
-    ("bench tasks", &["souk bench tasks --devices 4"]),
-    ("bench split", &["souk bench split"]),
-    ("bench mixes", &["souk bench mixes"]),
-    (
-        "bench overhead",
-        &["souk bench overhead --model model.onnx --sizes 8,128"],
-    ),
-    ("bench tensors", &["souk bench tensors --size 1GiB"]),
-    ("bench submit", &["souk bench submit --jobs 100 --buyers 4"]),
-    ("bench consensus", &["souk bench consensus --clients 64"]),
     ("validator run", &["souk --dir validator validator run"]),
     (
         "validator init",
@@ -337,14 +285,33 @@ const EXAMPLES: &[Example] = &[
     ("provider status", &["souk --dir provider provider status"]),
     ("key lock", &["souk --dir provider key lock"]),
     ("key unlock", &["souk --dir provider key unlock"]),
+    ("bench", &["souk bench tasks --devices 4"]),
+    (
+        "testnet sim",
+        &["souk testnet sim --seed 7 --seeds 20 --minutes 2"],
+    ),
+    ("testnet attacks", &["souk testnet attacks"]),
+    (
+        "testnet chaos",
+        &["souk testnet chaos --running --minutes 1 --per-hour 360"],
+    ),
+    (
+        "testnet hostile",
+        &["souk testnet hostile --seed 7 --minutes 2"],
+    ),
+    (
+        "testnet gossip",
+        &["souk testnet gossip --nodes 100 --seconds 30"],
+    ),
 ];
 
-/// Adds the examples to the command line.
+/// Adds the examples of `souk` to its command line.
 pub fn with(command: Command) -> Command {
-    with_path(command, "")
+    add_examples(command, "", EXAMPLES)
 }
 
-fn with_path(command: Command, path: &str) -> Command {
+/// Adds examples to the command at a path and to those below it.
+pub fn add_examples(command: Command, path: &str, examples: &[Example]) -> Command {
     let names: Vec<String> = command
         .get_subcommands()
         .map(|sub| sub.get_name().to_owned())
@@ -353,7 +320,7 @@ fn with_path(command: Command, path: &str) -> Command {
         "" => name.to_owned(),
         path => format!("{path} {name}"),
     };
-    let known = EXAMPLES.iter().find(|(words, _)| *words == path);
+    let known = examples.iter().find(|(words, _)| *words == path);
     let command = match known {
         Some((_, examples)) => {
             let examples: Vec<String> = examples
@@ -366,7 +333,7 @@ fn with_path(command: Command, path: &str) -> Command {
     };
     names.into_iter().fold(command, |command, name| {
         let path = of(&name);
-        command.mut_subcommand(&name, |sub| with_path(sub, &path))
+        command.mut_subcommand(&name, |sub| add_examples(sub, &path, examples))
     })
 }
 
@@ -404,7 +371,7 @@ mod tests {
             match sub.has_subcommands() {
                 true => leaves(sub, &words, found),
                 false => {
-                    let mut help = with_path(sub.clone(), &words);
+                    let mut help = add_examples(sub.clone(), &words, EXAMPLES);
                     let help = help.render_long_help().to_string();
                     assert!(help.contains("Examples:"), "{words} has an example");
                     found.insert(words);

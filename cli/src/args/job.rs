@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use souk_node::scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend as Through;
 
-use super::{account, bench, duration};
+use super::{account, bytes, duration};
 
 /// Commands on jobs.
 #[derive(Debug, Subcommand)]
@@ -219,11 +219,11 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
     pub slippage: f64,
     /// Send no more than this a second to providers, such as 2MiB.
-    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     #[serde(default)]
     pub upload_limit: Option<u64>,
     /// Receive no more than this a second from providers, such as 2MiB.
-    #[arg(long, value_name = "BYTES", value_parser = bench::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     #[serde(default)]
     pub download_limit: Option<u64>,
     /// Send and receive over libp2p alone, without a direct channel for large content.

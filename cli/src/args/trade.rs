@@ -74,7 +74,7 @@ pub struct BidArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub displace: Option<Duration>,
     /// Only devices with at least this much memory, such as 8GiB.
-    #[arg(long, value_name = "BYTES", value_parser = super::bench::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub min_memory: Option<u64>,
     /// Only providers of at least this reputation, 0 to 1000.
     #[arg(long, value_name = "PERMILLE", default_value_t = 0,
@@ -153,6 +153,18 @@ pub enum Tif {
     Ioc,
     /// All of it at once, or nothing.
     Fok,
+}
+
+/// Parses a number of bytes: plain, or in KiB, MiB or GiB.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let number = digits.trim().parse::<u64>().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "give a number of bytes such as 4096, 512KiB or 1GiB".to_owned())
 }
 
 /// Parses a duration such as 90, 90s, 10m, 2h or 1d.

@@ -1,14 +1,10 @@
 //! `souk testnet …`: runs a whole market on this machine.
 
-mod chaos;
 mod fund;
 #[cfg(feature = "gateway")]
 mod gateway;
-mod gossip;
-mod hostile;
 mod logs;
 mod profile;
-mod sim;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -49,15 +45,11 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         Testnet::Status => show_status(folder, output).await,
         Testnet::Fund(args) => fund::run(folder, output, &args).await,
         Testnet::Logs(args) => logs::run(folder, output, &args).await,
-        Testnet::Sim(args) => sim::run(output, &args),
-        Testnet::Attacks => {
-            sim::play_attacks(output);
-            Ok(())
-        }
-        Testnet::Chaos(args) if args.running => chaos::kill_nodes(folder, output, &args).await,
-        Testnet::Chaos(args) => chaos::run(output, &args).await,
-        Testnet::Hostile(args) => hostile::run(output, &args).await,
-        Testnet::Gossip(args) => gossip::run(output, &args).await,
+        Testnet::Sim(_)
+        | Testnet::Attacks(_)
+        | Testnet::Chaos(_)
+        | Testnet::Hostile(_)
+        | Testnet::Gossip(_) => super::lab::run().map(drop),
     }
 }
 

@@ -80,3 +80,21 @@ fn is_caught(process: u32) -> bool {
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     caught.is_some_and(|mask| mask & 2 != 0)
 }
+
+#[test]
+#[cfg(unix)]
+fn a_command_of_souk_lab_says_how_to_get_it_if_it_is_missing() {
+    let folder = std::path::Path::new(SOUK).with_file_name("without-lab");
+    std::fs::create_dir_all(&folder).expect("a folder is made");
+    let alone = folder.join("souk");
+    // A link by name: a symbolic one would lead to the folder where `souk-lab` is.
+    let _ = std::fs::remove_file(&alone);
+    std::fs::hard_link(SOUK, &alone).expect("the binary is linked");
+    let ended = Command::new(&alone)
+        .args(["testnet", "sim", "--seeds", "2"])
+        .output();
+    let ended = ended.expect("the binary runs");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    assert!(said.contains("cargo build --release -p souk-lab"), "{said}");
+}

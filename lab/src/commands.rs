@@ -1,0 +1,34 @@
+//! The commands, one module for each.
+
+mod bench;
+mod testnet;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use souk_cli::commands::testnet::program_path;
+use souk_cli::failure::Failure;
+use souk_cli::folder;
+
+use crate::args::{Args, Command};
+
+/// Runs the command of the arguments.
+pub async fn run(args: Args) -> Result<ExitCode, Failure> {
+    let everywhere = args.everywhere;
+    let output = everywhere.output();
+    let folder = &match &everywhere.market {
+        Some(name) => folder::of_market(&everywhere.dir, name)?,
+        None => everywhere.dir.clone(),
+    };
+    match args.command {
+        Command::Bench(command) => bench::run(folder, output, &command).await?,
+        Command::Testnet(command) => testnet::run(folder, output, &command).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the path of the `souk` beside this program, which the nodes of a market run.
+fn souk_path() -> Result<PathBuf, Failure> {
+    let name = format!("souk{}", std::env::consts::EXE_SUFFIX);
+    Ok(program_path()?.with_file_name(name))
+}

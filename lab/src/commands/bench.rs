@@ -1,0 +1,103 @@
+//! `souk bench …`: measurements of souk itself, one for each command.
+
+mod consensus;
+mod cost;
+mod machine;
+mod market;
+mod memory;
+mod models;
+mod planning;
+mod readers;
+mod submit;
+mod tasks;
+mod tensors;
+
+use std::path::Path;
+
+use souk_devices_bench::conformance::{self, Report};
+use souk_vocabulary::processor::Processor;
+
+use crate::args::Bench;
+use souk_cli::failure::{Failure, Kind, Outcome};
+use souk_cli::options::Output;
+use souk_cli::show::{self, print_line};
+
+/// Runs a measurement.
+pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
+    match command {
+        Bench::Conformance {
+            folder,
+            backend,
+            device,
+        } => {
+            let device = souk_cli::commands::device::open_device(*backend, device, 0)?;
+            run_conformance(output, folder, &*device)
+        }
+        Bench::Models(args) => models::run(output, args),
+        Bench::Memory(args) => memory::run(output, args),
+        Bench::Cost(args) => cost::run(output, args),
+        Bench::Market(args) if args.readers > 0 => readers::run(output, args).await,
+        Bench::Market(args) => {
+            market::run(output, args.flow, args.operations);
+            Ok(())
+        }
+        Bench::Plan {
+            file,
+            planner,
+            budget_ms,
+            out,
+        } => planning::plan_instances(output, file, planner, *budget_ms, out),
+        Bench::Partition { file, out } => planning::partition_graphs(output, file, out),
+        Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
+        Bench::Serve => tasks::serve_device(),
+        Bench::Split { machine, pairs } => machine::measure_splits(output, machine, pairs),
+        Bench::Mixes { machine, model } => machine::measure_mixes(output, machine, model),
+        Bench::Overhead {
+            model,
+            threads,
+            rounds,
+        } => machine::measure_overhead(output, model, *threads, *rounds).await,
+        Bench::Tensors(args) => tensors::run(output, args).await,
+        Bench::TensorHolder(args) => tensors::hold_content(args).await,
+        Bench::Submit(args) => submit::run(output, args).await,
+        Bench::Consensus(args) => consensus::run(output, args).await,
+        Bench::Node(args) => consensus::run_replica(folder, args).await,
+    }
+}
+
+fn run_conformance(output: Output, folder: &Path, device: &dyn Processor) -> Outcome {
+    let report = conformance::run_dir(folder, device).map_err(|error| {
+        Failure::new(
+            Kind::Input,
+            error,
+            "give a folder of cases, each with a meta.json",
+        )
+    })?;
+    match output {
+        Output::Json => show::print_json(&report),
+        Output::Text => print_conformance(&report),
+    }
+    if report.wrong.is_empty() {
+        return Ok(());
+    }
+    let cause = format!("{} operator tests gave wrong results", report.wrong.len());
+    Err(Failure::new(
+        Kind::Verification,
+        cause,
+        "they are named above",
+    ))
+}
+
+fn print_conformance(report: &Report) {
+    print_line(&format!(
+        "{} pass ({} by rounding), {} drawn at random, {} unsupported, {} wrong",
+        report.pass.len(),
+        report.pass_by_rounding.len(),
+        report.drawn.len(),
+        report.unsupported.len(),
+        report.wrong.len(),
+    ));
+    for (name, found) in &report.wrong {
+        print_line(&format!("  wrong: {name}: {found}"));
+    }
+}

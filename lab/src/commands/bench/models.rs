@@ -1,0 +1,96 @@
+//! `souk bench models`: times whole models one after another.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use souk_devices_bench::models::{self, ModelError, ModelTime};
+use souk_devices_bench::rten_alone::time_alone;
+
+use crate::args::ModelsArgs;
+use souk_cli::commands::device;
+use souk_cli::failure::{Failure, Kind, Outcome};
+use souk_cli::options::Output;
+use souk_cli::show::{self, print_line};
+
+/// Times the models. If some cannot be timed, reports them and still times the others.
+pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
+    let time = model_timer(args)?;
+    let files = models::model_files(&args.path).map_err(|error| model_failure(&error))?;
+    let mut failed = None;
+    for file in files {
+        match time(&file) {
+            Ok(time) => match output {
+                Output::Json => show::print_json(&time),
+                Output::Text => print_model_time(&time),
+            },
+            // The last error ends the command; this prints the earlier ones.
+            Err(error) => {
+                if let Some(before) = failed.replace(error) {
+                    eprintln!("error: {before}");
+                }
+            }
+        }
+    }
+    failed.map_or(Ok(()), |error| Err(model_failure(&error)))
+}
+
+/// Returns the function that times a model: on the chosen device, or with rten alone.
+fn model_timer(args: &ModelsArgs) -> Result<Timer<'_>, Failure> {
+    if args.alone {
+        let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let threads = NonZeroUsize::new(args.threads as usize).unwrap_or(all);
+        return Ok(Box::new(move |file| {
+            time_alone(file, &args.sizes, threads, args.runs)
+        }));
+    }
+    let device = device::open_device(args.backend, &args.device, args.threads)?;
+    Ok(Box::new(move |file| {
+        models::time_model(&*device, file, &args.sizes, args.runs)
+    }))
+}
+
+type Timer<'a> = Box<dyn Fn(&Path) -> Result<ModelTime, ModelError> + 'a>;
+
+/// Parses a model and the open sizes of its inputs, as `FILE` or `FILE:8,128`.
+pub fn parse_model_spec(text: &str) -> Result<(PathBuf, Vec<usize>), Failure> {
+    let Some((file, sizes)) = text.rsplit_once(':') else {
+        return Ok((PathBuf::from(text), Vec::new()));
+    };
+    let sizes: Result<Vec<usize>, _> = sizes.split(',').map(str::parse).collect();
+    match sizes {
+        Ok(sizes) => Ok((PathBuf::from(file), sizes)),
+        // A file name can contain a colon.
+        Err(_) if Path::new(text).exists() => Ok((PathBuf::from(text), Vec::new())),
+        Err(cause) => Err(Failure::new(
+            Kind::Input,
+            format!("{text}: {cause}"),
+            "write sizes as numbers after a colon, such as minilm.onnx:8,128",
+        )),
+    }
+}
+
+pub fn model_failure(error: &ModelError) -> Failure {
+    Failure::new(
+        Kind::Input,
+        error,
+        "give an .onnx file, or a folder of them",
+    )
+}
+
+fn print_model_time(time: &ModelTime) {
+    let memory = time
+        .memory_peak_bytes
+        .map_or("unknown".to_owned(), |bytes| {
+            format!("{:.0} MB", bytes as f64 / 1e6)
+        });
+    print_line(&format!(
+        "{}: best {:.2} ms, median {:.2} ms of {} runs; {} operators, made ready in {:.0} ms, \
+         peak memory {memory}",
+        time.model,
+        time.best_seconds * 1e3,
+        time.median_seconds * 1e3,
+        time.runs,
+        time.operators,
+        time.compile_seconds * 1e3,
+    ));
+}

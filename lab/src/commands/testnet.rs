@@ -1,0 +1,28 @@
+//! `souk testnet sim|attacks|chaos|hostile|gossip`: tries a whole market.
+
+mod chaos;
+mod gossip;
+mod hostile;
+mod sim;
+
+use std::path::Path;
+
+use souk_cli::failure::Outcome;
+use souk_cli::options::Output;
+
+use crate::args::Testnet;
+
+/// Runs a command.
+pub async fn run(folder: &Path, output: Output, command: &Testnet) -> Outcome {
+    match command {
+        Testnet::Sim(args) => sim::run(output, args),
+        Testnet::Attacks => {
+            sim::play_attacks(output);
+            Ok(())
+        }
+        Testnet::Chaos(args) if args.running => chaos::kill_nodes(folder, output, args).await,
+        Testnet::Chaos(args) => chaos::run(output, args).await,
+        Testnet::Hostile(args) => hostile::run(output, args).await,
+        Testnet::Gossip(args) => gossip::run(output, args).await,
+    }
+}

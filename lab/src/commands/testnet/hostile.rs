@@ -1,0 +1,68 @@
+//! `souk testnet hostile`: attacks real processes with hostile peers.
+
+use crate::hostile::{self, HostileConfig, HostileReport};
+
+use super::chaos::from_chaos;
+use crate::args::HostileArgs;
+use crate::trial;
+use souk_cli::failure::Outcome;
+use souk_cli::options::Output;
+use souk_cli::show::{self, print_line};
+
+/// Starts a market in a temporary folder, attacks it, and reports which promises held.
+pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
+    let length = trial::minutes_to_duration(args.minutes)?;
+    let folder = trial::create_trial_folder("souk-hostile")?;
+    let config = HostileConfig {
+        seed: args.seed,
+        length,
+        buyers: args.buyers,
+    };
+    let binary = crate::commands::souk_path()?;
+    let report = hostile::run(&binary, folder.path(), &config)
+        .await
+        .map_err(from_chaos)?;
+    match output {
+        Output::Json => show::print_json(&report),
+        Output::Text => print_report(&report),
+    }
+    trial::check_violations(folder, report.seed, &report.violations)
+}
+
+fn print_report(report: &HostileReport) {
+    let runs = [
+        ("before", &report.before),
+        ("under attack", &report.under),
+        ("after", &report.after),
+    ];
+    for (when, run) in runs {
+        print_line(&format!(
+            "{when}: {:.1} jobs/s over {:.0} s, {} finished of {}, {} wrong, the longest {} ms",
+            run.per_second,
+            run.seconds,
+            run.jobs.finished,
+            run.jobs.submitted,
+            run.jobs.wrong,
+            run.jobs.longest_ms,
+        ));
+    }
+    for done in &report.attacks {
+        print_line(&format!(
+            "  {:?}: {} acts, {} refused, {} identities",
+            done.attack, done.acts, done.refused, done.identities
+        ));
+    }
+    for node in &report.nodes {
+        let runs = [node.before, node.under, node.after];
+        let [before, under, after] =
+            runs.map(|took| format!("{} MiB {:.2} cpu", took.memory_mib_max, took.processors));
+        print_line(&format!(
+            "  {}: {before} before, {under} under attack, {after} after",
+            node.node
+        ));
+    }
+    print_line(&format!("  {} peers are kept out", report.kept_out));
+    for violation in &report.violations {
+        print_line(&format!("  broken: {violation}"));
+    }
+}

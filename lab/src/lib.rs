@@ -1,0 +1,33 @@
+//! Tests and measures souk: the simulator, faults and attacks on real processes, and the
+//! benchmarks.
+//!
+//! `souk bench …` and `souk testnet sim|attacks|chaos|hostile|gossip` run this program, which must
+//! be beside `souk`. It starts the nodes of its markets with that `souk`.
+
+#![forbid(unsafe_code)]
+
+mod args;
+pub mod chaos;
+mod commands;
+pub mod consensus_bench;
+pub mod content_bench;
+pub mod gossip;
+pub mod hostile;
+pub mod readers;
+pub mod submissions;
+mod trial;
+
+use std::process::ExitCode;
+
+use souk_cli::{Program, start};
+
+use args::Args;
+
+/// Runs `souk-lab` with the arguments of this process.
+pub fn main() -> ExitCode {
+    start(Args::parse_arguments, |args: Args| Program {
+        everywhere: args.everywhere.clone(),
+        network_threads: args.network_threads(),
+        command: commands::run(args),
+    })
+}

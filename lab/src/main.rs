@@ -1,0 +1,9 @@
+//! The `souk-lab` binary.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    souk_lab::main()
+}

@@ -1,0 +1,344 @@
+//! Measures the cost of readers for a market: times commits with and without many readers.
+//!
+//! The test starts a market of real processes with the requested number of closed leases. One
+//! client then commits transfers one after another, in rounds that alternate between no readers and
+//! all readers. Each reader asks for a dashboard's contents every two seconds.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use souk_node::client::broker::{Broker, BrokerError};
+use souk_node::client::trader::{TradeError, Trader};
+use souk_node::folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
+use souk_node::folder::key::{KeyError, NodeKey};
+use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_node::market::{
+    Acceptance, Accepts, AccountKey, Ask, Bid, Class, Command, Credits, DeviceId, JobId, LeaseId,
+    Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
+};
+use souk_node::network::{self, Network};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::submissions::Spread;
+use souk_testnet::cluster::Cluster;
+use souk_testnet::layout::{self, LayoutError};
+use souk_testnet::process::StartError;
+
+/// How often each reader asks.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Readers that share a connection.
+const SHARING: u32 = 25;
+
+/// Initial credits of each account.
+const PURSE: Credits = Credits(1_000_000_000_000);
+
+/// Ticks per second in Linux's process statistics on every architecture.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Commands in one batch while filling the market.
+const TOGETHER: usize = 64;
+
+/// Configuration of the measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadingShape {
+    /// Number of readers.
+    pub readers: u32,
+    /// Number of closed leases in the market.
+    pub closed_leases: u32,
+    /// Number of validators.
+    pub validators: u32,
+    /// Rounds of each kind.
+    pub rounds: u32,
+    /// Seconds of a round.
+    pub seconds: u64,
+}
+
+/// Results of one round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Round {
+    /// Number of readers in the round.
+    pub readers: u32,
+    /// Number of commits.
+    pub commits: usize,
+    /// The distribution of their times.
+    pub commit: Spread,
+    /// Questions answered.
+    pub answers: u64,
+    /// Processor time of the busiest validator, as a fraction of a core. It will be zero on a
+    /// system without `/proc`.
+    pub core: f64,
+}
+
+/// Why the measurement failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadersError {
+    /// The folder could not be laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The market file could not be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A key could not be read.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A node did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The client is not in the market.
+    #[error(transparent)]
+    Network(#[from] network::StartError),
+    /// The market could not be reached.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The market refused a command.
+    #[error(transparent)]
+    Trade(Box<TradeError>),
+    /// No leases began.
+    #[error("the market refused all bids after {0} leases")]
+    Unfilled(u32),
+}
+
+impl From<TradeError> for ReadersError {
+    fn from(error: TradeError) -> Self {
+        Self::Trade(Box::new(error))
+    }
+}
+
+/// Starts a market in `folder`, measures it, and stops it. Returns the rounds in order.
+///
+/// # Errors
+/// If the market does not start, or refuses commands.
+pub async fn run(
+    binary: &Path,
+    folder: &Path,
+    shape: ReadingShape,
+) -> Result<Vec<Round>, ReadersError> {
+    let config = layout::Config {
+        validators: shape.validators,
+        providers: Vec::new(),
+        ..layout::Config::default()
+    };
+    let _ports = layout::create_testnet(folder, &config)?;
+    let mut cluster = Cluster::spawn(binary, folder)?;
+    let measured = async {
+        cluster.wait_ready().await?;
+        let pids: Vec<u32> = cluster.running_nodes().filter_map(|(_, pid)| pid).collect();
+        measure_rounds(folder, shape, &pids).await
+    };
+    let measured = measured.await;
+    cluster.stop_all().await;
+    measured
+}
+
+async fn measure_rounds(
+    folder: &Path,
+    shape: ReadingShape,
+    pids: &[u32],
+) -> Result<Vec<Round>, ReadersError> {
+    let market = MarketFile::read(&folder.join(MARKET_FILE))?;
+    let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
+    let operator = connect_trader(&market, operator).await?;
+    let (buyer, provider) = (
+        fund_trader(&market, &operator, "buyer").await?,
+        fund_trader(&market, &operator, "provider").await?,
+    );
+    close_leases(&buyer, &provider, shape.closed_leases).await?;
+    let mut rounds = Vec::new();
+    for _ in 0..shape.rounds {
+        for readers in [0, shape.readers] {
+            rounds.push(run_round(&market, &buyer, &provider, readers, shape.seconds, pids).await?);
+        }
+    }
+    Ok(rounds)
+}
+
+async fn connect_trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
+    let network = Network::start(&key, network::NetworkConfig::default()).await?;
+    let broker = Broker::new(network, &market.contacts()?).await?;
+    let trader = Trader::new(key, market.genesis.market_id(), broker);
+    trader
+        .register_account(Name::try_from("reader").expect("it is short"))
+        .await?;
+    Ok(trader)
+}
+
+async fn fund_trader(
+    market: &MarketFile,
+    operator: &Trader,
+    name: &str,
+) -> Result<Trader, ReadersError> {
+    tracing::debug!(name, "joins");
+    let trader = connect_trader(market, NodeKey::generate()).await?;
+    operator.endow_account(trader.account(), PURSE).await?;
+    Ok(trader)
+}
+
+/// Opens leases and makes their provider give them up.
+async fn close_leases(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
+    let ask = make_ask();
+    let class = ask.resources.class();
+    provider
+        .submit_one(Command::PlaceAsk(Box::new(ask)))
+        .await?;
+    let mut closed = 0;
+    while closed < count {
+        let bids = vec![Command::PlaceBid(Box::new(make_bid(class))); TOGETHER];
+        let leases = buyer
+            .submit_commands(bids)
+            .await?
+            .into_iter()
+            .filter_map(first_lease);
+        let give_up = leases.map(|lease| Command::GiveUp { lease });
+        let give_up: Vec<Command> = give_up.collect();
+        if give_up.is_empty() {
+            return Err(ReadersError::Unfilled(closed));
+        }
+        let done = provider.submit_commands(give_up).await?;
+        closed += done.iter().filter(|one| one.is_ok()).count() as u32;
+    }
+    Ok(())
+}
+
+fn first_lease<E>(done: Result<Acceptance, E>) -> Option<LeaseId> {
+    match done {
+        Ok(Acceptance::Placed { trades, .. }) => trades.first().map(|trade| trade.lease),
+        _ => None,
+    }
+}
+
+fn make_ask() -> Ask {
+    let units = Units(1 << 30);
+    Ask {
+        device: DeviceId(1),
+        capacity: units,
+        resources: Resources::default(),
+        limit: Limit::Price(Price(1)),
+        quantity: units,
+        duration_min: Millis(1),
+        duration_max: Millis(3_600_000),
+        notice: Millis(0),
+        spot: Vec::new(),
+        idle: Permille(0),
+        accepts: Accepts::default(),
+        tif: TimeInForce::Gtc,
+    }
+}
+
+fn make_bid(class: Class) -> Bid {
+    Bid {
+        class,
+        wants: Wants::default(),
+        limit: Limit::Price(Price(1)),
+        budget: Credits(1_000_000),
+        quantity: Units(1),
+        all_or_none: false,
+        duration: Millis(3_600_000),
+        start_delay_max: Millis(0),
+        term: Term::Firm,
+        tif: TimeInForce::Ioc,
+        job: JobId([1; 32]),
+    }
+}
+
+async fn run_round(
+    market: &MarketFile,
+    buyer: &Trader,
+    provider: &Trader,
+    readers: u32,
+    seconds: u64,
+    pids: &[u32],
+) -> Result<Round, ReadersError> {
+    let answers = Arc::new(AtomicU64::new(0));
+    let mut reading = JoinSet::new();
+    for group in 0..readers.div_ceil(SHARING) {
+        let network =
+            Network::start(&NodeKey::generate(), network::NetworkConfig::default()).await?;
+        let broker = Broker::new(network, &market.contacts()?).await?;
+        for reader in group * SHARING..readers.min((group + 1) * SHARING) {
+            let (broker, answers) = (broker.clone(), answers.clone());
+            let accounts = [buyer.account(), provider.account()];
+            let account = accounts[reader as usize % accounts.len()];
+            let after = PERIOD.mul_f64(f64::from(reader) / f64::from(readers));
+            reading.spawn(async move {
+                tokio::time::sleep(after).await;
+                loop {
+                    let next = Instant::now() + PERIOD;
+                    if fetch_dashboard(&broker, account).await.is_ok() {
+                        answers.fetch_add(1, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep_until(next).await;
+                }
+            });
+        }
+    }
+    // By now every reader is connected and has asked once.
+    tokio::time::sleep(PERIOD).await;
+    let (before, asked) = (processor_times(pids), answers.load(Ordering::Relaxed));
+    let begin = Instant::now();
+    let times = time_transfers(buyer, provider.account(), Duration::from_secs(seconds)).await?;
+    let passed = begin.elapsed().as_secs_f64();
+    let spent = processor_times(pids).into_iter().zip(before);
+    let spent = spent.map(|(after, before)| (after - before) / passed);
+    let answers = answers.load(Ordering::Relaxed) - asked;
+    reading.abort_all();
+    Ok(Round {
+        readers,
+        commits: times.len(),
+        commit: Spread::from_times(times),
+        answers,
+        core: spent.fold(0.0, f64::max),
+    })
+}
+
+/// Asks for a dashboard's contents.
+async fn fetch_dashboard(broker: &Broker, account: AccountKey) -> Result<(), BrokerError> {
+    for summary in broker.fetch_classes().await? {
+        broker.fetch_quotes(summary.class).await?;
+    }
+    broker.fetch_totals().await?;
+    broker.fetch_account(account).await?;
+    broker.fetch_leases(account).await?;
+    broker.fetch_orders(account).await?;
+    Ok(())
+}
+
+async fn time_transfers(
+    from: &Trader,
+    to: AccountKey,
+    length: Duration,
+) -> Result<Vec<Duration>, ReadersError> {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < length {
+        let asked = Instant::now();
+        let transfer = Command::Transfer {
+            to,
+            amount: Credits(1),
+            reference: Name::default(),
+        };
+        from.submit_one(transfer).await?;
+        times.push(asked.elapsed());
+    }
+    Ok(times)
+}
+
+/// Returns the processor seconds of each process so far.
+fn processor_times(pids: &[u32]) -> Vec<f64> {
+    let ticks = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in brackets can contain anything; user and system time are the 12th and 13th
+        // fields after it.
+        let (_, behind) = stat.rsplit_once(") ")?;
+        let mut fields = behind.split(' ').skip(11);
+        let mut ticks = || fields.next()?.parse::<f64>().ok();
+        Some(ticks()? + ticks()?)
+    };
+    pids.iter()
+        .map(|pid| ticks(pid).unwrap_or(0.0) / TICKS_PER_SECOND)
+        .collect()
+}

@@ -1,0 +1,36 @@
+//! The shared parts of the commands that test a temporary market: its folder, and the verdict.
+
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use souk_cli::failure::{Failure, Kind, Outcome};
+
+/// Converts minutes, which must not be negative, to a duration.
+pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| {
+        let cause = format!("--minutes {minutes} is no time: {error}");
+        Failure::new(Kind::Input, cause, "give minutes from 0")
+    })
+}
+
+/// Creates a folder for a market; dropping it removes the folder.
+pub fn create_trial_folder(prefix: &str) -> Result<TempDir, Failure> {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
+    folder.map_err(|error| {
+        let cause = format!("cannot make a folder: {error}");
+        let hint = "check the space left for temporary files";
+        Failure::new(Kind::State, cause, hint)
+    })
+}
+
+/// Fails if a promise was broken, and then keeps the folder with the nodes' logs for analysis.
+pub fn check_violations(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
+    if violations.is_empty() {
+        return Ok(());
+    }
+    let count = violations.len();
+    let cause = format!("{count} promise(s) broken by seed {seed}");
+    let hint = format!("its folder is {}", folder.keep().display());
+    Err(Failure::new(Kind::Verification, cause, hint))
+}
