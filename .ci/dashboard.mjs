@@ -180,14 +180,14 @@ async function submitted(page) {
   const name = plan.parts.at(-1).provider_name;
   process.kill(up.nodes.find(([node]) => node === name)[1], 'SIGKILL');
   await page.locator('.state.done').waitFor({ timeout: 5 * WAIT });
-  await page.getByText('done without', { exact: true }).waitFor();
+  await page.getByText('continued without', { exact: true }).waitFor();
   const job = await until('the job is settled', async () => {
     const is = await asked(`/v1/jobs/${id}`);
-    return is.held === 0 && is.state === 'done' ? is : null;
+    return is.escrow === 0 && is.state === 'done' ? is : null;
   });
   await until('what was paid stands on the page', async () =>
     micro(await page.locator('.paid').innerText()) === job.paid);
-  await page.locator('text=is done without').first().waitFor();
+  await page.locator('text=job continues without').first().waitFor();
   report('submitted through the page', `job ${id}, ${name} killed under it, done after ${job.attempts
     } attempts, ${job.paid} micro-credits as shown`);
   return { id, job };
@@ -429,7 +429,7 @@ async function crowded(context) {
   const answer = (json) => (route) => route.fulfill({ json });
   await page.route('**/v1/market/asks*', answer({ items: asks, next: 'more' }));
   await page.route('**/v1/providers?*', answer({ items: providers, next: 'more' }));
-  await page.route('**/v1/network/map', answer({ ...map, nodes, links: [], left_out: 9_800 }));
+  await page.route('**/v1/network/map', answer({ ...map, nodes, links: [], providers_omitted: 9_800 }));
   // What the other tabs hear of the real market does not come here.
   await page.addInitScript(() => { globalThis.BroadcastChannel = class { postMessage() {} }; });
   await page.reload();

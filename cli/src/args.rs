@@ -34,29 +34,29 @@ pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
-pub use market::{FoundArgs, Market};
+pub use market::{Market, MarketCreateArgs};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
 #[cfg(feature = "gateway")]
 pub use serve::{PageArgs, ServeArgs};
 pub use testnet::{FundArgs, LogsArgs, Testnet, UpArgs};
 pub use trade::{AskArgs, BidArgs, Lease, Order, RestArgs, Tif, bytes, duration};
 
-/// A market for compute: sell device time, buy it, run ONNX models on it.
+/// A market for compute: sell device time, buy it, and run ONNX models on it.
 ///
-/// Try it all on this machine with `souk demo`. For your own model: `souk testnet up` in one
+/// Try it on this machine with `souk demo`. To run your own model, use `souk testnet up` in one
 /// terminal and `souk submit model.onnx -i name=file.npy -o out` in another.
 #[derive(Debug, Parser)]
 #[command(name = "souk", version, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 done, 1 unexpected, 2 usage, 3 bad input, 4 no plan fits,\n\
-5 network, 6 job failed, 7 a signature or result does not hold,\n\
-8 wrong state of a folder, 9 budget, 10 deadline, 130 interrupted.\n\
--v or SOUK_LOG=info shows more."
+5 network, 6 job failed, 7 invalid signature or result,\n\
+8 wrong folder state, 9 budget, 10 deadline, 130 interrupted.\n\
+Use -v or SOUK_LOG=info to log more."
 )]
 pub struct Args {
     #[command(flatten)]
     pub everywhere: Everywhere,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -77,107 +77,107 @@ impl Args {
     }
 }
 
-/// What to do.
+/// The commands of souk.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Bring up a market on this machine, run a real model through it, and take it down.
+    /// Start a market on this machine, run a real model through it, and stop it.
     Demo(DemoArgs),
-    /// A whole market of real processes on this machine.
+    /// Run and test a market of real processes on this machine.
     #[command(subcommand)]
     Testnet(Testnet),
-    /// Show what would run where, for how long and at what price. No money moves.
+    /// Show what would run where, for how long and at what price; spends nothing.
     Plan(JobArgs),
     /// Buy device time for a model, run it, fetch the outputs and pay.
     Submit(SubmitArgs),
-    /// Jobs that were submitted from this folder: how they stand; go on with one.
+    /// List, follow, resume and cancel the jobs submitted from this folder.
     #[command(subcommand)]
     Job(JobCommand),
-    /// Answer programs on this machine over HTTP: the market, and jobs of --dir's account; until
-    /// Ctrl-C.
+    /// Serve the market, and the jobs of --dir's account, to programs on this machine over HTTP,
+    /// until Ctrl-C.
     #[cfg(feature = "gateway")]
     Serve(ServeArgs),
-    /// Print the address that opens the gateway's page in a browser. Whoever has it may look, or
-    /// with --trade spend.
+    /// Print the address that opens the gateway's page in a browser. Anyone who has the address can
+    /// read the page, or with --trade spend credits.
     #[cfg(feature = "gateway")]
     Dashboard(PageArgs),
-    /// Show who the node in --dir is connected to, by which way, and whom it keeps out; it need not
-    /// run.
+    /// List the peers that the node in --dir is connected to, how it reaches them, and the peers it
+    /// blocks; the node need not run.
     Peers,
-    /// Accounts: open one, look at one, credits in and out.
+    /// Open an account, show it, and move credits in and out.
     #[command(subcommand)]
     Account(Account),
-    /// Orders of --dir's account in the books.
+    /// Place, list, amend and cancel orders of --dir's account.
     #[command(subcommand)]
     Order(Order),
-    /// Leases of --dir's account.
+    /// List and manage the leases of --dir's account.
     #[command(subcommand)]
     Lease(Lease),
-    /// What only a market's operator may do.
+    /// Administer a market as its operator.
     #[command(subcommand)]
     Operator(Operator),
-    /// Markets as such: found one, join one, show the one of --dir.
+    /// Create, join and inspect markets.
     #[command(subcommand)]
     Market(Market),
-    /// List what is on offer.
+    /// List all offers.
     Book(Freshness),
-    /// Show what accounts hold, and the sums over the whole market.
+    /// Show the credits of each account, and the totals of the market.
     Balance(Freshness),
-    /// Receipts of finished work.
+    /// Verify receipts of finished work, and prove faults with them.
     #[command(subcommand)]
     Receipt(Receipt),
-    /// Models: look into one; bring a language model into souk's form.
+    /// Inspect a model, or import a language model.
     #[command(subcommand)]
     Model(Model),
-    /// Go on with a text by a language model, token by token.
+    /// Continue a text with a language model, token by token.
     #[cfg(feature = "generate")]
     Generate(GenerateArgs),
-    /// Talk with a language model: a line is a message, Ctrl-C ends an answer, or at the prompt the
-    /// conversation.
+    /// Chat with a language model: each line is a message; Ctrl-C ends an answer, or at the prompt
+    /// the conversation.
     #[cfg(feature = "generate")]
     Chat(ChatArgs),
-    /// Answer programs that speak OpenAI's HTTP with a language model; until Ctrl-C.
+    /// Serve a language model over OpenAI's HTTP API, until Ctrl-C.
     #[cfg(feature = "generate")]
     Openai(OpenaiArgs),
-    /// Processors: this machine's, and those souk knows by name.
+    /// List, show and measure processors, and limit their power.
     #[command(subcommand)]
     Device(Device),
-    /// Look at this machine, the folder and its market for what stands in the way, and say what to
-    /// do about it; fails where something will.
+    /// Check this machine, the folder and its market for problems, and suggest a fix for each;
+    /// exits with an error if there is a problem.
     Doctor,
-    /// Show the market in the terminal as it goes: validators, offers, trades, and --dir's account
-    /// and jobs; until Ctrl-C.
+    /// Show the market live in the terminal: validators, offers, trades, and the account and jobs
+    /// of --dir; until Ctrl-C.
     Top(TopArgs),
-    /// What souk is told by options, variables and files.
+    /// Show souk's settings and where they come from.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Help others to find out what is wrong.
+    /// Collect the data for a problem report.
     #[command(subcommand)]
     Debug(DebugCommand),
-    /// Print what completes souk's words in a shell.
+    /// Print shell completions.
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write the manual's pages, one for each command.
+    /// Write the manual pages, one for each command.
     Man {
-        /// Where to; it is made where there is none.
+        /// The folder for the pages; souk creates it if necessary.
         folder: PathBuf,
     },
-    /// Replay a stopped validator's log and compare every digest it ever wrote down.
+    /// Replay a stopped validator's log and compare every digest that it recorded.
     Audit {
         /// The validator's folder, such as souk-testnet/validator-1.
         folder: PathBuf,
     },
-    /// Measure souk, with `souk-lab`.
+    /// Run benchmarks and conformance tests, with `souk-lab`.
     #[command(disable_help_flag = true)]
     Bench(LabArgs),
-    /// A validator: replicates the market.
+    /// Run and manage validators, which replicate the market.
     #[command(subcommand)]
     Validator(Validator),
-    /// A provider: sells a device.
+    /// Run and manage a provider, which sells a device.
     #[command(subcommand)]
     Provider(Provider),
-    /// The secret key of the node or account whose folder --dir is.
+    /// Create, lock and unlock the secret key of the node or account in --dir.
     #[command(subcommand)]
     Key(Key),
 }
@@ -194,43 +194,44 @@ pub struct LabArgs {
     pub arguments: Vec<std::ffi::OsString>,
 }
 
-/// What a terminal shows.
+/// Options of `souk top`.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct TopArgs {
-    /// How often it is asked anew.
+    /// The time between two updates.
     #[arg(long, default_value = "1s", value_name = "TIME", value_parser = duration)]
     pub every: Duration,
-    /// Print it once and end, as where standard output is no terminal.
+    /// Print the state once and exit; the default if standard output is not a terminal.
     #[arg(long)]
     pub once: bool,
 }
 
-/// Commands on what souk is told.
+/// Commands on the configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Show each value that holds for --dir, and where it comes from: an option, a variable, a file
-    /// or souk itself.
+    /// Show each setting that applies to --dir, and its source: an option, a variable, a file or
+    /// souk's default.
     Show,
 }
 
 /// Commands for reports.
 #[derive(Debug, Subcommand)]
 pub enum DebugCommand {
-    /// Write what a report needs into one file that can be read before it is sent: versions, what
-    /// `doctor` and `config show` say, names and sizes of files, the ends of logs, how jobs stand.
-    /// No key, token, passphrase or tensor is in it.
+    /// Write the data for a problem report into one file that you can read before you send it:
+    /// versions, the output of `doctor` and `config show`, names and sizes of files, the ends of
+    /// logs, and the states of jobs. The file contains no key, token, passphrase or tensor.
     Bundle {
-        /// Where to.
+        /// The output file.
         #[arg(short, long, default_value = "souk-debug.json", value_name = "FILE")]
         out: PathBuf,
     },
 }
 
-/// Whose answer is taken.
+/// How fresh an answer must be.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Freshness {
-    /// Take what one validator has, also while no majority of them runs; its age is shown. Without
-    /// this the answer holds everything that was acknowledged before the question
+    /// Answer with the state of one validator, even if the market has no majority; souk shows the
+    /// age of that state. Without this option, the answer includes everything that was acknowledged
+    /// before the question.
     #[arg(long)]
     pub stale: bool,
 }
@@ -238,18 +239,18 @@ pub struct Freshness {
 /// Commands on receipts.
 #[derive(Debug, Subcommand)]
 pub enum Receipt {
-    /// Check arithmetic and both signatures of a receipt, with no node running.
+    /// Check the arithmetic and both signatures of a receipt; no node needs to run.
     Verify {
-        /// The receipt, as `souk submit` wrote it.
+        /// The receipt that `souk submit` wrote.
         file: PathBuf,
     },
-    /// Prove a fault: two receipts of one lease, both signed by its provider, that name unlike
-    /// outputs for the same graph and inputs. The provider loses its stake, of which the buyer gets
-    /// what the lease cost. Any account may prove it, once.
+    /// Prove a fault with two receipts of one lease, both signed by its provider, that name
+    /// different outputs for the same graph and inputs. The provider loses its stake, from which
+    /// the buyer gets the cost of the lease. Any account can prove a fault, once.
     Prove {
-        /// One receipt.
+        /// The first receipt.
         first: PathBuf,
-        /// The other; it takes no signature of the buyer.
+        /// The second receipt; it needs no signature of the buyer.
         second: PathBuf,
     },
 }
@@ -257,24 +258,24 @@ pub enum Receipt {
 /// Commands on models.
 #[derive(Debug, Subcommand)]
 pub enum Model {
-    /// Count nodes, weights, operations and bytes.
+    /// Count the nodes, weights, operations and bytes of a model.
     Inspect {
         /// The ONNX model.
         file: PathBuf,
-        /// The extent of a symbolic dimension: NAME=N. Others count as 1.
+        /// The size of a symbolic dimension: NAME=N. Other dimensions count as 1.
         #[arg(long, value_name = "NAME=N")]
         symbol: Vec<String>,
     },
-    /// Write a language model as an ONNX decoder with its weights, tokeniser and template in one
-    /// folder.
+    /// Convert a language model into a folder with an ONNX decoder, its weights, tokeniser and
+    /// template.
     #[cfg(feature = "generate")]
     Import {
-        /// A folder as Hugging Face's tools leave it, or a GGUF file.
+        /// A folder in the format of Hugging Face's tools, or a GGUF file.
         from: PathBuf,
-        /// The folder; it is made where there is none.
+        /// The output folder; souk creates it if necessary.
         to: PathBuf,
-        /// Positions a text may have; as many as the model was made for, and 4096 at most, unless
-        /// given.
+        /// The number of positions of a text; by default as many as the model was made for, and at
+        /// most 4096.
         #[arg(long, value_name = "POSITIONS", value_parser = generate::positions)]
         context: Option<usize>,
     },
@@ -283,71 +284,74 @@ pub enum Model {
 /// Commands of a validator.
 #[derive(Debug, Subcommand)]
 pub enum Validator {
-    /// Run the validator whose folder --dir is, until Ctrl-C.
+    /// Run the validator in --dir, until Ctrl-C.
     Run(RunArgs),
-    /// Make --dir the folder of a new validator: a key, and where it listens.
+    /// Create a new validator in --dir: a key and a listen address.
     Init(ValidatorInitArgs),
-    /// Add a validator that runs and waits to be added; returns once it votes.
+    /// Add a running validator that waits for admission, and wait until it votes.
     Add {
-        /// Its address, as `souk validator init` and `run` print it.
+        /// The validator's address, as `souk validator init` and `run` print it.
         address: String,
         #[command(flatten)]
         order: OrderArgs,
     },
-    /// Remove a validator for good; returns once it has left. Its id never comes back.
+    /// Remove a validator for good, and wait until it has left. Its id is never used again.
     Remove {
-        /// Its id, from `souk validator list`.
+        /// The validator's id, from `souk validator list`.
         id: u64,
         #[command(flatten)]
         order: OrderArgs,
     },
-    /// List the validators: ids, addresses, votes, and how far each is.
+    /// List the validators: ids, addresses, votes and progress.
     List,
-    /// Have another validator lead.
-    Transfer {
-        /// Its id.
+    /// Transfer the leadership to another validator.
+    TransferLeader {
+        /// The validator's id.
         id: u64,
         #[command(flatten)]
         order: OrderArgs,
     },
-    /// Save the whole market as one running validator has it, as one file that checks itself.
+    /// Save the whole market, as one running validator has it, to one file with digests.
     Backup {
-        /// The file.
+        /// The backup file.
         file: PathBuf,
-        /// Which validator; --dir's own, or the leader where --dir is a market's folder.
+        /// The validator to ask; by default that of --dir, or the leader if --dir is a market's
+        /// folder.
         #[arg(long, value_name = "ID")]
         from: Option<u64>,
         #[command(flatten)]
         order: OrderArgs,
     },
-    /// Make a backup what the validator in --dir begins with; it must not have begun yet.
+    /// Restore a backup into the folder of the validator in --dir, which must not have a log yet.
     Restore {
-        /// The file.
+        /// The backup file.
         file: PathBuf,
-        /// Begin the whole market again from it: every validator of market.json is restored from
-        /// the same file, and what came after it is lost.
+        /// Start the whole market again from the backup: you must restore every validator of
+        /// market.json from the same file, and everything after the backup is lost.
         #[arg(long)]
-        found: bool,
+        new_market: bool,
     },
 }
 
 /// A new validator.
 #[derive(Debug, clap::Args)]
 pub struct ValidatorInitArgs {
-    /// Where it listens, and is reached by the others, such as /ip4/192.0.2.7/tcp/4001.
+    /// The address on which the validator listens and the others reach it, such as
+    /// /ip4/192.0.2.7/tcp/4001.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// The folder was a validator's: put its log aside and begin anew with the same key.
+    /// Move the log of an earlier validator in this folder aside, and start with an empty log and
+    /// the same key.
     #[arg(long)]
-    pub anew: bool,
+    pub new_log: bool,
 }
 
-/// Who orders, and for how long it is waited.
+/// The operator's key, and how long to wait.
 #[derive(Debug, clap::Args)]
 pub struct OrderArgs {
     #[command(flatten)]
     pub key: OperatorKey,
-    /// How long to wait until it has happened.
+    /// How long to wait until the change is complete.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub wait: u64,
 }
@@ -355,74 +359,73 @@ pub struct OrderArgs {
 /// Commands about a key.
 #[derive(Debug, Subcommand)]
 pub enum Key {
-    /// Make an operator's key in --dir for a market that is to be founded with several, unless
-    /// there is one; prints its account.
+    /// Create an operator's key in --dir, if there is none, before you create a market with several
+    /// operators; prints its account.
     New,
-    /// Encrypt it under the passphrase in the file that SOUK_PASSPHRASE_FILE names, or in
-    /// SOUK_PASSPHRASE, or typed; from then on every command that uses it needs it.
+    /// Encrypt the key with a passphrase: from the file that SOUK_PASSPHRASE_FILE names, from
+    /// SOUK_PASSPHRASE, or typed. Every later command that uses the key needs the passphrase.
     Lock,
-    /// Write it bare again.
+    /// Decrypt the key, and store it without a passphrase.
     Unlock,
 }
 
 /// Commands of a provider.
 #[derive(Debug, Subcommand)]
 pub enum Provider {
-    /// Run the provider whose folder --dir is, until Ctrl-C; then end or give back its leases.
+    /// Run the provider in --dir, until Ctrl-C; then end its leases or give them back.
     Run(ProviderRunArgs),
-    /// Make --dir the folder of a new provider: measures the device, proposes a price from
-    /// the market's history, asks for limits, and writes a commented provider.toml.
+    /// Create a new provider in --dir: measure the device, propose a price from the market's
+    /// history, ask for limits, and write a commented provider.toml.
     Init(Box<ProviderInitArgs>),
-    /// Measure the CPU that the provider in --dir sells anew, for its next start. What was measured
-    /// is kept for a day, or until the machine, souk or the provider's file changes.
+    /// Measure the CPU of the provider in --dir again, for its next start. souk keeps the result
+    /// for a day, or until the machine, souk or the provider's file changes.
     Measure,
-    /// Show the price of a device-second in the file of the provider in --dir, or write another; a
-    /// provider that runs takes it within seconds. Leases that were sold keep theirs.
+    /// Show the price of a device-second in the file of the provider in --dir, or set another; a
+    /// running provider uses it within seconds. Sold leases keep their price.
     Price {
-        /// In credits; none shows it.
+        /// The new price, in credits; without it, souk shows the current price.
         credits: Option<f64>,
     },
-    /// Show what the provider in --dir sells, its leases, what it earned and what its devices did;
-    /// it need not run.
+    /// Show what the provider in --dir sells, its leases, its earnings and its device statistics;
+    /// the provider need not run.
     Status {
-        /// Show the sums of what its devices did and what was learned of their speed, then begin
-        /// both anew.
+        /// Show the device statistics and the learned speeds, then reset both.
         #[arg(long)]
         reset: bool,
     },
 }
 
-/// A new provider. What is not given is asked for, with a proposal.
+/// A new provider. souk asks for each missing option, and proposes a value.
 #[derive(Debug, clap::Args)]
 pub struct ProviderInitArgs {
-    /// Take the proposals for what is not given, and ask nothing.
+    /// Use the proposed value for each missing option, and ask nothing.
     #[arg(long)]
     pub yes: bool,
-    /// Show the ask that would be placed now, and write nothing. In the folder of a provider: that
-    /// of its file.
+    /// Show the ask that the provider would place now, and write nothing. In a provider's folder,
+    /// show the ask of its file.
     #[arg(long)]
     pub dry_run: bool,
-    /// The name it registers under.
+    /// The name under which the provider registers.
     #[arg(long)]
     pub name: Option<String>,
-    /// Where it listens.
+    /// The address on which the provider listens.
     #[arg(long, value_name = "ADDRESS", default_value = "/ip4/0.0.0.0/tcp/0")]
     pub listen: String,
-    /// `cpu`, `gpu` (or `gpu:` and a part of its name), or a name from `souk device list` to
-    /// emulate.
+    /// The device: `cpu`, `gpu` (or `gpu:` and a part of its name), or a name from `souk device
+    /// list` to emulate.
     #[arg(long)]
     pub device: Option<String>,
-    /// Where the device is, for buyers who ask for a region, such as europe-west; a wrong one lists
-    /// all.
+    /// The region of the device, such as europe-west, for buyers who ask for one; an unknown region
+    /// lists all.
     #[arg(long, value_name = "REGION")]
     pub region: Option<NamedRegion>,
-    /// The library of ONNX Runtime to use, else the one that is found.
+    /// The ONNX Runtime library to use; by default the one that souk finds.
     #[arg(long, value_name = "PATH")]
     pub onnxruntime: Option<PathBuf>,
     /// The price of a device-second, in credits.
     #[arg(long, value_name = "CREDITS")]
     pub price: Option<f64>,
-    /// Run jobs in the provider's own process: for buyers you trust, on a machine of your own.
+    /// Run jobs in the provider's own process: for buyers you trust, on your own machine.
     #[arg(long)]
     pub no_isolation: bool,
     #[command(flatten)]
@@ -431,32 +434,34 @@ pub struct ProviderInitArgs {
     pub limits: LimitArgs,
 }
 
-/// How the price comes about.
+/// How the provider sets its price.
 #[derive(Debug, clap::Args)]
 pub struct PricingArgs {
-    /// The price as given, what it costs and a margin, or what the market pays.
+    /// The pricing strategy: the price as given, the cost plus a margin, or the market's price.
     #[arg(long, value_enum, default_value_t = StrategyName::Fixed)]
     pub strategy: StrategyName,
-    /// Following the market: per cent of what it paid lately.
+    /// With follow: the price, in per cent of what the market paid recently.
     #[arg(long, default_value_t = 100)]
     pub percent: u32,
-    /// Cost plus: watts it draws while it works; the device's own figure if it has one.
+    /// With cost-plus: the watts that the device draws at work; by default the device's own figure,
+    /// if it has one.
     #[arg(long)]
     pub watts: Option<u32>,
-    /// Cost plus: credits for a kilowatt-hour.
+    /// With cost-plus: the price of a kilowatt-hour, in credits.
     #[arg(long, default_value_t = 0.0, value_name = "CREDITS")]
     pub kwh_price: f64,
-    /// Cost plus: credits for an hour of everything else.
+    /// With cost-plus: all other costs of an hour, in credits.
     #[arg(long, default_value_t = 0.0, value_name = "CREDITS")]
     pub hour_price: f64,
-    /// Cost plus: per cent on top.
+    /// With cost-plus: the margin, in per cent.
     #[arg(long, default_value_t = 20, value_name = "PERCENT")]
     pub margin: u32,
-    /// Another price at a time of the day (UTC), such as 22:00-06:00=70. May be given again.
+    /// Set another price for a time of the day (UTC), such as 22:00-06:00=70. Can be given several
+    /// times.
     #[arg(long, value_name = "HOURS=PERCENT")]
     pub band: Vec<String>,
-    /// Another price for spot leases that may be taken back at so much notice, such as 5s=40; the
-    /// longer the notice, the dearer. May be given four times.
+    /// Set another price for spot leases with this notice, such as 5s=40; a longer notice must have
+    /// a higher price. Can be given up to four times.
     #[arg(long, value_name = "TIME=PERCENT", value_parser = trade::spot_share)]
     pub spot: Vec<(u32, u32)>,
 }
@@ -466,31 +471,31 @@ pub struct PricingArgs {
 pub enum StrategyName {
     /// The price as given.
     Fixed,
-    /// What it costs, and a margin.
+    /// The cost plus a margin.
     CostPlus,
-    /// What the market pays.
+    /// The market's price.
     Follow,
 }
 
-/// What a provider does not do, whatever is paid.
+/// The limits of a provider, at any price.
 #[derive(Debug, clap::Args)]
 pub struct LimitArgs {
-    /// Leases that are sold at once, each of such a part of the device.
+    /// How many leases to sell at once, each for an equal share of the device.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub leases: Option<u32>,
-    /// Threads that jobs may use at most.
+    /// The maximum number of threads for jobs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cores: Option<u32>,
-    /// Mebibytes that a job may bring at most, and that are offered.
+    /// The maximum memory that a job can use, in MiB; the provider offers this much.
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     pub memory: Option<u64>,
-    /// Sell only at this time of the day (UTC), such as 20:00-08:00. May be given again.
+    /// Sell only at this time of the day (UTC), such as 20:00-08:00. Can be given several times.
     #[arg(long, value_name = "HOURS")]
     pub hours: Vec<String>,
-    /// Sell only devices of this kind, such as cpu. May be given again.
+    /// Sell only devices of this kind, such as cpu. Can be given several times.
     #[arg(long = "class", value_name = "KIND")]
     pub classes: Vec<String>,
-    /// Run only graphs of this operator, such as MatMul. May be given again.
+    /// Run only graphs of this operator, such as MatMul. Can be given several times.
     #[arg(long = "operator", value_name = "NAME")]
     pub operators: Vec<String>,
     /// Do not run buyers' own kernels in WebAssembly.
@@ -499,20 +504,20 @@ pub struct LimitArgs {
     /// Do not run buyers' own kernels in WGSL.
     #[arg(long)]
     pub no_wgsl: bool,
-    /// The least price of a device-second, in credits, whatever the pricing says.
+    /// The minimum price of a device-second, in credits, with any pricing strategy.
     #[arg(long, value_name = "CREDITS")]
     pub min_price: Option<f64>,
-    /// Per cent of its price that a second costs in which a buyer holds the device and does not use
-    /// it. The market's reserve (10) where that is more.
+    /// The price of a second in which a buyer holds the device and does not use it, in per cent of
+    /// the price. The market's reserve (10) applies if it is higher.
     #[arg(long, value_name = "PERCENT", default_value_t = 0,
           value_parser = clap::value_parser!(u16).range(0..=100))]
     pub idle_percent: u16,
-    /// Sell only to buyers of at least this reputation, 0 to 1000. Who is new has 500.
+    /// Sell only to buyers with at least this reputation, 0 to 1000. A new buyer has 500.
     #[arg(long, value_name = "PERMILLE", default_value_t = 0,
           value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub min_reputation: u16,
-    /// Limit what a power domain draws while the provider runs, such as intel-rapl:0=65, in watts.
-    /// `souk device power` shows the domains. May be given again.
+    /// Limit the power of a domain while the provider runs, such as intel-rapl:0=65, in watts.
+    /// `souk device power` shows the domains. Can be given several times.
     #[arg(long = "power-limit", value_name = "DOMAIN=WATTS")]
     pub power_limits: Vec<String>,
 }
@@ -522,7 +527,7 @@ pub struct LimitArgs {
 pub struct ProviderRunArgs {
     #[command(flatten)]
     pub run: RunArgs,
-    /// How long leases at work may go on after a stop before they are given back.
+    /// How long leases at work can continue after a stop before the provider gives them back.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub drain: u64,
 }
@@ -533,14 +538,14 @@ pub struct RunArgs {
     /// Stop when standard input closes, as it does when the process that started this one ends.
     #[arg(long)]
     pub until_stdin_closes: bool,
-    /// Look for peers on the local network by multicast, and be found so.
+    /// Find peers on the local network by multicast, and let them find this node.
     #[arg(long)]
     pub mdns: bool,
-    /// Relay for peers that nobody can dial, within limits. Only of use on a node that others can
-    /// dial.
+    /// Relay, within limits, for peers that others cannot dial. Useful only on a node that others
+    /// can dial.
     #[arg(long)]
     pub relay: bool,
-    /// Tell Prometheus how it does, at http://ADDRESS/metrics: a loopback address, such as
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics, on a loopback address such as
     /// 127.0.0.1:9464.
     #[cfg(feature = "gateway")]
     #[arg(long, alias = "metrics", value_name = "ADDRESS")]

@@ -14,7 +14,6 @@ mod doctor;
 mod generate;
 mod help;
 mod job;
-mod jobs;
 mod key;
 mod lab;
 mod market;
@@ -29,6 +28,7 @@ mod providers;
 mod receipt;
 #[cfg(feature = "gateway")]
 mod serve;
+mod submit;
 pub mod testnet;
 #[cfg(feature = "generate")]
 mod texts;
@@ -40,7 +40,7 @@ use std::process::ExitCode;
 
 use crate::args::{Args, Command, ConfigCommand, DebugCommand};
 use crate::failure::Failure;
-use crate::{folder, paste};
+use crate::{folder, suggested_command};
 
 /// Runs the command of the arguments.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -50,13 +50,13 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(name) => folder::of_market(&everywhere.dir, name)?,
         None => everywhere.dir.clone(),
     };
-    paste::work_in(folder);
+    suggested_command::work_in(folder);
     match args.command {
         Command::Demo(args) => return demo::run(output, &args).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
-        Command::Plan(job) => job::show_plan(folder, output, &job).await?,
-        Command::Submit(submit) => job::submit_job(folder, output, &submit).await?,
-        Command::Job(command) => jobs::run(folder, output, &command).await?,
+        Command::Plan(job) => submit::show_plan(folder, output, &job).await?,
+        Command::Submit(submit) => submit::submit_job(folder, output, &submit).await?,
+        Command::Job(command) => job::run(folder, output, &command).await?,
         #[cfg(feature = "gateway")]
         Command::Serve(args) => serve::run(folder, output, &args).await?,
         #[cfg(feature = "gateway")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::Value;
-use souk_node::buyer::legend::Legend;
+use souk_node::buyer::value_labels::Legend;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
@@ -407,9 +407,9 @@ mod tests {
         assert_eq!(given("town", &texts), Ok(1));
         assert_eq!(given("count", &numbers), Ok(1));
         let wrong = given("town", &numbers).unwrap_err();
-        assert!(wrong.contains("the input town is of texts"), "{wrong}");
+        assert!(wrong.contains("the input town takes texts"), "{wrong}");
         let wrong = given("count", &texts).unwrap_err();
-        assert!(wrong.contains("the input count is of numbers"), "{wrong}");
+        assert!(wrong.contains("the input count takes numbers"), "{wrong}");
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
         [one] => Ok(one.clone()),
         [] => {
             let cause = format!("no market in {} is called \"{name}\"", dir.display());
-            let hint = "`souk --dir FOLDER market show` tells what one is called";
+            let hint = "`souk --dir FOLDER market show` shows the name of one";
             Err(Failure::new(Kind::State, cause, hint))
         }
         several => {
@@ -144,7 +144,7 @@ pub fn from_reach(error: ReachError) -> Failure {
 /// longer to find them.
 pub fn store_validators(folder: &Path, members: &Members) {
     if let Err(error) = MarketFile::store_known(folder, members.addresses()) {
-        tracing::debug!(%error, "the validators are not kept");
+        tracing::debug!(%error, "the validators' addresses could not be stored");
     }
 }
 
@@ -155,8 +155,8 @@ pub fn from_config(error: ConfigError) -> Failure {
             "make a provider there with `souk provider init`, or give --dir"
         }
         ConfigError::Missing { .. } => {
-            "bring a market there with `souk market join`, `market found` or `testnet up`, or give \
-             --dir"
+            "bring a market there with `souk market join`, `market create` or `testnet up`, or \
+             give --dir"
         }
         ConfigError::Format { .. } => {
             "it was written by another version of souk: use that one, or a new folder with --dir"
@@ -164,7 +164,7 @@ pub fn from_config(error: ConfigError) -> Failure {
         ConfigError::Damaged { .. } | ConfigError::Contact { .. } | ConfigError::Genesis { .. } => {
             "restore the file, or begin anew in another folder with --dir"
         }
-        ConfigError::Written { .. } => "correct the file at that place",
+        ConfigError::Written { .. } => "correct the file there",
         ConfigError::Nothing { .. } => "give another number, or none",
         ConfigError::Preferred { .. } => "give `prefer = \"fastest\"` or `prefer = \"greenest\"`",
         ConfigError::Spot { .. } => "state them like spot = [{ notice_seconds = 5, percent = 40 }]",

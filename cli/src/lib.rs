@@ -7,10 +7,10 @@ pub mod commands;
 pub mod failure;
 mod files;
 pub mod folder;
-mod paste;
 mod rules;
 pub mod show;
 pub mod stop;
+mod suggested_command;
 
 /// What the commands of `souk-lab` share with those of `souk` in their options and help.
 pub mod options {

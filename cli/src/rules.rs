@@ -116,7 +116,8 @@ pub fn read(path: &Path) -> Result<Rules, String> {
             continue;
         }
         let number = value.as_integer().and_then(|number| number.try_into().ok());
-        let number = number.ok_or_else(|| wrong(&format!("{name} is no whole number from 0")))?;
+        let number =
+            number.ok_or_else(|| wrong(&format!("{name} is not a whole number from 0")))?;
         let (rule, number) = parse_setting(&name, number).map_err(|error| wrong(&error))?;
         rule.set(&mut rules, number)
             .map_err(|fault| wrong(&fault))?;
@@ -222,6 +223,6 @@ mod tests {
         assert!(cause("lease_max_seconds = 99999999999999999").contains("lease_max"));
         assert!(cause("reserve_permille = 1001").contains("reserve"));
         assert!(cause("fees = 1").contains("no rule `fees`"));
-        assert!(cause("tick = -1").contains("tick is no whole number"));
+        assert!(cause("tick = -1").contains("tick is not a whole number"));
     }
 }

@@ -82,7 +82,8 @@ pub enum AuditError {
     },
     /// The replay reached another state than the stored one.
     #[error(
-        "replayed from entry {from}, the state at entry {index} is {found}; written was {wanted}"
+        "after replaying from entry {from}, the state at entry {index} is {found}; {wanted} was \
+         recorded"
     )]
     Differs {
         /// The entry at which the replay began.

@@ -59,7 +59,7 @@ pub enum BatchError {
     #[error("{0} bytes after the last command")]
     Trailing(usize),
     /// The floor is above the batch itself, although its origin still waits for the batch.
-    #[error("batch {sequence} says that everything below {floor} is over")]
+    #[error("batch {sequence} states the floor {floor}, which is above the batch")]
     Floor {
         /// The batch's sequence.
         sequence: u64,

@@ -120,7 +120,7 @@ pub enum Fault {
     #[error("it can't be read: {0}")]
     Unreadable(#[from] BatchError),
     /// It changes the members against the machine's state.
-    #[error("it changes the members as nobody ordered: {0}")]
+    #[error("it makes a change of members that was not ordered: {0}")]
     Unordered(MemberChange),
     /// It changes a member with the id 0, which no replica can have.
     #[error("it changes a member with the id 0")]

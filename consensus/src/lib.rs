@@ -95,7 +95,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod codec;
 #[cfg(test)]
-mod damaged;
+mod damaged_bytes;
 pub mod disk;
 pub mod entry;
 pub mod history;

@@ -82,10 +82,10 @@ impl From<&Checkpoint> for SeenCheckpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowDamage {
     /// A row does not have the shape of a checkpoint's.
-    #[error("row {0} is not a checkpoint's")]
+    #[error("row {0} does not hold a checkpoint")]
     Shape(usize),
     /// A row differs from the one written, or one before it does or is gone.
-    #[error("the row of entry {} is not the one that was written, or one before it is gone", .0.0)]
+    #[error("the row of entry {} was changed, or an earlier row was changed or is missing", .0.0)]
     Chain(LogIndex),
 }
 

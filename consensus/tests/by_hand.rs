@@ -337,8 +337,9 @@ fn a_leader_that_sends_forged_commands_is_named_and_replaced() {
     );
     let accusation = group.replica(next).status().accusation.unwrap();
     let said = accusation.to_string();
-    let wanted =
-        format!("validator {leader}, which led term 2, sent what must not be in the log: ");
+    let wanted = format!(
+        "validator {leader}, which led term 2, sent an entry that must not be in the log: "
+    );
     assert!(said.starts_with(&wanted), "{said}");
     assert!(
         said.ends_with("command 0 is forged: account 7 did not sign it"),

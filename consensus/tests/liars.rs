@@ -599,7 +599,7 @@ fn a_leader_proposes_no_change_that_nobody_ordered() {
         assert!(
             refused
                 .to_string()
-                .starts_with("nobody ordered that replica")
+                .starts_with("the operators did not order that replica")
         );
     }
 }

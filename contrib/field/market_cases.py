@@ -180,7 +180,7 @@ def lost_first_try(net, turn):
     """Whether a job lost a try at the provider whose disk is full; it is done anyway."""
     ran = net.run(*chain(net, 256, "-o", net.folder / f"out{turn}", "--wait", "30")).done()
     whole(net.folder / f"out{turn}/y.npy", 256)
-    lines = [line for line in ran.err.splitlines() if "done without" in line]
+    lines = [line for line in ran.err.splitlines() if "continues without" in line]
     return any("atlas" in line for line in lines)
 
 

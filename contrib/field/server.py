@@ -11,7 +11,7 @@ PATIENCE = 120
 
 
 class Server:
-    """Serves a model: with `--here` on this machine, else through the testnet of the case."""
+    """Serves a model: with `--local` on this machine, else through the testnet of the case."""
 
     def __init__(self, net, model, *words, home=None):
         self.process, log = net.start("--json", "openai", model, "--listen", "127.0.0.1:0",

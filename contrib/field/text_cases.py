@@ -7,12 +7,12 @@ from server import Server
 
 JSON_TOOLS = [{"type": "function", "function": {
     "name": "f", "parameters": {"type": "object", "properties": {}}}}]
-MARKET = ("--budget", "20", "--keep", "20")
+MARKET = ("--budget", "20", "--keep-alive", "20")
 
 
 def here(net, *words):
     """A server on this machine, of the model of the case."""
-    return Server(net, net.folder / "model", "--here", *words, home=net.folder / "here")
+    return Server(net, net.folder / "model", "--local", *words, home=net.folder / "here")
 
 
 def token_id_beyond_vocabulary(net):
@@ -56,7 +56,7 @@ def added_token_without_a_row(net):
         expect('"kind":"input"' in str(failed), str(failed))
     net.up()
     before = net.accounts()
-    net.run("generate", model, "a <think> b", "--budget", "3", "--max", "4").ended(3)
+    net.run("generate", model, "a <think> b", "--budget", "3", "--max-tokens", "4").ended(3)
     after = net.accounts()
     alike({name: (it["escrow"], it["reputation"]["score"]) for name, it in after.items()},
           {name: (it["escrow"], it["reputation"]["score"]) for name, it in before.items()},
@@ -119,7 +119,7 @@ def gguf_tokenisers(net):
     talker.make(net.folder / "model", ["Hello"])
     for pre in ("llama-bpe", "llama3", "llama-v3", "deepseek-r1-qwen", "gpt-4o", "dbrx", "tekken"):
         path = talker.save_gguf(net.folder / "model", net.folder / "tiny.gguf", pre)
-        with Server(net, path, "--here", home=net.folder / "here") as server:
+        with Server(net, path, "--local", home=net.folder / "here") as server:
             server.chat("hi")
 
 

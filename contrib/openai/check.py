@@ -1,7 +1,7 @@
 """Ask a server of `souk openai` what OpenAI's own Python client asks, and see that nothing hangs.
 
     pip install openai
-    souk openai MODEL --here &
+    souk openai MODEL --local &
     python3 contrib/openai/check.py http://127.0.0.1:8080/v1 FOLDER/buyer/openai-key
 
 Each line says what was asked, how it went and how long it took; it fails at the first that is

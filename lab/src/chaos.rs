@@ -207,7 +207,7 @@ impl Market<'_> {
         let begin = Instant::now();
         for planned in &faults {
             tokio::time::sleep_until(begin + Duration::from_secs(planned.at_seconds)).await;
-            tracing::info!(?planned, "a fault");
+            tracing::info!(?planned, "injecting a fault");
             self.apply_fault(&planned.fault).await?;
             tokio::time::sleep(Duration::from_secs(planned.fault.seconds())).await;
             self.heal_fault(&planned.fault).await?;

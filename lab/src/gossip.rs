@@ -6,7 +6,7 @@
 //! period, at a time of its own; each node checks a message before it forwards it. The count
 //! excludes the headers of TCP and IP.
 
-mod counted;
+mod counting_transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use counted::{ByteCounter, CountingTransport};
+use counting_transport::{ByteCounter, CountingTransport};
 use souk_sim::random::Random;
 
 /// Peers that each node dials, like a long-lived node.
@@ -90,7 +90,7 @@ pub struct GossipReport {
 
 /// The network has too few nodes to gossip.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0} node(s) have nobody to talk to: give at least {least}", least = DIALS + 1)]
+#[error("{0} node(s) have too few peers: give at least {least}", least = DIALS + 1)]
 pub struct TooFew(pub usize);
 
 /// Counts of all nodes.
@@ -317,7 +317,7 @@ impl GossipNode {
         match gossip::publish_message(self.swarm.behaviour_mut(), bytes) {
             Ok(()) if self.is_counting() => drop(self.totals.said.fetch_add(1, Ordering::Relaxed)),
             Ok(()) => {}
-            Err(error) => tracing::debug!(%error, "nobody hears it"),
+            Err(error) => tracing::debug!(%error, "the profile could not be published"),
         }
     }
 

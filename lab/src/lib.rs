@@ -14,8 +14,8 @@ pub mod content_bench;
 pub mod gossip;
 pub mod hostile;
 pub mod readers;
+mod scratch_market;
 pub mod submissions;
-mod trial;
 
 use std::process::ExitCode;
 

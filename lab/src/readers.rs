@@ -173,7 +173,7 @@ async fn fund_trader(
     operator: &Trader,
     name: &str,
 ) -> Result<Trader, ReadersError> {
-    tracing::debug!(name, "joins");
+    tracing::debug!(name, "a trader joins the market");
     let trader = connect_trader(market, NodeKey::generate()).await?;
     operator.endow_account(trader.account(), PURSE).await?;
     Ok(trader)

@@ -135,7 +135,7 @@ class Market:
                 time.sleep(0.5)
 
     def set_up(self):
-        line = json.loads(self.on("v", "--json", "market", "found", "--name", "distance"))["line"]
+        line = json.loads(self.on("v", "--json", "market", "create", "--name", "distance"))["line"]
         self.start("v", "validator", "run")
         for name in ("p1", "p2", "b"):
             self.until(30, lambda: self.on(name, "market", "join", line))
@@ -154,7 +154,8 @@ class Market:
         self.until(120, offered)
 
     def text(self, prompt, providers, tokens, *more):
-        words = ["--json", "generate", "bundled", prompt, "--max", str(tokens), "--budget", "20"]
+        words = ["--json", "generate", "bundled", prompt, "--max-tokens", str(tokens)]
+        words += ["--budget", "20"]
         words += ["--min-providers", str(providers), "--max-providers", str(providers)]
         return json.loads(self.on("b", *words, *more, timeout=600))
 

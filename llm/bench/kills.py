@@ -58,9 +58,9 @@ def main():
             return [souk, "--dir", str(net), *words]
 
         def text(*more):
-            return command("generate", "bundled", PROMPT, "--max", str(asked.tokens), *more)
+            return command("generate", "bundled", PROMPT, "--max-tokens", str(asked.tokens), *more)
 
-        here = subprocess.run(text("--here"), capture_output=True, check=True).stdout
+        here = subprocess.run(text("--local"), capture_output=True, check=True).stdout
         up = command("testnet", "up", "--detach", "--validators", "1", "--no-http")
         subprocess.run(up, capture_output=True, check=True)
         try:

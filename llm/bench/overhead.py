@@ -21,14 +21,14 @@ import loopback
 
 PROMPT = "A lease is"
 WAYS = {
-    "here": ["--here", "--threads", "1"],
+    "here": ["--local", "--threads", "1"],
     "one provider": ["--budget", "30", "--min-providers", "1", "--max-providers", "1"],
     "two providers": ["--budget", "30", "--min-providers", "2", "--max-providers", "2"],
 }
 
 
 def text(testnet, model, way, tokens):
-    words = ["--json", "generate", model, PROMPT, "--max", str(tokens), *WAYS[way]]
+    words = ["--json", "generate", model, PROMPT, "--max-tokens", str(tokens), *WAYS[way]]
     done = subprocess.run([*testnet.net, *words], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
 

@@ -92,7 +92,7 @@ pub enum ChatError {
     #[error("the model's chat template has {0} bytes, at most {SOURCE_BYTES_MAX} are read")]
     Size(usize),
     /// The template renders the same text with tools and without.
-    #[error("the model was not taught to call tools: its chat template does not know them")]
+    #[error("the model cannot call tools: its chat template does not support them")]
     Tools,
 }
 

@@ -84,7 +84,7 @@ pub enum ConfigError {
     Json(#[from] serde_json::Error),
     /// The family is not supported.
     #[error(
-        "models of type {0:?} are not known; known are gemma2, gemma3_text, \
+        "models of type {0:?} are not supported; supported are gemma2, gemma3_text, \
          llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe"
     )]
     Architecture(String),
@@ -97,7 +97,7 @@ pub enum ConfigError {
         value: String,
     },
     /// A number is impossible.
-    #[error("{key} = {value} makes no decoder")]
+    #[error("{key} = {value} is not possible in a decoder")]
     Number {
         /// Its key in the file.
         key: &'static str,
@@ -256,11 +256,14 @@ mod tests {
         let yarn = refusal(r#", "rope_scaling": {"rope_type": "yarn", "factor": 2}"#);
         assert_eq!(yarn, "rope_scaling.rope_type = yarn is not supported");
         let heads = refusal(r#", "head_dim": 7"#);
-        assert_eq!(heads, "head_dim = 7 makes no decoder");
+        assert_eq!(heads, "head_dim = 7 is not possible in a decoder");
         let huge = refusal(
             r#", "head_dim": 90000000000000, "rope_scaling": {"type": "linear", "factor": 2}"#,
         );
-        assert_eq!(huge, "head_dim = 90000000000000 makes no decoder");
+        assert_eq!(
+            huge,
+            "head_dim = 90000000000000 is not possible in a decoder"
+        );
         let limit = refusal(r#", "attn_logit_softcapping": 50"#);
         assert_eq!(limit, "attn_logit_softcapping = 50 is not supported");
         let pictures = Config::read(br#"{"model_type": "gemma3", "text_config": {}}"#);

@@ -32,7 +32,7 @@ pub enum EmbeddingError {
     #[error(transparent)]
     Model(#[from] DecodeError),
     /// The model is not one of souk's decoders.
-    #[error("the model has no last norm called {NORM:?}")]
+    #[error("the model has no final norm called {NORM:?}")]
     Norm,
 }
 

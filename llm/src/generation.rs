@@ -28,10 +28,10 @@ const WEIGHED_CHUNK: usize = 16;
 #[derive(Debug, Error)]
 pub enum GenerationError {
     /// The prompt has no token.
-    #[error("the prompt is empty: a text is generated after at least one token")]
+    #[error("the prompt is empty: generation needs at least one token")]
     Empty,
     /// The session has too little room for the tokens.
-    #[error("{wanted} tokens are wanted, and the session has room for {room}")]
+    #[error("{wanted} tokens are requested, but the session has room for {room}")]
     Room {
         /// Positions requested.
         wanted: usize,
@@ -45,7 +45,7 @@ pub enum GenerationError {
     #[error("the decoder gave no logits: {0}")]
     Logits(TensorError),
     /// The decoder drew a wrong number of tokens.
-    #[error("the decoder drew {0} tokens where {1} were wanted")]
+    #[error("the decoder drew {0} tokens instead of {1}")]
     Drawn(usize, usize),
     /// The logits contain a value that is not a number.
     #[error("the logits at position {0} are not all numbers")]

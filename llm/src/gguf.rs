@@ -88,7 +88,7 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GgufError {
     /// The file does not begin with the magic bytes.
-    #[error("the file is no GGUF file")]
+    #[error("the file is not a GGUF file")]
     Magic,
     /// The version is not supported.
     #[error("GGUF version {0} is not known; versions 2 and 3 are")]
@@ -116,8 +116,8 @@ pub enum GgufError {
     },
     /// The type of a tensor is not supported.
     #[error(
-        "tensor {name:?} is of type {kind}, which is not read; f32, f16, bf16, q8_0, q4_0 are, \
-         and, kept in 8 bits, q2_K to q6_K, q4_1, q5_0, q5_1, iq4_nl, iq4_xs"
+        "tensor {name:?} has type {kind}, which is not supported; supported are f32, f16, bf16, \
+         q8_0, q4_0 and, kept in 8 bits, q2_K to q6_K, q4_1, q5_0, q5_1, iq4_nl, iq4_xs"
     )]
     Kind {
         /// The tensor's name.
@@ -132,7 +132,7 @@ pub enum GgufError {
         name: String,
     },
     /// The alignment is impossible.
-    #[error("the alignment {0} is no power of two")]
+    #[error("the alignment {0} is not a power of two")]
     Alignment(u64),
     /// The file exceeds a limit.
     #[error("the GGUF file has more than {most} {what}")]
@@ -143,7 +143,7 @@ pub enum GgufError {
         most: u64,
     },
     /// A part is missing, or belongs to another model.
-    #[error("the GGUF file says that its parts have {stated} tensors, and they have {found}")]
+    #[error("the GGUF file says that its parts have {stated} tensors, but they have {found}")]
     Parts {
         /// Number of tensors that the first part states.
         stated: u64,
@@ -151,7 +151,7 @@ pub enum GgufError {
         found: u64,
     },
     /// A name occurs twice.
-    #[error("{0:?} is there twice")]
+    #[error("{0:?} occurs twice")]
     Twice(String),
 }
 

@@ -74,10 +74,10 @@ pub enum GrammarError {
 #[derive(Debug, Error)]
 pub enum MatchError {
     /// No token of the model continues the text.
-    #[error("no token of the model goes on with the text as its JSON schema wants it")]
+    #[error("no token of the model can continue the text as its JSON schema requires")]
     DeadEnd,
     /// The matcher gave up.
-    #[error("the text is no longer followed by its JSON schema: {reason}")]
+    #[error("the text can no longer be checked against its JSON schema: {reason}")]
     Broken {
         /// The library's reason.
         reason: String,

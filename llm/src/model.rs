@@ -5,7 +5,7 @@
 
 mod folder;
 mod gguf_file;
-mod written;
+mod onnx_folder;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -103,7 +103,7 @@ pub enum ModelError {
     GgufLacks(String),
     /// A part of a model in several GGUF files is missing from the first one's folder.
     #[error(
-        "the model is in {parts} GGUF files, which {path} is one of: they are to lie in one \
+        "the model consists of {parts} GGUF files, one of which is {path}: put them all in one \
          folder, named ...-00001-of-{parts:05}.gguf and so on"
     )]
     GgufParts {
@@ -113,7 +113,7 @@ pub enum ModelError {
         parts: u64,
     },
     /// No supported decoder has this tensor of the GGUF file.
-    #[error("tensor {0:?} belongs to no decoder that is known")]
+    #[error("tensor {0:?} belongs to no known decoder")]
     Tensor(String),
     /// The tokeniser of the GGUF file is not supported.
     #[error("{key} = {value} is not known")]
@@ -127,7 +127,7 @@ pub enum ModelError {
     #[error(transparent)]
     Token(#[from] TokenError),
     /// A path leads out of the model's folder.
-    #[error("{0:?} is no file of the model's folder")]
+    #[error("{0:?} is not a file in the model's folder")]
     Outside(String),
     /// The folder holds no known form of a model.
     #[error("{0} has neither config.json nor language-model.json")]
@@ -144,12 +144,12 @@ pub enum ModelError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The folder's ONNX model is no decoder.
-    #[error("the ONNX model is no decoder of souk's: {0}")]
+    #[error("the ONNX model is not a decoder made by souk: {0}")]
     NoDecoder(&'static str),
     /// The room extends beyond the positions up to which the angles stay the same.
     #[error(
-        "the model's longrope is supported in its original window of {bound} positions, and \
-         {wanted} are wanted"
+        "the model's longrope is supported only in its original window of {bound} positions, but \
+         {wanted} are requested"
     )]
     Window {
         /// Positions with the same angles.
@@ -158,7 +158,7 @@ pub enum ModelError {
         wanted: usize,
     },
     /// The folder was written with less room.
-    #[error("the model was imported with room for {room} positions, and {wanted} are wanted")]
+    #[error("the model was imported with room for {room} positions, but {wanted} are requested")]
     Room {
         /// Positions available.
         room: usize,
@@ -173,8 +173,8 @@ impl LanguageModel {
     /// # Errors
     /// [`ModelError`]; it names the missing or unsupported part.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
-        if path.join(written::CARD).is_file() {
-            return written::open_written(path);
+        if path.join(onnx_folder::CARD).is_file() {
+            return onnx_folder::open_written(path);
         }
         if path.join(folder::CONFIG).is_file() {
             return folder::open_folder(path);
@@ -225,7 +225,7 @@ impl LanguageModel {
     pub fn write(self, folder: &Path, room: usize) -> Result<(), ModelError> {
         let (card, tokenizer) = (self.card.clone(), self.tokenizer.to_json()?);
         let decoder = self.into_decoder(room)?;
-        written::write(folder, &card, &tokenizer, &decoder)
+        onnx_folder::write(folder, &card, &tokenizer, &decoder)
     }
 }
 

@@ -24,15 +24,15 @@ pub enum TokenError {
         most: usize,
     },
     /// The text cannot be encoded.
-    #[error("the text cannot be made into tokens: {0}")]
+    #[error("the text cannot be split into tokens: {0}")]
     Encode(tokenizers::Error),
     /// The tokens cannot be decoded.
-    #[error("tokens cannot be made into text: {0}")]
+    #[error("the tokens cannot be converted to text: {0}")]
     Decode(tokenizers::Error),
     /// The bytes of a token depend on its neighbours.
     #[error(
-        "what a token stands for depends on its neighbours: the tokeniser's decoder is {0}, and \
-         grammars know ByteLevel, Metaspace, and Replace with ByteFallback"
+        "the text of a token depends on its neighbours: the tokeniser's decoder is {0}, and \
+         grammars support ByteLevel, Metaspace, and Replace with ByteFallback"
     )]
     Spelling(&'static str),
 }

@@ -40,7 +40,7 @@ pub enum WeightError {
     #[error("weight {0:?} is missing")]
     Missing(String),
     /// No decoder of these dimensions has this weight.
-    #[error("weight {0:?} is in the file and in no decoder of its numbers")]
+    #[error("weight {0:?} is in the file, but no decoder of these dimensions has it")]
     Unused(String),
     /// The sizes of a weight do not match.
     #[error("weight {name:?} has the sizes {found:?}, not {expected:?}")]
@@ -61,7 +61,7 @@ pub enum WeightError {
         dtype: souk_memory::DType,
     },
     /// The weights of a layer's experts have different types.
-    #[error("weight {name:?} is not of the type that the other experts' are")]
+    #[error("weight {name:?} does not have the type of the other experts' weights")]
     Unlike {
         /// The first weight of another type.
         name: String,

@@ -52,7 +52,7 @@ pub enum GenesisFault {
     #[error("account {0} is named twice")]
     Account(AccountKey),
     /// The sum of the deposits does not fit in 64 bits.
-    #[error("the accounts' deposits are more than can be counted")]
+    #[error("the sum of the accounts' deposits is too large")]
     Deposits,
     /// There are no operators or too many, one appears twice, or `operators_needed` is 0 or more
     /// than there are.
@@ -67,7 +67,7 @@ pub enum GenesisFault {
         needed: u32,
     },
     /// A validator's id is 0, or its id or key is that of another validator.
-    #[error("validator {0} has no id or key of its own")]
+    #[error("validator {0} needs an id above 0 and an id and key that no other validator has")]
     Validator(u64),
 }
 

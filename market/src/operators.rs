@@ -26,7 +26,7 @@ pub enum OperatorsFault {
         bytes: usize,
     },
     /// The last byte is zero.
-    #[error("a set of operators ends in an empty byte")]
+    #[error("a set of operators ends with a zero byte")]
     Padded,
 }
 

@@ -102,7 +102,7 @@ refusals! {
         => "the key {account} is weak: it would sign anything";
     /// Only the operators can give this command.
     "operator_only" OperatorOnly { account: AccountKey }
-        => "only the market's operators may do this, {account} is none";
+        => "only the market's operators may do this, and {account} is not one";
     /// An operator has begun too many commands that wait for other operators.
     "approvals_many" ApprovalsMany { limit: u32 }
         => "{limit} commands of this operator wait for the others, the limit: have some approved";
@@ -125,16 +125,16 @@ refusals! {
         => "the rule {rule} can't become {value}: it is {least} to {most} (times in milliseconds)";
     /// The announcement comes too late: the change would take effect before the rule's notice ends.
     "notice_short" NoticeShort { at: Millis, earliest: Millis }
-        => "a change at {at} ms is told too late: it can take effect from {earliest} ms on";
+        => "a change at {at} ms is announced too late: it can take effect from {earliest} ms on";
     /// The change has no settings, or too many.
     "settings_many" SettingsMany { count: u32, limit: u32 }
         => "a change of {count} settings is not within 1 to {limit}";
     /// Too many announced changes have not taken effect yet.
     "changes_many" ChangesMany { limit: u32 }
-        => "{limit} changes are told and not made yet, the limit: take one back, or wait";
+        => "{limit} announced changes have not taken effect yet, the limit: take one back, or wait";
     /// No change with this number is announced.
     "change_unknown" ChangeUnknown { change: u64 }
-        => "no change {change} is to come: it was made, or taken back";
+        => "no change {change} is pending: it took effect, or was taken back";
     /// The version is not later than the one that applies.
     "version_old" VersionOld { to: u16, current: u16 }
         => "version {current} of the rules applies already, {to} is not later";
@@ -248,7 +248,7 @@ refusals! {
         => "lease {lease} was closed at {closed_at} ms with {paid} micro-credits paid";
     /// The lease is ending or has ended.
     "lease_ended" LeaseEnded { lease: LeaseId, at: Millis }
-        => "lease {lease} is told to end at {at} ms";
+        => "lease {lease} ends at {at} ms";
     /// The lease would exceed its longest duration.
     "lease_long" LeaseLong { lease: LeaseId, duration: Millis, limit: Millis }
         => "lease {lease} would last {duration} ms, at most {limit} are allowed";
@@ -287,7 +287,7 @@ refusals! {
         => "lease {lease} waits for the device, until {until} ms at the latest";
     /// The buyer has not stated that the work began.
     "work_unstarted" WorkUnstarted { lease: LeaseId }
-        => "the buyer of lease {lease} has not said that the work began: no more usage is noted";
+        => "the buyer of lease {lease} has not stated that the work began: usage cannot be noted";
     /// The usage is no more than the accepted usage.
     "usage_stale" UsageStale { claimed: DeviceMicros, accepted: DeviceMicros }
         => "{claimed} device-us are claimed, {accepted} are accepted already";

@@ -15,7 +15,10 @@ pub struct RefusedNodes(Arc<[u64]>);
 
 /// There are more than [`RefusedNodes::NODES_MAX`] digests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{nodes} refused nodes, at most {} are told", RefusedNodes::NODES_MAX)]
+#[error(
+    "{nodes} refused nodes, at most {} can be listed",
+    RefusedNodes::NODES_MAX
+)]
 pub struct TooManyNodes {
     /// The number of digests.
     nodes: usize,

@@ -16,7 +16,7 @@ const ROOM_BYTES: usize = 128 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotFault {
     /// The bytes do not begin as a snapshot does.
-    #[error("these {bytes} bytes are no market snapshot")]
+    #[error("these {bytes} bytes are not a market snapshot")]
     NotASnapshot {
         /// The number of bytes.
         bytes: usize,

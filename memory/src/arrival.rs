@@ -31,7 +31,7 @@ pub struct VerifiedContent {
 
 /// A frame whose bytes do not match its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("frame {frame} of {id} is not what its hash says")]
+#[error("frame {frame} of {id} does not match its hash")]
 pub struct CorruptFrame {
     /// The frame's number, from 0.
     pub frame: u64,

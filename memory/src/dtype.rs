@@ -75,13 +75,13 @@ pub enum DTypeError {
     #[error("string tensors are not supported: their size is not known from the shape")]
     Strings,
     /// The number is not a known `TensorProto.DataType` of ONNX 1.23.
-    #[error("{code} is no ONNX element type")]
+    #[error("{code} is not an ONNX element type")]
     Code {
         /// The number found.
         code: i32,
     },
     /// The name is not a known element type.
-    #[error("{name:?} is no element type")]
+    #[error("{name:?} is not an element type")]
     Name {
         /// The name found.
         name: String,

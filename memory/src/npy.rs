@@ -44,7 +44,7 @@ pub enum NpyError {
         reason: &'static str,
     },
     /// An element is not valid text.
-    #[error("element {element} of the .npy file is no text")]
+    #[error("element {element} of the .npy file is not a text")]
     Text {
         /// The element's index in the order of the file.
         element: usize,

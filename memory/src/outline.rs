@@ -42,7 +42,7 @@ pub enum OutlineError {
         found: usize,
     },
     /// They produce another id.
-    #[error("the hashes given for the frames of {id} make {found}")]
+    #[error("the hashes of the frames of {id} combine to {found}")]
     Changed {
         /// The stated id.
         id: ContentId,

@@ -60,7 +60,7 @@ pub enum SpaceError {
         place: Place,
     },
     /// A transfer brought bytes of another length than expected.
-    #[error("{handle} has {expected} bytes, {found} were brought")]
+    #[error("{handle} has {expected} bytes, {found} were transferred")]
     Length {
         /// The handle of the content.
         handle: Handle,

@@ -74,7 +74,7 @@ pub enum StoreError {
         cause: TensorError,
     },
     /// The bytes do not match the stated id.
-    #[error("content given as {stated} is {found}")]
+    #[error("the content does not have the id {stated}: its id is {found}")]
     Changed {
         /// The id stated.
         stated: ContentId,

@@ -65,7 +65,7 @@ pub enum TensorError {
         value: u8,
     },
     /// The bytes are not a tensor's blob.
-    #[error("the content is no tensor: {reason}")]
+    #[error("the content is not a tensor: {reason}")]
     Blob {
         /// The fault in the bytes.
         reason: &'static str,

@@ -4,31 +4,31 @@
 //! A core decides what a job does (`souk_roles::job`). `shell` is the one task that runs this core,
 //! [`quote`] and `planner` choose devices and prices, and [`journal`] survives this process.
 
-pub mod checked;
 mod compare;
 pub mod ending;
 pub mod explanation;
 mod holders;
 pub mod job;
+pub mod job_event_view;
 pub mod job_files;
+mod job_priority;
 pub mod journal;
-pub mod legend;
 mod link_estimates;
 pub mod names;
 mod own_outputs;
 mod past_times;
+pub mod pinned_plan;
 pub mod plan_json;
 mod planner;
 pub mod quote;
 mod quote_error;
-mod rest;
-pub mod resting;
+mod remaining_graph;
+pub mod resting_bid;
 mod shell;
 mod terms;
 pub mod times;
-pub mod told_event;
-mod turn;
 mod unfinished_job;
+pub mod value_labels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -57,11 +57,11 @@ use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
 use crate::network::{Network, NetworkConfig};
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
+use job_priority::Turn;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
 use shell::Shell;
-use turn::Turn;
 
 pub use journal::{Journal, JournalError};
 pub use past_times::{Overheads, PAST_TIMES_FILE};

@@ -3,8 +3,8 @@
 //! owner's rate limits. A buyer asks the fastest holder first.
 
 pub mod access;
-pub mod along;
 pub mod direct;
+pub mod inline_contents;
 pub mod links;
 pub mod pace;
 pub mod transfers;

@@ -1,5 +1,6 @@
 //! Opens the devices that a provider sells, and describes them in the market's terms.
 
+pub mod ask_resources;
 pub mod backends;
 pub mod class_name;
 pub mod costs;
@@ -8,12 +9,11 @@ pub(crate) mod graph_work;
 pub mod group;
 pub mod kernels;
 mod library;
-pub mod linked;
 pub mod measurement;
+pub mod onnxruntime_library;
 pub mod operators;
 pub mod probe;
 pub(crate) mod refused_node;
-pub mod stated;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -88,9 +88,7 @@ pub enum DeviceError {
         known: Vec<String>,
     },
     /// The offered part of a GPU's memory is too small for a measurement.
-    #[error(
-        "memory_mib is {mib}, and a GPU is measured with {GPU_MEMORY_MIB_MIN}: sell more of it"
-    )]
+    #[error("memory_mib is {mib}, but measuring a GPU takes {GPU_MEMORY_MIB_MIN}: sell more of it")]
     TooLittle {
         /// The offered memory, in MiB.
         mib: NonZeroU32,

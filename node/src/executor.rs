@@ -26,8 +26,8 @@ use crate::device::costs::DeviceCosts;
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::{GraphWork, shapes_of};
 use crate::device::group::{Between, build_runner};
-use crate::device::linked::{self, Unusable};
 use crate::device::measurement::{self, DeviceMeasurement};
+use crate::device::onnxruntime_library::{self, Unusable};
 use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Fault, Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
@@ -123,7 +123,7 @@ impl OpenedDevices {
         let (choice, cores) = (file.device.clone(), file.limits.cores);
         let driven = device::has_driver(&choice);
         let apart = file.isolation != Isolation::None;
-        let library = linked::settle_library(home, file, &program).await?;
+        let library = onnxruntime_library::settle_library(home, file, &program).await?;
         // If leases are isolated, the node's own process loads no foreign code.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
         // A driver that crashes must not stop the node: then only sandboxes open it.
@@ -163,7 +163,7 @@ impl OpenedDevices {
         // The first sandbox measures the devices for all later ones.
         recipe.profiles.get_or_insert_with(|| profiles.clone());
         for missing in &first.policy().missing {
-            tracing::warn!(%missing, "a rule around jobs is missing");
+            tracing::warn!(%missing, "a rule of the sandbox is missing");
         }
         if let Some(gap) = first
             .policy()
@@ -213,7 +213,7 @@ impl OpenedDevices {
         seen: Arc<DeviceCosts>,
         store: &Arc<Store>,
     ) -> Result<OpenedDevices, ExecutorError> {
-        tracing::warn!("jobs are run in the provider's own process: isolation = \"none\"");
+        tracing::warn!("jobs run in the provider's own process: isolation = \"none\"");
         let profiles = device::device_profiles(&devices);
         let clock: Arc<Clock> = Arc::new(|| UnixMicros(unix_us()));
         let runner = build_runner(
@@ -271,7 +271,7 @@ fn store_policy(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
     let kept = IsolationFile { isolation, policy };
     let text = serde_json::to_string_pretty(&kept).expect("it has only named fields");
     if let Err(error) = fs::write(home.join(ISOLATION_FILE), text + "\n") {
-        tracing::warn!(%error, "`souk provider status` cannot tell how jobs are kept apart");
+        tracing::warn!(%error, "`souk provider status` cannot show how jobs are isolated");
     }
 }
 
@@ -304,7 +304,7 @@ impl Executor {
             return;
         }
         if let Err(error) = runner.set_host_limit(limit) {
-            tracing::debug!(%error, "devices hold more than they should for now");
+            tracing::debug!(%error, "the devices' memory limit could not be changed for now");
         }
     }
 
@@ -328,12 +328,12 @@ impl Executor {
         };
         let sandbox = pool.take_sandbox().await.map_err(run_failed)?;
         if let Err(error) = sandbox.set_weight(price.0 as f64 / own.max(1) as f64) {
-            tracing::warn!(%error, "leases share the cores alike, whatever they pay");
+            tracing::warn!(%error, "could not set the CPU weight: leases share the cores equally");
         }
         let threads = device::threads_of(0, None).get();
         let all = left().saturating_mul(u32::try_from(threads).unwrap_or(u32::MAX));
         if let Err(error) = sandbox.limit_cpu(all) {
-            tracing::warn!(%error, "a job's time on the cores is not limited");
+            tracing::warn!(%error, "a job's CPU time could not be limited");
         }
         let place = LeaseProcess::Sandboxed(Box::new(sandbox), pool.clone());
         Ok(LeaseExecutor::new(place))

@@ -205,7 +205,7 @@ impl Network {
         match postcard::to_allocvec(profile) {
             // The send fails only if the network has stopped.
             Ok(bytes) => drop(self.commands.send(Command::Publish(bytes)).await),
-            Err(error) => tracing::warn!(%error, "the profile does not encode"),
+            Err(error) => tracing::warn!(%error, "the profile could not be encoded"),
         }
     }
 
@@ -310,7 +310,7 @@ impl Network {
                 let share = match quotas.take_place(peer, Instant::now()) {
                     Ok(share) => share,
                     Err(over) => {
-                        tracing::debug!(%peer, %protocol, ?over, "a stream is closed");
+                        tracing::debug!(%peer, %protocol, ?over, "closed a stream over its quota");
                         if over == QuotaExceeded::Rate {
                             send_fault_report(&commands, peer, Misconduct::Flood);
                         }

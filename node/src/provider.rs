@@ -4,21 +4,21 @@
 //! and carries out its effects; separate tasks look after the market, the network and the figures
 //! of the device.
 
-mod books;
-mod conditions;
+mod device_load;
 mod disk_room;
 mod fault;
+mod folder_lock;
 mod gauges;
 mod job;
 mod journal;
-mod live;
+mod measurement_sheet;
 mod pace;
 mod power;
 mod prefetch_predictor;
 mod receipts;
 mod refusals;
 mod room;
-mod sheet;
+mod sale_terms;
 mod shell;
 mod statistics;
 
@@ -42,7 +42,7 @@ use crate::content::access::SHOWN_FILE;
 use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{Tensors, TransferConfig};
 use crate::device::costs::DeviceCosts;
-use crate::device::linked::Unusable;
+use crate::device::onnxruntime_library::Unusable;
 use crate::device::{self, DeviceError, combine_profiles, provider_resources};
 use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
 use crate::folder::config::ProviderFile;
@@ -65,12 +65,14 @@ use prefetch_predictor::Outlook;
 use refusals::Refusals;
 use shell::{Incoming, Shell, Signal};
 
-pub use books::is_running;
-pub use conditions::{Conditions, minute_now};
+pub use device_load::{LiveDevice, LiveFigures};
+pub use folder_lock::is_running;
 pub use journal::{Before, Closing, Entry, History, JOURNAL_FORMAT};
-pub use live::{LiveDevice, LiveFigures};
+pub use measurement_sheet::{
+    SheetError, SignedSheet, read_or_measure as sheet_of, read_stored as sheet_kept,
+};
 pub use power::HoldError;
-pub use sheet::{SheetError, SignedSheet, read_or_measure as sheet_of, read_stored as sheet_kept};
+pub use sale_terms::{Conditions, minute_now};
 pub use statistics::Statistics;
 
 /// Streams of the lease protocol served at a time: one for each running lease, and offers between.
@@ -169,7 +171,7 @@ pub enum ProviderError {
     )]
     Direct(io::Error),
     /// The configuration asks a physical device to play a fault.
-    #[error("only an emulated device plays a fault")]
+    #[error("only an emulated device can play a fault")]
     Fault,
     /// The provider's name does not fit the market's limits.
     #[error("the name \"{name}\" cannot be registered: {fault}")]
@@ -255,7 +257,7 @@ pub struct Provider {
     /// The folder's lock, held while the provider runs.
     _lock: File,
     outlook: Arc<Outlook>,
-    live: live::Live,
+    live: device_load::Live,
     /// The measured costs of its devices.
     seen: Arc<DeviceCosts>,
     fault: Faulty,
@@ -304,7 +306,7 @@ impl Provider {
             program,
         } = config;
         let market = market.with_known(&home);
-        let lock = books::lock_folder(&home)?;
+        let lock = folder_lock::lock_folder(&home)?;
         let (beginning, inbox, sums) = Beginning::open_folder(&home)?;
         // This comes before any measurement, because the device must be measured with the power
         // limits it is sold with.
@@ -337,7 +339,7 @@ impl Provider {
             disk: disk_room::DiskRoom::new(&home),
             outlook: Outlook::open_and_recall(&home, tensors.store()),
             refusals,
-            live: live::Live::new(&opened.executor, &opened.label, &opened.profiles),
+            live: device_load::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,
             home,
             name,
@@ -405,11 +407,13 @@ impl Provider {
             () = signalling => unreachable!("whoever stops it waits for it"),
             () = self.announce_repeatedly() => unreachable!("announcing never ends"),
             () = room::adjust_forever(self) => unreachable!("it adjusts memory until the end"),
-            () = live::sample_forever(self) => unreachable!("it samples devices until the end"),
+            () = device_load::sample_forever(self) => {
+                unreachable!("it samples devices until the end")
+            }
         };
         let mut power = self.power.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = power.give_back() {
-            tracing::error!(%error, "a power limit was not given back");
+            tracing::error!(%error, "a power limit could not be restored");
         }
         Ok(ended?)
     }
@@ -441,21 +445,21 @@ impl Provider {
             }
             match self.trader.broker().refresh_validators().await {
                 Ok(members) => self.remember_validators(&members),
-                Err(error) => tracing::debug!(%error, "the validators are not known anew"),
+                Err(error) => tracing::debug!(%error, "could not refresh the validators"),
             }
             self.tensors.links().save(unix_ms());
             self.tensors.access().save();
             self.outlook.save();
             self.seen.save();
             let heard = self.trader.broker().announce_addresses().await;
-            tracing::debug!(heard, "announced to validators");
+            tracing::debug!(heard, "announced the addresses to validators");
             tokio::time::sleep(ANNOUNCE_PERIOD).await;
         }
     }
 
     fn remember_validators(&self, members: &Members) {
         if let Err(error) = MarketFile::store_known(&self.home, members.addresses()) {
-            tracing::warn!(%error, "the validators are not known at the next start");
+            tracing::warn!(%error, "the validators' addresses could not be stored");
         }
     }
 
@@ -471,7 +475,7 @@ impl Provider {
         };
         match profile.sign(self.trader.key()) {
             Ok(signed) => self.network.publish_profile(&signed).await,
-            Err(fault) => tracing::warn!(%fault, "the profile was not signed"),
+            Err(fault) => tracing::warn!(%fault, "the profile could not be signed"),
         }
     }
 

@@ -28,7 +28,7 @@ mod policy;
 #[cfg(target_os = "linux")]
 mod process;
 #[cfg(target_os = "linux")]
-mod shared;
+mod shared_content;
 
 use std::path::PathBuf;
 use std::time::Duration;

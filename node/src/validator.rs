@@ -12,11 +12,11 @@ mod auditing;
 mod backup_file;
 mod callers;
 pub mod exchange_machine;
-pub mod gateway;
 mod members;
 pub mod node;
 pub mod operator;
 pub mod raft_link;
+pub mod request_server;
 mod saving;
 mod statements;
 mod storage;
@@ -171,7 +171,7 @@ pub enum ProposeError {
         retry_after_ms: u64,
     },
     /// The validator never takes a command of this size.
-    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
+    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are allowed")]
     TooLarge {
         /// The size of the command.
         bytes: usize,
@@ -453,7 +453,7 @@ fn begin<M: StateMachine<Command: Send>>(
         tracing::info!(
             parts = received.parts.len(),
             index = %received.index,
-            "a snapshot was on its way here; only the rest of it is asked for"
+            "found a partly received snapshot; requesting only its missing parts"
         );
         replica.resume_transfer(received);
     }

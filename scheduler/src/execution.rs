@@ -6,6 +6,7 @@
 //! A `group` plans a subgraph over several devices and runs the plan's fragments.
 
 mod cancel;
+mod device_queue;
 pub mod dispatch;
 mod error;
 mod group;
@@ -20,7 +21,6 @@ mod single_history;
 mod stream;
 mod task;
 pub mod timeline;
-mod turns;
 pub mod worker_pool;
 
 pub use cancel::Cancel;

@@ -5,13 +5,15 @@
 //! have types. This loses nothing, because a job knows its inputs before its planning.
 
 mod bind;
+mod body_rounds;
 mod captures;
+mod constant_nodes;
 pub mod cost;
 pub mod cut;
+mod device_preference;
 mod error;
 mod extents;
 mod external;
-mod fixed;
 mod fold;
 mod import;
 mod indices;
@@ -19,9 +21,7 @@ mod inline;
 mod order;
 pub mod shape;
 mod states;
-mod turns;
 mod upgrade;
-mod wish;
 
 use std::collections::BTreeMap;
 
@@ -32,6 +32,7 @@ use souk_onnx::{DataType, NodeProto, OperatorSetIdProto, TensorProto, ValueInfoP
 
 pub use bind::{Bindings, InputType};
 use cost::Cost;
+pub use device_preference::Wish;
 pub use error::ImportError;
 pub use extents::value_extents;
 pub(crate) use external::CONTENT_SCHEME;
@@ -40,7 +41,6 @@ pub use inline::FunctionError;
 pub use order::topological_order;
 use shape::Fact;
 pub use souk_onnx::expansion::{Label, Meanings, PreparationError, Texts};
-pub use wish::Wish;
 
 /// The index of a node in [`Graph::nodes`]. The order is topological, so a node's inputs come from
 /// lower ids.

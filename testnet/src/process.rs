@@ -208,7 +208,7 @@ impl Node {
         {
             tracing::warn!(
                 node = self.recipe.name,
-                "did not stop in time and was killed"
+                "a node did not stop in time and was killed"
             );
             let _ = self.child.kill().await;
         }
@@ -222,7 +222,7 @@ impl Node {
         };
         // The node can serve without the file, for example on a full disk.
         if let Err(error) = fs::write(self.process_id_path(), format!("{process}\n")) {
-            tracing::debug!(%error, node = self.recipe.name, "its process id is not kept");
+            tracing::debug!(%error, node = self.recipe.name, "its process id could not be stored");
         }
     }
 

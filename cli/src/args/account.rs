@@ -6,69 +6,68 @@ use souk_node::market::AccountKey;
 /// Commands on accounts.
 #[derive(Debug, Subcommand)]
 pub enum Account {
-    /// Make a key for --dir, if it has none, and open its account in the market. Done again it does
-    /// nothing more.
+    /// Create a key in --dir, if there is none, and open its account in the market. If the account
+    /// exists, the command changes nothing.
     New {
-        /// The account's name in the market; else that of the user.
+        /// The account's name in the market; by default your user name.
         #[arg(long)]
         name: Option<String>,
     },
-    /// Show what an account holds, where it stands, and what it has asked the operator for.
+    /// Show an account's credits, its standing, and its requests to the operator.
     Show {
-        /// The account (64 hexadecimal digits); else that of --dir.
+        /// The account (64 hexadecimal digits); by default that of --dir.
         account: Option<AccountKey>,
     },
-    /// List every movement of an account's credits, the oldest first, with what caused it. It takes
-    /// no key.
+    /// List every movement of an account's credits and its cause, oldest first; needs no key.
     History {
-        /// The account (64 hexadecimal digits); else that of --dir.
+        /// The account (64 hexadecimal digits); by default that of --dir.
         account: Option<AccountKey>,
-        /// Only the last so many.
+        /// Show only the last N movements.
         #[arg(long, value_name = "N", default_value_t = 10_000)]
         last: usize,
-        /// Print rows for a spreadsheet, in micro-credits.
+        /// Print CSV for a spreadsheet, in micro-credits.
         #[arg(long)]
         csv: bool,
     },
-    /// Ask the market's operator for credits. They come once the operator has confirmed it, which
-    /// is between the two of you: pay as agreed, under the same reference.
+    /// Request credits from the market's operator. They arrive once the operator confirms the
+    /// deposit; pay as agreed with the operator, under the same reference.
     Deposit(Movement),
-    /// Ask the operator to pay available credits out. They are held until that is confirmed, and
-    /// come back if it is refused.
+    /// Request a payout of available credits from the operator. The market holds them until the
+    /// operator confirms the payout, and returns them if the operator refuses.
     Withdraw(Movement),
-    /// Give available credits to another account.
+    /// Transfer available credits to another account.
     Transfer {
-        /// Whose they are then (64 hexadecimal digits).
+        /// The receiving account (64 hexadecimal digits).
         to: AccountKey,
         #[command(flatten)]
         movement: Movement,
     },
-    /// Put available credits at stake, for buyers who demand it of a provider.
+    /// Stake available credits, for buyers who demand a stake of a provider.
     Stake {
-        /// How much, in credits.
+        /// The amount, in credits.
         #[arg(value_parser = credits)]
         amount: u64,
     },
-    /// Take stake back, when no lease is open and the last one is long enough ago.
+    /// Withdraw stake, if no lease is open and the last one is long enough ago.
     Unstake {
-        /// How much, in credits.
+        /// The amount, in credits.
         #[arg(value_parser = credits)]
         amount: u64,
     },
-    /// Take back a request that the operator has not decided.
+    /// Cancel a request that the operator has not decided.
     Cancel {
-        /// Its id, as `souk account show` lists it.
+        /// The request's id, from `souk account show`.
         request: u64,
     },
 }
 
-/// Credits that are to move.
+/// An amount of credits to move.
 #[derive(Debug, clap::Args)]
 pub struct Movement {
-    /// How much, in credits.
+    /// The amount, in credits.
     #[arg(value_parser = credits)]
     pub amount: u64,
-    /// What it is known by outside: the text of a transfer, where to pay to.
+    /// The reference outside the market: the text of a transfer, where to pay to.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reference: String,
 }

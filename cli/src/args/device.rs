@@ -7,40 +7,41 @@ use clap::{Subcommand, ValueEnum};
 pub enum Device {
     /// List this machine's processors and those of the catalogue.
     List,
-    /// Show one processor: what it is, what it was measured to do, and how it stands.
+    /// Show a processor: its properties, its measurements and its state.
     Show {
-        /// `cpu`, `gpu:NAME`, `cuda:N`, `onnxruntime:PROVIDER`, or a name of the catalogue.
+        /// `cpu`, `gpu:NAME`, `cuda:N`, `onnxruntime:PROVIDER`, or a name from the catalogue.
         name: String,
     },
-    /// Show what draws power, how much, and how it is limited; or change a limit.
+    /// Show each power domain, its draw and its limit; or change a limit.
     Power {
-        /// One domain, by its name.
+        /// The name of a power domain.
         domain: Option<String>,
-        /// Limit it to so much; what the limit was is printed.
+        /// The new limit, in watts; the command prints the old one.
         #[arg(long, requires = "domain")]
         watts: Option<f64>,
     },
-    /// Ask a driver what it has, in a process that it may crash.
+    /// Query a driver in a process of its own, which the driver can crash.
     #[command(hide = true, subcommand)]
     Probe(Probe),
-    /// Measure a processor of this machine; kept, signed, until it or its driver changes.
+    /// Measure a processor of this machine. souk signs the result, and keeps it until the processor
+    /// or its driver changes.
     Bench {
-        /// What runs on it.
+        /// The backend to use.
         #[arg(long, value_enum, default_value_t = Backend::Cpu)]
         backend: Backend,
-        /// A part of the GPU's or the provider's name, where there are several.
+        /// A part of the name of the GPU or the provider, if there are several.
         #[arg(long, default_value = "")]
         device: String,
-        /// Threads of the CPU to measure with; 0 for all.
+        /// The number of CPU threads; 0 uses all.
         #[arg(long, default_value_t = 0)]
         threads: u32,
-        /// Only the smaller sizes: within ten seconds.
+        /// Measure only the smaller sizes, within ten seconds.
         #[arg(long)]
         quick: bool,
     },
 }
 
-/// What runs operators.
+/// A backend that runs operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
     /// This machine's CPU.
@@ -49,25 +50,25 @@ pub enum Backend {
     Wgpu,
     /// An NVIDIA GPU through CUDA.
     Cuda,
-    /// What a library of ONNX Runtime reaches; `--device` takes a part of its provider's name.
+    /// A device of an ONNX Runtime library; `--device` takes a part of its provider's name.
     Onnxruntime,
 }
 
-/// What a process of its own finds out; it prints JSON.
+/// Probes that run in a process of their own and print JSON.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Probe {
-    /// The GPUs that Vulkan, Metal or Direct3D have.
+    /// List the GPUs that Vulkan, Metal or Direct3D have.
     Gpus,
-    /// The GPUs that the CUDA driver has.
+    /// List the GPUs that the CUDA driver has.
     Cuda,
-    /// The providers of ONNX Runtime.
+    /// List the providers of ONNX Runtime.
     Onnxruntime,
-    /// What a device is and how it stands.
+    /// Show a device and its state.
     Show {
         /// The device, as JSON.
         choice: String,
     },
-    /// Whether a device opens.
+    /// Check whether a device opens.
     Open {
         /// The device, as JSON.
         choice: String,

@@ -8,10 +8,10 @@ use clap::{ColorChoice, ValueEnum};
 use super::trade::duration;
 
 /// Heading of the shared options in help texts.
-const EVERYWHERE: &str = "Options of every command";
+const EVERYWHERE: &str = "Global options";
 
-/// The option for output without colours. `coloured` searches for it before parsing, because it
-/// affects the output of the parser.
+/// The option for output without colours. `apply_color_choice` searches for it before parsing,
+/// because it affects the output of the parser.
 const NO_COLOR: &str = "--no-color";
 
 /// Options that any command takes.
@@ -28,11 +28,11 @@ pub struct Everywhere {
         value_name = "DIR"
     )]
     pub dir: PathBuf,
-    /// The market of this name in a folder below --dir, where that holds several.
+    /// Use the market of this name in a folder below --dir, if --dir holds several.
     #[arg(long, global = true, value_name = "NAME")]
     pub market: Option<String>,
-    /// How results are printed: for people; as one JSON value on standard output; or as a JSON
-    /// value a line, one for each event and each entry of a list.
+    /// The output format: text for people; json for one JSON value on standard output; jsonl for a
+    /// JSON value per line, for each event and each entry of a list.
     #[arg(
         long,
         global = true,
@@ -42,23 +42,23 @@ pub struct Everywhere {
         value_name = "text|json|jsonl"
     )]
     pub output: Form,
-    /// Short for --output json.
+    /// Same as --output json.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print tables whole, however wide they are; else they fit the terminal, or 80 columns.
+    /// Print tables in full width; by default they fit the terminal, or 80 columns.
     #[arg(long, global = true)]
     pub wide: bool,
-    /// Print the result alone: no progress, no warnings.
+    /// Print only the result: no progress, no warnings.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
-    /// Say more of what goes on, on standard error; twice still more. SOUK_LOG chooses in detail.
+    /// Log more to standard error; repeat it for still more. SOUK_LOG selects in detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// Print no colours, as with NO_COLOR set; they are never written to a file or a pipe.
+    /// Print no colours, as with NO_COLOR set; souk never writes colours to a file or a pipe.
     #[arg(long, global = true)]
     pub no_color: bool,
-    /// Stop after such a time, such as 30s or 10m, as Ctrl-C would; what is not done then ends with
-    /// 10.
+    /// Stop after this time, such as 30s or 10m, as Ctrl-C would; an unfinished command then exits
+    /// with 10.
     #[arg(long, global = true, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
 }
@@ -72,7 +72,7 @@ pub enum Output {
     Json,
 }
 
-/// The same in a user's words.
+/// The output format, as named on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Form {
     Text,

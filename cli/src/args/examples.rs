@@ -121,7 +121,7 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk order bid gpu-m4 --price 0.5 --lease 10m",
             "souk order bid gpu-m4 --price 0.5 --rest 2h --min-reputation 600 --region europe",
-            "souk order bid gpu-m4 --at-market --budget 3 --units 2 --tif fok",
+            "souk order bid gpu-m4 --at-market --budget 3 --units 2 --time-in-force fok",
         ],
     ),
     (
@@ -177,10 +177,10 @@ const EXAMPLES: &[Example] = &[
             "souk operator rules change --class gpu-m4-t7 --auctions 60s",
         ],
     ),
-    ("operator rules keep", &["souk operator rules keep 2"]),
+    ("operator rules cancel", &["souk operator rules cancel 2"]),
     (
-        "market found",
-        &["souk --dir market market found --name bazaar"],
+        "market create",
+        &["souk --dir market market create --name bazaar"],
     ),
     (
         "market join",
@@ -219,15 +219,15 @@ const EXAMPLES: &[Example] = &[
     (
         "generate",
         &[
-            "souk generate smollm2 Dear --here",
-            "souk generate smollm2 Hello --here --chat --temperature 0.7",
+            "souk generate smollm2 Dear --local",
+            "souk generate smollm2 Hello --local --chat --temperature 0.7",
         ],
     ),
     #[cfg(feature = "generate")]
     (
         "chat",
         &[
-            "souk chat smollm2 --here",
+            "souk chat smollm2 --local",
             "souk chat smollm2 --budget 5 --system Briefly.",
         ],
     ),
@@ -235,8 +235,8 @@ const EXAMPLES: &[Example] = &[
     (
         "openai",
         &[
-            "souk openai smollm2 --here",
-            "souk openai smollm2 --listen 127.0.0.1:8081 --budget 20 --keep 300",
+            "souk openai smollm2 --local",
+            "souk openai smollm2 --listen 127.0.0.1:8081 --budget 20 --keep-alive 300",
         ],
     ),
     ("device list", &["souk device list"]),
@@ -261,7 +261,10 @@ const EXAMPLES: &[Example] = &[
     ),
     ("validator remove", &["souk validator remove 2"]),
     ("validator list", &["souk validator list"]),
-    ("validator transfer", &["souk validator transfer 3"]),
+    (
+        "validator transfer-leader",
+        &["souk validator transfer-leader 3"],
+    ),
     ("validator backup", &["souk validator backup market.backup"]),
     (
         "validator restore",

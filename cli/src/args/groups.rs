@@ -23,7 +23,7 @@ const GROUPS: &[Group] = &[
         &["market", "validator", "operator", "audit", "key", "peers"],
     ),
     (
-        "Develop and look on",
+        "Develop and monitor",
         &[
             "serve",
             "dashboard",
@@ -39,7 +39,7 @@ const GROUPS: &[Group] = &[
 
 /// Placeholders that clap fills before and after the groups.
 const BEFORE: &str = "{about-with-newline}\n{usage-heading} {usage}\n\n";
-const AFTER: &str = "\nOptions of every command:\n{options}{after-help}";
+const AFTER: &str = "\nGlobal options:\n{options}{after-help}";
 
 /// Adds a help template that lists the subcommands by group.
 pub fn with(command: Command) -> Command {

@@ -7,74 +7,74 @@ use souk_node::market::AccountKey;
 
 use super::Freshness;
 
-/// Commands on markets as such.
+/// Commands on markets.
 #[derive(Debug, Subcommand)]
 pub enum Market {
-    /// Found a market: its rules, its operator's key and its first validator, all in --dir. Prints
-    /// the line that brings others in; `souk validator run` then runs it.
-    Found(FoundArgs),
-    /// Join a market by its line: asks a validator there how the market began, checks that against
-    /// the line, and keeps it in --dir for whatever role is taken next.
+    /// Create a market: its rules, its operator's key and its first validator, all in --dir. Prints
+    /// the line with which others join; `souk validator run` then runs it.
+    Create(MarketCreateArgs),
+    /// Join a market by its line: ask one of its validators for its genesis, check the genesis
+    /// against the line, and store it in --dir for any role.
     Join {
-        /// The line that `souk market found` or `souk market show` prints: souk:ID@ADDRESS.
+        /// The line that `souk market create` or `souk market show` prints: souk:ID@ADDRESS.
         line: String,
     },
-    /// Show the market of --dir: its name, its line, its operators, validators and rules, and what
-    /// of these is to change.
+    /// Show the market of --dir: its name, line, operators, validators and rules, and the changes
+    /// to come.
     Show,
-    /// List the classes of devices that are traded: best bid and ask, last trade, units traded.
+    /// List the traded device classes: best bid and ask, last trade, units traded.
     Classes(Freshness),
-    /// Show what is asked and bid in a class, by price.
+    /// Show the asks and bids of a class, price by price.
     Depth {
-        /// Its name, or the beginning of it, as `souk market classes` lists it.
+        /// The class: its name or the beginning of it, as `souk market classes` lists it.
         class: String,
         #[command(flatten)]
         freshness: Freshness,
     },
-    /// Show the last trades of a class, the newest first.
+    /// Show the last trades of a class, newest first.
     Trades {
-        /// Its name, or the beginning of it.
+        /// The class: its name or the beginning of it.
         class: String,
         #[command(flatten)]
         freshness: Freshness,
     },
-    /// Show what a class cost minute by minute, the newest last: at most a day.
+    /// Show the prices of a class minute by minute, newest last: at most a day.
     Candles {
-        /// Its name, or the beginning of it.
+        /// The class: its name or the beginning of it.
         class: String,
-        /// Minutes in one candle.
+        /// The number of minutes per candle.
         #[arg(long, default_value_t = 1, value_name = "MINUTES",
               value_parser = clap::value_parser!(u32).range(1..=1440))]
         step: u32,
         #[command(flatten)]
         freshness: Freshness,
     },
-    /// Show what measured work costs in each class: a tera-operation, a gigabyte moved, a gigabyte
-    /// kept for an hour.
+    /// Show the price of measured work in each class: a tera-operation, a gigabyte moved, a
+    /// gigabyte kept for an hour.
     Price(Freshness),
-    /// Print the rules of a new market with comments, for `souk market found --rules`.
+    /// Print the rules of a new market with comments, for `souk market create --rules`.
     Rules,
 }
 
-/// A market to found.
+/// A market to create.
 #[derive(Debug, clap::Args)]
-pub struct FoundArgs {
-    /// What it is called.
+pub struct MarketCreateArgs {
+    /// The market's name.
     #[arg(long)]
     pub name: String,
-    /// Its rules, as `souk market rules` prints them; the usual ones where nothing is given.
+    /// The market's rules, as `souk market rules` prints them; by default the usual ones.
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Another operator (64 hexadecimal digits), beside the key that is made in the folder; again
-    /// for each.
+    /// Another operator (64 hexadecimal digits), in addition to the key that souk creates in the
+    /// folder. Can be given several times.
     #[arg(long, value_name = "ACCOUNT")]
     pub operator: Vec<AccountKey>,
-    /// How many operators must give the same command before it is done.
+    /// How many operators must give the same command before it takes effect.
     #[arg(long, default_value_t = 1, value_name = "K")]
-    pub needed: u32,
-    /// Where its first validator listens and is reached by the others, such as
-    /// /ip4/192.0.2.7/tcp/4001; a port of 0 is drawn now and kept. Else this machine's own address,
-    /// with a port that is drawn.
+    pub threshold: u32,
+    /// The address on which the first validator listens and the others reach it, such as
+    /// /ip4/192.0.2.7/tcp/4001; souk replaces port 0 with a free port. By default this machine's
+    /// own address, with a free port.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 /// A gateway.
 #[derive(Debug, clap::Args)]
 pub struct ServeArgs {
-    /// Where it answers: a loopback address. A port of 0 takes a free one.
+    /// The loopback address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:7800", value_name = "ADDRESS")]
     pub http: SocketAddr,
     #[command(flatten)]
@@ -15,13 +15,13 @@ pub struct ServeArgs {
     pub until_stdin_closes: bool,
 }
 
-/// What the page may do that is opened in a browser.
+/// What the page in the browser can do.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PageArgs {
-    /// Let the page that the printed address opens spend the account's credits too, not only look.
+    /// Allow the page at the printed address to spend the account's credits, not only to read.
     #[arg(long)]
     pub trade: bool,
-    /// Let it also change what is sold from the gateway's folder.
+    /// Also allow the page to change what the gateway's folder sells.
     #[arg(long, conflicts_with = "trade")]
     pub operate: bool,
 }

@@ -13,15 +13,15 @@ use super::account::credits;
 /// Commands on a testnet.
 #[derive(Debug, Subcommand)]
 pub enum Testnet {
-    /// Start the testnet in --dir, making it if there is none; stop with Ctrl-C.
+    /// Start the testnet in --dir, and create it if there is none; stop it with Ctrl-C.
     Up(UpArgs),
     /// Stop the testnet in --dir. Its market stays in the folder.
     Down,
-    /// Show the validators and what they have agreed on.
+    /// Show the validators and the state that they agreed on.
     Status,
-    /// Give credits to an account of the testnet: made by its operator, whose key lies in --dir.
+    /// Create credits for an account of the testnet, with the operator's key in --dir.
     Fund(FundArgs),
-    /// Print what its nodes logged, and with --follow what they log from now on.
+    /// Print the logs of the nodes, and with --follow new lines as they come.
     Logs(LogsArgs),
     /// Simulate a market with faults from one seed, with `souk-lab`.
     #[command(disable_help_flag = true)]
@@ -40,28 +40,28 @@ pub enum Testnet {
     Gossip(LabArgs),
 }
 
-/// How a testnet is started.
+/// How to start a testnet.
 #[derive(Clone, Debug, clap::Args)]
 pub struct UpArgs {
-    /// Return once it is up; stop it with `souk testnet down`.
+    /// Return once the testnet is up; stop it with `souk testnet down`.
     #[arg(long)]
     pub detach: bool,
-    /// Validators of a new testnet, 1 to 7.
+    /// The number of validators of a new testnet, 1 to 7.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
-    /// What providers of a new testnet sell: mixed (this machine's CPU and emulated devices),
-    /// phones, datacenter, or a file that lists them.
+    /// The devices that providers of a new testnet sell: mixed (this machine's CPU and emulated
+    /// devices), phones, datacenter, or a file that lists them.
     #[arg(long, default_value = "mixed", value_name = "WORD|FILE")]
     pub profile: String,
-    /// Providers of a new testnet, 1 to 64, each a process; else as many as the profile lists.
+    /// The number of providers of a new testnet, 1 to 64, each a process; by default as many as the
+    /// profile lists.
     #[arg(long, value_name = "N")]
     pub providers: Option<usize>,
-    /// Where its gateway answers over HTTP; else 127.0.0.1:7800, or a free port where that is
-    /// taken.
+    /// The address of its gateway; by default 127.0.0.1:7800, or a free port if that is taken.
     #[cfg(feature = "gateway")]
     #[arg(long, value_name = "ADDRESS", conflicts_with = "no_http")]
     pub http: Option<SocketAddr>,
-    /// Start no gateway.
+    /// Do not start a gateway.
     #[cfg(feature = "gateway")]
     #[arg(long)]
     pub no_http: bool,
@@ -70,25 +70,25 @@ pub struct UpArgs {
     pub page: PageArgs,
 }
 
-/// What is printed of the nodes' logs.
+/// Which logs to print.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogsArgs {
-    /// Nodes, such as provider-2; else all of them.
+    /// The nodes, such as provider-2; by default all of them.
     pub nodes: Vec<String>,
-    /// Go on with what is logged, until Ctrl-C.
+    /// Continue with new lines, until Ctrl-C.
     #[arg(short, long)]
     pub follow: bool,
-    /// The last so many lines of each.
+    /// The number of lines to print from the end of each log.
     #[arg(short = 'n', long, default_value_t = 10, value_name = "N")]
     pub lines: usize,
 }
 
-/// Whom to give credits.
+/// The account that gets the credits.
 #[derive(Debug, clap::Args)]
 pub struct FundArgs {
-    /// A name of the testnet, such as buyer or provider-2, or an account (64 hexadecimal digits).
+    /// A name in the testnet, such as buyer or provider-2, or an account (64 hexadecimal digits).
     pub account: String,
-    /// How much, in credits.
+    /// The amount, in credits.
     #[arg(value_parser = credits)]
     pub amount: u64,
 }

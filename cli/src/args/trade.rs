@@ -10,33 +10,33 @@ use super::account::credits;
 /// Commands on the orders of --dir's account.
 #[derive(Debug, Subcommand)]
 pub enum Order {
-    /// Bid for devices of a class. What finds no ask rests in the book until one comes.
+    /// Bid for devices of a class. The part that matches no ask rests in the book until one comes.
     Bid(BidArgs),
-    /// Offer the device of the provider whose folder --dir is, at a price by hand. `souk provider
-    /// run` places its own ask: this is for a provider that does not run yet.
+    /// Offer the device of the provider in --dir at a price of your own. `souk provider run` places
+    /// its own ask; use this command for a provider that does not run yet.
     Ask(AskArgs),
-    /// Say which asks a bid would find now, and what rules out the others. Nothing is placed.
+    /// Explain which asks a bid would match now, and what rules out the others; places nothing.
     Explain(BidArgs),
-    /// Show one of its orders that rests.
+    /// Show one of the account's resting orders.
     Show {
-        /// Its id.
+        /// The order's id.
         order: u64,
     },
-    /// List its orders that rest in the books, the oldest first.
+    /// List the account's resting orders, oldest first.
     List,
-    /// Take one out of its book; what was held for it returns.
+    /// Cancel an order; what the market held for it returns to the account.
     Cancel {
-        /// Its id.
+        /// The order's id.
         order: u64,
     },
-    /// Change one. With fewer units at the same price it keeps its place in line.
+    /// Amend an order. With fewer units at the same price, it keeps its place in the queue.
     Amend {
-        /// Its id.
+        /// The order's id.
         order: u64,
-        /// Its new price, in credits per device-second; else as it is.
+        /// The new price, in credits per device-second; by default unchanged.
         #[arg(long, value_parser = credits)]
         price: Option<u64>,
-        /// Its new number of units; else as it is.
+        /// The new number of units; by default unchanged.
         #[arg(long)]
         units: Option<u32>,
     },
@@ -47,51 +47,51 @@ pub enum Order {
 pub struct BidArgs {
     /// The class: its name or the beginning of it, as `souk market classes` lists it.
     pub class: String,
-    /// The most to pay for a device-second, in credits.
+    /// The maximum price of a device-second, in credits.
     #[arg(long, value_parser = credits, required_unless_present = "market_order")]
     pub price: Option<u64>,
-    /// Pay whatever is asked, within --budget; it never rests.
+    /// Pay any price within --budget; such a bid never rests.
     #[arg(long = "at-market", conflicts_with = "price", requires = "budget")]
     pub market_order: bool,
-    /// How many devices.
+    /// The number of devices.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub units: u32,
-    /// How long each lease is, such as 90s, 10m or 2h.
+    /// The duration of each lease, such as 90s, 10m or 2h.
     #[arg(long, default_value = "1m", value_name = "TIME", value_parser = duration)]
     pub lease: Duration,
-    /// The most that all its leases may cost, in credits; else what the price comes to.
+    /// The maximum cost of all leases, in credits; by default what the price comes to.
     #[arg(long, value_parser = credits, value_name = "CREDITS")]
     pub budget: Option<u64>,
     #[command(flatten)]
     pub rest: RestArgs,
-    /// Nothing trades unless all of it can at once.
+    /// Trade all units at once, or nothing.
     #[arg(long)]
     pub all_or_none: bool,
-    /// Bid for spot leases, which a higher bid or the provider may end with notice.
+    /// Bid for spot leases, which a higher bid or the provider can end with notice.
     #[arg(long)]
     pub spot: bool,
-    /// Displace spot leases of lower bids whose notice is at most this long.
+    /// Displace spot leases with lower bids whose notice is at most this long.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub displace: Option<Duration>,
-    /// Only devices with at least this much memory, such as 8GiB.
+    /// Match only devices with at least this much memory, such as 8GiB.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub min_memory: Option<u64>,
-    /// Only providers of at least this reputation, 0 to 1000.
+    /// Match only providers with at least this reputation, 0 to 1000.
     #[arg(long, value_name = "PERMILLE", default_value_t = 0,
           value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub min_reputation: u16,
-    /// Only providers with at least so many credits at stake.
+    /// Match only providers with at least this many credits at stake.
     #[arg(long, value_name = "CREDITS", value_parser = credits)]
     pub min_stake: Option<u64>,
-    /// Only asks that give at least this notice.
+    /// Match only asks that give at least this notice.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub min_notice: Option<Duration>,
-    /// Only devices in this region, such as europe-west; europe is all that begin so. May be given
-    /// again.
+    /// Match only devices in this region, such as europe-west; europe matches all regions that
+    /// begin with it. Can be given several times.
     #[arg(long, value_name = "REGION")]
     pub region: Vec<String>,
-    /// Not from this provider: its name or account, or what either begins with. May be given
-    /// again.
+    /// Do not buy from this provider: its name, its account, or the beginning of either. Can be
+    /// given several times.
     #[arg(long, value_name = "PROVIDER")]
     pub exclude: Vec<String>,
 }
@@ -99,33 +99,34 @@ pub struct BidArgs {
 /// An ask.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AskArgs {
-    /// The least price of a device-second, in credits; else that of its file.
+    /// The minimum price of a device-second, in credits; by default that of the provider's file.
     #[arg(long, value_parser = credits)]
     pub price: Option<u64>,
-    /// How many of the leases that its file sells at once are offered; else all of them.
+    /// How many of the leases that the provider's file sells at once to offer; by default all of
+    /// them.
     #[arg(long, value_name = "N")]
     pub units: Option<u32>,
-    /// The longest lease, such as 10m.
+    /// The maximum duration of a lease, such as 10m.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub lease: Option<Duration>,
     #[command(flatten)]
     pub rest: RestArgs,
-    /// The notice before a spot lease is taken back or displaced.
+    /// The notice before a spot lease is reclaimed or displaced.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub notice: Option<Duration>,
-    /// What a spot lease costs whose notice is this long, in credits, such as 5s=0.04; the longer
-    /// the notice, the dearer, and all below the price. May be given four times; else as its file
-    /// says.
+    /// The price of a spot lease with this notice, in credits, such as 5s=0.04; a longer notice
+    /// must have a higher price, and all must be below the full price. Can be given up to four
+    /// times; by default as in the provider's file.
     #[arg(long, value_name = "TIME=CREDITS", value_parser = spot_price)]
     pub spot: Vec<SpotPrice>,
-    /// Only to buyers of at least this reputation, 0 to 1000.
+    /// Sell only to buyers with at least this reputation, 0 to 1000.
     #[arg(long, value_name = "PERMILLE", default_value_t = 0,
           value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub min_reputation: u16,
-    /// Only to this account (64 hexadecimal digits). May be given again.
+    /// Sell only to this account (64 hexadecimal digits). Can be given several times.
     #[arg(long, value_name = "ACCOUNT")]
     pub only: Vec<AccountKey>,
-    /// Not to this account (64 hexadecimal digits). May be given again.
+    /// Do not sell to this account (64 hexadecimal digits). Can be given several times.
     #[arg(long, value_name = "ACCOUNT")]
     pub exclude: Vec<AccountKey>,
 }
@@ -133,11 +134,11 @@ pub struct AskArgs {
 /// How long an order rests.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct RestArgs {
-    /// How long what finds no match stays in the book: until it is cancelled (gtc), for --rest
-    /// (gtd), not at all (ioc), or not at all and nothing trades unless all can (fok).
+    /// What to do with units that find no match: keep them in the book until you cancel them (gtc)
+    /// or for --rest (gtd), drop them (ioc), or trade nothing unless all units match at once (fok).
     #[arg(long, value_enum)]
-    pub tif: Option<Tif>,
-    /// How long it rests, such as 2h.
+    pub time_in_force: Option<Tif>,
+    /// How long the order rests, such as 2h.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub rest: Option<Duration>,
 }
@@ -145,13 +146,13 @@ pub struct RestArgs {
 /// How long an order stays in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Tif {
-    /// Until it is cancelled.
+    /// Good till cancelled.
     Gtc,
-    /// Until a time.
+    /// Good till date: rests for --rest.
     Gtd,
-    /// Not at all.
+    /// Immediate or cancel: never rests.
     Ioc,
-    /// All of it at once, or nothing.
+    /// Fill or kill: all units at once, or nothing.
     Fok,
 }
 
@@ -205,54 +206,54 @@ pub fn spot_share(text: &str) -> Result<(u32, u32), String> {
 /// Commands on the leases of --dir's account.
 #[derive(Debug, Subcommand)]
 pub enum Lease {
-    /// List its leases that are not closed, bought and sold.
+    /// List the account's open leases, bought and sold.
     List,
-    /// Show any lease: parties, price, times, what is held and was paid.
+    /// Show any lease: parties, price, times, escrow and payments.
     Show {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
-    /// Say that the work of a lease that it bought has begun: from then on silence pays for the
-    /// notes of use of its provider. A job says so by itself.
+    /// State that the work of a bought lease has begun: from then on your silence accepts the usage
+    /// notes of its provider. A job does this itself.
     Start {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
-    /// Refuse the work of a lease that it bought. It costs what the provider states of the work: of
-    /// that the provider gets the price of a device that is held, and the market the rest.
+    /// Refuse the work of a bought lease. You pay for the use that the provider states. Of this
+    /// sum, the provider gets the price of a held device, and the market the rest.
     Refuse {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
-    /// End a lease that it bought. What was used is paid, the rest returns.
+    /// End a bought lease. You pay for what was used; the rest returns.
     End {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
-    /// Make a lease that it bought longer, within what its ask allows, at the same price.
+    /// Extend a bought lease, within what its ask allows, at the same price.
     Extend {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
-        /// By how many seconds.
+        /// The number of seconds to add.
         seconds: u64,
     },
-    /// Offer the rest of a lease that it bought, whole, to whoever bids.
+    /// Offer the rest of a bought lease, whole, to any bid.
     Resell {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
-        /// The least price, in credits per device-second.
+        /// The minimum price, in credits per device-second.
         #[arg(value_parser = credits)]
         price: u64,
     },
-    /// Give up a lease that it sold: it closes unpaid but for what was accepted, at a cost in
-    /// reputation by what it has settled with that buyer.
+    /// Give up a sold lease: it closes, only the accepted use is paid, and you lose reputation,
+    /// depending on what you have settled with that buyer.
     GiveUp {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
-    /// Take back a spot lease that it sold, after its notice.
+    /// Reclaim a sold spot lease, after its notice.
     Reclaim {
-        /// Its number.
+        /// The lease's number.
         lease: u64,
     },
 }

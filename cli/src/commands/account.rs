@@ -15,7 +15,7 @@ use super::key::from_key;
 use crate::args::{Account, Movement, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{account_folder, connect_broker, from_config, unreachable_market};
-use crate::{paste, show};
+use crate::{show, suggested_command};
 
 /// Runs a command on accounts.
 pub async fn run(folder: &Path, output: Output, command: Account) -> Outcome {
@@ -52,7 +52,7 @@ async fn open_account(folder: &Path, output: Output, name: Option<String>) -> Ou
         "account {account} is open; its key is {}\n\
          ask for credits:  {}",
         key_file.display(),
-        paste::market_command("account deposit AMOUNT --reference TEXT"),
+        suggested_command::market_command("account deposit AMOUNT --reference TEXT"),
     );
     show::print_result(output, &facts, &text);
     Ok(())
@@ -101,7 +101,8 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
         .map_err(unreachable_market)?;
     match output {
         Output::Json => show::print_json(&json!({
-            "account": held, "requests": requests, "holds": show::held::to_json(&leases),
+            "account": held, "requests": requests,
+            "escrow_by_lease": show::held_credits::to_json(&leases),
             "orders": show::trade::orders_json(&orders),
         })),
         Output::Text => {
@@ -170,7 +171,7 @@ async fn request_movement(
         Direction::Withdrawal => format!(
             "request {request}: {amount} credits are held until the operator confirms that they \
              were paid out\nto take it back:  {}",
-            paste::market_command(&format!("account cancel {request}")),
+            suggested_command::market_command(&format!("account cancel {request}")),
         ),
     };
     show::print_result(output, &facts, &text);
@@ -215,7 +216,7 @@ async fn cancel_request(folder: &Path, output: Output, request: u64) -> Outcome 
         reason: short_text("the reason", "taken back")?,
     };
     trader.submit_one(refuse).await.map_err(from_trade)?;
-    let facts = json!({ "request": request, "is": "cancelled" });
+    let facts = json!({ "request": request, "state": "cancelled" });
     show::print_result(output, &facts, &format!("request {request} is taken back"));
     Ok(())
 }
@@ -279,8 +280,8 @@ pub fn from_trade(error: TradeError) -> Failure {
         TradeError::Broker(error) => unreachable_market(error),
         TradeError::Uncertain(_) | TradeError::Endowment { .. } => {
             let hint = format!(
-                "after a minute this tells whether it happened; look there first: {}",
-                paste::market_command("account show")
+                "after a minute this shows whether it happened; check it first: {}",
+                suggested_command::market_command("account show")
             );
             Failure::new(Kind::Network, error, hint)
         }
@@ -296,12 +297,13 @@ pub fn from_trade(error: TradeError) -> Failure {
 
 /// Returns the hint for a refusal: a command that shows more, or solves the problem.
 fn refusal_hint(refusal: &Refusal) -> String {
-    let look = |what: &str, words: &str| format!("{what}: {}", paste::market_command(words));
+    let look =
+        |what: &str, words: &str| format!("{what}: {}", suggested_command::market_command(words));
     match refusal {
         Refusal::AccountUnknown { .. } => look("open it", "account new"),
         Refusal::FundsShort { .. } | Refusal::StakeHeld { .. } | Refusal::StakeShort { .. } => {
             look(
-                "what is available, and what is held by what",
+                "what is available, and what each hold is for",
                 "account show",
             )
         }
@@ -309,17 +311,17 @@ fn refusal_hint(refusal: &Refusal) -> String {
             look("orders of this account, and what each holds", "order list")
         }
         Refusal::AccountFrozen { .. } | Refusal::CapReached { .. } => {
-            look("how the account stands", "account show")
+            look("the account's state", "account show")
         }
         Refusal::RuleFixed { .. } | Refusal::RuleRange { .. } | Refusal::NoticeShort { .. } => {
-            look("the rules, and which may change", "operator rules show")
+            look("the rules, and which can change", "operator rules show")
         }
         Refusal::ChangeUnknown { .. } | Refusal::ChangesMany { .. } => {
-            look("changes that are to come", "operator rules list")
+            look("pending changes", "operator rules list")
         }
-        Refusal::ApprovalsMany { .. } => look("those that wait", "operator pending"),
-        Refusal::RequestUnknown { .. } => look("those that are open", "operator requests"),
-        Refusal::RequestLocked { .. } => look("how it stands", "operator requests"),
+        Refusal::ApprovalsMany { .. } => look("waiting commands", "operator pending"),
+        Refusal::RequestUnknown { .. } => look("open requests", "operator requests"),
+        Refusal::RequestLocked { .. } => look("its state", "operator requests"),
         Refusal::RequestUnlocked { request } => {
             look("lock it, then pay", &format!("operator lock {request}"))
         }
@@ -335,9 +337,7 @@ fn refusal_hint(refusal: &Refusal) -> String {
         | Refusal::LeaseResold { lease }
         | Refusal::LeaseFirm { lease, .. }
         | Refusal::BuyerOnly { lease, .. }
-        | Refusal::ProviderOnly { lease, .. } => {
-            look("how it stands", &format!("lease show {lease}"))
-        }
+        | Refusal::ProviderOnly { lease, .. } => look("its state", &format!("lease show {lease}")),
         Refusal::PriceOffTick { .. }
         | Refusal::QuantityOffLot { .. }
         | Refusal::BudgetSmall { .. }

@@ -70,7 +70,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let turns = std::mem::take(&mut chat.turns);
     let (receipts, failed) = place.end_leases().await;
     if let Some(out) = &args.place.lease.out {
-        super::job::write_each(out, &receipts)?;
+        super::submit::write_each(out, &receipts)?;
     }
     match output {
         Output::Json => show::print_json(&json!({

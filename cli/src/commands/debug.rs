@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use souk_node::buyer::Journal;
 use souk_testnet::cluster::LOG;
 
-use super::job::JOBS_FOLDER;
+use super::submit::JOBS_FOLDER;
 use super::{config, doctor};
 use crate::args::Everywhere;
 use crate::failure::{Failure, Kind, Outcome};

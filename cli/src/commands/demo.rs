@@ -13,7 +13,7 @@ use souk_testnet::layout;
 use souk_testnet::models::digits;
 use souk_testnet::supervisor::Supervisor;
 
-use super::{job, testnet};
+use super::{submit, testnet};
 use crate::args::{DemoArgs, Output};
 use crate::failure::{Failure, INTERRUPTED, Kind};
 use crate::folder::{create_temp_folder, join_as_buyer};
@@ -53,7 +53,7 @@ pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
             shown?;
             if text {
                 print_line(
-                    "everything is taken down; next, a market that stays, and a model of yours:",
+                    "everything is shut down; next, a market that stays, and a model of yours:",
                 );
                 next(args).iter().for_each(|line| print_line(line));
             }
@@ -88,20 +88,20 @@ async fn market_day(
         .to_vec::<i64>()
         .map_err(bundled_model_failure)?;
     let mut wanted = job_of(&images, 2);
-    let quote = buyer.quote_job(&wanted).await.map_err(job::from_quote)?;
+    let quote = buyer.quote_job(&wanted).await.map_err(submit::from_quote)?;
     let plan = plan_json::to_json(&quote);
     let names = show::provider_names(&quote.listings);
     if output == Output::Text {
         print_line(&format!(
-            "job: read {} images of digits none of which it was trained on",
+            "job: read {} images of digits that it was not trained on",
             labels.len()
         ));
         let text = show::plan::describe_plan(&quote, &wanted.limits);
         text.iter().for_each(|line| print_line(line));
     }
-    let finished = job::run(&buyer, &wanted, quote, output).await?;
+    let finished = submit::run(&buyer, &wanted, quote, output).await?;
     let out = home.join("out");
-    let receipts = job::write_receipts(&out, &finished)?;
+    let receipts = submit::write_receipts(&out, &finished)?;
     let right = count_correct(&finished.outputs["logits"], &labels)?;
     // The same job, whole on a real device, must give the same result.
     wanted.limits = Limits {
@@ -109,15 +109,15 @@ async fn market_day(
         emulated: EmulatedDevices::Refused,
         ..Limits::default()
     };
-    let whole = buyer.quote_job(&wanted).await.map_err(job::from_quote)?;
-    let whole = job::run(&buyer, &wanted, whole, Output::Json).await?;
+    let whole = buyer.quote_job(&wanted).await.map_err(submit::from_quote)?;
+    let whole = submit::run(&buyer, &wanted, whole, Output::Json).await?;
     let apart = max_difference(&finished.outputs["logits"], &whole.outputs["logits"])?;
     let keys = before.accounts.iter().map(|account| account.key).collect();
     let after = Balances::read_accounts(buyer.broker(), keys).await?;
     let accuracy = right as f64 / labels.len() as f64;
     if output == Output::Text {
         print_line(&format!(
-            "checked: {right} of {} digits read rightly ({:.2} %); run again, whole, on this \
+            "checked: {right} of {} digits read correctly ({:.2} %); run again, whole, on this \
              machine's CPU, the outputs differ by at most {apart:.1e}",
             labels.len(),
             accuracy * 100.0,
@@ -153,7 +153,7 @@ fn check_results(
     let wrong = |cause: String| Err(Failure::new(Kind::Verification, cause, ""));
     if accuracy < ACCURACY_MIN {
         return wrong(format!(
-            "only {:.2} % of the digits were read rightly",
+            "only {:.2} % of the digits were read correctly",
             accuracy * 100.0
         ));
     }

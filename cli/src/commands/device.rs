@@ -153,7 +153,7 @@ fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
                 Some((sheet, signed)) => show::device::print_sheet(&sheet, &signed.account),
                 None => {
                     show::device::print_profile(&standing.profile);
-                    show::print_line("  no sheet is kept: `souk device bench` makes one");
+                    show::print_line("  no sheet is stored: `souk device bench` makes one");
                 }
             }
             show::device::print_live(&standing.live);
@@ -269,7 +269,7 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, Failure> {
 /// Parses the number of an NVIDIA GPU.
 pub fn cuda_ordinal(text: &str) -> Result<u32, Failure> {
     text.parse().map_err(|_| {
-        let cause = format!("\"{text}\" is no number of a CUDA device");
+        let cause = format!("\"{text}\" is not the number of a CUDA device");
         Failure::new(Kind::Input, cause, "the first is 0, as in cuda:0")
     })
 }

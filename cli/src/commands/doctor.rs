@@ -99,7 +99,7 @@ pub async fn run(dir: &Path, output: Output) -> Outcome {
             Err(Failure::new(
                 Kind::State,
                 cause,
-                "do what stands behind each",
+                "follow the fix shown with each",
             ))
         }
     }

@@ -54,7 +54,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     );
     let place = opening.await?;
     // On this machine there is no lease to end, so a signal can simply end the process.
-    if !args.place.here {
+    if !args.place.local {
         let mut asked = stop::Requests::new();
         tokio::spawn(async move {
             asked.next().await;
@@ -73,7 +73,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     }
     let written = written?;
     if let Some(out) = &args.place.lease.out {
-        super::job::write_each(out, &receipts)?;
+        super::submit::write_each(out, &receipts)?;
     }
     report_result(output, &voice, &place, &written, &receipts);
     Ok(())

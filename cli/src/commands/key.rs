@@ -25,7 +25,7 @@ pub fn run(folder: &Path, output: Output, command: &Key) -> Outcome {
     };
     key.replace(&path, passphrase.as_ref()).map_err(from_key)?;
     let said = format!("{} is {state}", path.display());
-    show::print_result(output, &json!({ "key": path, "is": state }), &said);
+    show::print_result(output, &json!({ "key": path, "state": state }), &said);
     Ok(())
 }
 
@@ -36,8 +36,8 @@ fn new(folder: &Path, output: Output) -> Outcome {
     let key = NodeKey::load_or_create(&path).map_err(from_key)?;
     let account = AccountKey(key.public_key());
     let text = format!(
-        "{account}\n  its key is {}: keep a copy elsewhere. Whoever founds the market gives\n    \
-         souk market found --operator {account} --needed 2",
+        "{account}\n  its key is {}: keep a copy elsewhere. The founder of the market gives\n    \
+         souk market create --operator {account} --threshold 2",
         path.display()
     );
     show::print_result(output, &json!({ "account": account, "key": path }), &text);
@@ -47,8 +47,8 @@ fn new(folder: &Path, output: Output) -> Outcome {
 /// Converts a failure to use a node's key.
 pub fn from_key(error: KeyError) -> Failure {
     let hint = match &error {
-        KeyError::Locked { .. } => "the passphrase is that of `souk key lock`",
-        KeyError::Open { .. } => "and consider that it may have been read",
+        KeyError::Locked { .. } => "give the passphrase that you gave to `souk key lock`",
+        KeyError::Open { .. } => "and consider that others may have read it",
         KeyError::File { .. } => {
             "a node's folder holds its key: is --dir right, and was it set up there?"
         }

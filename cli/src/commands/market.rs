@@ -1,4 +1,4 @@
-//! `souk market …`: founds, joins and shows a market.
+//! `souk market …`: creates, joins and shows a market.
 
 mod founding;
 pub mod views;
@@ -20,7 +20,7 @@ use crate::{rules, show};
 /// Runs a command on markets.
 pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
     match command {
-        Market::Found(new) => founding::create_market(folder, output, &new),
+        Market::Create(new) => founding::create_market(folder, output, &new),
         Market::Join { line } => join_market(folder, output, &line).await,
         Market::Show => show_market(folder, output).await,
         Market::Rules => {
@@ -45,7 +45,7 @@ pub async fn run(folder: &Path, output: Output, command: Market) -> Outcome {
 
 async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
     let invitation: Invitation = line.parse().map_err(|error| {
-        let hint = "give the whole line that `souk market found` or `souk market show` printed";
+        let hint = "give the whole line that `souk market create` or `souk market show` printed";
         Failure::new(Kind::Input, error, hint)
     })?;
     let present = read_market_file(folder)?;
@@ -73,7 +73,7 @@ async fn join_market(folder: &Path, output: Output, line: &str) -> Outcome {
          to sell:  souk --dir {dir}/provider provider init\n\
          to validate:  souk --dir {dir}/validator validator init --listen ADDRESS",
         match present {
-            Some(_) => "this is again the market",
+            Some(_) => "already joined the market",
             None => "joined the market",
         },
         name.as_str(),
@@ -174,12 +174,12 @@ fn from_joining(error: JoiningError) -> Failure {
         JoiningError::Other { .. } => Failure::new(
             Kind::Verification,
             error,
-            "nothing was kept: ask whoever gave you the line for it again",
+            "nothing was stored: ask for the line again where you got it",
         ),
         JoiningError::Genesis(_) => Failure::new(
             Kind::Verification,
             error,
-            "nothing was kept: the market was founded by another version of souk",
+            "nothing was stored: the market was founded by another version of souk",
         ),
     }
 }

@@ -6,7 +6,7 @@ use souk_node::scheduler::graph::{Bindings, Graph};
 
 #[cfg(feature = "generate")]
 use super::generate;
-use super::job::from_import;
+use super::submit::from_import;
 use crate::args::{Model, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, show};

@@ -85,7 +85,7 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     )]
     let stop = async {
         let mut requests = wait_for_stop(args.run).await;
-        print_message("stopping: leases at work may end; asked again, they end with what is done");
+        print_message("stopping: leases may finish; a second signal ends them with what is done");
         async move { requests.next().await }
     };
     provider.run(stop, patience).await.map_err(from_provider)
@@ -166,28 +166,28 @@ async fn wait_for_stop(run: RunArgs) -> Requests {
 }
 
 pub fn from_seat(error: SeatError) -> Failure {
-    let anew = "stop it, `souk validator init --anew` in its folder, start it, and let the \
-                operator `souk validator add` its address";
+    let steps = "stop it, `souk validator init --new-log` in its folder, start it, and let the \
+                 operator `souk validator add` its address";
     if error.is_for_later_build() {
-        let hint = "nothing is lost: start that release on the same folder, and it goes on";
+        let hint = "nothing is lost: start that release on the same folder, and it continues";
         return Failure::new(Kind::State, error, hint);
     }
     match error {
         SeatError::Wiped { raft_id, .. } => {
             let hint = format!(
                 "let the operator `souk validator remove {raft_id}`; then have this machine join \
-                 as a new validator: {anew}"
+                 as a new validator: {steps}"
             );
             Failure::new(Kind::State, error, hint)
         }
         SeatError::Removed { .. } => {
-            let hint = format!("to have this machine as a new validator: {anew}");
+            let hint = format!("to have this machine as a new validator: {steps}");
             Failure::new(Kind::State, error, hint)
         }
         SeatError::Config(error) => from_config(error),
         SeatError::Network(error) => from_network(error),
         SeatError::Replica(_) | SeatError::Folder { .. } => {
-            let hint = "put the damaged log aside with `souk validator init --anew`, have the \
+            let hint = "put the damaged log aside with `souk validator init --new-log`, have the \
                         operator `souk validator remove` its old id and `souk validator add` its \
                         address; `souk validator restore` a backup first to send less";
             Failure::new(Kind::State, error, hint)
@@ -200,7 +200,7 @@ pub fn from_seat(error: SeatError) -> Failure {
         SeatError::Failure(_) => Failure::new(
             Kind::Unexpected,
             error,
-            "look at the disk, then start it again",
+            "check the disk, then start it again",
         ),
     }
 }
@@ -233,12 +233,12 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Sandbox(SandboxFault::Wall(_)) => Failure::new(
             Kind::State,
             error,
-            "`souk provider status` shows what stands and what is missing",
+            "`souk provider status` shows which rules apply and which are missing",
         ),
         ProviderError::Sandbox(_) => Failure::new(
             Kind::Input,
             error,
-            "look at the device's driver, or sell another device in provider.toml",
+            "check the device's driver, or sell another device in provider.toml",
         ),
         ProviderError::Power(_) => Failure::new(
             Kind::State,
@@ -263,7 +263,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Writer(_) => Failure::new(
             Kind::Unexpected,
             error,
-            "look at the disk, then start it again: it goes on with the leases it has",
+            "check the disk, then start it again: it continues with the leases it has",
         ),
         ProviderError::Group(_) | ProviderError::Store(_) | ProviderError::Journal(_) => {
             Failure::new(

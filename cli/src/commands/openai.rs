@@ -5,14 +5,14 @@
 //! ends after an idle period.
 
 mod answer;
-mod calling;
 mod choice;
 mod cors;
-mod desk;
 mod embeddings;
 mod orders;
 mod question;
 mod refusal;
+mod request_queue;
+mod tool_calls;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::stop;
 use answer::{AnswerKind, ChoiceEvents, Shape};
-use calling::WantedForm;
-use desk::{Desk, DeskOrder};
 use embeddings::EmbeddingQuestion;
 use orders::prepare_orders;
 use question::Question;
 use refusal::Refusal;
+use request_queue::{Desk, DeskOrder};
+use tool_calls::WantedForm;
 
 /// The key file, relative to the folder of the market.
 const KEY_FILE: &str = "buyer/openai-key";
@@ -101,7 +101,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let path = path.join(KEY_FILE);
     crate::folder::create_folder(path.parent().unwrap_or(folder))?;
     let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
-    let keep = Duration::from_secs(args.keep);
+    let keep = Duration::from_secs(args.keep_alive);
     let (desk, work) = Desk::open(
         output,
         &voice,
@@ -148,7 +148,7 @@ fn from_door(error: DoorError) -> Failure {
     let (kind, hint) = match error {
         DoorError::NotLoopback { .. } => (
             Kind::Input,
-            "give --listen 127.0.0.1:0, and have a proxy with a password answer others",
+            "give --listen 127.0.0.1:0, and put a proxy with a password in front of it for others",
         ),
         DoorError::Listen { .. } => (
             Kind::Network,
@@ -253,7 +253,7 @@ async fn answer_question(
         .reserve_places(question.inputs.len() * question.choices)?;
     let calls = question.tools.as_ref();
     let calls = calls
-        .map(|wanted| calling::Calling::new(voice, wanted))
+        .map(|wanted| tool_calls::Calling::new(voice, wanted))
         .transpose()?;
     let grammar = match WantedForm::from_question(&question, calls.as_ref())? {
         Some(wanted) => Some(build_grammar(server, &wanted).await?),

@@ -16,8 +16,8 @@ use super::validator::operator_key;
 use crate::args::{Operator, OperatorKey, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{connect_broker, unreachable_market};
-use crate::paste;
 use crate::show;
+use crate::suggested_command;
 
 /// Name of an operator's account.
 const NAME: &str = "operator";
@@ -33,9 +33,9 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
         Operator::Upgrade {
             to,
             notice,
-            anyway,
+            force,
             key,
-        } => rules::announce_upgrade(folder, output, to, notice, anyway, &key).await,
+        } => rules::announce_upgrade(folder, output, to, notice, force, &key).await,
         Operator::Confirm { requests, key } => {
             let operator = connect_operator(folder, &key).await?;
             confirm_requests(&operator, output, requests).await
@@ -52,7 +52,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
         } => {
             let reason = short_text("the reason", &reason)?;
             let request = RequestId(request);
-            let facts = json!({ "request": request, "is": "refused" });
+            let facts = json!({ "request": request, "state": "refused" });
             let text = format!("request {request} is refused");
             let refuse = Command::Refuse { request, reason };
             say_done(folder, output, &key, refuse, facts, text).await
@@ -74,13 +74,13 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             key,
         } => {
             let reason = short_text("the reason", &reason)?;
-            let facts = json!({ "account": account, "is": "frozen", "reason": reason });
+            let facts = json!({ "account": account, "state": "frozen", "reason": reason });
             let text = format!("{account} is frozen: {reason}");
             let freeze = Command::Freeze { account, reason };
             say_done(folder, output, &key, freeze, facts, text).await
         }
         Operator::Thaw { account, key } => {
-            let facts = json!({ "account": account, "is": "thawed" });
+            let facts = json!({ "account": account, "state": "thawed" });
             let text = format!("{account} is thawed");
             let thaw = Command::Thaw { account };
             say_done(folder, output, &key, thaw, facts, text).await
@@ -123,12 +123,13 @@ async fn submit_command(
         return Ok(Some(done));
     };
     let facts = json!({
-        "is": "awaited", "command": approval, "given": given, "needed": needed, "until": until,
+        "state": "awaited", "command": approval, "approvals": given, "approvals_needed": needed,
+        "until": until,
     });
-    let approve = paste::market_command(&format!("operator approve {approval}"));
+    let approve = suggested_command::market_command(&format!("operator approve {approval}"));
     let text = format!(
-        "command {approval} has {given} of {needed} operators: it is done once as many have given \
-         it, and forgotten in a day\n  another operator gives it so: {approve}"
+        "command {approval} has {given} of {needed} operators: it is carried out once as many \
+         have given it, and forgotten after a day\n  another operator gives it with: {approve}"
     );
     show::print_result(output, &facts, &text);
     Ok(None)
@@ -167,7 +168,7 @@ fn with_earnings(mut failure: Failure) -> Failure {
     if failure.facts.contains(&("refusal", "funds_short".into())) {
         failure.hint = format!(
             "what the market has earned: {}",
-            paste::market_command("balance")
+            suggested_command::market_command("balance")
         );
     }
     failure
@@ -183,8 +184,8 @@ async fn approve_command(folder: &Path, output: Output, id: u64, key: &OperatorK
     let Some(approval) = found else {
         let cause = format!("no command {id} waits for operators: it was done, or is forgotten");
         let hint = format!(
-            "those that wait: {}",
-            paste::market_command("operator pending")
+            "waiting commands: {}",
+            suggested_command::market_command("operator pending")
         );
         return Err(Failure::new(Kind::State, cause, hint));
     };
@@ -192,7 +193,7 @@ async fn approve_command(folder: &Path, output: Output, id: u64, key: &OperatorK
         "command {id} is done: {}",
         show::governance::describe_command(&approval.command)
     );
-    let facts = json!({ "command": id, "is": "done" });
+    let facts = json!({ "command": id, "state": "done" });
     say_done(folder, output, key, approval.command, facts, text).await
 }
 
@@ -216,11 +217,11 @@ async fn lock_withdrawals(operator: &Trader, output: Output, requests: Vec<u64>)
         let Acceptance::Locked(lock) = done else {
             return Err(out_of_turn(&done));
         };
-        let facts = json!({ "request": request, "is": "locked", "payer": lock.payer });
-        let confirm = paste::market_command(&format!("operator confirm {request}"));
+        let facts = json!({ "request": request, "state": "locked", "payer": lock.payer });
+        let confirm = suggested_command::market_command(&format!("operator confirm {request}"));
         let text = format!(
-            "withdrawal {request} is locked: its account can't take it back; pay it, then say \
-             so:\n  {confirm}"
+            "withdrawal {request} is locked: its account can't take it back; pay it, then confirm \
+             it:\n  {confirm}"
         );
         show::print_result(output, &facts, &text);
     }
@@ -248,7 +249,7 @@ async fn confirm_requests(operator: &Trader, output: Output, requests: Vec<u64>)
         confirmed.push(json!({ "request": request, "available_micro_credits": available }));
     }
     if output == Output::Json && !confirmed.is_empty() {
-        show::print_json(&json!({ "is": "confirmed", "confirmed": confirmed }));
+        show::print_json(&json!({ "state": "confirmed", "confirmed": confirmed }));
     }
     Ok(())
 }

@@ -12,8 +12,8 @@ use crate::show::{self, print_line};
 /// Shows the last view of the node of `folder`.
 pub fn run(folder: &Path, output: Output) -> Outcome {
     let view = View::read(folder).map_err(|error| {
-        let hint = "--dir is the folder of a validator or provider; one that has just begun writes \
-                    it in some seconds";
+        let hint = "--dir is the folder of a validator or provider; one that has just started \
+                    writes it after some seconds";
         Failure::new(Kind::State, error, hint)
     })?;
     match output {
@@ -25,7 +25,7 @@ pub fn run(folder: &Path, output: Output) -> Outcome {
 
 fn print_view(view: &View) {
     let reach = match view.reach {
-        Reach::Unknown => "nobody has tried out yet whether it can be dialled from outside",
+        Reach::Unknown => "it is not known yet whether it can be dialled from outside",
         Reach::Public => "others can dial it",
         Reach::Private => "others cannot dial it",
     };
@@ -56,7 +56,7 @@ fn print_view(view: &View) {
     }
     for blocked in &view.blocked {
         print_line(&format!(
-            "  {} is kept out until {} ms since 1970: {:?}",
+            "  {} is blocked until {} ms since 1970: {:?}",
             blocked.peer, blocked.until_ms, blocked.fault
         ));
     }

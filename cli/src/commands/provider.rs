@@ -12,7 +12,7 @@ use serde_json::json;
 use souk_node::clock::unix_ms;
 use souk_node::content::links::{LINKS_FILE, Links};
 use souk_node::device::costs::LearnedCosts;
-use souk_node::device::linked::LibraryRecord;
+use souk_node::device::onnxruntime_library::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::ProviderFile;
 use souk_node::folder::price::{self, PriceError};
@@ -61,7 +61,7 @@ fn show_or_set_price(folder: &Path, output: Output, credits: Option<f64>) -> Out
     );
     show::print_result(
         output,
-        &json!({ "price": now, "until_now": until_now }),
+        &json!({ "price": now, "previous_price": until_now }),
         &text,
     );
     Ok(())
@@ -88,7 +88,7 @@ fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
         false => Statistics::read(folder),
     };
     let sums = sums.map_err(|error| {
-        let hint = "remove that file, or begin anew with --reset: nothing is owed by it";
+        let hint = "remove that file, or start anew with --reset: no payment depends on it";
         Failure::new(Kind::State, error, hint)
     })?;
     let live = LiveFigures::read(folder, unix_ms()).filter(|_| runs);
@@ -113,12 +113,10 @@ fn show_status(folder: &Path, output: Output, reset: bool) -> Outcome {
             show::provider::print_library(linked.as_ref());
             show::provider::print_live(live.as_ref());
             show::statistics::print_statistics(&sums);
-            show::learned::print_learned_costs(&learned);
+            show::learned_costs::print_learned_costs(&learned);
             show::provider::print_links(&links);
             if reset {
-                show::print_line(
-                    "the sums begin anew, and so does what was learned of the devices",
-                );
+                show::print_line("the statistics and the learned costs of the devices are reset");
             }
         }
     }

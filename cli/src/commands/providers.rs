@@ -5,8 +5,8 @@ use souk_node::market::{AccountKey, Lease, Listing};
 
 use crate::commands::book::no_answer;
 use crate::failure::{Failure, Kind};
-use crate::paste;
 use crate::show::{self, Names};
+use crate::suggested_command;
 
 /// Returns the accounts of providers. A text must be a whole account, or the beginning of a name or
 /// account that matches one provider in the book.
@@ -61,7 +61,7 @@ fn on_offer(book: &[Listing], text: &str) -> Result<AccountKey, Failure> {
     };
     let hint = format!(
         "give a name or the first digits, as `{}` shows them",
-        paste::market_command("book")
+        suggested_command::market_command("book")
     );
     match found.len() {
         1 => Ok(*found.keys().next().expect("there is one")),

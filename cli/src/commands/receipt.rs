@@ -42,7 +42,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     for file in files {
         let receipt = files::read_receipt(file)?;
         receipt.verify_provider().map_err(|fault| {
-            let hint = "only what a provider signed speaks against it";
+            let hint = "only what a provider signed is evidence against it";
             receipt_failure(file, &fault, hint)
         })?;
         receipts.push(receipt);
@@ -50,7 +50,7 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     let pair: [Signed; 2] = receipts.try_into().expect("each file is one receipt");
     if let Some(cause) = harmless(&pair) {
         let hint =
-            "give two receipts of one lease for the same graph and inputs, with unlike outputs";
+            "give two receipts of one lease for the same graph and inputs, with different outputs";
         return Err(Failure::new(Kind::Input, cause, hint));
     }
     let trader = own_trader(folder).await?;
@@ -77,16 +77,16 @@ fn harmless([first, second]: &[Signed; 2]) -> Option<String> {
     let differing = differs.iter().find(|(_, differ)| *differ);
     match differing {
         Some((what, _)) => Some(format!(
-            "they are of different {what}: neither denies the other"
+            "they are of different {what}: neither contradicts the other"
         )),
         None if one.outputs == other.outputs => {
-            Some("they name the same outputs: neither denies the other".to_owned())
+            Some("they name the same outputs: neither contradicts the other".to_owned())
         }
         None => None,
     }
 }
 
 fn receipt_failure(file: &Path, fault: &ReceiptFault, hint: &str) -> Failure {
-    let cause = format!("{} does not hold: {fault}", file.display());
+    let cause = format!("{} is not valid: {fault}", file.display());
     Failure::new(Kind::Verification, cause, hint)
 }

@@ -83,7 +83,7 @@ pub fn from_door(error: DoorError) -> Failure {
         DoorError::NotLoopback { .. } => Failure::new(
             Kind::Input,
             error,
-            "give --http 127.0.0.1:0, and have a proxy with a password answer others",
+            "give --http 127.0.0.1:0, and put a proxy with a password in front of it for others",
         ),
         DoorError::Listen { .. } => Failure::new(
             Kind::Network,

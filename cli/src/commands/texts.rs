@@ -5,12 +5,12 @@ mod forms;
 mod market_session;
 mod panel;
 mod place;
-mod purse;
+mod sequence_tokens;
 mod session_sellers;
 mod session_sequence;
 mod steps;
-mod stop_sign;
-mod told_tokens;
+mod stop_signal;
+mod text_budget;
 mod writing;
 
 use std::path::Path;
@@ -30,7 +30,7 @@ use forms::Words;
 
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
-pub use stop_sign::StopSign;
+pub use stop_signal::StopSign;
 pub use writing::{
     PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed_tokens, write,
 };
@@ -103,7 +103,7 @@ impl Voice {
     /// Returns the chat template, which a model must have for conversations.
     pub fn chat_template(&self) -> Result<&ChatTemplate, Failure> {
         let cause = "the model has no chat template";
-        let hint = "it goes on with texts: souk generate MODEL TEXT, without --chat";
+        let hint = "it continues texts: souk generate MODEL TEXT, without --chat";
         let none = || Failure::new(Kind::Input, cause, hint);
         self.card.template.as_ref().ok_or_else(none)
     }
@@ -122,7 +122,7 @@ impl Voice {
             "the text has the token {word:?} ({unknown}), which the model has no numbers for: \
              it knows {rows} tokens, and its tokeniser more"
         );
-        let hint = "leave it out, or have the model's embedding enlarged by whoever made it";
+        let hint = "leave it out, or ask the model's author to enlarge its embedding";
         Err(Failure::new(Kind::Input, cause, hint))
     }
 

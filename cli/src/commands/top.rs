@@ -12,7 +12,7 @@ use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{Account, ClassSummary, Listing};
 use souk_node::protocols::market::Status;
 
-use super::job::JOBS_FOLDER;
+use super::submit::JOBS_FOLDER;
 use crate::args::{Output, TopArgs};
 use crate::failure::Outcome;
 use crate::folder::{connect_broker, from_config, own_account};

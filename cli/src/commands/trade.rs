@@ -15,7 +15,7 @@ use super::providers;
 use crate::args::{Lease, Order, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{connect_broker, unreachable_market};
-use crate::{paste, show};
+use crate::{show, suggested_command};
 
 /// Runs a command on orders.
 pub async fn run_order(folder: &Path, output: Output, command: Order) -> Outcome {
@@ -135,7 +135,10 @@ async fn open_order(
         Failure::new(
             Kind::Input,
             cause,
-            format!("this account's: {}", paste::market_command("order list")),
+            format!(
+                "this account's: {}",
+                suggested_command::market_command("order list")
+            ),
         )
     })
 }

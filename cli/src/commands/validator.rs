@@ -37,7 +37,7 @@ pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
             let removed = operator.remove(id, wait_time(&order)).await;
             report_change(output, removed, "has left for good")
         }
-        Validator::Transfer { id, order } => {
+        Validator::TransferLeader { id, order } => {
             let operator = connect_operator(folder, &order).await?;
             let leader = operator.transfer_leadership(id).await.map_err(from_order)?;
             let text = format!("validator {leader} leads");
@@ -47,18 +47,20 @@ pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {
         Validator::Backup { file, from, order } => {
             backup_validator(folder, output, &file, from, &order).await
         }
-        Validator::Restore { file, found } => restore_validator(folder, output, &file, found),
+        Validator::Restore { file, new_market } => {
+            restore_validator(folder, output, &file, new_market)
+        }
     }
 }
 
 fn init_validator(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Outcome {
     MarketFile::read_nearest(folder).map_err(from_config)?;
-    if validator::node::has_begun(folder) && !new.anew {
+    if validator::node::has_begun(folder) && !new.new_log {
         let cause = format!(
             "{} is the folder of a validator that has begun",
             folder.display()
         );
-        let hint = "choose another with --dir; --anew puts its log aside and begins again";
+        let hint = "choose another with --dir; --new-log puts its log aside and begins again";
         return Err(Failure::new(Kind::State, cause, hint));
     }
     let listen = listen_of(folder, new)?;
@@ -76,7 +78,7 @@ fn init_validator(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Out
         listen,
     };
     config::write(&folder.join(VALIDATOR_FILE), &file).map_err(from_config)?;
-    let facts = json!({ "address": address, "dir": folder, "put_aside": aside });
+    let facts = json!({ "address": address, "dir": folder, "old_log": aside });
     let put = aside.map_or(String::new(), |to| {
         format!("\nits old log is in {}", to.display())
     });
@@ -104,7 +106,7 @@ fn listen_of(folder: &Path, new: &ValidatorInitArgs) -> Result<Multiaddr, Failur
         Ok(file) => Ok(file.listen),
         Err(_) => Err(Failure::new(
             Kind::Input,
-            "it is not said where to listen",
+            "no address to listen on is given",
             hint,
         )),
     }
@@ -124,7 +126,9 @@ fn report_change(output: Output, done: Result<Member, OrderError>, what: &str) -
     if let Err(OrderError::Declined(OrderRefusal::Refused(awaits))) = &done
         && let RosterRefusal::Awaits { given, needed } = awaits
     {
-        let facts = json!({ "is": "awaited", "given": given, "needed": needed });
+        let facts = json!({
+            "state": "awaited", "approvals": given, "approvals_needed": needed,
+        });
         let text = format!("{awaits}; each gives the same command with its own key");
         show::print_result(output, &facts, &text);
         return Ok(());
@@ -171,18 +175,19 @@ async fn backup_validator(
     Ok(())
 }
 
-fn restore_validator(folder: &Path, output: Output, file: &Path, found: bool) -> Outcome {
+fn restore_validator(folder: &Path, output: Output, file: &Path, new_market: bool) -> Outcome {
     let market = MarketFile::read_nearest(folder).map_err(from_config)?;
     let key = node::key(folder)?;
-    let restored = validator::node::restore_backup(folder, &key, &market, file, found)
+    let restored = validator::node::restore_backup(folder, &key, &market, file, new_market)
         .map_err(from_restore)?;
-    let next = match found {
+    let next = match new_market {
         true => "restore every other validator of market.json from the same file, then start them",
         false => "start it with `souk validator run` and let the operator add its address",
     };
     let index = restored.index;
     let facts = json!({
-        "index": index.0, "state": restored.state.to_string(), "found": found, "dir": folder,
+        "index": index.0, "state": restored.state.to_string(), "new_market": new_market,
+        "dir": folder,
     });
     let text = format!(
         "restored up to entry {index}, state {}\n{next}",
@@ -248,18 +253,18 @@ fn from_order(error: OrderError) -> Failure {
             Kind::Input,
             "`souk validator init` and `run` print a validator's address",
         ),
-        OrderError::Already { .. } | OrderError::Removed(_) => (Kind::State, "nothing is to do"),
+        OrderError::Already { .. } | OrderError::Removed(_) => (Kind::State, "nothing more to do"),
         OrderError::Waiting {
             standing: "leaving",
             ..
         } => (
             Kind::Network,
-            "start those that are down; it goes on by itself, `souk validator list` shows how far",
+            "start those that are down; it continues by itself: see `souk validator list`",
         ),
         OrderError::Waiting { .. } => (
             Kind::Network,
-            "see that it runs and reaches the others; it goes on by itself, and `souk validator \
-             remove` gives it up",
+            "check that it runs and reaches the others; it continues by itself, and `souk \
+             validator remove` gives it up",
         ),
         OrderError::Backup { .. } => (Kind::Network, "see that it runs, or take it --from another"),
     };
@@ -270,7 +275,7 @@ fn of_declined(declined: &OrderRefusal) -> (Kind, &'static str) {
     match declined {
         OrderRefusal::Unreached(_) => (
             Kind::Network,
-            "start it with `souk validator run` on its machine, and see that its port is open",
+            "start it with `souk validator run` on its machine, and check that its port is open",
         ),
         OrderRefusal::Quorum { .. } => (
             Kind::State,
@@ -313,7 +318,7 @@ fn from_restore(error: RestoreError) -> Failure {
         ),
         RestoreError::Backup(RestoreBackupError::Used(_)) | RestoreError::Begun => (
             Kind::State,
-            "`souk validator init --anew` puts the old log aside; an old id never comes back",
+            "`souk validator init --new-log` puts the old log aside; an old id never comes back",
         ),
         RestoreError::Backup(_) => (Kind::State, "check the folder's permissions and the space"),
         RestoreError::Market { .. } => (Kind::Input, "give this market's backup, or another --dir"),
@@ -322,7 +327,7 @@ fn from_restore(error: RestoreError) -> Failure {
         }
         RestoreError::NoFounder => (
             Kind::Input,
-            "restore without --found, and let the operator add it once the market is up again",
+            "restore without --new-market, and let the operator add it once the market is up again",
         ),
     };
     Failure::new(kind, &error, hint)

@@ -5,8 +5,8 @@ use souk_node::market::{Command, RulesChange, Setting};
 use souk_node::protocols::market::{Governance, Member, Members, Standing};
 
 use super::{Table, format_credits, print_line, short_id, time_of_day};
-use crate::paste;
 use crate::rules::{key, to_file_unit};
+use crate::suggested_command;
 
 /// Prints the coming changes of the rules.
 pub fn print_coming(found: &Governance) {
@@ -19,7 +19,7 @@ pub fn print_coming(found: &Governance) {
         ));
     }
     if found.changes.is_empty() {
-        print_line("no change of the rules is to come");
+        print_line("no change of the rules is pending");
         return;
     }
     for RulesChange { id, at, settings } in &found.changes {
@@ -64,7 +64,7 @@ pub fn print_pending(found: &Governance) {
         ]);
     }
     table.print();
-    let approve = paste::market_command("operator approve COMMAND");
+    let approve = suggested_command::market_command("operator approve COMMAND");
     print_line(&format!("  to give one too: {approve}"));
 }
 

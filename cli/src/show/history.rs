@@ -38,7 +38,7 @@ impl Sums {
 pub fn print_history(account: AccountKey, statement: &Statement) {
     let lines = &statement.lines;
     let Some(sums) = Sums::from_lines(lines) else {
-        print_line("no credits of this account have moved, as far as the validator asked has seen");
+        print_line("no credits of this account have moved, as far as this validator has seen");
         return;
     };
     let mut table = Table::new(&["when (UTC)", ">change", ">held", ">available", "why"])
@@ -53,7 +53,7 @@ pub fn print_history(account: AccountKey, statement: &Statement) {
     let mut known = *opening;
     for line in lines.iter().rev() {
         if line.before != known {
-            let why = "movements that are not kept any more".to_owned();
+            let why = "movements that are no longer kept".to_owned();
             table.add_row(format_row("", &known, &line.before, why));
         }
         known = line.after;

@@ -33,7 +33,7 @@ pub fn to_json(
         .collect();
     json!({
         "job": finished.job, "plan": plan, "outputs": outputs, "files": files,
-        "receipts": finished.receipts, "receipt_files": receipts, "moved": finished.moved,
+        "receipts": finished.receipts, "receipt_files": receipts, "transfers": finished.moved,
         "report": finished.report, "timeline": finished.timeline,
     })
 }

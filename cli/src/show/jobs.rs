@@ -4,22 +4,24 @@ use serde_json::{Value, json};
 use souk_node::buyer::journal::{JobState, Record};
 use souk_node::market::{Lease, LeaseState};
 
-use super::{Names, Table, account_name, format_count, format_credits, held, print_line, to_u64};
-use crate::paste;
+use super::{
+    Names, Table, account_name, format_count, format_credits, held_credits, print_line, to_u64,
+};
+use crate::suggested_command;
 
 /// Returns a job as JSON, with the market's records of its leases.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
-        "job": record, "leases": leases, "answers": record.answered,
+        "job": record, "leases": leases, "requests_answered": record.requests_answered,
         "spent_micro_credits": sum(leases, |lease| lease.cost.0),
-        "held_micro_credits": sum(leases, |lease| lease.escrow.0),
+        "escrow_micro_credits": sum(leases, |lease| lease.escrow.0),
     })
 }
 
 /// Prints all jobs, the newest first.
 pub fn print_jobs(records: &[Record], now_ms: u64) {
     if records.is_empty() {
-        let submit = paste::market_command("submit MODEL.onnx -i NAME=FILE.npy -o out");
+        let submit = suggested_command::market_command("submit MODEL.onnx -i NAME=FILE.npy -o out");
         return print_line(&format!("no jobs yet: {submit}"));
     }
     let header = [
@@ -47,7 +49,7 @@ pub fn print_jobs(records: &[Record], now_ms: u64) {
             format_age(now_ms.saturating_sub(record.begun_ms)),
             describe_state(&record.state),
             model,
-            record.answered.to_string(),
+            record.requests_answered.to_string(),
             record.receipts.len().to_string(),
             record.attempts.len().to_string(),
             asked(&["out"]),
@@ -85,14 +87,14 @@ pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
         ]);
     }
     table.print();
-    if record.answered > 0 {
+    if record.requests_answered > 0 {
         print_line(&format!(
             "  {} answered",
-            format_count(to_u64(record.answered), "request")
+            format_count(to_u64(record.requests_answered), "request")
         ));
     }
-    if !record.kept.is_empty() {
-        print_line(&format!("  kept: {}", record.kept.join(", ")));
+    if !record.kept_values.is_empty() {
+        print_line(&format!("  kept: {}", record.kept_values.join(", ")));
     }
     let (spent, held) = (
         sum(leases, |lease| lease.cost.0),
@@ -103,7 +105,7 @@ pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
         format_credits(spent),
         format_credits(held)
     ));
-    held::describe_leases(leases)
+    held_credits::describe_leases(leases)
         .iter()
         .for_each(|line| print_line(&format!("  {line}")));
 }
@@ -114,7 +116,7 @@ pub fn describe_state(state: &JobState) -> String {
         JobState::Running => "running, or its process died".to_owned(),
         JobState::Done => "done".to_owned(),
         JobState::Interrupted => "interrupted".to_owned(),
-        JobState::Failed { code, .. } => format!("failed: {code}"),
+        JobState::Failed { reason, .. } => format!("failed: {reason}"),
     }
 }
 

@@ -17,7 +17,7 @@ fn or_none(value: Option<String>) -> String {
 pub fn classes_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         let mut value = json!(summary);
-        value["name"] = class_name::format_class(&summary.class).into();
+        value["class_name"] = class_name::format_class(&summary.class).into();
         value
     };
     classes.iter().map(one).collect()
@@ -48,7 +48,7 @@ pub fn print_classes(classes: &[ClassSummary]) {
 pub fn prices_json(classes: &[ClassSummary]) -> Value {
     let one = |summary: &ClassSummary| {
         json!({
-            "name": class_name::format_class(&summary.class), "class": summary.class,
+            "class_name": class_name::format_class(&summary.class), "class": summary.class,
             "nano_credits": summary.index,
         })
     };
@@ -90,7 +90,7 @@ fn format_micro_credits(nano: Option<u64>) -> String {
 /// Returns a book as JSON.
 pub fn depth_json(quotes: &Quotes) -> Value {
     json!({
-        "name": class_name::format_class(&quotes.class),
+        "class_name": class_name::format_class(&quotes.class),
         "class": quotes.class, "rules": quotes.rules,
         "bids": quotes.bids, "asks": quotes.asks, "auction_at": quotes.auction_at,
     })
@@ -130,7 +130,7 @@ fn class_heading(class: &Class) -> String {
 
 /// Returns trades as JSON.
 pub fn trades_json(quotes: &Quotes) -> Value {
-    json!({ "name": class_name::format_class(&quotes.class), "trades": quotes.last })
+    json!({ "class_name": class_name::format_class(&quotes.class), "trades": quotes.last })
 }
 
 /// Prints trades.
@@ -149,7 +149,7 @@ pub fn print_trades(quotes: &Quotes) {
 
 /// Returns candles as JSON.
 pub fn candles_json(class: &Class, candles: &[Candle]) -> Value {
-    json!({ "name": class_name::format_class(class), "candles": candles })
+    json!({ "class_name": class_name::format_class(class), "candles": candles })
 }
 
 /// Prints candles.

@@ -2,8 +2,8 @@
 
 use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 
-use super::{Table, format_credits, held, print_line, short_id};
-use crate::paste;
+use super::{Table, format_credits, held_credits, print_line, short_id};
+use crate::suggested_command;
 
 /// Prints one account.
 pub fn print_account(account: &Account) {
@@ -37,14 +37,14 @@ pub fn print_held(
 ) {
     for order in orders.iter().filter(|order| order.held.0 > 0) {
         let (id, held) = (order.id, format_credits(order.held.0));
-        let cancel = paste::market_command(&format!("order cancel {id}"));
+        let cancel = suggested_command::market_command(&format!("order cancel {id}"));
         print_line(&format!(
             "  order {id} holds {held} while it rests; to release it:\n    {cancel}"
         ));
     }
     let bought = leases.iter().filter(|lease| lease.buyer == account);
     let bought: Vec<Lease> = bought.cloned().collect();
-    held::describe_leases(&bought)
+    held_credits::describe_leases(&bought)
         .iter()
         .for_each(|line| print_line(&format!("  {line}")));
     let out = |request: &&MoneyRequest| request.direction == Direction::Withdrawal;
@@ -56,7 +56,7 @@ pub fn print_held(
             ));
             continue;
         }
-        let cancel = paste::market_command(&format!("account cancel {id}"));
+        let cancel = suggested_command::market_command(&format!("account cancel {id}"));
         let until = "until the operator decides; to take it back";
         print_line(&format!(
             "  withdrawal {id} holds {held} {until}:\n    {cancel}"

@@ -26,7 +26,7 @@ fn print_json(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option
         json!({
             "domain": domain.name(), "title": domain.title(), "joules": domain.energy_joules(),
             "watts": watts, "limit": limit.as_ref().ok(), "limit_watts_before": before,
-            "no_limit": limit.err().map(|error| error.to_string()),
+            "limit_error": limit.err().map(|error| error.to_string()),
         })
     });
     super::print_json(&rows.collect::<Vec<_>>());

@@ -47,7 +47,7 @@ pub fn describe_event(event: &JobEvent, names: &Names) -> Option<String> {
             why,
             kept,
         } => format!(
-            "{} is done without: {}; {} computed so far: kept",
+            "the job continues without {}: {}; {} computed so far: kept",
             name(provider),
             replace_accounts(&why.to_string(), names),
             format_count(*kept, "value"),

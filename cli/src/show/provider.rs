@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use souk_node::clock::unix_ms;
 use souk_node::content::links::Carrier;
 use souk_node::content::links::LinkRecord;
-use souk_node::device::linked::LibraryRecord;
+use souk_node::device::onnxruntime_library::LibraryRecord;
 use souk_node::executor::IsolationFile;
 use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
 use souk_node::provider::{Entry, History, LiveFigures};
@@ -28,7 +28,8 @@ pub fn to_json(
     json!({
         "name": file.name, "runs": runs, "device": file.device, "prefer": file.prefer,
         "price": file.price,
-        "open": open, "closed": history.closed_count(), "earned": history.total_earned(),
+        "open_leases": open, "closed_lease_count": history.closed_count(),
+        "earned": history.total_earned(),
         "leases": history.leases, "before": history.before, "isolation": kept,
     })
 }

@@ -11,7 +11,7 @@ use super::{
     Names, Table, account_name, format_count, format_credits, print_line, short_id, time_of_day,
     to_u64,
 };
-use crate::paste;
+use crate::suggested_command;
 
 /// Returns an order as JSON.
 pub fn order_json(order: &OpenOrder) -> Value {
@@ -45,7 +45,7 @@ pub fn print_order(order: &OpenOrder) {
         ("until", until),
         (
             "cancel",
-            paste::market_command(&format!("order cancel {}", order.id)),
+            suggested_command::market_command(&format!("order cancel {}", order.id)),
         ),
     ];
     for (name, value) in lines {
@@ -87,8 +87,8 @@ pub fn print_placed(placed: &Acceptance) {
         ));
     }
     if resting.0 > 0 {
-        let show = paste::market_command(&format!("order show {order}"));
-        let cancel = paste::market_command(&format!("order cancel {order}"));
+        let show = suggested_command::market_command(&format!("order show {order}"));
+        let cancel = suggested_command::market_command(&format!("order cancel {order}"));
         print_line(&format!(
             "  how it stands: {show}\n  take it back:  {cancel}"
         ));

@@ -28,7 +28,7 @@ fn a_backup_gives_a_newcomer_its_state_and_it_joins() {
     let restored = fourth.souk(&["validator", "restore", &file]).done();
     assert_eq!(restored["index"], taken.json()["index"]);
     let twice = failure(&fourth.souk(&["validator", "restore", &file]), 8);
-    assert!(twice.contains("init --anew"), "{twice}");
+    assert!(twice.contains("init --new-log"), "{twice}");
     fourth.start();
     fourth.add(&market);
     agree(&market, &[1, 2, 3, 4]);
@@ -44,9 +44,12 @@ fn a_market_begins_again_from_a_backup() {
     market.souk(&["testnet", "down"]).done();
     for id in 1..=3 {
         let home = market.path(&format!("net/validator-{id}"));
-        souk(home.as_ref(), &["validator", "init", "--anew"]).done();
-        let restored = souk(home.as_ref(), &["validator", "restore", "--found", &file]);
-        assert_eq!(restored.done()["found"], true);
+        souk(home.as_ref(), &["validator", "init", "--new-log"]).done();
+        let restored = souk(
+            home.as_ref(),
+            &["validator", "restore", "--new-market", &file],
+        );
+        assert_eq!(restored.done()["new_market"], true);
     }
     market.souk(&["testnet", "up", "--detach"]).done();
     agree(&market, &[1, 2, 3]);
@@ -78,7 +81,7 @@ fn a_damaged_backup_is_refused_with_file_and_byte() {
     );
     fs::write(&file, "no backup").unwrap();
     let said = failure(&newcomer.souk(&["validator", "restore", &file]), 7);
-    assert!(said.contains("no backup"), "{said}");
+    assert!(said.contains("not a backup"), "{said}");
 }
 
 #[test]
@@ -100,5 +103,5 @@ fn a_validator_on_damaged_data_says_what_and_what_to_do() {
     let said = failure(&souk(home.as_ref(), &["validator", "run"]), 8);
     assert!(said.contains(&names[0]), "{said}");
     assert!(said.contains("byte"), "{said}");
-    assert!(said.contains("souk validator init --anew"), "{said}");
+    assert!(said.contains("souk validator init --new-log"), "{said}");
 }

@@ -364,10 +364,10 @@ fn who_takes_no_tensor_is_done_without_and_the_buyer_says_why() {
     let told = String::from_utf8_lossy(&again.stderr);
     assert!(again.status.success(), "{told}");
     // By its own provider, at once, and not since its lease was over.
-    let why = told.lines().find(|line| line.contains("is done without"));
+    let why = told.lines().find(|line| line.contains("continues without"));
     let why = why.unwrap_or_else(|| panic!("{told}"));
-    assert!(why.contains("it takes v7 neither from"), "{why}");
-    assert!(why.contains("it does not wait for it"), "{why}");
+    assert!(why.contains("it accepts v7 neither from"), "{why}");
+    assert!(why.contains("it does not wait for the tensor"), "{why}");
     assert!(why.contains("1 value computed so far: kept"), "{why}");
     assert_eq!(output(&market, "again"), output(&market, "first"));
     market.assert_escrow_returns();

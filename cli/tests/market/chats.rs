@@ -15,7 +15,7 @@ use crate::http::{Client, asked, raw};
 use crate::texts::model;
 
 /// How tokens are drawn.
-const DRAWN: [&str; 6] = ["--max", "8", "--temperature", "1.5", "--seed", "4"];
+const DRAWN: [&str; 6] = ["--max-tokens", "8", "--temperature", "1.5", "--seed", "4"];
 
 /// Questions that a server has at a time.
 const QUESTIONS_MAX: usize = 32;
@@ -49,9 +49,9 @@ fn talked(market: &Market, model: &str, more: &[&str]) -> Value {
 fn a_conversation_in_the_market_is_that_of_this_machine() {
     let market = Market::up();
     let model = model(&market);
-    let here = talked(&market, &model, &["--here"]);
+    let here = talked(&market, &model, &["--local"]);
     let arguments = [
-        &["generate", &model, "w5 w6 w7", "--here", "--chat"],
+        &["generate", &model, "w5 w6 w7", "--local", "--chat"],
         &DRAWN[..],
     ]
     .concat();
@@ -87,7 +87,7 @@ fn the_model_that_comes_with_souk_says_what_words_mean() {
         "generate",
         "bundled",
         "What is a lease?",
-        "--here",
+        "--local",
         "--chat",
     ];
     let here = crate::common::souk(home.path(), &asked).done();
@@ -182,7 +182,7 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
     let market = Market::up();
     let model = model(&market);
     let arguments = [
-        &["generate", &model, "w5 w6 w7", "--here", "--chat"],
+        &["generate", &model, "w5 w6 w7", "--local", "--chat"],
         &DRAWN[..],
     ]
     .concat();
@@ -191,7 +191,7 @@ fn a_server_answers_as_this_machine_does_and_lets_in_its_key_alone() {
     let server = Server::start(
         &market,
         &model,
-        &["--budget", "60", "--keep", "1", "-o", &out],
+        &["--budget", "60", "--keep-alive", "1", "-o", &out],
     );
     let streaming = server.ask(&json!({ "stream": true }));
     assert_eq!(streaming.status, 200);
@@ -253,7 +253,7 @@ fn texts_are_made_the_vectors_over_two_providers_that_they_are_made_on_this_mach
             .map(|all| all.iter().map(number).collect())
             .collect()
     };
-    let here = Server::start(&market, &model, &["--here", "--embeddings"]);
+    let here = Server::start(&market, &model, &["--local", "--embeddings"]);
     let told = ask(&here, json!({})).of(200);
     assert_eq!(told["usage"]["prompt_tokens"], 6);
     let expected = vectors(&told);
@@ -295,7 +295,7 @@ fn questions_answered_at_once_have_the_texts_that_each_has_by_itself() {
             .as_str()
             .map(str::to_owned)
     };
-    let here = Server::start(&market, &model, &["--here", "--sequences", "1"]);
+    let here = Server::start(&market, &model, &["--local", "--sequences", "1"]);
     let alone: Vec<_> = questions.iter().map(|it| text(here.ask(it))).collect();
     let two = [
         "--budget",
@@ -306,7 +306,7 @@ fn questions_answered_at_once_have_the_texts_that_each_has_by_itself() {
         "2",
     ];
     let four = [&two[..], &["--sequences", "4"]].concat();
-    for place in [&["--here"][..], &four] {
+    for place in [&["--local"][..], &four] {
         let server = Server::start(&market, &model, place);
         let at_once: Vec<_> = std::thread::scope(|scope| {
             let asking = questions
@@ -389,12 +389,12 @@ fn json_of_a_schema_that_is_sold_is_that_of_this_machine_and_drafts_change_nothi
         "generate",
         "bundled",
         "What is a lease?",
-        "--max",
+        "--max-tokens",
         "80",
         "--chat",
     ];
     let asked = [&asked[..], &["--json-schema", &schema]].concat();
-    let here = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    let here = market.souk(&[&asked[..], &["--local"]].concat()).done();
     assert_offer(here["text"].as_str().unwrap());
     let sold = [
         "--budget",
@@ -415,7 +415,7 @@ fn json_of_a_schema_that_is_sold_is_that_of_this_machine_and_drafts_change_nothi
 #[test]
 fn a_server_writes_json_and_says_why_it_cannot() {
     let market = Market::up();
-    let server = Server::start(&market, "bundled", &["--here"]);
+    let server = Server::start(&market, "bundled", &["--local"]);
     let format = |schema: Value| {
         let named = json!({ "name": "offer", "strict": true, "schema": schema });
         json!({ "type": "json_schema", "json_schema": named })
@@ -472,7 +472,7 @@ fn model_with_tools(market: &Market) -> String {
 #[test]
 fn a_tool_is_called_where_the_model_knows_tools_and_has_to() {
     let market = Market::up();
-    let server = Server::start(&market, &model_with_tools(&market), &["--here"]);
+    let server = Server::start(&market, &model_with_tools(&market), &["--local"]);
     let asked = json!({
         "model": "tools", "max_tokens": 80, "tools": [look_up()], "tool_choice": "required",
     });

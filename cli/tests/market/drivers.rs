@@ -70,7 +70,7 @@ fn a_library_that_is_named_and_not_usable_says_why() {
     std::fs::write(folder.join("text.so"), "text").expect("a file is written");
     let causes = [
         ("nowhere.so", "does not exist"),
-        ("text.so", "is no library that this system loads"),
+        ("text.so", "is not a library that this system can load"),
         ("another.so", "not ONNX Runtime's"),
         (
             "crashes.so",
@@ -111,7 +111,9 @@ fn a_cpu_does_without_a_library_that_crashes_and_its_provider_says_so() {
     let out = market.path("out");
     market.submit_digits(&out, &["--real"]).done();
     assert!(seller.is_alive());
-    until("it ran there", || seller.status()["closed"] == 1);
+    until("it ran there", || {
+        seller.status()["closed_lease_count"] == 1
+    });
     let status = seller.status();
     let found = &status["onnxruntime"];
     let cause = found["refused"].as_str().expect("why it is not used");

@@ -38,7 +38,7 @@ fn a_job_of_another_process_is_followed_and_ended() {
         .spawn()
         .expect("the binary runs");
     let ended = market.souk(&["job", "cancel", &name]).done();
-    assert_eq!(ended["state"]["is"], "interrupted", "{ended}");
+    assert_eq!(ended["state"], "interrupted", "{ended}");
     assert_eq!(job.wait().expect("it ends").code(), Some(130));
     let watched = watching.wait_with_output().expect("it ends with the job");
     assert_eq!(watched.status.code(), Some(130));
@@ -70,10 +70,10 @@ fn a_job_whose_process_is_gone_is_ended_by_another() {
     assert!(gone.stdout.contains("job cancel"), "{}", gone.stdout);
     let ended = market.souk(&["job", "cancel", &name]).done();
     assert_eq!(
-        (&ended["leases_ended"], &ended["state"]["is"]),
+        (&ended["leases_ended"], &ended["state"]),
         (&1.into(), &"interrupted".into())
     );
-    let held = &ended["held"][0];
+    let held = &ended["escrow_by_lease"][0];
     assert!(held["micro_credits"].as_u64() > Some(0), "{ended}");
     assert!(held["returns_at"].as_u64() > Some(0), "{ended}");
     market.assert_escrow_returns();

@@ -101,7 +101,7 @@ pub fn text(value: &Value) -> String {
 
 fn found(machines: &Machines, machine: &str, name: &str) -> String {
     let listen = "/ip4/127.0.0.1/tcp/0";
-    let founded = ["market", "found", "--name", name, "--listen", listen];
+    let founded = ["market", "create", "--name", name, "--listen", listen];
     text(&machines.souk(machine, &founded).done()["line"])
 }
 
@@ -260,7 +260,7 @@ fn assert_adds_up(history: &Value) {
 /// The market's data tell of the job's one trade, to whoever asks.
 fn assert_is_told(machines: &Machines) -> String {
     let classes = machines.souk("buyer", &["market", "classes"]).done();
-    let class = text(&classes[0]["name"]);
+    let class = text(&classes[0]["class_name"]);
     assert_eq!(classes[0]["last"]["price"], 100_000);
     assert!(
         class.starts_with("cpu-m") && class.ends_with("-emulated"),
@@ -268,7 +268,7 @@ fn assert_is_told(machines: &Machines) -> String {
     );
     for view in ["depth", "trades", "candles"] {
         let told = machines.souk("founder", &["market", view, "cpu"]).done();
-        assert_eq!(told["name"], class, "{told}");
+        assert_eq!(told["class_name"], class, "{told}");
     }
     let trades = machines.souk("buyer", &["market", "trades", &class]).done();
     assert_eq!(trades["trades"].as_array().map(Vec::len), Some(1));
@@ -322,7 +322,7 @@ fn a_line_of_another_market_is_refused_and_markets_are_found_by_name() {
     // A folder is of one market.
     let refused = machines.souk("here", &["market", "join", &second]);
     assert_eq!(refused.code, 8, "{}", refused.stdout);
-    let again = machines.souk("tree/one", &["market", "found", "--name", "again"]);
+    let again = machines.souk("tree/one", &["market", "create", "--name", "again"]);
     assert_eq!(again.code, 8, "{}", again.stdout);
 
     let named = machines

@@ -80,7 +80,7 @@ fn a_model_is_planned_run_and_paid_over_http() {
     let done = reader.get(&format!("/v1/jobs/{id}")).of(200);
     assert_eq!(done["state"], "done", "{done}");
     assert_eq!(
-        (done["held"].as_u64(), done["here"].as_bool()),
+        (done["escrow"].as_u64(), done["runs_here"].as_bool()),
         (Some(0), Some(false))
     );
     assert!(done["spent"].as_u64().expect("a number") > 0, "{done}");
@@ -169,7 +169,7 @@ fn assert_kept(reader: &Client, id: &str, plan: &Value) {
     let page = of("events?limit=1");
     let first = &page["items"][0];
     assert_eq!(first["event"], "leased", "{page}");
-    assert!(first["leases"][0]["held"].as_u64() > Some(0), "{page}");
+    assert!(first["leases"][0]["escrow"].as_u64() > Some(0), "{page}");
     let rest = of(&format!(
         "events?cursor={}",
         page["next"].as_str().expect("a text")
@@ -512,7 +512,7 @@ fn assert_market_is_told(market: &Market, reader: &Client) {
         4
     );
     let validators = reader.get("/v1/validators").of(200);
-    assert_eq!(validators[0]["now"]["role"], "leader");
+    assert_eq!(validators[0]["status"]["role"], "leader");
     let status = reader.get("/v1/status").of(200);
     assert_eq!(
         status["market"],

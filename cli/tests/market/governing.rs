@@ -22,14 +22,14 @@ fn found_by_two(machines: &mut Machines) -> String {
     let listen = "/ip4/127.0.0.1/tcp/0";
     let founded = [
         "market",
-        "found",
+        "create",
         "--name",
         "pair",
         "--listen",
         listen,
         "--operator",
         &other,
-        "--needed",
+        "--threshold",
         "2",
         "--rules",
         rules,
@@ -50,7 +50,10 @@ fn number(value: &Value) -> String {
 /// One operator gives a command, which waits; the other approves it.
 fn both(machines: &Machines, command: &[&str]) {
     let waits = machines.souk("one", command).done();
-    assert_eq!((&waits["given"], &waits["needed"]), (&1.into(), &2.into()));
+    assert_eq!(
+        (&waits["approvals"], &waits["approvals_needed"]),
+        (&1.into(), &2.into())
+    );
     let pending = machines.souk("other", &["operator", "pending"]).done();
     let id = number(&waits["command"]);
     assert_eq!(number(&pending[0]["id"]), id);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::content::along::WordWith;
+use souk_node::content::inline_contents::WordWith;
 use souk_node::content::transfers;
 use souk_node::folder::key::{NodeKey, peer_of};
 use souk_node::folder::market_file::MarketFile;

@@ -53,7 +53,7 @@ fn two_parts_run_on_two_providers_and_give_what_one_gives() {
     let maker_of = |place: usize| 1 - place;
     let consumer = (0..2)
         .find(|place| {
-            let moved = cut["moved"][*place].as_array().unwrap();
+            let moved = cut["transfers"][*place].as_array().unwrap();
             moved
                 .iter()
                 .any(|moved| moved["from"] == body(maker_of(*place))["provider"])
@@ -64,7 +64,7 @@ fn two_parts_run_on_two_providers_and_give_what_one_gives() {
     let read = body(consumer)["inputs"].as_array().unwrap();
     let crossed: Vec<&Value> = made.iter().filter(|id| read.contains(id)).collect();
     assert!(!crossed.is_empty(), "a tensor's id is in both receipts");
-    let moved = cut["moved"][consumer].as_array().unwrap();
+    let moved = cut["transfers"][consumer].as_array().unwrap();
     let direct = moved
         .iter()
         .filter(|moved| moved["from"] == body(maker)["provider"]);
@@ -118,7 +118,7 @@ fn weights_a_provider_holds_are_not_sent_again() {
     let market = Market::up();
     let arguments = ["--max-providers", "1"];
     let sent = |job: &Value, what: &str| {
-        let moved = job["moved"][0].as_array().unwrap().clone();
+        let moved = job["transfers"][0].as_array().unwrap().clone();
         let matching = moved.iter().filter(|moved| moved["what"] == what);
         matching
             .map(|moved| moved["bytes"].as_u64().unwrap())

@@ -77,7 +77,7 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
             let leader = list(&market)["leader"].clone();
             let to = with(&after, "voter").into_iter().find(|id| leader != *id);
             let to = to.expect("four vote");
-            let handed = market.souk(&["validator", "transfer", &to.to_string()]);
+            let handed = market.souk(&["validator", "transfer-leader", &to.to_string()]);
             handed.code == 0 && handed.done()["leader"] == to && list(&market)["leader"] == to
         });
 
@@ -114,7 +114,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
     assert_eq!(code, 8, "{said}");
     assert!(said.contains("validator 4 was removed"), "{said}");
 
-    fourth.souk(&["validator", "init", "--anew"]).done();
+    fourth.souk(&["validator", "init", "--new-log"]).done();
     fourth.start();
     let added = fourth.add(&market);
     assert_eq!(added["raft_id"], 5, "the same key, a new id");
@@ -198,7 +198,9 @@ fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
     let unreached = market.souk(&["validator", "add", &nobody.address]);
     assert_eq!(unreached.code, 5, "{}", unreached.stdout);
     assert!(
-        unreached.stdout.contains("is not reached from the leader"),
+        unreached
+            .stdout
+            .contains("the leader cannot reach the new validator"),
         "{}",
         unreached.stdout
     );
@@ -226,11 +228,17 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
         refused.stdout
     );
     let missing = market.path("no-key");
-    let refused = market.souk(&["validator", "transfer", "1", "--operator-key", &missing]);
+    let refused = market.souk(&[
+        "validator",
+        "transfer-leader",
+        "1",
+        "--operator-key",
+        &missing,
+    ]);
     assert_eq!(refused.code, 8, "{}", refused.stdout);
 
     let leader = list(&market)["leader"].as_u64().unwrap();
-    let refused = market.souk(&["validator", "transfer", &leader.to_string()]);
+    let refused = market.souk(&["validator", "transfer-leader", &leader.to_string()]);
     assert!(
         refused.stdout.contains("leads already"),
         "{}",

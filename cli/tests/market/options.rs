@@ -58,7 +58,7 @@ fn a_job_is_told_line_by_line_and_a_list_is_a_line_for_each_entry() {
         &[&["--output", "jsonl"], &words[..]].concat(),
     ));
     let (first, last) = (told.first().expect("lines"), told.last().expect("lines"));
-    assert_eq!(first["is"], "planned");
+    assert_eq!(first["event"], "planned");
     assert_eq!(last["receipts"].as_array().map(Vec::len), Some(1));
     let events = &told[1..told.len() - 1];
     assert!(
@@ -170,7 +170,7 @@ fn a_provider_asks_another_price_while_it_runs() {
     };
     let home = market.folder().join("net/provider-2");
     let set = souk(&home, &["provider", "price", "0.75"]).done();
-    assert_eq!(set, json!({ "price": 750_000, "until_now": 900_000 }));
+    assert_eq!(set, json!({ "price": 750_000, "previous_price": 900_000 }));
     market.until(|| price() == Some(json!(750_000)));
     assert_eq!(souk(&home, &["provider", "price"]).done()["price"], 750_000);
     assert_eq!(souk(&home, &["provider", "price", "nan"]).code, 3);
@@ -192,7 +192,7 @@ fn a_provider_asks_another_price_while_it_runs() {
     assert_eq!(ask("operate", &stranger).status, 404, "it sells nothing");
     let set = ask("operate", &account).of(200);
     assert_eq!(
-        (&set["price"], &set["until_now"]),
+        (&set["price"], &set["previous_price"]),
         (&json!(600_000), &json!(750_000))
     );
     market.until(|| price() == Some(json!(600_000)));

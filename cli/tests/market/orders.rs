@@ -6,7 +6,7 @@ use crate::common::{IMAGES, Market, digits, images};
 fn a_bid_rests_is_shown_and_is_taken_back() {
     let market = Market::up();
     let classes = market.souk(&["market", "classes"]).done();
-    let class = classes[0]["name"]
+    let class = classes[0]["class_name"]
         .as_str()
         .expect("a class has a name")
         .to_owned();
@@ -24,8 +24,10 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
     let found = market
         .souk(&["order", "explain", &class, "--price", "0.000001"])
         .done();
-    assert_eq!(found["found"]["eligible"], 0, "{found}");
-    let ruled_out = found["found"]["ruled_out"].as_array().expect("a list");
+    assert_eq!(found["explanation"]["eligible"], 0, "{found}");
+    let ruled_out = found["explanation"]["ruled_out"]
+        .as_array()
+        .expect("a list");
     assert!(
         ruled_out.iter().any(|one| one["lack"] == "price"),
         "{found}"
@@ -45,7 +47,7 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
             .is_some_and(|hint| hint.contains("order list")),
         "{error}"
     );
-    let unbounded = [&bid[..], &["--tif", "ioc"]].concat();
+    let unbounded = [&bid[..], &["--time-in-force", "ioc"]].concat();
     assert_eq!(market.souk(&unbounded).code, 3, "ioc does not rest");
     let dear = [
         "order",
@@ -54,7 +56,7 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
         "--at-market",
         "--budget",
         "9",
-        "--tif",
+        "--time-in-force",
         "fok",
     ];
     let bought = market.souk(&dear).done();

@@ -22,7 +22,7 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
     seller.kill();
     let status = seller.status();
     assert_eq!(status["runs"], false);
-    assert_eq!(status["open"].as_array().map(Vec::len), Some(1));
+    assert_eq!(status["open_leases"].as_array().map(Vec::len), Some(1));
 
     seller.start();
     until("the lease is given back", || {
@@ -36,11 +36,17 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
         }
     });
     until("the journal says so", || {
-        seller.status()["open"].as_array().unwrap().is_empty()
+        seller.status()["open_leases"]
+            .as_array()
+            .unwrap()
+            .is_empty()
     });
     let status = seller.status();
     assert_eq!(
-        (status["runs"].clone(), status["closed"].as_u64()),
+        (
+            status["runs"].clone(),
+            status["closed_lease_count"].as_u64()
+        ),
         (true.into(), Some(1))
     );
     assert_eq!(
@@ -91,7 +97,10 @@ fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
         "it had a second to end"
     );
     assert!(hand.lease(begun.id).is_closed());
-    assert_eq!(seller.status()["open"].as_array().map(Vec::len), Some(0));
+    assert_eq!(
+        seller.status()["open_leases"].as_array().map(Vec::len),
+        Some(0)
+    );
 }
 
 #[test]
@@ -116,7 +125,7 @@ fn what_was_earned_is_known_with_everything_down() {
         "the market takes no fee here"
     );
     assert_eq!(
-        (&earned[0]["closed"], &earned[0]["runs"]),
+        (&earned[0]["closed_lease_count"], &earned[0]["runs"]),
         (&1.into(), &false.into())
     );
 }

@@ -19,7 +19,11 @@ fn asked(more: &Value) -> Value {
 #[test]
 fn a_token_that_the_model_does_not_know_buys_nothing_and_the_next_question_is_answered() {
     let market = Market::up();
-    let server = Server::start(&market, "bundled", &["--budget", "20", "--keep", "60"]);
+    let server = Server::start(
+        &market,
+        "bundled",
+        &["--budget", "20", "--keep-alive", "60"],
+    );
     let before = market.souk(&["balance"]).done();
     for prompt in [json!([999_999]), json!([[1], [u32::MAX]])] {
         let refused = server
@@ -43,7 +47,7 @@ fn a_token_that_the_model_does_not_know_buys_nothing_and_the_next_question_is_an
 #[test]
 fn several_answers_prompts_and_echoes_are_told_apart() {
     let market = Market::up();
-    let server = Server::start(&market, "bundled", &["--here"]);
+    let server = Server::start(&market, "bundled", &["--local"]);
     let ask = |more: Value| server.client.post(TEXT, &[], &asked(&more)).of(200);
     let alone = |prompt: &str| ask(json!({ "prompt": prompt }))["choices"][0]["text"].clone();
     let both = ask(json!({ "prompt": ["A lease", "A bid"], "n": 2, "echo": true }));
@@ -110,7 +114,7 @@ fn several_answers_prompts_and_echoes_are_told_apart() {
 fn other_names_of_a_model_and_pages_of_other_origins_are_answered_where_they_were_named() {
     let market = Market::up();
     let page = "http://localhost:3000";
-    let more = ["--here", "--alias", "gpt-4o-mini", "--cors", page];
+    let more = ["--local", "--alias", "gpt-4o-mini", "--cors", page];
     let server = Server::start(&market, "bundled", &more);
     let answer = server.client.post(
         TEXT,

@@ -29,9 +29,9 @@ fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
     let earned = status()["earned"].as_u64().expect("an amount");
 
     let mut buyer = market.spawn_digits("again", &ONE);
-    let open = || status()["open"].as_array().map_or(0, Vec::len);
+    let open = || status()["open_leases"].as_array().map_or(0, Vec::len);
     market.until(|| open() == 1);
-    let lease = status()["open"][0].clone();
+    let lease = status()["open_leases"][0].clone();
     // Silence pays for what the buyer has begun, and it says so in the log after a while.
     let begun =
         || market.souk(&["lease", "show", &lease.to_string()]).done()["work_started"] == true;

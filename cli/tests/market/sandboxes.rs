@@ -49,7 +49,7 @@ fn assert_only_the_job_failed(market: &Market, again: &Value, name: &str, proces
     );
     let log = fs::read_to_string(market.folder().join("net").join(name).join("log.txt"));
     let log = log.expect("a node has a log");
-    assert!(log.contains("the work was not done"), "{log}");
+    assert!(log.contains("the work of a lease failed"), "{log}");
     market.assert_escrow_returns();
     market.until(|| !market.sandboxes_of(name).is_empty());
 }
@@ -85,7 +85,7 @@ fn a_job_that_hoards_memory_is_stopped_at_its_limit() {
     assert_only_the_job_failed(&market, &again, &name, &process);
     let log = log_of(&market, &name);
     assert!(
-        log.contains("bytes of memory that the provider gives to one"),
+        log.contains("bytes of memory that the provider gives each job"),
         "{log}"
     );
 }
@@ -120,7 +120,9 @@ fn a_job_whose_process_is_killed_is_done_by_another_provider() {
 fn is_told_killed(market: &Market, name: &str) -> bool {
     let log = log_of(market, name);
     let mut lines = log.lines();
-    lines.any(|line| line.contains("the work was not done") && line.contains("signal 9 (SIGKILL)"))
+    lines.any(|line| {
+        line.contains("the work of a lease failed") && line.contains("signal 9 (SIGKILL)")
+    })
 }
 
 #[test]
@@ -168,7 +170,7 @@ fn log_of_running(market: &Market, name: &str) -> bool {
         &market.folder().join("net").join(name),
         &["provider", "status"],
     );
-    let open = status.done()["open"].as_array().map_or(0, Vec::len);
+    let open = status.done()["open_leases"].as_array().map_or(0, Vec::len);
     open > 0
 }
 
@@ -244,7 +246,7 @@ fn a_process_that_dies_while_it_waits_costs_no_lease() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();
     let name = planned(&market, &first);
-    let said = || log_of(&market, &name).contains("waited for a lease has ended by itself");
+    let said = || log_of(&market, &name).contains("a spare sandbox process ended by itself");
     // One that is killed while it starts never waited.
     market.until(|| {
         market.until(|| !market.sandboxes_of(&name).is_empty());
@@ -272,7 +274,7 @@ fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
     assert!(market.sandboxes_of("provider-1").is_empty());
     let log = log_of(&market, "provider-1");
     assert!(
-        log.contains("jobs are run in the provider's own process"),
+        log.contains("jobs run in the provider's own process"),
         "{log}"
     );
     market

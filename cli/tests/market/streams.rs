@@ -416,10 +416,10 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
 
     let jobs = market.souk(&["job", "list"]).done();
     let job = jobs.as_array().unwrap().last().unwrap().clone();
-    assert_eq!(job["state"]["is"], "running");
+    assert_eq!(job["state"], "running");
     let name = job["name"].as_str().unwrap();
     let status = market.souk(&["job", "status", name]).done();
-    assert_eq!(status["answers"], RUNS);
+    assert_eq!(status["requests_answered"], RUNS);
     let done = market.souk(&["job", "resume", name]).done();
     assert_eq!(done["answers"].as_array().unwrap().len(), COUNT);
     assert_eq!(done["asked"], COUNT - RUNS + 3);
@@ -438,7 +438,7 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
     assert_ne!(first[0]["provider"], stalled);
     market.assert_escrow_returns();
     let status = market.souk(&["job", "status", name]).done();
-    assert_eq!(status["job"]["state"]["is"], "done");
+    assert_eq!(status["job"]["state"], "done");
     let spent = status["spent_micro_credits"].as_u64().unwrap();
     let amounts = receipts.iter().map(|receipt| &receipt["body"]["amount"]);
     let signed: u64 = amounts.map(|amount| amount.as_u64().unwrap()).sum();
@@ -647,7 +647,12 @@ fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for(
             &["provider", "status"],
         )
     };
-    market.until(|| !status().done()["open"].as_array().unwrap().is_empty());
+    market.until(|| {
+        !status().done()["open_leases"]
+            .as_array()
+            .unwrap()
+            .is_empty()
+    });
     kill(buyer.id(), "-9");
     buyer.wait().expect("it was killed");
     assert!(answer(&market, RUNS - 1).exists() && !answer(&market, RUNS).exists());
@@ -749,7 +754,7 @@ fn a_large_cut_tensor_takes_the_channel_and_else_the_stream() {
             "2",
         ];
         let done = market.souk(&arguments).done();
-        let moved = done["moved"]
+        let moved = done["transfers"]
             .as_array()
             .unwrap()
             .iter()

@@ -134,7 +134,7 @@ fn run(market: &Market, model: &str, more: &[&str]) -> Ran {
         "generate",
         model,
         &prompt,
-        "--max",
+        "--max-tokens",
         TOKENS,
         "--temperature",
         "1.5",
@@ -166,7 +166,7 @@ fn sum(receipts: &Value) -> u64 {
 fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
     let market = Market::up();
     let model = model(&market);
-    let here = generated(&market, &model, &["--here"]);
+    let here = generated(&market, &model, &["--local"]);
     assert_eq!(here["market"], false);
     assert_eq!(here["tokens"].as_array().unwrap().len(), 24);
     for providers in ["1", "2"] {
@@ -191,8 +191,8 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
         assert!(sum(&sold["receipts"]) <= 60_000_000);
     }
     // Drafted tokens change no text; the likeliest ones repeat, so some of them are right.
-    let asked = ["generate", &model, PROMPT, "--max", "48"];
-    let plain = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    let asked = ["generate", &model, PROMPT, "--max-tokens", "48"];
+    let plain = market.souk(&[&asked[..], &["--local"]].concat()).done();
     let more = ["--draft", "8", "--budget", "60"];
     let drafted = market.souk(&[&asked[..], &more].concat()).done();
     assert_eq!(drafted["tokens"], plain["tokens"]);
@@ -205,7 +205,7 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
 fn a_text_of_a_mixture_of_experts_of_two_providers_is_that_of_this_machine() {
     let market = Market::up();
     let model = model_of(&market, 4);
-    let here = generated(&market, &model, &["--here"]);
+    let here = generated(&market, &model, &["--local"]);
     let two = ["--min-providers", "2", "--budget", "60"];
     let sold = generated(&market, &model, &two);
     assert_eq!(sold["tokens"], here["tokens"]);
@@ -217,7 +217,7 @@ fn a_text_of_a_mixture_of_experts_of_two_providers_is_that_of_this_machine() {
 fn a_text_that_two_make_is_the_right_one_though_one_of_them_lies() {
     let market = Market::up();
     let model = model(&market);
-    let here = generated(&market, &model, &["--here"]);
+    let here = generated(&market, &model, &["--local"]);
     let verified = ["--verify", "2", "--budget", "90"];
     let honest = generated(&market, &model, &verified);
     assert_eq!(honest["tokens"], here["tokens"]);
@@ -253,9 +253,9 @@ fn a_text_of_a_gpu_or_half_of_one_is_that_of_this_machine() {
     }
     let market = Market::of_providers("1");
     let model = model(&market);
-    let asked = ["generate", &model, PROMPT, "--max", TOKENS];
+    let asked = ["generate", &model, PROMPT, "--max-tokens", TOKENS];
     let asked = [&asked[..], &["--temperature", "1.5", "--seed", "4"]].concat();
-    let here = market.souk(&[&asked[..], &["--here"]].concat()).done();
+    let here = market.souk(&[&asked[..], &["--local"]].concat()).done();
     let mut seller = Seller::init(&market, "painter");
     seller.sell_gpu("llvmpipe");
     seller.start();
@@ -290,7 +290,7 @@ fn a_text_whose_budget_is_too_small_is_refused_and_costs_nothing() {
         "generate",
         &model,
         PROMPT,
-        "--max",
+        "--max-tokens",
         "1000",
         "--min-providers",
         "2",
@@ -325,12 +325,12 @@ fn goes_on_when_its_provider_is_killed(market: &Market) {
         "generate",
         &model,
         PROMPT,
-        "--max",
+        "--max-tokens",
         "200",
         "--temperature",
         "1.5",
     ];
-    let here = market.souk(&[&many[..], &["--here"]].concat()).done();
+    let here = market.souk(&[&many[..], &["--local"]].concat()).done();
     let mut buyer = Command::new(SOUK)
         .arg("--dir")
         .arg(market.folder().join("net"))

@@ -34,7 +34,7 @@ impl Hall {
         std::fs::write(&rules, RULES).expect("a file is written");
         let listen = "/ip4/127.0.0.1/tcp/0";
         let rules = rules.to_str().expect("a plain path");
-        let words = ["market", "found", "--name", "hall", "--listen", listen];
+        let words = ["market", "create", "--name", "hall", "--listen", listen];
         let found = [&words[..], &["--rules", rules]].concat();
         let line = text(&machines.souk("founder", &found).done()["line"]);
         machines.run("founder", "validator");
@@ -154,7 +154,7 @@ fn what_is_offered_by_hand_is_bought_prolonged_and_ended_by_either_side() {
     hall.done(ann, &dearer);
 
     // Both are bought: the deposit returns, and each lease holds its own price.
-    let class = text(&hall.done("eve", &["market", "classes"])[0]["name"]);
+    let class = text(&hall.done("eve", &["market", "classes"])[0]["class_name"]);
     let bid = ["order", "bid", &class, "--price", "0.2", "--lease", "1m"];
     let placed = hall.done("eve", &[&bid[..], &["--units", "2"]].concat());
     let (cheap, dear) = (bought(&placed, 0), bought(&placed, 1));
@@ -263,7 +263,15 @@ fn assert_one_price(hall: &Hall, ann: &str, class: &str) {
         let rules = hall.done("founder", &["operator", "rules", "show"]);
         rules["rules"]["classes"][0].is_object() && is_made()
     });
-    let fok = ["order", "bid", class, "--price", "0.3", "--tif", "fok"];
+    let fok = [
+        "order",
+        "bid",
+        class,
+        "--price",
+        "0.3",
+        "--time-in-force",
+        "fok",
+    ];
     assert_eq!(hall.refusal("eve", &fok), "auction_only");
     for (buyer, price) in [("eve", "0.3"), ("joe", "0.2")] {
         let placed = hall.done(buyer, &["order", "bid", class, "--price", price]);
@@ -320,7 +328,7 @@ fn a_lease_is_resold_and_another_displaced_and_each_is_paid_its_own() {
     hall.done("bob/dear", &["order", "ask"]);
     let offers = || number_of(&hall.done("eve", &["book"]));
     until("both offer", || offers() == 2);
-    let class = text(&hall.done("eve", &["market", "classes"])[0]["name"]);
+    let class = text(&hall.done("eve", &["market", "classes"])[0]["class_name"]);
 
     // Eve buys it at 0.1 and sells the rest at 0.25: Joe's job runs on it.
     let bid = ["order", "bid", &class, "--price", "0.1", "--lease", "10m"];

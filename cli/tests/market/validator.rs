@@ -80,7 +80,10 @@ impl Newcomer {
         let begin = Instant::now();
         loop {
             let added = market.souk(&["validator", "add", &self.address]);
-            if !added.stdout.contains("is not reached from the leader") {
+            if !added
+                .stdout
+                .contains("the leader cannot reach the new validator")
+            {
                 return added.done();
             }
             assert!(begin.elapsed() < PATIENCE, "{}", added.stdout);

@@ -74,8 +74,8 @@ fn a_provider_tells_what_it_did_until_its_sums_are_begun_anew() {
         "souk_device_operators_total",
         "souk_device_transfer_seconds_total",
         "souk_lease_received_bytes_total",
-        "souk_content_moved_bytes_total{way=\"received\"}",
-        "souk_content_moved_bytes_total{way=\"sent\"}",
+        "souk_content_transferred_bytes_total{direction=\"received\"}",
+        "souk_content_transferred_bytes_total{direction=\"sent\"}",
         "souk_content_memory_bytes",
         "souk_content_memory_limit_bytes",
         "souk_peers_connected",
@@ -152,7 +152,7 @@ fn a_validator_tells_of_its_log_and_of_the_market() {
     });
     let told = figures(&address).expect("it answers");
     assert_eq!(sum(&told, "souk_log_role"), 1.0, "it is one of them");
-    assert!(told["souk_log_index{reached=\"applied\"}"] > 0.0);
+    assert!(told["souk_log_index{position=\"applied\"}"] > 0.0);
     assert!(sum(&told, "souk_market_accounts") >= 5.0, "{told:?}");
     assert!(sum(&told, "souk_market_micro_credits") > 0.0);
     assert!(sum(&told, "souk_peers_connected") >= 1.0);

@@ -57,13 +57,13 @@ fn a_wrong_answer_is_named_and_asked_for_again() {
     assert_eq!(code, 0, "{said}");
     for wrong in [
         "there is no device \"h1000\"",
-        "\"first\" is no number of a CUDA device",
-        "\"0\" is no number above 0",
-        "\"two\" is no number above 0",
-        "\"-5\" is no number above 0",
-        "\"7-99\" is no span of the day",
-        "\"free\" is no price",
-        "the price: -1 is no amount of credits",
+        "\"first\" is not the number of a CUDA device",
+        "\"0\" is not a number above 0",
+        "\"two\" is not a number above 0",
+        "\"-5\" is not a number above 0",
+        "\"7-99\" is not a span of the day",
+        "\"free\" is not a price",
+        "the price: -1 is not an amount of credits",
     ] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
@@ -85,7 +85,10 @@ fn a_wrong_answer_is_named_and_asked_for_again() {
     let folder = market.folder().join("net/left");
     let (code, said) = answer(&folder, &["left", "cpu"]);
     assert_eq!(code, 3, "{said}");
-    assert!(said.contains("ended before all was answered"), "{said}");
+    assert!(
+        said.contains("ended before all questions were answered"),
+        "{said}"
+    );
     assert!(!folder.exists(), "nothing is written");
 }
 

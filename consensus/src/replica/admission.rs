@@ -24,7 +24,7 @@ pub enum StepError {
     #[error(transparent)]
     Wire(#[from] WireError),
     /// It names another sender than the transport does.
-    #[error("replica {from} speaks in the name of {claimed}")]
+    #[error("replica {from} sent a message in the name of replica {claimed}")]
     Sender {
         /// The replica that sent it.
         from: ReplicaId,
@@ -44,11 +44,11 @@ pub enum StepError {
         cause: BatchError,
     },
     /// It proposes no entry.
-    #[error("replica {0} proposes nothing")]
+    #[error("the proposal of replica {0} has no entry")]
     Empty(ReplicaId),
     /// It comes before the new group has agreed on the time; its origin will send the proposal
     /// again.
-    #[error("no majority's clocks were heard yet")]
+    #[error("the clocks of a majority are not known yet")]
     NoTime,
     /// It offers a snapshot that cannot be read.
     #[error("replica {from} offers an unreadable snapshot: {cause}")]
@@ -60,7 +60,7 @@ pub enum StepError {
         cause: ManifestError,
     },
     /// The parts of a snapshot verify, but do not form a snapshot.
-    #[error("a snapshot whose parts verify is none: {0}")]
+    #[error("the parts of the snapshot verify, but it cannot be read: {0}")]
     Snapshot(#[from] SnapshotError),
     /// The snapshot differs from its offer, or has impossible members.
     #[error("the snapshot from replica {0} is not what it offered")]
@@ -85,16 +85,16 @@ pub enum StepError {
     #[error(transparent)]
     Unordered(Accusation),
     /// It forwards a proposal to a replica that does not lead; its origin will send it again.
-    #[error("this replica does not lead")]
+    #[error("this replica is not the leader")]
     NotLeader,
     /// This replica must first verify earlier entries; the sender will repeat the message.
-    #[error("something in the log is not verified yet")]
+    #[error("an entry in the log is not verified yet")]
     Unverified,
     /// It comes from a leader that has just sent an entry that must not be in the log.
-    #[error("replica {0} sent what must not be in the log, and is not heard in this term")]
+    #[error("replica {0} sent an entry that must not be in the log; it is ignored in this term")]
     Accused(ReplicaId),
     /// It states as committed an entry that this log does not hold.
-    #[error("replica {from} says that entry {commit} is committed, which is not here")]
+    #[error("replica {from} says that entry {commit} is committed; it is missing here")]
     Commit {
         /// The replica that sent it.
         from: ReplicaId,
@@ -110,7 +110,7 @@ pub enum StepError {
         index: LogIndex,
     },
     /// It would replace a committed entry.
-    #[error("replica {from} sends another entry {index} than the one that is committed")]
+    #[error("replica {from} sends an entry {index} that differs from the committed one")]
     Conflict {
         /// The replica that sent it.
         from: ReplicaId,

@@ -29,7 +29,7 @@ pub enum ApplyError {
         cause: RestoreError,
     },
     /// The restored state differs from the stored digest.
-    #[error("the snapshot of entry {index} restores to the state {found}, written was {wanted}")]
+    #[error("the snapshot of entry {index} restores to the state {found}; {wanted} was recorded")]
     Differs {
         /// The snapshot's last entry.
         index: LogIndex,

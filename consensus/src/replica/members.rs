@@ -37,7 +37,7 @@ pub enum ChangeError {
     #[error("replica {0} was removed and never comes back: a new replica needs a new id")]
     Retired(ReplicaId),
     /// The operators did not order the change.
-    #[error("nobody ordered that {0}")]
+    #[error("the operators did not order that {0}")]
     Unordered(MemberChange),
     /// The replica is a member already.
     #[error("replica {0} is a member already")]
@@ -46,7 +46,9 @@ pub enum ChangeError {
     #[error("replica {0} is not a {wanted}", wanted = .1)]
     NoMember(ReplicaId, &'static str),
     /// The learner has not caught up.
-    #[error("learner {learner} has {reached} of {last} entries: it gets a vote once it caught up")]
+    #[error(
+        "learner {learner} has {reached} of {last} entries: it gets a vote once it has caught up"
+    )]
     Behind {
         /// The id of the learner.
         learner: ReplicaId,
@@ -59,7 +61,7 @@ pub enum ChangeError {
     #[error("a group keeps at least one voter")]
     NobodyLeft,
     /// raft-rs dropped the proposal.
-    #[error("the leader takes no change at the moment: try again shortly")]
+    #[error("the leader accepts no change at the moment: try again shortly")]
     Dropped,
 }
 

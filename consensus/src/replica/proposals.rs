@@ -31,7 +31,7 @@ pub enum ProposalRefusal {
     #[error(transparent)]
     Busy(#[from] Busy),
     /// The command is too large.
-    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
+    #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are allowed")]
     TooLarge {
         /// The command's size in bytes.
         bytes: usize,

@@ -33,7 +33,10 @@ const DEAF_TIMEOUTS: u64 = 4;
 
 /// A leader that sent an entry that must not be in the log.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{}, which led term {term}, sent what must not be in the log: {found}", name(*leader))]
+#[error(
+    "{}, which led term {term}, sent an entry that must not be in the log: {found}",
+    name(*leader)
+)]
 pub struct Accusation {
     /// The leader, unless it was gone before the check of the entry.
     pub leader: Option<ReplicaId>,

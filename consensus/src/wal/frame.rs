@@ -43,7 +43,7 @@ pub enum FrameError {
         payload_bytes: usize,
     },
     /// A whole frame belongs elsewhere.
-    #[error("frame {found} of segment {segment} stands where frame {wanted} belongs")]
+    #[error("frame {found} of segment {segment} is in the place of frame {wanted}")]
     Misplaced {
         /// The expected frame number.
         wanted: u64,

@@ -110,7 +110,7 @@ fn decode_hard_state(reader: &mut Reader) -> Result<HardState, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::damaged;
+    use crate::damaged_bytes;
 
     fn payload() -> Bytes {
         let entries = [1, 2].map(|index| Entry {
@@ -140,10 +140,12 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(damaged::proptest_config())]
+        #![proptest_config(damaged_bytes::proptest_config())]
 
         #[test]
-        fn damaged_records_are_refused_or_others(bytes in damaged::arbitrary_damage(payload())) {
+        fn damaged_records_are_refused_or_others(
+            bytes in damaged_bytes::arbitrary_damage(payload())
+        ) {
             let most = bytes.len();
             if let Ok(records) = decode(bytes) {
                 proptest::prop_assert!(records.len() <= most);

@@ -37,7 +37,7 @@ pub enum WalDamage {
         cause: FrameError,
     },
     /// A whole frame follows a torn one.
-    #[error("{cause}, and yet a later frame stands at byte {later}")]
+    #[error("{cause}, but there is a later frame at byte {later}")]
     NotLast {
         /// The fault in the torn frame.
         #[source]
@@ -57,7 +57,7 @@ pub enum WalDamage {
         found: LogIndex,
     },
     /// A whole file is missing.
-    #[error("the file is missing, later ones are there")]
+    #[error("the file is missing, but there are later ones")]
     Missing,
 }
 

@@ -40,7 +40,7 @@ pub enum RaftMessageError {
     #[error("a raft message with an unreadable change of members: {0}")]
     Change(protobuf::ProtobufError),
     /// A change of members has the old format, which no replica will propose.
-    #[error("a raft message with a change of members of the first kind, which none proposes")]
+    #[error("a raft message with a change of members in the old format, which no replica proposes")]
     OldChange,
 }
 
@@ -173,7 +173,7 @@ fn decode_numbers(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::damaged;
+    use crate::damaged_bytes;
     use bytes::Bytes;
 
     /// A message with every field set to something of its own.
@@ -246,11 +246,11 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(damaged::proptest_config())]
+        #![proptest_config(damaged_bytes::proptest_config())]
 
         #[test]
         fn a_damaged_message_is_refused_or_another(
-            bytes in damaged::arbitrary_damage(written(&full()))
+            bytes in damaged_bytes::arbitrary_damage(written(&full()))
         ) {
             if let Ok(message) = decode(&mut Reader::new(bytes)) {
                 let again = decode(&mut Reader::new(written(&message)));

@@ -211,7 +211,7 @@ def what_a_budget_needs_leads_to_one_that_is_enough(net: souk.Testnet, digits: D
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"x": ["a", "b"]}, "x is of numbers, and texts are given"),
+        ({"x": ["a", "b"]}, "x takes numbers, but texts were given"),
         ({"x": [[1, 2], [3]]}, "no array|a tensor is of numbers"),
         ({"x": [None]}, "a tensor is of numbers"),
         ({"z": [1.0]}, "z"),

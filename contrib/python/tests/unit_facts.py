@@ -127,11 +127,11 @@ def an_event_of_a_newer_gateway_is_told_as_it_came() -> None:
 
 
 def an_event_has_its_number_its_time_and_its_facts() -> None:
-    lease = {"provider": "ab" * 32, "lease": 7, "held": 5}
+    lease = {"provider": "ab" * 32, "lease": 7, "escrow": 5}
     when = {"number": 0, "at": "2026-01-02T03:04:05Z"}
     event = event_of({**when, "event": "leased", "attempt": 0, "leases": [lease, lease]})
     assert isinstance(event, souk.Leased)
-    assert (event.number, event.at, event.held) == (0, NOW, Credits(10))
+    assert (event.number, event.at, event.escrow) == (0, NOW, Credits(10))
     assert event.leases["lease"].tolist() == [7, 7]
 
 

@@ -56,7 +56,7 @@ pub enum ConformanceError {
         cause: io::Error,
     },
     /// A case's description is malformed.
-    #[error("{} is no description of a case: {cause}", path.display())]
+    #[error("{} does not describe a case: {cause}", path.display())]
     Meta {
         /// Path of the file.
         path: PathBuf,

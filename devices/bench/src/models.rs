@@ -81,7 +81,7 @@ pub enum ModelError {
         cause: CompileError,
     },
     /// The rule for inputs does not cover the type of one.
-    #[error("{}: no values are made up for the input {input:?} of {dtype}", path.display())]
+    #[error("{}: no values can be generated for the input {input:?} of {dtype}", path.display())]
     Input {
         /// Path of the file.
         path: PathBuf,

@@ -103,7 +103,7 @@ pub enum RatioError {
         bytes: u64,
     },
     /// An operation took too long.
-    #[error("the card did not end within {TIME_MAX:?}")]
+    #[error("the card did not finish within {TIME_MAX:?}")]
     Hung,
     /// The card refused a subgraph, or it failed.
     #[error(transparent)]

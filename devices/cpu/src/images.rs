@@ -25,9 +25,9 @@ use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
 use crate::tiled::aligned::AlignedFloats;
-use crate::tiled::packs::PackedWeights;
+use crate::tiled::buffer_pool::SpareBuffers;
+use crate::tiled::packed_weights::PackedWeights;
 use crate::tiled::plan::Step;
-use crate::tiled::spares::SpareBuffers;
 use crate::tiled::worker_pool;
 use filters::{FilterDims, PackedFilters};
 use layout::{Image, Layout};

@@ -23,8 +23,8 @@ use souk_memory::Tensor;
 use souk_onnx::graph::Graph;
 use souk_reference::Scope;
 
-use crate::tiled::packs::PackedWeights;
-use crate::tiled::spares::SpareBuffers;
+use crate::tiled::buffer_pool::SpareBuffers;
+use crate::tiled::packed_weights::PackedWeights;
 use crate::tiled::worker_pool::{self, Memory};
 use execution_plan::SequenceExecutionPlan;
 use patterns::{SequenceMatcher, SequencePattern};

@@ -3,12 +3,12 @@
 //! stage.
 
 pub(super) mod aligned;
+pub(super) mod buffer_pool;
 pub(super) mod exponentials;
-pub(super) mod packs;
+pub(super) mod packed_weights;
 pub(super) mod panels;
 pub(super) mod plan;
 pub(super) mod span;
-pub(super) mod spares;
 pub(super) mod tile;
 pub(super) mod values;
 pub(super) mod vectors;

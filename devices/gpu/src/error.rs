@@ -15,7 +15,7 @@ pub(crate) enum GpuError {
     #[error(transparent)]
     Operator(#[from] KernelError),
     /// There is no room for a value.
-    #[error("{bytes} bytes are wanted of the device's memory, {free} are free")]
+    #[error("{bytes} bytes of the device's memory are needed, {free} are free")]
     OutOfMemory {
         /// Bytes wanted.
         bytes: u64,
@@ -26,7 +26,7 @@ pub(crate) enum GpuError {
     #[error("the device was lost")]
     Lost,
     /// A submission did not end.
-    #[error("it did not end within {limit:?}")]
+    #[error("it did not finish within {limit:?}")]
     Hung {
         /// The time it had.
         limit: Duration,

@@ -16,6 +16,6 @@ pub mod discover;
 pub mod isa;
 pub mod power;
 #[cfg(target_os = "linux")]
-pub mod sealed;
+pub mod sealed_memory;
 pub mod streaming;
 pub mod system;

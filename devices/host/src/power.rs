@@ -80,7 +80,7 @@ pub enum PowerError {
         domain: String,
     },
     /// The value is not one that it takes.
-    #[error("{watts} W is no limit for {domain}: it takes {range}")]
+    #[error("{watts} W is not a limit for {domain}: it accepts {range}")]
     Range {
         /// Name of the domain.
         domain: String,
@@ -90,7 +90,7 @@ pub enum PowerError {
         range: String,
     },
     /// The system refuses.
-    #[error("the power limit of {domain} is out of reach: {cause}")]
+    #[error("the power limit of {domain} cannot be accessed: {cause}")]
     Refused {
         /// Name of the domain.
         domain: String,

@@ -36,7 +36,7 @@ pub enum Beyond {
         limit: u64,
     },
     /// The model nests messages too deeply.
-    #[error("the ONNX model has more than {limit} messages within each other")]
+    #[error("the ONNX model nests messages more than {limit} deep")]
     Depth {
         /// Most levels allowed.
         limit: u64,

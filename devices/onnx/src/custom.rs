@@ -56,13 +56,15 @@ pub enum CustomError {
         expected: usize,
     },
     /// A text does not denote a size.
-    #[error("{text:?} in its attribute output_shapes is no size such as 16 or i0.1")]
+    #[error("{text:?} in its attribute output_shapes is not a size such as 16 or i0.1")]
     Size {
         /// The text.
         text: String,
     },
     /// A size refers to an axis that does not exist.
-    #[error("its attribute output_shapes speaks of axis {axis} of tensor {tensor}, which is not")]
+    #[error(
+        "its attribute output_shapes names axis {axis} of tensor {tensor}, which does not exist"
+    )]
     Axis {
         /// Index of the tensor.
         tensor: usize,

@@ -22,7 +22,7 @@ mod preparation;
 mod quantised;
 mod scores;
 mod sparse;
-mod words;
+mod text_numbers;
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdPr
 use body::Body;
 use facts::Facts;
 pub use preparation::{Preparation, PreparationError, Wrong, ngrams};
-pub use words::{Texts, Words};
+pub use text_numbers::{Texts, Words};
 
 /// The domain of operators that ONNX Runtime and its tools write beyond ONNX.
 const RUNTIME_DOMAIN: &str = "com.microsoft";
@@ -47,7 +47,7 @@ pub enum ExpansionError {
     /// A node does more with texts than move and compare them, and would run at a provider, which
     /// must not see texts.
     #[error(
-        "node {node:?} ({operator}) computes with texts that are not at hand before the model runs"
+        "node {node:?} ({operator}) computes with texts that are not known before the model runs"
     )]
     Text {
         /// Name of the node.
@@ -57,8 +57,8 @@ pub enum ExpansionError {
     },
     /// An output is a list of unknown length.
     #[error(
-        "output {output:?} is a list of as many tensors as a run makes: join them by \
-         ConcatFromSequence, or give each as an output"
+        "output {output:?} is a list whose length depends on the run: join its tensors with \
+         ConcatFromSequence, or make each an output"
     )]
     List {
         /// Name of the output.
@@ -110,7 +110,7 @@ pub fn expand_model(model: &mut ModelProto) -> Result<Meanings, ExpansionError> 
     if let Some(graph) = &mut model.graph {
         sparse::resolve_sparse(graph);
         optionals::resolve_optionals(graph);
-        words::number_graph(graph, &mut meanings.texts);
+        text_numbers::number_graph(graph, &mut meanings.texts);
         meanings.preparation = preparation::extract_preparation(graph, &mut meanings.texts);
         let facts = written_out(graph, &Facts::new(opset), &mut meanings)?;
         lists::give_outputs(graph, &facts, &meanings.columns)?;
@@ -175,7 +175,7 @@ fn expand_node(body: &mut Body<'_>) -> Option<()> {
 fn expand_standard(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
-        "Cast" if body.is_text(0) && words::is_text_cast(body.call()) => {
+        "Cast" if body.is_text(0) && text_numbers::is_text_cast(body.call()) => {
             let value = body.input_name(0)?.to_owned();
             body.set_output(0, &value);
             Some(())

@@ -60,7 +60,7 @@ pub struct Sampling {
 
 /// The reason to refuse a setting.
 #[derive(Clone, Debug, PartialEq, Error)]
-#[error("{name} is {value}, and should be {range}")]
+#[error("{name} is {value}, but must be {range}")]
 pub struct SamplingError {
     /// Name of the setting.
     pub name: &'static str,
@@ -90,13 +90,13 @@ impl Default for Sampling {
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SampleError {
     /// The numbers do not denote settings.
-    #[error("a way of sampling is 7 numbers, and two for each bias; these are {0}")]
+    #[error("a sampling configuration has 7 numbers and two for each bias; this one has {0}")]
     Numbers(usize),
     /// A setting is out of its range.
     #[error(transparent)]
     Range(#[from] SamplingError),
     /// There are no logits, or one is not a number.
-    #[error("the logits are of no token, or one of them is no number")]
+    #[error("there are no logits, or one of them is not a number")]
     Logits,
 }
 

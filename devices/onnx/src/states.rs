@@ -40,7 +40,7 @@ pub struct StatePort {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
     /// The entry does not name an input and an output of its node.
-    #[error("node {node:?} says of its states {value:?}, which is not INPUT:OUTPUT of it")]
+    #[error("node {node:?} declares the state {value:?}, which is not INPUT:OUTPUT of that node")]
     Entry {
         /// Name of the node.
         node: String,
@@ -48,13 +48,13 @@ pub enum StateError {
         value: String,
     },
     /// The state is not an input of the model, or another node reads it too.
-    #[error("state {input:?} is no input of the model that one node alone reads")]
+    #[error("state {input:?} is not an input of the model that exactly one node reads")]
     Input {
         /// Name of the input.
         input: String,
     },
     /// The state is not an output of the model.
-    #[error("state {output:?} is no output of the model")]
+    #[error("state {output:?} is not an output of the model")]
     Output {
         /// Name of the output.
         output: String,

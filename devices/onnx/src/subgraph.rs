@@ -74,7 +74,7 @@ pub enum CompileError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     /// The caller did not pass a weight.
-    #[error("weight {name:?} ({id}) was not given")]
+    #[error("weight {name:?} ({id}) is missing")]
     WeightMissing {
         /// Name of the weight in the model.
         name: String,
@@ -82,7 +82,7 @@ pub enum CompileError {
         id: ContentId,
     },
     /// A weight contradicts the model.
-    #[error("weight {name:?} is not what the model says: {cause}")]
+    #[error("weight {name:?} differs from its declaration in the model: {cause}")]
     WeightMismatch {
         /// Name of the weight in the model.
         name: String,
@@ -90,7 +90,7 @@ pub enum CompileError {
         cause: String,
     },
     /// The location of a weight's values is not a content id.
-    #[error("weight {name:?} has its values at {location:?}, which names no content")]
+    #[error("weight {name:?} has its values at {location:?}, which is not a content id")]
     WeightPlace {
         /// Name of the weight in the model.
         name: String,
@@ -107,7 +107,7 @@ pub enum CompileError {
         name: String,
     },
     /// A node reads a value that does not exist.
-    #[error("node {node:?} uses {value:?}, which nothing gives")]
+    #[error("node {node:?} uses {value:?}, which nothing produces")]
     Dangling {
         /// Name of the node.
         node: String,
@@ -121,7 +121,7 @@ pub enum CompileError {
         device: String,
     },
     /// The weights do not fit the device's memory; another device may have room.
-    #[error("{device}: {bytes} bytes of its memory are wanted for weights, {free} are free")]
+    #[error("{device}: {bytes} bytes of its memory are needed for weights, {free} are free")]
     OutOfMemory {
         /// Name of the device.
         device: String,

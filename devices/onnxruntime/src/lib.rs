@@ -7,7 +7,7 @@
 
 mod elements;
 mod library;
-mod loaded;
+mod loaded_model;
 mod program;
 mod provider;
 mod refusal;
@@ -28,7 +28,7 @@ use souk_vocabulary::processor::{Estimate, Processor, Program};
 use souk_vocabulary::profile::Profile;
 
 pub use library::{LIBRARY_VARIABLE, Library, LoadError, library_path};
-use loaded::LoadedModel;
+use loaded_model::LoadedModel;
 use program::{RuntimeProgram, Watch};
 pub use provider::Provider;
 

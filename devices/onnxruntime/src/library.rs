@@ -14,7 +14,7 @@ use souk_host::discover;
 use souk_onnx::sample;
 use thiserror::Error;
 
-use super::loaded::{LoadedModel, OpenSession};
+use super::loaded_model::{LoadedModel, OpenSession};
 use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
 use super::rules;
@@ -63,7 +63,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The system cannot load the file.
-    #[error("{} is no library that this system loads: {reason}", path.display())]
+    #[error("{} is not a library that this system can load: {reason}", path.display())]
     NoLibrary {
         /// Path of the file.
         path: PathBuf,
@@ -77,7 +77,7 @@ pub enum LoadError {
         path: PathBuf,
     },
     /// The library is too old or does not start.
-    #[error("{} is no usable ONNX Runtime library: {reason}", path.display())]
+    #[error("{} is not a usable ONNX Runtime library: {reason}", path.display())]
     Refused {
         /// Path of the library.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The process has already opened another library.
-    #[error("{} is open already, and a process has room for one", open.display())]
+    #[error("{} is already open, and a process can open only one", open.display())]
     Another {
         /// Path of the open library.
         open: PathBuf,

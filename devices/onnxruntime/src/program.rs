@@ -17,7 +17,7 @@ use souk_vocabulary::profile::Power;
 
 use super::ENGINE;
 use super::elements::{self, to_element};
-use super::loaded::OpenSession;
+use super::loaded_model::OpenSession;
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {

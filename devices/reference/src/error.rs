@@ -17,7 +17,7 @@ pub enum KernelError {
     #[error("its input {0} is out of range")]
     Range(usize),
     /// An input is not a list of tensors.
-    #[error("its input {0} is no list of tensors")]
+    #[error("its input {0} is not a list of tensors")]
     NoList(usize),
     /// Two shapes are incompatible.
     #[error("its shapes do not fit: {0:?} and {1:?}")]
@@ -46,7 +46,7 @@ pub enum KernelError {
     #[error("{0}")]
     Sample(String),
     /// The expert does not exist.
-    #[error("its input 2 names expert {index}, and there are {experts}")]
+    #[error("its input 2 names expert {index}, but there are {experts}")]
     Expert {
         /// Index of the expert.
         index: i64,

@@ -132,7 +132,7 @@ mod tests {
         let stack = || tensor(&[4, 3, 2], &experts());
         for (index, named) in [(4, "expert 4"), (-1, "expert -1")] {
             let refused = run(row(), stack(), choices(&[1, 1], &[index])).unwrap_err();
-            let expected = format!("its input 2 names {named}, and there are 4");
+            let expected = format!("its input 2 names {named}, but there are 4");
             assert!(refused.contains(&expected), "{refused}");
         }
         let none = run(row(), tensor(&[0, 3, 2], &[]), choices(&[1, 1], &[0]));

@@ -65,7 +65,7 @@ pub enum CheckError {
         expected: f64,
     },
     /// The device returns a tensor of another shape or type.
-    #[error("{device}: its driver answers {operator} with {found}, and {expected} was asked for")]
+    #[error("{device}: its driver returns {found} for {operator}, but {expected} was requested")]
     Other {
         /// Model of the device.
         device: String,

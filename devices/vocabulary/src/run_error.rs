@@ -81,7 +81,7 @@ pub enum RunError {
         reason: String,
     },
     /// The device has no room for a value; another device may have.
-    #[error("{device}: {bytes} bytes are wanted of its memory, {free} are free")]
+    #[error("{device}: {bytes} bytes of its memory are needed, {free} are free")]
     OutOfMemory {
         /// Name of the device.
         device: String,
@@ -91,13 +91,13 @@ pub enum RunError {
         free: u64,
     },
     /// The device was lost during the run.
-    #[error("{device}: the device was lost in the run")]
+    #[error("{device}: the device was lost during the run")]
     DeviceLost {
         /// Name of the device.
         device: String,
     },
     /// A kernel exceeded its time limit.
-    #[error("{device}: a kernel did not end within {limit:?}")]
+    #[error("{device}: a kernel did not finish within {limit:?}")]
     Hung {
         /// Name of the device.
         device: String,

@@ -94,7 +94,7 @@ pub enum WasmError {
         wanted: &'static str,
     },
     /// It used up its fuel.
-    #[error("the kernel did not end within {limit} units of fuel")]
+    #[error("the kernel did not finish within {limit} units of fuel")]
     Fuel {
         /// The fuel it had.
         limit: u64,
@@ -108,13 +108,13 @@ pub enum WasmError {
         limit: u64,
     },
     /// It took too long.
-    #[error("the kernel did not end within {limit:?}")]
+    #[error("the kernel did not finish within {limit:?}")]
     Time {
         /// The time it had.
         limit: Duration,
     },
     /// It gave too much.
-    #[error("the kernel gives {bytes} bytes, {limit} are allowed")]
+    #[error("the kernel returns {bytes} bytes, {limit} are allowed")]
     Output {
         /// Bytes of the outputs, as far as the host counted them.
         bytes: u64,
@@ -122,7 +122,7 @@ pub enum WasmError {
         limit: u64,
     },
     /// It said that it does not take these inputs.
-    #[error("the kernel does not take these inputs")]
+    #[error("the kernel does not accept these inputs")]
     Refused,
     /// The kernel did something that ends a module.
     #[error("the kernel trapped: {reason}")]

@@ -7,112 +7,115 @@ use clap::{Subcommand, ValueEnum};
 
 use souk_cli::options::{Backend, bytes};
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Run the ONNX project's operator tests, one folder a case.
+    /// Run the ONNX project's operator tests, one folder per case.
     Conformance {
-        /// The folder of cases.
+        /// The folder with the cases.
         folder: PathBuf,
-        /// What runs them.
+        /// The backend to use.
         #[arg(long, value_enum, default_value_t = Backend::Cpu)]
         backend: Backend,
-        /// A part of the GPU's name, where there are several.
+        /// A part of the GPU's name, if there are several.
         #[arg(long, default_value = "")]
         device: String,
     },
-    /// Time whole models, on inputs made up by a rule that other engines can follow.
+    /// Time whole models, on generated inputs that other engines can reproduce.
     Models(ModelsArgs),
-    /// The peak of memory of whole models beside rten alone on the same files, a process each.
+    /// Compare the peak memory of whole models with that of rten alone on the same files, one
+    /// process each.
     Memory(ModelSetArgs),
-    /// How well the cost model of the CPU foretells the largest operators of models.
+    /// Measure how well the CPU's cost model predicts the largest operators of models.
     Cost(CostArgs),
-    /// Drive the bare book and the full exchange with a flow of orders.
+    /// Run a flow of orders through the bare order book and the full exchange.
     Market(MarketBenchArgs),
     /// Plan published scheduling instances.
     Plan {
-        /// The instances, .json.gz.
+        /// The instances (.json.gz).
         file: PathBuf,
-        /// The planner; a wrong name lists them.
+        /// The planner; an unknown name lists all planners.
         #[arg(long, default_value = "auto")]
         planner: String,
-        /// Time for each instance, in milliseconds.
+        /// The time for each instance, in milliseconds.
         #[arg(long, default_value_t = 10)]
         budget_ms: u64,
-        /// Where the schedules go, one line an instance.
+        /// The output file for the schedules, one line per instance.
         #[arg(long, default_value = "schedules.jsonl")]
         out: PathBuf,
     },
-    /// Divide published graphs over accelerators for throughput.
+    /// Partition published graphs over accelerators for throughput.
     Partition {
-        /// The graphs, .json.gz.
+        /// The graphs (.json.gz).
         file: PathBuf,
-        /// Where the placements go, one line a graph.
+        /// The output file for the placements, one line per graph.
         #[arg(long, default_value = "placements.jsonl")]
         out: PathBuf,
     },
-    /// Run empty and small tasks on workers of this machine: what the executor costs for each.
+    /// Run empty and small tasks on workers of this machine, to measure the executor's cost for
+    /// each.
     Tasks {
-        /// Workers.
+        /// The number of workers.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
         devices: u8,
     },
-    /// Share single operators between two unlike devices, beside the best shares an exhaustive
-    /// search finds.
+    /// Split single operators between two different devices, and compare with the best splits that
+    /// an exhaustive search finds.
     Split {
         /// The devices of this machine.
         #[command(flatten)]
         machine: MachineArgs,
-        /// Measure this pair and no other; may be given several times. A wrong name lists them.
+        /// Measure only this pair. Can be given several times; an unknown name lists all pairs.
         #[arg(long = "pair", value_name = "NAME")]
         pairs: Vec<String>,
     },
-    /// Run models on mixes of unlike devices, beside the best single device and the plan.
+    /// Run models on mixes of different devices, and compare with the best single device and the
+    /// plan.
     Mixes {
         /// The devices of this machine.
         #[command(flatten)]
         machine: MachineArgs,
-        /// A model to run beside the bundled ones.
+        /// A model to run in addition to the bundled ones.
         #[command(flatten)]
         model: ModelArgs,
     },
-    /// Run a model on the CPU bare and through the scheduler, in turn.
+    /// Run a model on the CPU directly and through the scheduler, in turn.
     Overhead {
         /// The model.
         #[command(flatten)]
         model: ModelArgs,
-        /// Threads of the CPU; 0 for all.
+        /// The number of CPU threads; 0 uses all.
         #[arg(long, default_value_t = 0)]
         threads: u32,
-        /// Runs of each.
+        /// The number of runs of each.
         #[arg(long, default_value_t = 60)]
         rounds: usize,
     },
-    /// Move content between two processes: bare libp2p, plain TCP, the tensor protocol, its direct
-    /// channel.
+    /// Transfer content between two processes by bare libp2p, plain TCP, the tensor protocol and
+    /// its direct channel.
     Tensors(BenchTensorsArgs),
-    /// The process that holds the content of `souk bench tensors`.
+    /// Hold the content of `souk bench tensors` in a process of its own.
     #[command(hide = true)]
     TensorHolder(BenchTensorsArgs),
-    /// Have jobs run through a market of real processes, and time each step.
+    /// Run jobs through a market of real processes, and time each step.
     Submit(SubmitBenchArgs),
-    /// Replicate commands over processes of their own and measure.
+    /// Measure the replication of commands over separate processes.
     Consensus(ConsensusArgs),
-    /// The device in another process of `souk bench tasks`.
+    /// Serve the device in the other process of `souk bench tasks`.
     #[command(hide = true)]
     Serve,
-    /// One replica of `souk bench consensus`.
+    /// Run one replica of `souk bench consensus`.
     #[command(hide = true)]
     Node(BenchNodeArgs),
 }
 
-/// Devices of this machine beside the emulated ones.
+/// Devices of this machine, in addition to the emulated ones.
 #[derive(Debug, clap::Args)]
 pub struct MachineArgs {
-    /// Threads of the CPU; 0 for all, which a software GPU then competes with.
+    /// The number of CPU threads; 0 uses all, and a software GPU then competes with them.
     #[arg(long, default_value_t = 1)]
     pub threads: u32,
-    /// A part of the name of a GPU that runs beside the CPU, such as llvmpipe.
+    /// A part of the name of a GPU to use with the CPU, such as llvmpipe.
     #[arg(long)]
     pub gpu: Option<String>,
     /// Leave the emulated devices out.
@@ -120,29 +123,30 @@ pub struct MachineArgs {
     pub real_only: bool,
 }
 
-/// What is done to a market.
+/// The load on a market.
 #[derive(Debug, clap::Args)]
 pub struct MarketBenchArgs {
-    /// a: deep, 100,000 orders rest; b: hot, most operations move an order.
+    /// The flow of orders: a is deep (100,000 orders rest), b is hot (most operations move an
+    /// order).
     #[arg(long, value_enum, default_value_t = FlowName::A)]
     pub flow: FlowName,
-    /// How many operations.
+    /// The number of operations.
     #[arg(long, default_value_t = 1_000_000)]
     pub operations: usize,
-    /// Instead, time commits in a market of processes with and without so many readers, each of
-    /// whom asks every two seconds for what a dashboard shows.
+    /// Instead, time commits in a market of processes with and without this many readers; each
+    /// reader asks every two seconds for what a dashboard shows.
     #[arg(long, default_value_t = 0)]
     pub readers: u32,
-    /// Closed leases that the market holds then.
+    /// The number of closed leases in that market.
     #[arg(long, default_value_t = 100_000)]
     pub closed_leases: u32,
-    /// Validators of that market.
+    /// The number of validators of that market.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
-    /// Rounds with readers, and as many without, in turn.
+    /// The number of rounds with readers, which alternate with as many rounds without.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Seconds of each round.
+    /// The duration of each round, in seconds.
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
 }
@@ -150,121 +154,122 @@ pub struct MarketBenchArgs {
 /// A model and the sizes of its inputs.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgs {
-    /// The model, .onnx with its weights inside.
+    /// The model (.onnx, with its weights inside).
     #[arg(long)]
     pub model: Option<PathBuf>,
-    /// Sizes of the dimensions it leaves open, input by input.
+    /// The sizes of the dimensions that the model leaves open, input by input.
     #[arg(long, value_delimiter = ',')]
     pub sizes: Vec<usize>,
 }
 
-/// What to move.
+/// The content to transfer.
 #[derive(Debug, clap::Args)]
 pub struct BenchTensorsArgs {
-    /// Bytes of the large content, such as 1GiB.
+    /// The size of the large content, such as 1GiB.
     #[arg(long, default_value = "1GiB", value_parser = bytes)]
     pub size: u64,
-    /// How many small contents.
+    /// The number of small contents.
     #[arg(long, default_value_t = 10_000)]
     pub small: u32,
-    /// Rounds of which the best counts.
+    /// The number of rounds; the best one counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
 }
 
-/// Which models to time, and on what.
+/// The models to time, and the device.
 #[derive(Debug, clap::Args)]
 pub struct ModelsArgs {
-    /// A model, or a folder of them.
+    /// A model, or a folder of models.
     pub path: PathBuf,
-    /// What runs them.
+    /// The backend to use.
     #[arg(long, value_enum, default_value_t = Backend::Cpu)]
     pub backend: Backend,
-    /// A part of the GPU's name, where there are several.
+    /// A part of the GPU's name, if there are several.
     #[arg(long, default_value = "")]
     pub device: String,
-    /// Threads of the CPU; 0 for all.
+    /// The number of CPU threads; 0 uses all.
     #[arg(long, default_value_t = 0)]
     pub threads: u32,
-    /// Sizes for what an input leaves open, such as 8,128; 1 where there are none left.
+    /// The sizes of the dimensions that an input leaves open, such as 8,128; 1 for those that
+    /// remain.
     #[arg(long, value_delimiter = ',')]
     pub sizes: Vec<usize>,
-    /// How many runs of each.
+    /// The number of runs of each model.
     #[arg(long, default_value_t = 20)]
     pub runs: usize,
-    /// Run them on rten with nothing of souk around it, to compare.
+    /// Run the models on rten alone, without souk, to compare.
     #[arg(long)]
-    pub alone: bool,
+    pub rten_only: bool,
 }
 
 /// Models for the CPU.
 #[derive(Debug, clap::Args)]
 pub struct ModelSetArgs {
-    /// Models, each with the sizes its inputs leave open, if there are any: minilm.onnx:8,128.
+    /// The models, each with the sizes that its inputs leave open, if any: minilm.onnx:8,128.
     #[arg(required = true, value_name = "FILE[:SIZES]")]
     pub models: Vec<String>,
-    /// Threads of the CPU. With one, `cost` counts processor time, which other work on the machine
-    /// disturbs less.
+    /// The number of CPU threads. With one, `cost` counts processor time, which other work on the
+    /// machine disturbs less.
     #[arg(long, default_value_t = NonZeroUsize::MIN)]
     pub threads: NonZeroUsize,
-    /// Largest operators of each model.
+    /// The number of operators of each model, the largest first.
     #[arg(long, default_value_t = 30)]
     pub operators: usize,
 }
 
-/// Models whose operators are foretold.
+/// Models whose operator times the cost model predicts.
 #[derive(Debug, clap::Args)]
 pub struct CostArgs {
     #[command(flatten)]
     pub set: ModelSetArgs,
-    /// Print each operator and transfer too, foretold and measured.
+    /// Also print each operator and transfer, predicted and measured.
     #[arg(long)]
     pub each: bool,
 }
 
-/// Which jobs through which market.
+/// The jobs, and the market that runs them.
 #[derive(Debug, clap::Args)]
 pub struct SubmitBenchArgs {
-    /// Jobs of all buyers together.
+    /// The number of jobs of all buyers together.
     #[arg(long, default_value_t = 200)]
     pub jobs: u32,
-    /// Buyers, each submitting one job after another.
+    /// The number of buyers; each submits one job after another.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub buyers: u32,
-    /// Providers, each a process with one emulated device.
+    /// The number of providers, each a process with one emulated device.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub providers: u32,
-    /// Validators.
+    /// The number of validators.
     #[arg(long, default_value_t = 3)]
     pub validators: u32,
-    /// Run jobs in the providers' own processes, to see what isolation costs.
+    /// Run jobs in the providers' own processes, to measure the cost of isolation.
     #[arg(long)]
     pub no_isolation: bool,
 }
 
-/// What to replicate.
+/// The commands to replicate, and the replicas.
 #[derive(Debug, clap::Args)]
 pub struct ConsensusArgs {
-    /// Replicas.
+    /// The number of replicas.
     #[arg(long, default_value_t = 3)]
     pub nodes: u64,
-    /// Clients, each waiting for its answer before it asks again.
+    /// The number of clients; each waits for its answer before it asks again.
     #[arg(long, default_value_t = 64)]
     pub clients: u64,
-    /// Bytes of a command.
+    /// The size of a command, in bytes.
     #[arg(long, default_value_t = 256)]
     pub size: usize,
     /// How long to measure, in seconds.
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
-    /// Who signs what: none, each or batch64.
+    /// The signatures on commands: none, each or batch64.
     #[arg(long, default_value = "none")]
     pub signed: String,
-    /// Kill the leader so many times instead, and measure how long the next commit takes.
+    /// Instead, kill the leader this many times, and measure the time until the next commit.
     #[arg(long, value_name = "N")]
     pub kills: Option<u64>,
-    /// Replicate so many commands instead, then kill validators, start them again, and measure how
-    /// long they take to serve.
+    /// Instead, replicate this many commands, then kill and restart validators, and measure the
+    /// time until they serve.
     #[arg(long, value_name = "N", conflicts_with = "kills")]
     pub restart: Option<u64>,
     /// A folder on the disk to measure.
@@ -281,7 +286,7 @@ pub struct BenchNodeArgs {
     /// The ports of all replicas.
     #[arg(long, value_delimiter = ',')]
     pub ports: Vec<u16>,
-    /// Who signs what.
+    /// The signatures on commands.
     #[arg(long)]
     pub signed: String,
 }

@@ -2,35 +2,35 @@
 
 use clap::Subcommand;
 
-/// What to try a market with.
+/// Commands that test a market.
 #[derive(Debug, Subcommand)]
 pub enum Testnet {
-    /// Simulate a market with faults: replicas, log and exchange as they are, in one thread, on
-    /// simulated networks, disks and clocks, everything from one seed.
+    /// Simulate a market with faults: the real replicas, log and exchange, in one thread, on
+    /// simulated networks, disks and clocks, all from one seed.
     Sim(SimArgs),
-    /// Try every way there is to cheat the other party of a lease, on the market's real rules, and
-    /// tell the most it can lose.
+    /// Try every way to cheat the other party of a lease, on the market's real rules, and print the
+    /// most that it can lose.
     Attacks,
-    /// Kill, stop and cut off nodes of a new market under a stream of jobs, and check what holds;
-    /// with --running kill nodes of the testnet in --dir, which come back.
+    /// Kill, stop and disconnect nodes of a new market under a stream of jobs, and check the
+    /// guarantees; with --running, kill nodes of the testnet in --dir, which restart.
     Chaos(ChaosArgs),
-    /// Attack a market of real processes in every way known while honest buyers go on, and check
-    /// what held and what it cost the nodes.
+    /// Attack a market of real processes in every known way while honest buyers continue, and check
+    /// the guarantees and the cost to the nodes.
     Hostile(HostileArgs),
-    /// Run the gossip of many nodes in this process and count what each pays for it.
+    /// Run the gossip of many nodes in this process, and count the cost for each.
     Gossip(GossipArgs),
 }
 
-/// How a market is attacked.
+/// How to attack a market.
 #[derive(Debug, clap::Args)]
 pub struct HostileArgs {
-    /// Everything drawn follows from it.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How long the attacks go on.
+    /// The duration of the attacks.
     #[arg(long, default_value_t = 2.0, value_name = "MINUTES")]
     pub minutes: f64,
-    /// Honest buyers that submit jobs at the same time.
+    /// The number of honest buyers that submit jobs at the same time.
     #[arg(long, default_value_t = 3)]
     pub buyers: usize,
 }
@@ -38,46 +38,46 @@ pub struct HostileArgs {
 /// A network to measure.
 #[derive(Debug, clap::Args)]
 pub struct GossipArgs {
-    /// Draws who knows whom and who speaks when.
+    /// The seed that draws each node's peers and sending times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Nodes, each of them a provider.
+    /// The number of nodes, each a provider.
     #[arg(long, default_value_t = 1000)]
     pub nodes: usize,
-    /// Seconds in which each provider speaks once.
+    /// The period in which each provider sends once, in seconds.
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub period: u64,
-    /// Seconds before anything is counted.
+    /// The time before the count begins, in seconds.
     #[arg(long, default_value_t = 30)]
-    pub warm: u64,
-    /// Seconds that are counted.
+    pub warm_up: u64,
+    /// The time of the count, in seconds.
     #[arg(long, default_value_t = 60)]
     pub seconds: u64,
 }
 
-/// What to do to a market.
+/// The faults to inject into a market.
 #[derive(Debug, clap::Args)]
 pub struct ChaosArgs {
-    /// Kill nodes of the testnet that runs in --dir, one at a time, as kill -9 does: its supervisor
-    /// starts them again.
+    /// Kill nodes of the running testnet in --dir, one at a time, as kill -9 does; its supervisor
+    /// restarts them.
     #[arg(long, conflicts_with_all = ["buyers", "netns"])]
     pub running: bool,
-    /// Kill its gateway as well.
+    /// Also kill its gateway.
     #[arg(long, requires = "running")]
     pub gateway: bool,
-    /// Everything drawn follows from it.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How long faults go on.
+    /// How long to inject faults.
     #[arg(long, default_value_t = 10.0, value_name = "MINUTES")]
     pub minutes: f64,
-    /// Faults an hour.
+    /// The number of faults per hour.
     #[arg(long, default_value_t = 100)]
     pub per_hour: u32,
-    /// Buyers that submit jobs at the same time.
+    /// The number of buyers that submit jobs at the same time.
     #[arg(long, default_value_t = 3)]
     pub buyers: usize,
-    /// Give each node a network namespace of its own and cut links as well; takes root.
+    /// Give each node its own network namespace, and cut links too; needs root.
     #[arg(long)]
     pub netns: bool,
 }
@@ -85,22 +85,22 @@ pub struct ChaosArgs {
 /// What to simulate.
 #[derive(Debug, clap::Args)]
 pub struct SimArgs {
-    /// Everything follows from it.
+    /// The seed of the whole simulation.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How many seeds to simulate, from --seed on.
+    /// The number of seeds to simulate, from --seed on.
     #[arg(long, default_value_t = 1)]
     pub seeds: u64,
-    /// Simulated minutes with faults, for each seed.
+    /// The simulated minutes with faults, for each seed.
     #[arg(long, default_value_t = 1)]
     pub minutes: u64,
-    /// Validators.
+    /// The number of validators.
     #[arg(long, default_value_t = 5)]
     pub nodes: usize,
-    /// Market commands a simulated second.
+    /// The number of market commands per simulated second.
     #[arg(long, default_value_t = 100)]
     pub commands: u64,
-    /// Live through these faults of the schedule alone, as a failing run names them, or `none`.
+    /// Simulate only these faults of the schedule, as a failing run names them, or `none`.
     #[arg(long, value_name = "N,N", value_parser = chosen_faults)]
     pub faults: Option<ChosenFaults>,
 }

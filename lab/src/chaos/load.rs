@@ -195,7 +195,7 @@ impl Stream {
         let quote = match self.buyer.quote_job(&job).await {
             Ok(quote) => quote,
             Err(error) => {
-                tracing::info!(%error, "a job was not planned");
+                tracing::info!(%error, "planning a job failed");
                 return Some("not_planned".to_owned());
             }
         };
@@ -214,7 +214,7 @@ impl Stream {
             Ok(_) if checked => Some("wrong".to_owned()),
             Ok(_) => Some("deceived".to_owned()),
             Err(ended) => {
-                tracing::info!(error = %ended, before = ?ended.before, "a job ended");
+                tracing::info!(error = %ended, before = ?ended.before, "a job failed");
                 Some(ended.code().to_owned())
             }
         }

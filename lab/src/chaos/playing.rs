@@ -93,7 +93,7 @@ impl Market<'_> {
             Ok(()) => Ok(()),
             Err(ControlError::Start(error)) => {
                 let why = self.last_lines(node);
-                tracing::warn!(node, %error, "did not start");
+                tracing::warn!(node, %error, "a node did not start");
                 let broken = format!("{node} did not start at {fault:?}: {error}: {why}");
                 self.broken.push(broken);
                 Ok(())
@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(market.broken.len(), broken, "{:?}", market.broken);
             let last = market.broken.last().unwrap();
             assert!(
-                last.contains("did not start") && last.ends_with("sick"),
+                last.contains("a node did not start") && last.ends_with("sick"),
                 "{last}"
             );
         }

@@ -16,7 +16,7 @@ const CLOCKS_MS: [i64; 4] = [5_000, 120_000, 3_600_000, -60_000];
 
 /// A fault of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "is")]
+#[serde(rename_all = "snake_case", tag = "fault")]
 pub enum Fault {
     /// Kills the node's process, as a power cut would, and restarts it.
     Kill {

@@ -176,15 +176,15 @@ mod tests {
     fn numbers_of_experts_that_cannot_be_are_refused_by_name() {
         let refused = |family: &str, more: &str| read(family, more).unwrap_err().to_string();
         let none = refused("mixtral", "");
-        assert_eq!(none, "num_experts = 0 makes no decoder");
+        assert_eq!(none, "num_experts = 0 is not possible in a decoder");
         let more = r#", "num_local_experts": 2, "num_experts_per_tok": 3"#;
         let more = refused("mixtral", more);
-        assert_eq!(more, "num_experts_per_tok = 3 makes no decoder");
+        assert_eq!(more, "num_experts_per_tok = 3 is not possible in a decoder");
         let shared = QWEN.replace(r#""shared_expert_intermediate_size": 48"#, r#""a": 1"#);
         let shared = refused("qwen2_moe", &shared);
         assert_eq!(
             shared,
-            "shared_expert_intermediate_size = 0 makes no decoder"
+            "shared_expert_intermediate_size = 0 is not possible in a decoder"
         );
     }
 }

@@ -369,8 +369,8 @@ fn a_sequence_longer_than_its_room_is_refused_and_stands() {
 fn room_past_the_window_of_longrope_is_refused_by_name() {
     let case = Case::read("phi3-long");
     let refused = case.model().into_decoder(65).err().unwrap().to_string();
-    let expected = "the model's longrope is supported in its original window of 64 positions, \
-                    and 65 are wanted";
+    let expected = "the model's longrope is supported only in its original window of 64 \
+                    positions, but 65 are requested";
     assert_eq!(refused, expected);
     assert_eq!(case.model().positions(), 64);
 }

@@ -182,7 +182,8 @@ fn experts_that_do_not_fit_are_refused_by_name() {
     };
     assert_eq!(refused(None), format!("weight {second:?} is missing"));
     let halves = Tensor::from_vec([96, 64], vec![F16::from_f32(1.0); 96 * 64]);
-    let expected = format!("weight {second:?} is not of the type that the other experts' are");
+    let expected =
+        format!("weight {second:?} does not have the type of the other experts' weights");
     assert_eq!(refused(halves.ok()), expected);
     let wide = Tensor::from_vec([64, 96], vec![1.0f32; 96 * 64]);
     let expected = format!("weight {second:?} has the sizes [64, 96], not [96, 64]");

@@ -51,7 +51,7 @@ pub enum HoldError {
         to: Place,
     },
     /// The party that offers the content states another length than the known one.
-    #[error("{handle} has {bytes} bytes, {stated} were stated: one of both is wrong")]
+    #[error("{handle} has {bytes} bytes, {stated} were stated: one of them is wrong")]
     Length {
         /// The handle of the content.
         handle: Handle,
@@ -68,7 +68,7 @@ pub enum HoldError {
     },
     /// Only transfers, or the device itself, fill a device's own memory; only transfers fill the
     /// disk, and only the peer fills a peer's memory.
-    #[error("{place} is filled by moves and by what is made there: bring content there instead")]
+    #[error("content cannot be put in {place} directly: move it there")]
     Own {
         /// The place that the process cannot fill directly.
         place: Place,

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, Priority};
 use souk_node::buyer::journal::write_durably;
-use souk_node::buyer::legend::Legend;
+use souk_node::buyer::value_labels::Legend;
 use souk_node::buyer::{JournalError, Past, request_of};
 use souk_node::market::JobId;
 use souk_node::memory::{ContentId, Tensor, safetensors};

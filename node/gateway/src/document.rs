@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;
 
-use crate::given::WHOLE_MAX;
+use crate::parse::WHOLE_MAX;
 
 /// Returns the document as the gateway serves it.
 pub fn complete_document(document: &OpenApi) -> Value {

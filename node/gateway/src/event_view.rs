@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use souk_node::buyer::told_event::ToldEvent;
+use souk_node::buyer::job_event_view::ToldEvent;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
@@ -51,7 +51,7 @@ pub struct FetchedEvent {
     /// Pieces it needed.
     pieces: u32,
     /// How many of them it had already.
-    there_before: u32,
+    pieces_cached: u32,
     /// Bytes that were sent.
     bytes: u64,
 }
@@ -127,9 +127,9 @@ pub struct RetryingEvent {
     /// Why, as a word.
     reason: String,
     /// Why, as a sentence.
-    why: String,
+    cause: String,
     /// How many values are kept of what was computed.
-    kept: u32,
+    values_kept: u32,
 }
 
 /// A lease is not paid for.
@@ -142,7 +142,7 @@ pub struct RefusedEvent {
     /// The account of who provided it.
     provider: String,
     /// Why, as it hears it.
-    why: String,
+    cause: String,
 }
 
 /// The market did not end a lease, dispute it or begin its work; its own rules will close it.
@@ -155,7 +155,7 @@ pub struct NotCommandedEvent {
     /// The lease.
     lease: u64,
     /// Why not.
-    why: String,
+    cause: String,
 }
 
 /// A lease that was bought.
@@ -166,7 +166,7 @@ pub struct BoughtLeaseView {
     /// Its number.
     lease: u64,
     /// What it holds until it is settled, in micro-credits.
-    held: u64,
+    escrow: u64,
 }
 
 impl EventView {
@@ -181,7 +181,7 @@ impl EventView {
 
 #[cfg(test)]
 mod tests {
-    use souk_node::buyer::told_event::{BoughtLease, EventFacts};
+    use souk_node::buyer::job_event_view::{BoughtLease, EventFacts};
     use souk_node::market::{AccountKey, Credits, LeaseId};
 
     use super::*;
@@ -189,21 +189,21 @@ mod tests {
     /// One of each.
     fn facts() -> Vec<EventFacts> {
         let provider = AccountKey([7; 32]);
-        let (lease, held, paid) = (LeaseId(3), Credits(5), Credits(4));
-        let (part, why) = ("part 1".to_owned(), "it is slow".to_owned());
+        let (lease, escrow, paid) = (LeaseId(3), Credits(5), Credits(4));
+        let (part, cause) = ("part 1".to_owned(), "it is slow".to_owned());
         vec![
             EventFacts::Leased {
                 attempt: 1,
                 leases: vec![BoughtLease {
                     provider,
                     lease,
-                    held,
+                    escrow,
                 }],
             },
             EventFacts::Fetched {
                 provider,
                 pieces: 3,
-                there_before: 2,
+                pieces_cached: 2,
                 bytes: 9,
             },
             EventFacts::Ready { provider },
@@ -218,14 +218,14 @@ mod tests {
             EventFacts::Retrying {
                 provider,
                 reason: "provider_slow",
-                why: why.clone(),
-                kept: 1,
+                cause: cause.clone(),
+                values_kept: 1,
             },
             EventFacts::Refused {
                 provider,
-                why: why.clone(),
+                cause: cause.clone(),
             },
-            EventFacts::NotCommanded { lease, why },
+            EventFacts::NotCommanded { lease, cause },
         ]
     }
 

@@ -57,7 +57,7 @@ pub async fn follow_market(state: SharedState) {
                 Some(Topic::Jobs | Topic::Job(_)) | None => false,
             };
             if is_due && let Err(error) = refresh_topic(&state, &mut told, &topic).await {
-                tracing::debug!(%error, topic, "what is followed is not known now");
+                tracing::debug!(%error, topic, "a followed topic could not be refreshed");
             }
         }
         if changed {

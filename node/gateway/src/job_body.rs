@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority, TIME_MAX};
-use souk_node::buyer::legend::{Legend, MixedUp};
+use souk_node::buyer::value_labels::{Legend, MixedUp};
 use souk_node::market::{Credits, Price};
 use souk_node::memory::{ContentId, Tensor, safetensors};
 use utoipa::ToSchema;
 
-use crate::given::{self, invalid_input, parse_duration, parse_millis};
+use crate::parse::{self, invalid_input, parse_duration, parse_millis};
 use crate::problem::Problem;
 
 /// Seconds for which a job waits for devices by default.
@@ -30,14 +30,14 @@ pub struct JobBody {
     /// The most it may cost, failed attempts included.
     #[serde(
         default,
-        deserialize_with = "given::amount_if_any",
+        deserialize_with = "parse::amount_if_any",
         skip_serializing_if = "Option::is_none"
     )]
     pub budget: Option<u64>,
     /// The most for a device-second.
     #[serde(
         default,
-        deserialize_with = "given::amount_if_any",
+        deserialize_with = "parse::amount_if_any",
         skip_serializing_if = "Option::is_none"
     )]
     pub max_price: Option<u64>,
@@ -187,7 +187,7 @@ impl JobBody {
             price_max: self.max_price.map(Price),
             providers_min: self.min_providers,
             providers_max: self.max_providers,
-            excluded: given::parse_excluded_accounts(&self.exclude)?,
+            excluded: parse::parse_excluded_accounts(&self.exclude)?,
             emulated: EmulatedDevices::by_flags(self.emulated, self.real)
                 .map_err(|error| invalid_input(error.to_string()))?,
             devices: self.devices.clone(),
@@ -198,8 +198,8 @@ impl JobBody {
                 .map(|given| parse_duration("deadline", given))
                 .transpose()?,
             notice_min: parse_millis("min_notice", self.min_notice)?,
-            regions: given::parse_regions(&self.regions)?,
-            reputation_min: given::parse_reputation(self.min_reputation)?,
+            regions: parse::parse_regions(&self.regions)?,
+            reputation_min: parse::parse_reputation(self.min_reputation)?,
             copies: self.verify,
             spot: self.spot,
             time_max: parse_duration("max_time", self.max_time)?,

@@ -41,7 +41,7 @@ pub struct JobView {
     pub id: String,
     pub state: Standing,
     /// Why it failed, as a word that never changes its meaning.
-    code: Option<String>,
+    reason: Option<String>,
     /// Why it failed, in a sentence.
     cause: Option<String>,
     /// RFC 3339.
@@ -51,7 +51,7 @@ pub struct JobView {
     /// The content that is the model, or the path of its file.
     model: String,
     /// Requests that are answered.
-    answered: usize,
+    requests_answered: usize,
     /// How often leases were bought for it.
     attempts: usize,
     /// What is paid by receipt, in micro-credits.
@@ -59,7 +59,7 @@ pub struct JobView {
     /// The providers that it bought from.
     providers: Vec<String>,
     /// Whether this gateway runs it.
-    here: bool,
+    runs_here: bool,
 }
 
 /// A job with its leases and outputs.
@@ -70,7 +70,7 @@ pub struct JobDetail {
     /// What its leases have cost, in micro-credits.
     spent: u64,
     /// What they hold.
-    held: u64,
+    escrow: u64,
     leases: Vec<LeaseView>,
     outputs: Vec<OutputView>,
 }
@@ -132,11 +132,11 @@ pub fn all_jobs(state: &State) -> Vec<JobView> {
 
 fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobView {
     let name = &record.name;
-    let (standing, code, cause) = match &record.state {
+    let (standing, reason, cause) = match &record.state {
         JobState::Done => (Standing::Done, None, None),
         JobState::Interrupted => (Standing::Interrupted, None, None),
-        JobState::Failed { code, cause } => {
-            (Standing::Failed, Some(code.clone()), Some(cause.clone()))
+        JobState::Failed { reason, cause } => {
+            (Standing::Failed, Some(reason.clone()), Some(cause.clone()))
         }
         JobState::Running if Journal::is_busy(&state.jobs_folder(), name) => {
             (Standing::Running, None, None)
@@ -148,12 +148,12 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
     JobView {
         id: name.clone(),
         state: standing,
-        code,
+        reason,
         cause,
         begun_at: times::at(record.begun_ms),
         begun_ms: record.begun_ms,
         model: model.unwrap_or_else(|| path.as_str().unwrap_or_default().to_owned()),
-        answered: record.answered,
+        requests_answered: record.requests_answered,
         attempts: record.attempts.len(),
         paid: record
             .receipts
@@ -163,7 +163,7 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
         providers: names::provider_names(&record.providers)
             .into_values()
             .collect(),
-        here: state.running.is_running(name),
+        runs_here: state.running.is_running(name),
     }
 }
 
@@ -174,20 +174,20 @@ fn describe_accepted(state: &State, name: &str, folder: &Folder, request: &Reque
         Some(_) => Standing::Refused,
         None => Standing::Accepted,
     };
-    let (code, cause) = refused.map(|why| (why.code, why.cause)).unzip();
+    let (reason, cause) = refused.map(|why| (why.code, why.cause)).unzip();
     JobView {
         id: name.to_owned(),
         state: standing,
-        code,
+        reason,
         cause,
         begun_at: times::at(request.at_ms),
         begun_ms: request.at_ms,
         model: request.job.model.clone(),
-        answered: 0,
+        requests_answered: 0,
         attempts: 0,
         paid: 0,
         providers: Vec::new(),
-        here: state.running.is_running(name),
+        runs_here: state.running.is_running(name),
     }
 }
 
@@ -208,7 +208,7 @@ pub async fn job_detail(state: &State, name: &str) -> Result<JobDetail, Problem>
     };
     Ok(JobDetail {
         spent: leases.iter().map(|lease| lease.cost.0).sum(),
-        held: leases.iter().map(|lease| lease.escrow.0).sum(),
+        escrow: leases.iter().map(|lease| lease.escrow.0).sum(),
         leases: leases.iter().map(LeaseView::from).collect(),
         outputs: match job.state {
             Standing::Done => job_outputs(state, name),

@@ -31,7 +31,7 @@ pub struct LeaseView {
     /// What of that its provider got, the market's fee not counted; null before it is closed.
     paid: Option<u64>,
     /// What it holds, and until when at the latest.
-    held: u64,
+    escrow: u64,
     starts_at: String,
     ends_at: String,
     /// The id that it was bought under.
@@ -73,7 +73,7 @@ impl From<&Lease> for LeaseView {
             units: lease.quantity.0,
             cost: lease.cost.0,
             paid,
-            held: lease.escrow.0,
+            escrow: lease.escrow.0,
             starts_at: times::at(lease.start.0),
             ends_at: times::at(lease.end_time().0),
             job: lease.job.to_string(),

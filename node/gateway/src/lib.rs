@@ -32,42 +32,42 @@
 
 mod access;
 mod address;
-mod closings;
+mod byte_range;
+mod closed_leases;
 mod command;
 mod contents;
 mod document;
-mod door;
 mod event_view;
 mod extract;
 mod figures;
 mod follow;
-mod given;
 mod headers;
 mod hub;
 mod job_body;
+mod job_runner;
+mod job_slots;
 mod job_view;
 mod keys;
 mod lease_view;
+mod listener;
 mod market_view;
+mod metrics_server;
 mod network_view;
 mod order_body;
 mod order_view;
 mod orders;
 mod output_view;
 mod page;
-mod part;
+mod parse;
 mod parties_view;
-mod places;
 mod planning;
 mod plans;
 mod problem;
 mod routes;
-mod running;
 mod state;
 mod statement_place;
 mod times;
 mod topic;
-mod watched;
 mod web;
 
 use std::io;
@@ -85,11 +85,11 @@ use state::State;
 
 pub use access::{DoorKey, Scope, TOKENS_FILE, TokenError, from_here};
 pub use address::{page_at, page_of};
-pub use door::{Door, DoorError};
 pub use extract::{Body, JSON_BYTES_MAX};
+pub use listener::{Door, DoorError};
+pub use metrics_server::serve_metrics;
 pub use problem::Problem;
 pub use routes::api_document;
-pub use watched::serve_metrics;
 
 /// A listening gateway.
 pub struct Gateway {
@@ -124,7 +124,7 @@ pub enum GatewayError {
     #[error("cannot use the folder of keys: {0}")]
     Keys(io::Error),
     /// The file with the gateway's address cannot be written.
-    #[error("cannot tell in the folder where HTTP is served: {0}")]
+    #[error("cannot write the HTTP address to the folder: {0}")]
     Address(io::Error),
 }
 
@@ -166,7 +166,7 @@ impl Gateway {
         let router = routes::router(self.state.clone());
         let serving = self.door.serve(router);
         let following = follow::follow_market(self.state.clone());
-        let recovering = running::recover_jobs(self.state);
+        let recovering = job_runner::recover_jobs(self.state);
         tokio::join!(serving, following, recovering);
     }
 }

@@ -38,7 +38,7 @@ pub struct MapView {
     /// The gateway's own account first, then validators, then providers, the cheapest first.
     nodes: Vec<NodeView>,
     /// Providers beyond 200, which are left out.
-    left_out: usize,
+    providers_omitted: usize,
     links: Vec<LinkView>,
 }
 
@@ -171,7 +171,7 @@ pub async fn build_map(
     let now = unix_ms();
     let broker = buyer.broker();
     let mut providers = sightings.with(book, now);
-    let left_out = providers.len().saturating_sub(PROVIDERS_MAX);
+    let providers_omitted = providers.len().saturating_sub(PROVIDERS_MAX);
     providers.truncate(PROVIDERS_MAX);
     let accounts = providers.iter().map(|(key, _)| broker.fetch_account(*key));
     let (own, members, asked, routes, accounts) = tokio::join!(
@@ -203,7 +203,7 @@ pub async fn build_map(
         as_of: times::at(now),
         links: describe_links(buyer, &nodes, &asked, &routes),
         nodes,
-        left_out,
+        providers_omitted,
     })
 }
 

@@ -9,7 +9,7 @@ use souk_node::market::{
 };
 use utoipa::ToSchema;
 
-use crate::given::{self, invalid_input, parse_millis};
+use crate::parse::{self, invalid_input, parse_millis};
 use crate::problem::Problem;
 
 /// Default duration of a lease, in seconds.
@@ -34,7 +34,7 @@ pub struct BidBody {
     /// The most for a device-second; else whatever is asked, within `budget`, and it never rests.
     #[serde(
         default,
-        deserialize_with = "given::amount_if_any",
+        deserialize_with = "parse::amount_if_any",
         skip_serializing_if = "Option::is_none"
     )]
     pub price: Option<u64>,
@@ -49,7 +49,7 @@ pub struct BidBody {
     /// The most that all its leases may cost; else what the price comes to.
     #[serde(
         default,
-        deserialize_with = "given::amount_if_any",
+        deserialize_with = "parse::amount_if_any",
         skip_serializing_if = "Option::is_none"
     )]
     pub budget: Option<u64>,
@@ -70,14 +70,14 @@ pub struct BidBody {
     #[serde(default)]
     pub displace: f64,
     /// At least so many bytes of memory.
-    #[serde(default, deserialize_with = "given::amount")]
+    #[serde(default, deserialize_with = "parse::amount")]
     pub min_memory: u64,
     /// From 0 to 1000.
     #[serde(default)]
     #[schema(maximum = 1000)]
     pub min_reputation: u16,
     /// What the provider has at stake at least.
-    #[serde(default, deserialize_with = "given::amount")]
+    #[serde(default, deserialize_with = "parse::amount")]
     pub min_stake: u64,
     /// The least notice before a device is taken back.
     #[serde(default)]
@@ -95,10 +95,10 @@ pub struct BidBody {
 #[serde(deny_unknown_fields)]
 pub struct AskBody {
     /// The number of the lease of which the rest is sold, whole.
-    #[serde(deserialize_with = "given::amount")]
+    #[serde(deserialize_with = "parse::amount")]
     pub lease: u64,
     /// The least for a device-second.
-    #[serde(deserialize_with = "given::amount")]
+    #[serde(deserialize_with = "parse::amount")]
     pub price: u64,
 }
 
@@ -178,11 +178,11 @@ impl BidBody {
     fn to_wants(&self) -> Result<Wants, Problem> {
         Ok(Wants {
             memory_bytes: self.min_memory,
-            regions: given::parse_regions(&self.regions)?,
-            reputation: given::parse_reputation(self.min_reputation)?,
+            regions: parse::parse_regions(&self.regions)?,
+            reputation: parse::parse_reputation(self.min_reputation)?,
             stake: Credits(self.min_stake),
             notice: parse_millis("min_notice", self.min_notice)?,
-            excluded: given::parse_excluded_accounts(&self.exclude)?,
+            excluded: parse::parse_excluded_accounts(&self.exclude)?,
             ..Wants::default()
         })
     }

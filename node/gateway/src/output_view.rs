@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
-use souk_node::buyer::legend::Meaning;
+use souk_node::buyer::value_labels::Meaning;
 use souk_node::memory::Tensor;
 use utoipa::ToSchema;
 

@@ -48,7 +48,7 @@ pub struct ValidatorView {
     #[schema(value_type = String)]
     standing: Standing,
     /// What it says of itself; null where it does not answer.
-    now: Option<ReplicaView>,
+    status: Option<ReplicaView>,
 }
 
 /// How far a validator is.
@@ -139,7 +139,7 @@ impl ValidatorView {
             account: member.account.to_string(),
             address: member.address.clone(),
             standing: member.standing,
-            now: said.map(|status| ReplicaView {
+            status: said.map(|status| ReplicaView {
                 role: status.role,
                 leader: status.leader,
                 term: status.term,

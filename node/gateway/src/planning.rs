@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use serde_json::Value;
-use souk_node::buyer::checked::{PLANS_FOLDER, ShownPlan};
 use souk_node::buyer::job::Job;
+use souk_node::buyer::pinned_plan::{PLANS_FOLDER, ShownPlan};
 use souk_node::buyer::{Quote, plan_json};
 
 use crate::job_body::JobBody;

@@ -6,7 +6,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use souk_node::buyer::checked::PlanRefusal;
+use souk_node::buyer::pinned_plan::PlanRefusal;
 use souk_node::buyer::{JournalError, QuoteError};
 use souk_node::client::broker::BrokerError;
 use souk_node::client::market_data::ClassError;

@@ -14,10 +14,10 @@ use crate::access::Access;
 use crate::contents::Contents;
 use crate::figures::Figures;
 use crate::hub::Hub;
+use crate::job_slots::Running;
 use crate::keys::Keys;
 use crate::network_view::{self, MapView, Sightings};
 use crate::output_view::OutputCache;
-use crate::places::Running;
 use crate::plans::Plans;
 
 /// Ages up to which the gateway answers with a stored book, map and list of classes: these are the

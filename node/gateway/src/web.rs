@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 
-use crate::part::Part;
+use crate::byte_range::Part;
 use crate::problem::Problem;
 
 /// Path, content type and bytes of each file.

@@ -11,13 +11,14 @@
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
 //! One file a step: `buying` goes from a plan to leases, `running` handles the words of providers,
-//! `limiting` sets the work that continues after a loss, `losing` selects the provider to exclude,
-//! `handing_on` passes on tensors that readers did not accept, `requests` follows each request,
-//! `seen_time` measures how long a provider had work, `paying` answers usage notes of long work,
-//! `comparing` compares two runs, `judging` decides which is right, `settling` pays or refuses,
-//! `resume` recovers after a crash, and `ending` ends the job.
+//! `limiting` sets the work that continues after a loss, `attempt_failure` selects the provider to
+//! exclude, `tensor_relay` passes on tensors that readers did not accept, `requests` follows each
+//! request, `seen_time` measures how long a provider had work, `paying` answers usage notes of long
+//! work, `comparing` compares two runs, `judging` decides which is right, `settling` pays or
+//! refuses, `resume` recovers after a crash, and `ending` ends the job.
 
 pub mod action;
+mod attempt_failure;
 mod bidding;
 mod buying;
 mod comparing;
@@ -25,12 +26,10 @@ mod ending;
 pub mod event;
 mod extending;
 pub mod facts;
-mod handing_on;
 mod judging;
 mod lease_span;
 mod limiting;
 mod lineage;
-mod losing;
 mod money;
 mod paying;
 pub mod plan;
@@ -45,6 +44,7 @@ mod settling;
 pub mod spec;
 mod start;
 mod state;
+mod tensor_relay;
 #[cfg(test)]
 mod tests;
 

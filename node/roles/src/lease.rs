@@ -318,7 +318,7 @@ pub enum Failure {
     #[error("the run failed: {0}")]
     Run(String),
     /// The provider knows nothing of the lease in an [`Opening::Resume`].
-    #[error("the provider knows nothing of this lease: it was not started, or long ago")]
+    #[error("the provider does not know this lease: it was never started, or ended long ago")]
     Forgotten,
     /// The lease ended before the work did.
     #[error("the lease ended before the work was done")]
@@ -333,13 +333,13 @@ pub enum Failure {
     #[error("the provider's process for the job failed: {0}")]
     Crashed(String),
     /// The work needed more memory than the provider allows a job.
-    #[error("the job wanted more than the {0} bytes of memory that the provider gives to one")]
+    #[error("the job needed more than the {0} bytes of memory that the provider gives each job")]
     Memory(u64),
     /// The provider cannot write its journal, so it does no work.
     #[error("the provider cannot write its journal: {0}")]
     Journal(String),
     /// The provider's disk, or its folder for contents, has no room.
-    #[error("the provider has no room for what the work needs or makes: {0}")]
+    #[error("the provider has no room for the job's inputs or outputs: {0}")]
     Disk(String),
     /// The inputs do not fit the model on any device: for example, an index past an end, or a shape
     /// that fits no node. The buyer owes for the failed run as for one with outputs.

@@ -4,6 +4,7 @@
 //! [`ProviderCore`] coordinates the leases. A lease at work is a separate state machine, and its
 //! later claim another. Only ids and numbers enter them: no tensor, graph, report or key.
 
+mod access_list;
 pub mod action;
 mod ask;
 mod bill;
@@ -12,14 +13,14 @@ mod config;
 mod core;
 pub mod event;
 pub mod facts;
-mod feeds;
 mod lease;
-mod readers;
+mod lease_priority;
+mod provider_context;
 mod requests;
-mod shared;
-mod turns;
+mod state_feedback;
 
 pub use self::core::{Counts, ProviderCore, ProviderStatus};
+pub use access_list::LeaseReaders;
 pub use action::{Action, Content, ContentKind, Report, Urgency};
 pub use ask::DEVICE;
 pub use claim::ClaimStage;
@@ -27,8 +28,7 @@ pub use config::Config;
 pub use event::{Answer, Arrival, Event, MarketView, NotDone, RunResult, StreamId, Terms};
 pub use facts::{Before, Fact, Past, PastLease, PastState, Work};
 pub use lease::WorkStage;
-pub use readers::LeaseReaders;
-pub use shared::Stage;
+pub use provider_context::Stage;
 
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use souk_roles::job::JobEvent;
 
+use super::job_event_view::ToldEvent;
 use super::job_files::{JobFiles, TimedEvent};
 use super::journal::Record;
-use super::told_event::ToldEvent;
 
 /// Returns the explanation as JSON.
 #[must_use]

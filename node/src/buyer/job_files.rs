@@ -81,7 +81,7 @@ impl JobFiles {
     /// Appends an event.
     pub fn add(&self, happened: &TimedEvent) {
         if let Err(error) = self.append_event(happened) {
-            tracing::debug!(%error, "an event of the job is not kept");
+            tracing::debug!(%error, "an event of the job could not be stored");
         }
     }
 
@@ -189,7 +189,7 @@ impl JobFiles {
 
     fn write(&self, name: &str, bytes: &[u8]) {
         if let Err(error) = fs::write(self.folder.join(name), bytes) {
-            tracing::debug!(%error, name, "it is not kept with the job");
+            tracing::debug!(%error, name, "a file of the job could not be written");
         }
     }
 

@@ -54,6 +54,7 @@ pub struct Record {
     /// The id of the model, the shapes of its inputs, and the inputs if there is one request.
     pub subject: ContentId,
     /// The current state.
+    #[serde(flatten)]
     pub state: JobState,
     /// The ids of the attempts that the journal names.
     pub attempts: Vec<JobId>,
@@ -64,16 +65,16 @@ pub struct Record {
     #[serde(skip)]
     pub providers: Vec<Listing>,
     /// The names of the kept values.
-    pub kept: Vec<String>,
+    pub kept_values: Vec<String>,
     /// How many requests have an answer.
-    pub answered: usize,
+    pub requests_answered: usize,
     /// Receipts for correct results, each signed by its provider.
     pub receipts: Vec<Receipt>,
 }
 
 /// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "is")]
+#[serde(rename_all = "snake_case", tag = "state")]
 pub enum JobState {
     /// The job runs, or its process died.
     Running,
@@ -84,7 +85,7 @@ pub enum JobState {
     /// The job ended without all its answers.
     Failed {
         /// The reason as a code.
-        code: String,
+        reason: String,
         /// The reason as a sentence.
         cause: String,
     },
@@ -115,7 +116,7 @@ pub enum JournalError {
     #[error(transparent)]
     Facts(#[from] FactLogError),
     /// An older souk wrote the journal.
-    #[error("{path} is the journal of an older souk, which this one does not go on with")]
+    #[error("{path} is the journal of an older souk, which this version cannot resume")]
     Old {
         /// The path of the old journal.
         path: PathBuf,
@@ -127,7 +128,7 @@ pub enum JournalError {
         name: String,
     },
     /// The hash of a value's file is not its name.
-    #[error("{path} is damaged: its BLAKE3 is not its name")]
+    #[error("{path} is damaged: its BLAKE3 differs from its name")]
     Value {
         /// The path of the damaged file.
         path: PathBuf,
@@ -389,9 +390,9 @@ fn record_from_facts(name: &str, facts: &[Fact]) -> Option<Record> {
         _ => JobState::Running,
     };
     let values = past.kept.values().flat_map(|values| values.keys().cloned());
-    let mut kept: Vec<String> = values.collect();
-    kept.sort_unstable();
-    kept.dedup();
+    let mut kept_values: Vec<String> = values.collect();
+    kept_values.sort_unstable();
+    kept_values.dedup();
     let id = |n: u32| attempt_id(*job, n);
     let attempts = past.attempts.values();
     let legs = attempts.flat_map(|attempt| &attempt.plan.legs);
@@ -404,9 +405,9 @@ fn record_from_facts(name: &str, facts: &[Fact]) -> Option<Record> {
         state,
         attempts: past.attempts.keys().map(|n| id(*n)).collect(),
         ids: (0..past.next_attempt()).map(id).collect(),
-        kept,
+        kept_values,
         providers: legs.map(|leg| (*leg.listing).clone()).collect(),
-        answered: past.answered.len(),
+        requests_answered: past.answered.len(),
         receipts: past.right.into_values().collect(),
     })
 }
@@ -417,7 +418,7 @@ impl From<&End> for JobState {
             End::Done => JobState::Done,
             End::Cancelled => JobState::Interrupted,
             End::Failed(reason) => JobState::Failed {
-                code: reason.code().to_owned(),
+                reason: reason.code().to_owned(),
                 cause: reason.to_string(),
             },
         }
@@ -530,7 +531,7 @@ mod tests {
         let record = opened.job_record().unwrap();
         assert_eq!(record.state, JobState::Running);
         assert_eq!(
-            (record.kept, record.command["out"].as_str()),
+            (record.kept_values, record.command["out"].as_str()),
             (vec!["x".to_owned()], Some("here"))
         );
         let mut bytes = fs::read(&path).unwrap();

@@ -111,7 +111,7 @@ impl PastTimes {
             None | Some(Err(ConfigError::Missing { .. })) => TimesFile::default(),
             Some(Ok(kept)) => kept,
             Some(Err(error)) => {
-                tracing::warn!(%error, "what earlier jobs took is not known");
+                tracing::warn!(%error, "the times of earlier jobs could not be read");
                 TimesFile::default()
             }
         };
@@ -174,7 +174,7 @@ impl PastTimes {
         let mut known = self.lock_known();
         known.format = FORMAT;
         if let Err(error) = config::write(file, &*known) {
-            tracing::warn!(%error, "what this job took is not kept for the next plan");
+            tracing::warn!(%error, "the times of this job could not be stored for the next plan");
         }
     }
 

@@ -114,8 +114,8 @@ pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative])
     let others: Vec<Value> = alternatives.iter().map(one).collect();
     let (least, most) = price_range(quote, alternatives);
     let mut plan = to_json(quote);
-    let held = quote.lease_escrow(limits.budget).ok().map(|(held, _)| held);
-    plan["holds_micro_credits"] = json!(held);
+    let escrow = quote.lease_escrow(limits.budget).ok();
+    plan["escrow_micro_credits"] = json!(escrow.map(|(escrow, _)| escrow));
     plan["alternatives"] = others.into();
     plan["price_range"] = json!({ "least_micro_credits": least, "most_micro_credits": most });
     plan["not_eligible"] = json!(quote.unsuitable);

@@ -16,12 +16,12 @@ use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, Weight};
 
 use super::compare::part_tolerance;
+use super::job_priority::Turn;
 use super::quote::{self, Quote};
-use super::rest::{self, RestError};
-use super::turn::Turn;
+use super::remaining_graph::{self, RestError};
 use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
-use crate::device::stated;
+use crate::device::ask_resources;
 
 /// Plans one job, and remembers the plans that it bought.
 pub(super) struct Planner {
@@ -160,7 +160,8 @@ impl Planner {
         match work {
             Work::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
             Work::Rest(values) => {
-                rest::remaining_graph(&self.graph, &self.inputs, &self.read_tensors(values)?)
+                let values = self.read_tensors(values)?;
+                remaining_graph::remaining_graph(&self.graph, &self.inputs, &values)
             }
             Work::Part { plan, part, inputs } => {
                 let quote = self.bought.get(plan).ok_or(RestError::Unknown)?;
@@ -291,7 +292,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
     };
     let flops = quote.flops_known(part);
     let nodes = planned.nodes.iter().map(|node| quote.graph.node(*node));
-    let is_open_ended = !stated::is_known(nodes);
+    let is_open_ended = !ask_resources::is_known(nodes);
     let on = |offer: usize| to_micros(quote.seconds_on(planned, offer));
     let twin = quote.seconds.get(place).copied().unwrap_or(planned.offer);
     PlanPart {

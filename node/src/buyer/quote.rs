@@ -17,14 +17,14 @@ use souk_scheduler::planning::{
 };
 
 use super::Buyer;
+use super::job_priority::Turn;
 use super::quote_error::QuoteError;
 use super::terms::{self, MICRO};
-use super::turn::Turn;
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
 use crate::buyer::past_times::{Overheads, PlannedWork};
 use crate::device::operators::{self, ModelOperators};
-use crate::device::{backends, kernels, stated};
+use crate::device::{ask_resources, backends, kernels};
 use crate::protocols::demands::{Choice, Demands};
 use crate::protocols::unsuitable::Unsuitable;
 
@@ -118,7 +118,7 @@ impl Quote {
     /// Returns the name of an offer's device, marked if it is emulated.
     #[must_use]
     pub fn device_name(&self, offer: usize) -> String {
-        stated::device_label(&self.listings[offer].resources)
+        ask_resources::device_label(&self.listings[offer].resources)
     }
 
     /// Returns the price of the planned device time, second runs included.
@@ -206,7 +206,7 @@ impl Quote {
     pub(super) fn flops_known(&self, part: &Subgraph) -> u64 {
         let planned = &self.plan.parts[part.part];
         let nodes = planned.nodes.iter().map(|node| self.graph.node(*node));
-        let known = stated::is_known(nodes);
+        let known = ask_resources::is_known(nodes);
         // The part's graph lacks values that the plan computed from the contents of an input.
         let read = |boundary: &Boundary| {
             let fact = &self.graph.value(boundary.value).fact;
@@ -579,7 +579,7 @@ fn open_to_requests(job: &Job, graph: Graph) -> Result<Graph, ImportError> {
 }
 
 fn to_offer(listing: &Listing) -> Offer {
-    stated::to_offer(&listing.resources, listing.price)
+    ask_resources::to_offer(&listing.resources, listing.price)
 }
 
 fn plan_options(limits: &Limits) -> PlanOptions {

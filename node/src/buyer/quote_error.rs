@@ -38,7 +38,7 @@ pub enum QuoteError {
     },
     /// Too few suitable providers are free to spread the job as requested.
     #[error(
-        "the job is to be spread over {wanted} providers at least, and {free} that suit are free"
+        "the job must be spread over at least {wanted} providers, but {free} suitable ones are free"
     )]
     TooFewProviders {
         /// The fewest requested providers.
@@ -47,7 +47,7 @@ pub enum QuoteError {
         free: usize,
     },
     /// Too few suitable providers are free to run each part twice.
-    #[error("to run each part twice takes {needed} providers, and {free} that suit are free")]
+    #[error("running each part twice takes {needed} providers, but {free} suitable ones are free")]
     TooFewSeconds {
         /// The needed providers.
         needed: usize,
@@ -79,7 +79,9 @@ pub enum QuoteError {
         budget: f64,
     },
     /// The buyer's own jobs of a higher priority go first.
-    #[error("{jobs} of this buyer's jobs with a higher priority want a device that it would take")]
+    #[error(
+        "{jobs} of this buyer's jobs with a higher priority need a device that this job would take"
+    )]
     Behind {
         /// How many jobs.
         jobs: usize,

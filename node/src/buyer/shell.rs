@@ -6,7 +6,7 @@
 //! order, so they have queues of their own.
 
 mod effects;
-mod served;
+mod served_contents;
 mod streams;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -33,9 +33,9 @@ use super::quote::Quote;
 use super::times::Watch;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::{CoreClock, unix_ms};
-use crate::content::along::CameAlong;
+use crate::content::inline_contents::CameAlong;
 use crate::protocols::lease::LeaseReport;
-use served::ServedContents;
+use served_contents::ServedContents;
 use streams::{Incoming, Talk};
 
 /// Messages of providers that the core has not yet received. If there are this many, the readers of

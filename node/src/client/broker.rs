@@ -48,7 +48,7 @@ pub enum BrokerError {
     #[error("no validators are known")]
     NoValidators,
     /// A validator's answer does not belong to the question.
-    #[error("a validator answered out of turn: is it an older or newer souk?")]
+    #[error("a validator sent an unexpected answer: is it an older or newer souk?")]
     Confused,
 }
 

@@ -27,7 +27,7 @@ pub enum JoiningError {
         found: MarketId,
     },
     /// The genesis is not valid.
-    #[error("what they say began the market is none: {0}")]
+    #[error("the market's genesis that they sent is not valid: {0}")]
     Genesis(#[from] GenesisFault),
 }
 

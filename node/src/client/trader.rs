@@ -25,14 +25,14 @@ pub enum TradeError {
     /// minute after its signature. The log has the result: you should look there before you repeat
     /// them.
     #[error(
-        "no validator said what became of it, and it may still be done within a minute: look \
-         before you command it again ({0})"
+        "no validator confirmed the command, which may still be carried out within a minute: \
+         check before you repeat it ({0})"
     )]
     Uncertain(BrokerError),
     /// A new account does not have its first credits, and no validator states why.
     #[error(
-        "{account} does not have its first credits, and no validator said why: look at its \
-         balance before you give them again ({cause})"
+        "no validator confirmed the first credits of {account}: check its balance before you give \
+         them again ({cause})"
     )]
     Endowment {
         /// The new account.
@@ -52,7 +52,7 @@ pub enum TradeError {
         bytes_max: u64,
     },
     /// The market does not accept the batch as valid.
-    #[error("the market does not take this node's commands: {0}")]
+    #[error("the market does not accept this node's commands: {0}")]
     Invalid(String),
 }
 
@@ -312,9 +312,9 @@ mod tests {
             .unwrap_err();
         let text = missing.to_string();
         assert!(matches!(missing, TradeError::Endowment { .. }), "{text}");
-        let hint = format!("{account} does not have its first credits");
+        let hint = format!("no validator confirmed the first credits of {account}");
         assert!(text.starts_with(&hint), "{text}");
-        assert!(text.contains("look at its balance"), "{text}");
+        assert!(text.contains("check its balance"), "{text}");
     }
 
     #[tokio::test]

@@ -62,7 +62,7 @@ impl Access {
                     }
                 }
                 Err(ConfigError::Missing { .. }) => {}
-                Err(error) => tracing::warn!(%error, "who has shown which content is forgotten"),
+                Err(error) => tracing::warn!(%error, "could not read the access records"),
             }
         }
         let inner = Mutex::new(inner);
@@ -136,7 +136,7 @@ impl Access {
             shown,
         };
         if let Err(error) = config::write(path, &file) {
-            tracing::warn!(%error, "who has shown which content is not kept");
+            tracing::warn!(%error, "could not write the access records");
         }
     }
 

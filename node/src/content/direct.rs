@@ -94,7 +94,7 @@ pub enum DirectListen {
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
     /// The settings of this node forbid direct channels.
-    #[error("this node is told to use none")]
+    #[error("this node is configured to use none")]
     Off,
     /// The last attempt failed a moment ago.
     #[error("it was tried a moment ago: {why}")]
@@ -283,7 +283,7 @@ impl DirectChannels {
             async move {
                 let Some(inner) = inner else { return };
                 if let Err(error) = inner.on_proposal(peer, stream).await {
-                    tracing::debug!(%peer, %error, "no direct channel came about");
+                    tracing::debug!(%peer, %error, "could not set up a direct channel");
                 }
             }
         });
@@ -334,7 +334,7 @@ impl DirectState {
             });
             match ready {
                 Ok(channel) => (self.serve)(peer, channel),
-                Err(error) => tracing::debug!(%peer, %error, "no direct channel came about"),
+                Err(error) => tracing::debug!(%peer, %error, "could not set up a direct channel"),
             }
             drop(place);
         };
@@ -487,7 +487,7 @@ async fn accept_connections(listener: TcpListener, inner: std::sync::Weak<Direct
         let mut connection = match accepted {
             Ok((connection, _)) => connection,
             Err(error) => {
-                tracing::warn!(%error, "a direct channel's connection was not accepted");
+                tracing::warn!(%error, "accepting a connection for a direct channel failed");
                 tokio::time::sleep(CONNECT_MAX).await;
                 continue;
             }

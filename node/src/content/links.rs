@@ -151,7 +151,7 @@ impl Links {
                     inner.known = kept.links.into_iter().map(ends).collect();
                 }
                 Err(ConfigError::Missing { .. }) => {}
-                Err(error) => tracing::warn!(%error, "what was known of links is forgotten"),
+                Err(error) => tracing::warn!(%error, "could not read the link samples"),
             }
         }
         let inner = Mutex::new(inner);
@@ -205,7 +205,7 @@ impl Links {
             links: self.list_links(),
         };
         if let Err(error) = config::write(path, &file) {
-            tracing::warn!(%error, "what is known of links is not kept");
+            tracing::warn!(%error, "could not write the link samples");
         }
     }
 

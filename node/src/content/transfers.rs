@@ -9,9 +9,9 @@
 //! parties of the job, and will use it only for a buyer that has provided it
 //! ([access](crate::content::access)).
 
-mod coming;
 mod config;
 mod error;
+mod in_flight;
 mod order;
 mod protocol;
 mod serving;
@@ -40,7 +40,7 @@ use crate::content::pace::Pacer;
 use crate::folder::key::{self, NodeKey};
 use crate::network::Network;
 use crate::network::wire::{self, WireError};
-use coming::WantedHere;
+use in_flight::WantedHere;
 use order::{Gate, TransferQueue};
 use protocol::{ContentRequest, WANTS_MAX, look_up_aside};
 use serving::ContentServer;
@@ -98,7 +98,7 @@ struct TensorsState {
     links: Links,
     account: AccountKey,
     /// Content that is on its way: further callers wait and then share it.
-    coming: coming::Contents,
+    coming: in_flight::Contents,
     queue: Arc<TransferQueue>,
 }
 
@@ -241,7 +241,7 @@ impl Tensors {
             match came {
                 Ok(way) => return self.0.finish_arrival(left, holder, way).await,
                 Err(error) => {
-                    tracing::warn!(peer = %holder, %error, "content did not come");
+                    tracing::warn!(peer = %holder, %error, "fetching content from a peer failed");
                     transfer = left;
                     let telling = |known: &FetchError| !matches!(known, FetchError::Missing { .. });
                     if !failed.as_ref().is_some_and(telling) {
@@ -295,7 +295,7 @@ impl Tensors {
         for ids in ids.chunks(WANTS_MAX) {
             let asking = self.0.bring_short(urgency, scope, peer, ids, &mut fetched);
             if let Err(error) = asking.await {
-                tracing::debug!(%peer, %error, "the rest is asked for one by one");
+                tracing::debug!(%peer, %error, "fetching the remaining contents one by one");
                 break;
             }
         }
@@ -353,7 +353,7 @@ impl TensorsState {
             match reached {
                 FetchError::Broken { cause, id } if resumes < RESUMES_MAX => {
                     let at = transfer.next_frame();
-                    tracing::debug!(%peer, %id, %cause, at, "resuming");
+                    tracing::debug!(%peer, %id, %cause, at, "the transfer broke; resuming it");
                     resumes += 1;
                 }
                 // Another process of the same key may be at the end of another connection.
@@ -384,7 +384,7 @@ impl TensorsState {
     }
 
     fn log_fallback(&self, peer: PeerId, why: &DirectError) {
-        tracing::debug!(%peer, %why, "over libp2p, not a direct channel");
+        tracing::debug!(%peer, %why, "no direct channel; transferring over libp2p");
     }
 
     async fn over_stream(

@@ -234,7 +234,7 @@ impl DeviceCosts {
         self.unsaved.store(true, Ordering::Relaxed);
         self.save();
         if let Err(error) = std::fs::remove_file(&asked) {
-            tracing::warn!(%error, ?asked, "what the devices take is forgotten again later");
+            tracing::warn!(%error, ?asked, "the reset request could not be removed");
         }
         true
     }
@@ -250,7 +250,7 @@ impl DeviceCosts {
             ..self.lock_known().clone()
         };
         if let Err(error) = config::write(&self.home.join(COSTS_FILE), &file) {
-            tracing::warn!(%error, "what the devices take is not kept");
+            tracing::warn!(%error, "the devices' costs could not be written");
         }
     }
 
@@ -275,7 +275,7 @@ fn set_aside(file: &Path, why: &str) -> CostsFile {
         why,
         ?aside,
         kept,
-        "what the devices take is learned anew"
+        "the file of the devices' costs is damaged; learning the costs anew"
     );
     CostsFile::default()
 }

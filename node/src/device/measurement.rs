@@ -85,7 +85,7 @@ impl DeviceMeasurement {
         }
         let measured = DeviceMeasurement::measure_devices(choice, cores, now_seconds)?;
         if let Err(error) = measured.store_measurement(home) {
-            tracing::warn!(%error, "what was measured is not kept: the next start measures anew");
+            tracing::warn!(%error, "the measurement could not be stored for the next start");
         }
         Ok(measured)
     }

@@ -31,7 +31,7 @@ pub struct ModelOperators {
 
 /// The description of a buyer's own kernel is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("kernel {node:?} says wrongly what it makes: {cause}")]
+#[error("kernel {node:?} declares its outputs wrongly: {cause}")]
 pub struct KernelFault {
     /// The name of the node.
     node: String,

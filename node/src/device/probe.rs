@@ -26,16 +26,16 @@ const PERIOD: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The system did not start the process.
-    #[error("the driver was not asked: {0}")]
+    #[error("the driver could not be queried: {0}")]
     Start(#[from] io::Error),
     /// The process hung.
     #[error("the driver did not answer within {PATIENCE:?}")]
     Silent,
     /// The process crashed.
-    #[error("the driver crashed when it was asked what it has ({0})")]
+    #[error("the driver crashed when it was queried ({0})")]
     Crashed(ExitStatus),
     /// The answer is not valid JSON of the expected type.
-    #[error("the driver was not asked: {0}")]
+    #[error("the driver could not be queried: {0}")]
     Garbled(#[from] serde_json::Error),
     /// The process itself reported an error.
     #[error("{0}")]

@@ -305,7 +305,7 @@ pub enum ConfigError {
         source: serde_json::Error,
     },
     /// The TOML does not parse as a provider's file.
-    #[error("{path} is not right: {source}")]
+    #[error("{path} is not valid: {source}")]
     Written {
         /// The file to correct.
         path: PathBuf,
@@ -322,7 +322,7 @@ pub enum ConfigError {
     },
     /// The prices of spot leases are invalid.
     #[error(
-        "{path}: pricing.spot has no such prices: 4 at most, from 1 to 99 per cent, each of a \
+        "{path}: pricing.spot must have at most 4 prices, from 1 to 99 per cent, each with a \
          longer notice and a higher share than the one before"
     )]
     Spot {
@@ -330,7 +330,7 @@ pub enum ConfigError {
         path: PathBuf,
     },
     /// It sells more leases than the provider can run.
-    #[error("{path}: limits.leases is {leases}, and may be {most} here: each has a core")]
+    #[error("{path}: limits.leases is {leases}, at most {most} are possible: each has a core")]
     Leases {
         /// The file to correct.
         path: PathBuf,
@@ -350,7 +350,7 @@ pub enum ConfigError {
         wanted: u32,
     },
     /// A device group cannot pursue the objective that the file prefers.
-    #[error("{path} prefers {preferred}: several devices sold as one are fastest or greenest")]
+    #[error("{path} prefers {preferred}: devices sold as one can only be fastest or greenest")]
     Preferred {
         /// The file to correct.
         path: PathBuf,
@@ -358,7 +358,7 @@ pub enum ConfigError {
         preferred: Objective,
     },
     /// The genesis is not valid for any market.
-    #[error("{path} is no market's: {source}")]
+    #[error("{path} is not a market's: {source}")]
     Genesis {
         /// The file to correct.
         path: PathBuf,
@@ -366,7 +366,7 @@ pub enum ConfigError {
         source: GenesisFault,
     },
     /// The address of a validator is invalid.
-    #[error("{path} names a validator wrongly: {source}")]
+    #[error("{path} has an invalid address of a validator: {source}")]
     Contact {
         /// The file to correct.
         path: PathBuf,

@@ -61,7 +61,7 @@ pub enum FactLogError {
     },
     /// Another version of souk wrote the log.
     #[error(
-        "{} is written in the format {}, and this souk reads {format} alone",
+        "{} is written in the format {}, and this souk reads only {format}",
         path.display(), found.as_deref().unwrap_or("of an older souk")
     )]
     Format {

@@ -5,7 +5,7 @@
 
 #[cfg(target_os = "linux")]
 mod asking;
-pub mod locked;
+pub mod encrypted_key;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use ed25519_dalek::SigningKey;
 use libp2p::PeerId;
 use libp2p::identity;
 
-pub use locked::{LockError, Passphrase};
+pub use encrypted_key::{LockError, Passphrase};
 
 /// A node's secret key.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ pub enum KeyError {
         mode: u32,
     },
     /// The key is locked and could not be unlocked.
-    #[error("the key file {path} is not opened: {cause}")]
+    #[error("cannot open the key file {path}: {cause}")]
     Locked {
         /// The key file.
         path: PathBuf,
@@ -55,8 +55,8 @@ pub enum KeyError {
     },
     /// The file is neither 64 hexadecimal digits nor a locked key.
     #[error(
-        "the key file {path} is damaged: it must hold 64 hexadecimal digits, or what `souk key \
-         lock` made of them"
+        "the key file {path} is damaged: it must hold 64 hexadecimal digits, or their form after \
+         `souk key lock`"
     )]
     Damaged {
         /// The key file.
@@ -111,13 +111,13 @@ impl NodeKey {
         let damaged = || KeyError::Damaged {
             path: path.to_owned(),
         };
-        if !locked::is_locked(&text) {
+        if !encrypted_key::is_locked(&text) {
             let mut secret = [0; 32];
             hex::decode_to_slice(text.trim(), &mut secret).map_err(|_| damaged())?;
             return Ok(NodeKey::from_secret(secret));
         }
         let opened = Passphrase::find_passphrase()
-            .and_then(|passphrase| locked::unlock_secret(&text, &passphrase));
+            .and_then(|passphrase| encrypted_key::unlock_secret(&text, &passphrase));
         match opened {
             Ok(secret) => Ok(NodeKey::from_secret(secret)),
             Err(LockError::Damaged) => Err(damaged()),
@@ -132,7 +132,7 @@ impl NodeKey {
     /// for.
     #[must_use]
     pub fn is_locked(path: &Path) -> bool {
-        fs::read_to_string(path).is_ok_and(|text| locked::is_locked(&text))
+        fs::read_to_string(path).is_ok_and(|text| encrypted_key::is_locked(&text))
     }
 
     /// Atomically replaces the key at `path`: under a passphrase, or bare.
@@ -141,7 +141,7 @@ impl NodeKey {
         let text = match passphrase {
             None => hex::encode(secret),
             Some(passphrase) => {
-                locked::lock(&secret, passphrase).map_err(|cause| KeyError::Locked {
+                encrypted_key::lock(&secret, passphrase).map_err(|cause| KeyError::Locked {
                     path: path.to_owned(),
                     cause,
                 })?

@@ -81,7 +81,7 @@ pub struct Hours {
 
 /// A text that is not a span of the day.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no span of the day like 08:00-18:30 (UTC)")]
+#[error("\"{0}\" is not a span of the day like 08:00-18:30 (UTC)")]
 pub struct NoHours(String);
 
 /// Why a limit forbids a device or a graph.
@@ -111,7 +111,7 @@ pub enum LimitRefusal {
     },
     /// The memory size of the device is unknown.
     #[error(
-        "how much memory {model} has is not known: limits.memory_mib states what is sold of it"
+        "the memory of {model} is not known: state in limits.memory_mib how much of it is sold"
     )]
     MemoryUnknown {
         /// The model of the device.

@@ -101,7 +101,7 @@ impl Acquaintances {
                 Ok(known) => Some(known.contacts),
                 Err(config::ConfigError::Missing { .. }) => None,
                 Err(error) => {
-                    tracing::warn!(%error, "the peers known before are forgotten");
+                    tracing::warn!(%error, "could not read the stored peer addresses");
                     None
                 }
             });
@@ -125,7 +125,7 @@ impl Acquaintances {
             // Clocks differ, so the profile may have been valid for its forwarder.
             Err(ProfileFault::Expired(_) | ProfileFault::Early(_)) => return Worth::Idle,
             Err(fault) => {
-                tracing::debug!(peer = %from, %fault, "a profile is not believed");
+                tracing::debug!(peer = %from, %fault, "rejected an invalid profile");
                 return Worth::Wrong;
             }
         };
@@ -211,7 +211,7 @@ impl Acquaintances {
                 contacts,
             },
         ) {
-            tracing::warn!(%error, "the peers that are known were not written");
+            tracing::warn!(%error, "could not write the peer addresses");
         }
     }
 

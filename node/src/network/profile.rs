@@ -51,7 +51,7 @@ pub struct SignedProfile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileFault {
     /// The bytes do not decode.
-    #[error("it is no profile of this version: {0}")]
+    #[error("it is not a profile of this version: {0}")]
     Malformed(#[from] postcard::Error),
     /// It exceeds the length limit.
     #[error("it has {0} bytes, a profile has at most {BYTES_MAX}")]
@@ -60,7 +60,7 @@ pub enum ProfileFault {
     #[error("it is not signed by the account it is about")]
     Forged,
     /// Its validity is too long, or ends before it begins.
-    #[error("its times do not hold: issued {issued_ms}, expires {expires_ms}")]
+    #[error("its times are not valid: issued {issued_ms}, expires {expires_ms}")]
     Times {
         /// The time of issue that it states.
         issued_ms: u64,

@@ -40,7 +40,7 @@ pub(super) type IncomingStream = (PeerId, Stream);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
     /// The peer does not speak the protocol.
-    #[error("the protocol is not spoken there")]
+    #[error("the peer does not speak the protocol")]
     Unspoken,
     /// There is no connection, or it broke.
     #[error(transparent)]
@@ -142,7 +142,7 @@ impl StreamTable {
         };
         if let Err(refused) = acceptor.try_send((peer, stream)) {
             // Dropping the stream resets it, so the peer learns this at once.
-            tracing::warn!(%peer, %protocol, %refused, "a stream that came is not taken");
+            tracing::warn!(%peer, %protocol, %refused, "dropped an incoming stream");
         }
     }
 

@@ -72,7 +72,7 @@ pub(super) const VERSION: &str = "/souk/1";
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialFailure {
     /// No address of the peer is known.
-    #[error("no address of it is known")]
+    #[error("its address is not known")]
     NoAddress,
     /// Each address failed.
     #[error("{0}")]
@@ -87,7 +87,7 @@ pub enum DialFailure {
         theirs: String,
     },
     /// The peer misbehaved and is kept out.
-    #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
+    #[error("it is blocked for {seconds} s more because of what it sent ({fault:?})")]
     BlockedPeer {
         /// The seconds until it can come again.
         seconds: u64,
@@ -292,7 +292,7 @@ impl SwarmTask {
         }
         if let Some(blocked) = verdict {
             let seconds = (blocked.until_ms - now) / 1_000;
-            tracing::warn!(%peer, ?fault, seconds, "a peer misbehaves and is kept out");
+            tracing::warn!(%peer, ?fault, seconds, "blocked a misbehaving peer");
             self.swarm.behaviour_mut().blocked.block_peer(peer);
         }
     }
@@ -300,7 +300,7 @@ impl SwarmTask {
     /// Readmits peers whose time is over, and counts the faults that gossip found.
     pub(super) fn keep_order(&mut self) {
         for peer in self.scores.release_expired(unix_ms()) {
-            tracing::info!(%peer, "a peer that was kept out may come again");
+            tracing::info!(%peer, "unblocked a peer");
             self.swarm.behaviour_mut().blocked.unblock_peer(peer);
         }
         let Some(gossip) = self.swarm.behaviour().gossip.as_ref() else {
@@ -476,7 +476,7 @@ impl SwarmTask {
             }) => {
                 // Closing the connection lets a protocol that waits on the peer learn this now, not
                 // at its own timeout.
-                tracing::debug!(%peer, %failure, "it does not answer; the connection is closed");
+                tracing::debug!(%peer, %failure, "a ping failed; the connection is closed");
                 self.swarm.close_connection(connection);
             }
             BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
@@ -495,7 +495,7 @@ impl SwarmTask {
         if info.protocol_version != VERSION {
             let theirs = info.protocol_version;
             tracing::warn!(%peer, theirs, ours = VERSION, agent = info.agent_version,
-                "a peer of another version of souk: one of the two must be updated");
+                "a peer runs another version of souk: one of the two must be updated");
             if self.unlike.len() < PEERS_MAX {
                 self.unlike.insert(peer, theirs);
             }

@@ -218,7 +218,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for ConnectionStreams<C> {
                 taker.wake();
             }
         } else {
-            tracing::warn!(%stream, "a stream is refused: too many wait already");
+            tracing::warn!(%stream, "refused a stream: too many are waiting");
         }
         // There may be more, but other tasks come first.
         context.waker().wake_by_ref();

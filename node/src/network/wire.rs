@@ -47,7 +47,7 @@ pub enum WireError {
         limit: usize,
     },
     /// Other unfinished frames hold all the memory reserved for them.
-    #[error("too many large messages are on their way here: send it again later")]
+    #[error("too many large messages are arriving here: send it again later")]
     Crowded,
     /// The bytes are not a message of this protocol.
     #[error("the peer sent a message that does not decode: {0}")]

@@ -16,7 +16,7 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::timeout;
 
-use crate::content::along::WordWith;
+use crate::content::inline_contents::WordWith;
 use crate::content::links::Sample;
 use crate::folder::key;
 use crate::network::Network;
@@ -94,7 +94,7 @@ pub(crate) async fn offer_tensor(
                 return Ok(taken);
             }
             // The peer has closed the stream, or the connection has been replaced.
-            tracing::debug!(%peer, "an offer is made again");
+            tracing::debug!(%peer, "repeating an offer on a new stream");
             network.forget_kept(peer, PROTOCOL);
         }
         let opened = network.open_stream(peer, PROTOCOL).await;

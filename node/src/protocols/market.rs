@@ -1,14 +1,15 @@
-//! The protocol between a peer and a validator; [`souk_roles::market::words`] defines its messages.
+//! The protocol between a peer and a validator; [`souk_roles::market::market_protocol`] defines its
+//! messages.
 
 use libp2p::swarm::StreamProtocol;
-use souk_roles::market::words;
-pub use souk_roles::market::words::{
+use souk_roles::market::market_protocol;
+pub use souk_roles::market::market_protocol::{
     Age, Answer, BACKUP_FRAME_BYTES, Governance, MONEY_REQUESTS_MAX, Member, Members, NAMED_MAX,
     OrderRefusal, REQUEST_BYTES_MAX, Request, Standing, Status, TimedAnswer,
 };
 
 /// The protocol's name.
-pub const PROTOCOL: StreamProtocol = StreamProtocol::new(words::PROTOCOL);
+pub const PROTOCOL: StreamProtocol = StreamProtocol::new(market_protocol::PROTOCOL);
 
 #[cfg(test)]
 mod tests {

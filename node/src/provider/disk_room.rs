@@ -32,7 +32,7 @@ impl DiskRoom {
     /// Notes that a content could not be stored and returns the failure for the buyer. The cause
     /// goes to the log.
     pub(super) fn not_kept(&self, error: &StoreError) -> Failure {
-        tracing::error!(%error, "a content is not kept");
+        tracing::error!(%error, "a content could not be stored");
         let room = "free some, or limits.outputs_mib lets leases make too much";
         match error {
             StoreError::Folder(FolderError::System { action, cause, .. }) => {

@@ -24,7 +24,7 @@ pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {
             &mut page,
             &done.unwrap_or_else(|| Statistics::new(unix_ms())),
         ),
-        Err(error) => tracing::debug!(%error, "the sums are left out of the metrics"),
+        Err(error) => tracing::debug!(%error, "could not read the statistics for the metrics"),
     }
     Some(page)
 }
@@ -60,9 +60,9 @@ async fn add_state(page: &mut Page, provider: &Provider) {
     add_live_figures(page, &provider.live.last_figures());
     let (sent, received) = provider.tensors.bytes_moved();
     let help = "Bytes of content that went to other peers and came from them, since the start.";
-    page.add_family(Kind::Counter, "souk_content_moved_bytes_total", help)
-        .add_figure(&[("way", "sent")], sent)
-        .add_figure(&[("way", "received")], received);
+    page.add_family(Kind::Counter, "souk_content_transferred_bytes_total", help)
+        .add_figure(&[("direction", "sent")], sent)
+        .add_figure(&[("direction", "received")], received);
     let store = provider.tensors.store().usage();
     let help = "Bytes of content in memory: held for use, and kept free for content that comes.";
     page.add_family(Kind::Gauge, "souk_content_memory_bytes", help)
@@ -85,7 +85,7 @@ async fn add_state(page: &mut Page, provider: &Provider) {
         store.pinned_items,
     );
     page.add_counter(
-        "souk_content_awaited_reads_total",
+        "souk_content_blocking_reads_total",
         "Contents that somebody waited for while they were read from the folder.",
         store.awaited_reads,
     );
@@ -159,7 +159,7 @@ fn add_statistics(page: &mut Page, done: &Statistics) {
         done.received_bytes,
     );
     page.add_counter(
-        "souk_lease_made_bytes_total",
+        "souk_lease_produced_bytes_total",
         "Bytes of tensors that leases made.",
         done.made_bytes,
     );

@@ -13,8 +13,8 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
 use crate::clock::unix_us;
+use crate::device::ask_resources;
 use crate::device::graph_work::GraphWork;
-use crate::device::stated;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
@@ -182,7 +182,7 @@ impl JudgedRuns {
     pub(super) fn expected_time(&self, stated: &Resources) -> Option<Duration> {
         let runs = self.runs.values();
         runs.map(|runs| {
-            let one = stated::expected_time(stated, runs.takes.as_ref()?)?;
+            let one = ask_resources::expected_time(stated, runs.takes.as_ref()?)?;
             Some(one.saturating_mul(runs.count))
         })
         .sum()

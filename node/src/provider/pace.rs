@@ -322,8 +322,8 @@ mod tests {
 
     use super::super::tests::resources;
     use super::*;
+    use crate::device::ask_resources;
     use crate::device::costs::DeviceCosts;
-    use crate::device::stated;
 
     const NOTHING: Times = Times {
         product: 1.0,
@@ -484,7 +484,7 @@ mod tests {
     fn what_is_quoted_follows_what_runs_of_a_kind_took() {
         let peak = resources();
         let quoted = |stated: &Resources, class| {
-            let offer = stated::to_offer(stated, Price(1_000));
+            let offer = ask_resources::to_offer(stated, Price(1_000));
             let cost = Cost {
                 class,
                 dtype: Some(DType::F32),

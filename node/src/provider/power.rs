@@ -24,7 +24,7 @@ pub enum HoldError {
     #[error("limits.power_watts: {0}")]
     Power(#[from] PowerError),
     /// The earlier limits could not be stored or read.
-    #[error("what the power limits were before is not kept in {}: {source}", path.display())]
+    #[error("cannot store or read the earlier power limits in {}: {source}", path.display())]
     File {
         /// The file of the earlier limits.
         path: PathBuf,
@@ -98,9 +98,9 @@ impl HeldLimits {
         let mut refused = None;
         for (name, watts) in before {
             match (self.find)(&name).and_then(|domain| domain.set_limit(watts)) {
-                Ok(()) => tracing::warn!(domain = name, watts, "gave a power limit back"),
+                Ok(()) => tracing::warn!(domain = name, watts, "restored a power limit"),
                 Err(PowerError::Unknown { .. }) => {
-                    tracing::warn!(domain = name, watts, "what was limited is gone");
+                    tracing::warn!(domain = name, watts, "a limited power domain disappeared");
                 }
                 Err(error) => drop(refused.get_or_insert(error)),
             }
@@ -130,7 +130,7 @@ impl HeldLimits {
 impl Drop for HeldLimits {
     fn drop(&mut self) {
         if let Err(error) = self.give_back() {
-            tracing::error!(%error, "a power limit was not given back");
+            tracing::error!(%error, "a power limit could not be restored");
         }
     }
 }

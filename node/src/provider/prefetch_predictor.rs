@@ -53,12 +53,12 @@ impl Outlook {
             Ok(_) => {
                 tracing::warn!(
                     ?file,
-                    "what leases wanted is forgotten: it contradicts itself"
+                    "the prefetch history contradicts itself; starting without it"
                 );
                 PrefetchPredictor::default()
             }
             Err(error) => {
-                tracing::warn!(%error, "what leases wanted is forgotten");
+                tracing::warn!(%error, "could not read the prefetch history");
                 PrefetchPredictor::default()
             }
         };
@@ -96,7 +96,7 @@ impl Outlook {
         });
         let bytes = recalling.await.expect("reading a folder does not panic");
         if bytes > 0 {
-            tracing::debug!(bytes, "read back what history says comes next");
+            tracing::debug!(bytes, "prefetched contents into memory");
         }
         bytes
     }
@@ -111,7 +111,7 @@ impl Outlook {
             foresight: self.lock_known().clone(),
         };
         if let Err(error) = config::write(&self.file, &file) {
-            tracing::warn!(%error, "what leases wanted is not kept");
+            tracing::warn!(%error, "could not write the prefetch history");
         }
     }
 

@@ -15,7 +15,7 @@ impl Provider {
         tokio::task::spawn_blocking(move || {
             let lease = receipt.body.lease;
             if let Err(error) = store_receipt(&provider.home, &receipt) {
-                tracing::error!(%lease, %error, "the receipt was not written");
+                tracing::error!(%lease, %error, "the receipt could not be written");
             }
         });
     }

@@ -57,7 +57,7 @@ impl Refusals {
             nodes: nodes.clone(),
         };
         if let Err(error) = config::write(&home.join(FILE), &file) {
-            tracing::warn!(%error, "what the device refuses is not known at the next start");
+            tracing::warn!(%error, "the nodes that the device refuses could not be stored");
         }
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
     }

@@ -39,7 +39,7 @@ fn fit_limits(provider: &Provider, free: u64) {
     let usage = store.usage();
     let limit = allowance(STORE_BYTES_MAX).limit_bytes(usage.memory_bytes, free);
     if limit != usage.memory_bytes_max {
-        tracing::debug!(limit, free, "content may have this much memory");
+        tracing::debug!(limit, free, "set the memory limit of contents");
         store.set_memory_limit(limit);
     }
     provider

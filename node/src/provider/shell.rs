@@ -29,7 +29,7 @@ use super::job::Job;
 use super::journal::JournalWriter;
 use super::pace::Speed;
 use crate::clock::CoreClock;
-use crate::content::along::CameAlong;
+use crate::content::inline_contents::CameAlong;
 use crate::folder::fact_writer::WriterEnded;
 use crate::protocols::lease::LeaseReport;
 use outcomes::EffectOutcome;
@@ -176,7 +176,7 @@ impl Shell {
                         // A cancelled effect needs no answer.
                         Err(error) if error.is_cancelled() => {}
                         // The lease of the effect ends at its deadline.
-                        Err(error) => tracing::error!(%error, "an effect came to grief"),
+                        Err(error) => tracing::error!(%error, "an effect task panicked"),
                     }
                 }
                 (ticket, written) = self.journal.next_answer() => {

@@ -82,7 +82,7 @@ impl Statistics {
     fn add_lease(home: &Path, now_ms: u64, done: &DoneLease) -> Result<(), ConfigError> {
         let _lock = lock(home)?;
         let kept = Statistics::read(home).unwrap_or_else(|error| {
-            tracing::warn!(%error, "what was done before is not counted any more");
+            tracing::warn!(%error, "the statistics could not be read; counting starts anew");
             None
         });
         let mut kept = kept.unwrap_or_else(|| Statistics::new(now_ms));
@@ -111,7 +111,7 @@ pub(super) fn count_aside(home: &Path, done: DoneLease) {
     let home = home.to_owned();
     tokio::task::spawn_blocking(move || {
         if let Err(error) = Statistics::add_lease(&home, unix_ms(), &done) {
-            tracing::warn!(%error, "a lease is not in the statistics");
+            tracing::warn!(%error, "a lease could not be added to the statistics");
         }
     });
 }

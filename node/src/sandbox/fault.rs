@@ -32,13 +32,13 @@ const SIGNALS: [(i32, &str); 8] = [
 pub enum SandboxFault {
     /// A wall around jobs is missing, and the configuration does not permit that.
     #[error(
-        "on this system jobs are not kept in as they should be, {0} is missing: write isolation = \
-         \"partial\" in provider.toml to sell behind the walls that there are, to buyers you trust"
+        "this system cannot isolate jobs fully, {0} is missing: write isolation = \"partial\" in \
+         provider.toml to sell with the isolation that there is, to buyers you trust"
     )]
     Wall(MissingRule),
     /// This system has no sandboxes.
     #[error(
-        "jobs are kept in processes of their own on Linux alone, and this is {system}: write \
+        "jobs run in sandboxed processes only on Linux, and this is {system}: write \
          isolation = \"none\" in provider.toml to run them in the provider's own process, for \
          buyers you trust"
     )]
@@ -65,13 +65,13 @@ pub enum SandboxFault {
     #[error("the job's process ended: {0}")]
     Ended(String),
     /// The process needed more memory than it may have.
-    #[error("the job wanted more memory than the {limit_bytes} bytes it may have")]
+    #[error("the job needed more memory than the {limit_bytes} bytes it may have")]
     OutOfMemory {
         /// The limit, in bytes.
         limit_bytes: u64,
     },
     /// The outputs exceed the limit of a lease.
-    #[error("the job's process gave more than the {limit_bytes} bytes that a lease may make")]
+    #[error("the job's process returned more than the {limit_bytes} bytes that a lease may make")]
     TooMuch {
         /// The limit, in bytes.
         limit_bytes: u64,
@@ -80,10 +80,10 @@ pub enum SandboxFault {
     #[error("the job's process computed beyond its lease")]
     OutOfTime,
     /// The process sent no sign of life.
-    #[error("the job's process said nothing for {} s", SILENCE_MAX.as_secs())]
+    #[error("the job's process sent nothing for {} s", SILENCE_MAX.as_secs())]
     Silent,
     /// The process sent an invalid message.
-    #[error("the job's process answered nonsense")]
+    #[error("the job's process sent an invalid message")]
     Confused,
     /// Content for the sandbox could not be read.
     #[error(transparent)]

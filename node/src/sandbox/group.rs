@@ -38,12 +38,12 @@ pub enum ControlGroupError {
     #[error("this system has no cgroup v2")]
     Absent,
     /// The parent group does not delegate a controller.
-    #[error("the group this process is in does not give out the controller \"{0}\"")]
+    #[error("the control group of this process does not delegate the controller \"{0}\"")]
     Controller(&'static str),
     /// The group has other processes.
     #[error(
-        "other processes ({others}) are in the group of this one: give it its own, under systemd \
-         with Delegate=yes"
+        "other processes ({others}) are in the control group of this one: give it its own, under \
+         systemd with Delegate=yes"
     )]
     SharedContents {
         /// The number of these processes.

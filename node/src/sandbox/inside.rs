@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use souk_host::sealed::SealedMemory;
+use souk_host::sealed_memory::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 use souk_registry::warm;
 use souk_scheduler::execution::timeline::UnixMicros;
@@ -25,7 +25,7 @@ use souk_scheduler::execution::{
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::Kind;
 
-use super::shared::SharedContent;
+use super::shared_content::SharedContent;
 use super::{RunMode, SandboxPolicy};
 use crate::clock::unix_us;
 use crate::device::graph_operators::GraphOperators;

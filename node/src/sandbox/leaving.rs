@@ -11,7 +11,7 @@ use souk_memory::{ContentId, Store, Tensor};
 use souk_scheduler::execution::Task;
 use souk_scheduler::planning::Objective;
 
-use super::shared::SharedContents;
+use super::shared_content::SharedContents;
 use super::{ControlGroups, Recipe, Sandbox, SandboxFault, SandboxRun};
 use crate::device::costs::DeviceCosts;
 use crate::folder::config::DeviceChoice;

@@ -14,7 +14,7 @@ use souk_scheduler::execution::{Moment, TaskError};
 use souk_scheduler::learning::{CostHistory, Measurement};
 use souk_scheduler::planning::Objective;
 
-use super::shared::{SealedCopy, SharedContent};
+use super::shared_content::{SealedCopy, SharedContent};
 use super::{RunMode, SandboxPolicy, SandboxRun};
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::GraphWork;

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex as Turn, watch};
 use tokio::task::JoinHandle;
 
 use super::group::{ControlGroup, ControlGroupError, GroupLimits};
-use super::shared::{Parcel, SharedContents};
+use super::shared_content::{Parcel, SharedContents};
 use super::{COMMAND, Recipe, SILENCE_MAX, SandboxFault, SandboxPolicy, SandboxRun};
 use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::GraphWork;

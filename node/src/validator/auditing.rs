@@ -35,7 +35,7 @@ pub enum ValidatorAuditError {
     #[error("{0}; the log is not touched by it: remove the folder, which is rebuilt")]
     ViewsSpoiled(ViewsError),
     /// The views are intact, but hold another digest than the replay.
-    #[error("the views hold another digest for entry {index} than the replay comes to")]
+    #[error("the views' digest for entry {index} differs from the replay's")]
     Views {
         /// The entry at which they differ.
         index: LogIndex,

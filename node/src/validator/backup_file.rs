@@ -21,7 +21,7 @@ const HEAD_BYTES: usize = 8 + 4 + 32;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackupFault {
     /// The bytes do not begin like a backup.
-    #[error("it is no backup of this version of souk: it begins with {0:?}")]
+    #[error("it is not a backup of this version of souk: it begins with {0:?}")]
     Magic(Vec<u8>),
     /// The file ends early.
     #[error("it is cut short: it ends at byte {found}, {wanted} bytes were written")]

@@ -24,7 +24,7 @@ pub enum MembersError {
     #[error(transparent)]
     Query(#[from] QueryError),
     /// The change takes too long; it may still take effect.
-    #[error("the change was proposed and is not done after {0:?}: look again later")]
+    #[error("the change was proposed but is not done after {0:?}: check again later")]
     Timeout(Duration),
 }
 

@@ -36,7 +36,7 @@ use crate::validator::{
     self, LogBeginning, Validator, ValidatorAudit, ValidatorAuditError, ValidatorConfig,
     ValidatorEnd, ValidatorError, ValidatorFailure,
 };
-use crate::validator::{gateway, raft_link};
+use crate::validator::{raft_link, request_server};
 use admission::MembersTold;
 use keeper::Keeper;
 
@@ -195,11 +195,11 @@ impl Seat {
         raft_link::receive(&network, validator.clone(), known.clone());
         let sender = validator.clone();
         tokio::spawn(raft_link::send(network.clone(), sender, messages, known));
-        let news = gateway::ExchangeNews {
+        let news = request_server::ExchangeNews {
             changes,
             statements,
         };
-        gateway::serve_market(&network, validator.clone(), &market.genesis, news);
+        request_server::serve_market(&network, validator.clone(), &market.genesis, news);
         let keeper = Keeper {
             home,
             network,

@@ -59,7 +59,7 @@ pub enum OrderError {
     #[error("no validator leads: too few of them run")]
     NoLeader,
     /// The leader did not answer.
-    #[error("validator {leader} leads and does not answer: {cause}")]
+    #[error("validator {leader} leads but does not answer: {cause}")]
     Leader {
         /// The leader's raft id.
         leader: u64,
@@ -126,7 +126,7 @@ pub enum BackupFailure {
     #[error("{0}")]
     Refused(String),
     /// The validator stopped in between.
-    #[error("nothing came for {} s", BACKUP_TIMEOUT.as_secs())]
+    #[error("nothing arrived for {} s", BACKUP_TIMEOUT.as_secs())]
     Silent,
 }
 

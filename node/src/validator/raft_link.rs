@@ -52,7 +52,7 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
         async move {
             let Some(from) = from else {
                 // The level is low, because any peer can cause this a hundred times a second.
-                tracing::debug!(%peer, "a peer that is no validator spoke raft");
+                tracing::debug!(%peer, "closed a raft stream from a peer that is not a validator");
                 return;
             };
             let unseated = async {
@@ -151,7 +151,7 @@ async fn keep_line(
         let mut stream = match network.open_stream(peer, PROTOCOL).await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::debug!(%peer, %error, "a validator is not reached");
+                tracing::debug!(%peer, %error, "a validator could not be reached");
                 unreachable();
                 tokio::time::sleep(RETRY_PAUSE).await;
                 continue;
@@ -161,7 +161,7 @@ async fn keep_line(
         while !frames.is_empty() {
             let bytes = frames.iter().map(Bytes::as_ref);
             if let Err(error) = wire::send_all(&mut stream, bytes).await {
-                tracing::debug!(%peer, %error, "a validator's line broke");
+                tracing::debug!(%peer, %error, "sending to a validator failed");
                 unreachable();
                 break;
             }

@@ -23,10 +23,10 @@ use super::{QueryError, Validator};
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The received bytes are no backup, or were damaged on the way.
-    #[error("the backup that came: {0}")]
+    #[error("the received backup: {0}")]
     Damaged(#[from] BackupFault),
     /// The backup holds no state.
-    #[error("the backup that came: {0}")]
+    #[error("the received backup: {0}")]
     State(#[from] SnapshotError),
     /// The file cannot be written.
     #[error("cannot write {}: {cause}", file.display())]

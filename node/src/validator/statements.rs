@@ -77,7 +77,7 @@ impl StatementWriter {
         match steps.try_send(WriterInput::Step(Step { at, time, events })) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                tracing::debug!(index = at.index.0, "a movement is not in the statements");
+                tracing::debug!(index = at.index.0, "a step was dropped from the statements");
             }
             Err(TrySendError::Disconnected(_)) => {}
         }

@@ -301,7 +301,7 @@ fn log_report(report: &Report) {
         Report::Dropped { from, error } => {
             tracing::debug!(%from, %error, "a peer's message was dropped");
         }
-        Report::Forged(forgery) => tracing::error!(%forgery, "refused, and not acknowledged"),
+        Report::Forged(forgery) => tracing::error!(%forgery, "refused a forged message"),
     }
 }
 

@@ -98,7 +98,7 @@ impl Views {
             cause,
         })?;
         if views.rebuild_count() > 0 {
-            tracing::warn!("the views were not as they were written and are rebuilt");
+            tracing::warn!("the stored views were changed or damaged; rebuilding them");
         }
         Ok(Self {
             folder: folder.to_path_buf(),
@@ -115,7 +115,7 @@ impl Views {
             tracing::warn!(%error, "the views could not be written");
         }
         if self.views.rebuild_count() > before {
-            tracing::warn!("the views disagree with the log and are rebuilt");
+            tracing::warn!("the views disagree with the log; rebuilding them");
         }
     }
 
@@ -181,7 +181,7 @@ pub(super) fn open_database(folder: &Path) -> sled::Result<sled::Db> {
 pub(super) fn open_anew(folder: &Path) -> Result<sled::Db, ViewsError> {
     match open_database(folder) {
         Ok(db) => return Ok(db),
-        Err(error) => tracing::warn!(%error, "the views do not open and are begun anew"),
+        Err(error) => tracing::warn!(%error, "the views could not be opened; starting new ones"),
     }
     let named = folder.to_path_buf();
     fs::remove_dir_all(folder).map_err(|cause| ViewsError::Remove {

@@ -43,7 +43,7 @@ pub enum SubprocessError {
     #[error("the device's process: {0}")]
     Process(#[from] io::Error),
     /// The process does not answer with a profile.
-    #[error("the device's process does not say what device it is")]
+    #[error("the device's process does not state its device")]
     Profile,
 }
 

@@ -105,13 +105,13 @@ pub struct Counts {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StrandedCause {
     /// None of the remaining devices can run a task.
-    #[error("task {task} runs on no device that is left")]
+    #[error("task {task} runs on no remaining device")]
     Task {
         /// Index of the task.
         task: usize,
     },
     /// The planner refuses the remaining tasks.
-    #[error("what is left cannot be planned: {0}")]
+    #[error("the rest cannot be planned: {0}")]
     Problem(#[from] ProblemError),
 }
 

@@ -23,7 +23,7 @@ pub enum SessionError {
     #[error(transparent)]
     States(StateError),
     /// The model does not declare the size of a state, or the state is too large.
-    #[error("state {name:?} has no fixed sizes of 32-bit floats that there is room for")]
+    #[error("state {name:?} must have fixed sizes and 32-bit floats, and must not be too large")]
     Sizes {
         /// Name of the state.
         name: String,
@@ -171,7 +171,7 @@ pub enum GroupRunError {
     #[error("a tensor could not be moved: {0}")]
     Memory(RunError),
     /// A result was in the memory of a failed device, and no task computes it again.
-    #[error("what the run made went with a device that failed")]
+    #[error("the run's results were lost with a device that failed")]
     Gone,
     /// A fragment failed on every device that ran it.
     #[error("{fragment} failed: {cause}")]
@@ -182,7 +182,7 @@ pub enum GroupRunError {
         cause: String,
     },
     /// No remaining device can run a fragment.
-    #[error("no device is left that runs {fragment}; those that failed said: {faults}")]
+    #[error("no remaining device runs {fragment}; the failed ones reported: {faults}")]
     NoDevice {
         /// Name of the fragment.
         fragment: String,
@@ -190,7 +190,7 @@ pub enum GroupRunError {
         faults: String,
     },
     /// The deadline passed before the end of the run.
-    #[error("the run's deadline came before its end")]
+    #[error("the run's deadline passed before its end")]
     Deadline,
     /// The caller cancelled the run.
     #[error("the run was cancelled")]

@@ -7,7 +7,7 @@
 //! that do not fit in memory go to disk.
 
 mod core_contention;
-mod device_wishes;
+mod device_preferences;
 mod emulated_time;
 mod execution_plan;
 mod fallbacks;

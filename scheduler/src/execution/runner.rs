@@ -13,6 +13,7 @@ use souk_memory::{ContentId, Store};
 use souk_vocabulary::processor::Processor;
 
 use super::cancel::Cancel;
+use super::device_queue::Turns;
 use super::error::{GroupError, GroupRunError, TaskError};
 use super::group::{DeviceGroup, GroupConfig, GroupDevice, LostDevice, Request, Stream};
 use super::metering;
@@ -21,7 +22,6 @@ use super::sessions::Sessions;
 use super::single_device::SingleDevice;
 use super::single_history::SingleHistory;
 use super::task::{Clock, Precedence, RunResult, Task, weights_of};
-use super::turns::Turns;
 use crate::learning::CostHistory;
 
 /// Runs tasks on one device or on several. Threads share it by reference; concurrent runs compete

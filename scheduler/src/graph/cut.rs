@@ -434,7 +434,7 @@ fn build_initialiser(weight: &Weight, weights: &mut Vec<WeightRef>) -> TensorPro
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum InlineError {
     /// The lookup did not find a weight.
-    #[error("weight {name:?} ({id}, {byte_length} bytes) is not there")]
+    #[error("weight {name:?} ({id}, {byte_length} bytes) is missing")]
     Missing {
         /// Content id.
         id: ContentId,
@@ -444,7 +444,7 @@ pub enum InlineError {
         byte_length: u64,
     },
     /// A location is not a content id.
-    #[error("weight {name:?} lies at {location:?}, which is no content id")]
+    #[error("weight {name:?} is at {location:?}, which is not a content id")]
     Location {
         /// Name in the graph.
         name: String,

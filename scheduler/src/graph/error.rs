@@ -26,7 +26,7 @@ pub enum ImportError {
     Expansion(#[from] ExpansionError),
     /// The caller passed texts that must be prepared before the model runs.
     #[error(
-        "texts of {inputs:?} are computed with before the model runs: submit it by `souk submit`"
+        "the texts of {inputs:?} are needed before the model runs: submit it with `souk submit`"
     )]
     Unprepared {
         /// Names of the inputs that hold texts.
@@ -50,7 +50,7 @@ pub enum ImportError {
         by: String,
     },
     /// A node reads a value that nothing produces.
-    #[error("node {node:?} ({operator}) reads {value:?}, which nothing makes")]
+    #[error("node {node:?} ({operator}) reads {value:?}, which nothing produces")]
     UnknownValue {
         /// Name of the node.
         node: String,
@@ -63,7 +63,7 @@ pub enum ImportError {
     #[error("the model computes nothing: each of its outputs is an input or a constant")]
     NothingToCompute,
     /// Nothing produces an output of the model.
-    #[error("output {value:?} is made by nothing")]
+    #[error("nothing produces output {value:?}")]
     UnknownOutput {
         /// Name of the output.
         value: String,
@@ -80,7 +80,7 @@ pub enum ImportError {
     #[error(transparent)]
     Tensor(#[from] TensorDataError),
     /// The number of a constant's bytes disagrees with its extents.
-    #[error("constant {name:?} needs {expected} bytes, {found} are there")]
+    #[error("constant {name:?} needs {expected} bytes, {found} are present")]
     WeightLength {
         /// Name of the constant.
         name: String,
@@ -167,7 +167,8 @@ pub enum ImportError {
     },
     /// An input holds an index beyond the extent that a node reads by it.
     #[error(
-        "input {input:?} holds the index {index}, of {extent} places of node {node:?} ({operator})"
+        "input {input:?} holds the index {index}, but node {node:?} ({operator}) has {extent} \
+         places"
     )]
     InputIndex {
         /// Name of the input.

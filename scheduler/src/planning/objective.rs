@@ -38,7 +38,7 @@ pub enum Objective {
 
 /// The name is not an objective.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is none of fastest, cheapest, greenest and balanced")]
+#[error("{0:?} is not fastest, cheapest, greenest or balanced")]
 pub struct ObjectiveUnknown(String);
 
 /// The costs of a schedule.

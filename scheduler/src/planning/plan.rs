@@ -9,16 +9,16 @@
 //! improves the best one part by part. Equal inputs give equal plans.
 
 mod candidates;
-mod division;
+mod contiguous_parts;
 mod error;
 mod explain;
-mod grade;
 mod options;
 mod pareto;
+mod partition;
 mod pipeline;
 mod refine;
+mod score;
 mod search;
-mod stretches;
 
 use std::collections::BTreeSet;
 
@@ -28,11 +28,11 @@ use super::time::{SECOND, Time};
 use crate::graph::cut::{CutError, Subgraph, cut_graph, whole_graph};
 use crate::graph::{Graph, NodeId, ValueId};
 
-pub(crate) use division::Model;
 pub use error::PlanError;
 pub use explain::{Alternative, Reason, Utilisation, Why};
 pub use options::{Activations, PlanOptions, Weights};
 pub use pareto::pareto_plans;
+pub(crate) use partition::Model;
 pub(crate) use pipeline::Pipeline;
 
 /// A plan: where and when each part runs, and its price.

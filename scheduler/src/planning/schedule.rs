@@ -67,7 +67,7 @@ pub enum ScheduleFault {
         capacity: u64,
     },
     /// The makespan differs from the end of the last task.
-    #[error("the makespan is said to be {said}, it is {real}")]
+    #[error("the makespan is stated as {said}, it is {real}")]
     Makespan {
         /// Makespan in the schedule.
         said: Time,

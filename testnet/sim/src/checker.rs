@@ -18,7 +18,7 @@ use souk_roles::validator::event::ReadMoment;
 
 use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
-use super::wholes::Wholes;
+use super::state_comparison::Wholes;
 
 /// Tolerance of an answer's age in milliseconds: each core starts its ticks at a different time.
 const AGE_SLACK_MS: u64 = 50;

@@ -6,10 +6,10 @@ use souk_market::{
     Price, Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
 
-use super::goods::{CAPACITY, device_resources, key, push};
 use super::machine::{BatchResult, EPOCH_MS, TRUSTED};
 use super::operators::{self, OPERATORS, Operators};
 use super::random::Random;
+use super::resources::{CAPACITY, device_resources, key, push};
 
 /// Number of accounts in the market.
 const PEOPLE: usize = 12;

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
+use super::fake_store::{HARMS, Harm};
 use super::random::Random;
-use super::rows::{HARMS, Harm};
 
 /// The point in a round at which a replica dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

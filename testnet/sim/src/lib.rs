@@ -18,26 +18,26 @@ mod checker;
 mod clients;
 mod counts;
 mod disk;
+mod fake_store;
 mod faulting;
 mod faults;
 mod forging;
 pub mod games;
-mod goods;
 mod lying;
 mod machine;
 mod membership;
+mod message_faults;
 mod network;
 mod node;
 mod operators;
 mod payments;
-mod pledges;
+mod raft_promises;
 pub mod random;
-mod rows;
+mod resources;
 mod shrinking;
-mod spoiling;
+mod state_comparison;
 mod verifying;
 mod viewing;
-mod wholes;
 mod world;
 
 #[cfg(test)]
@@ -49,9 +49,9 @@ use serde::Serialize;
 
 pub use checker::Violation;
 pub use counts::{Counts, SEEDS_TELLING, Sums};
+pub use fake_store::Harm;
 pub use faults::{Boundary, Fault, TimedFault};
 pub use payments::Dealings;
-pub use rows::Harm;
 
 use world::World;
 

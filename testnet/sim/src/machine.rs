@@ -13,8 +13,8 @@ use souk_market::{
     AccountKey, Balances, BatchFault, DeviceId, Event, Exchange, Genesis, LeaseId, LeaseState,
     Millis, Signature, SignedBatch, SigningKey, VerifiedBatch,
 };
+use souk_roles::market::market_protocol::{Answer, Request};
 use souk_roles::market::roster::{Roster, SignedOrder};
-use souk_roles::market::words::{Answer, Request};
 pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};

@@ -21,11 +21,11 @@ use souk_roles::validator::core::ValidatorCore;
 use souk_roles::validator::event::{Caller, Event};
 
 use super::disk::SimDisk;
+use super::fake_store::SimRows;
 use super::faults::Boundary;
 use super::forging::ForgedState;
 use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
-use super::rows::SimRows;
 
 /// Share of clocks that run far too fast or too slowly, and their maximum drift; other clocks are
 /// slightly off.

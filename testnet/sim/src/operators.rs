@@ -7,8 +7,8 @@ use souk_market::{
 };
 use souk_roles::market::roster::{Body, Order, SignedOrder};
 
-use super::goods::{device_resources, key, push};
 use super::random::Random;
+use super::resources::{device_resources, key, push};
 
 /// Number of operators, and of those who must agree.
 pub const OPERATORS: usize = 3;

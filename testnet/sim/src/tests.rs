@@ -16,7 +16,7 @@ use souk_roles::validator::event::ReadMoment;
 use super::checker::Checker;
 use super::clients::People;
 use super::machine::{DecodingCache, MarketBreach};
-use super::pledges::{Pledge, Pledges};
+use super::raft_promises::{Pledge, Pledges};
 use super::random::Random;
 use super::*;
 

@@ -9,7 +9,7 @@ use souk_roles::validator::event::Event as CoreEvent;
 
 use super::checker::Violation;
 use super::node::{Node, check_verdict};
-use super::pledges::Pledge;
+use super::raft_promises::Pledge;
 use super::world::{Event, World};
 
 /// Maximum simulated milliseconds of a check, usually.

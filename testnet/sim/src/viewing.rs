@@ -6,7 +6,7 @@ use souk_consensus::views;
 
 use super::CHECKPOINT_ENTRIES;
 use super::checker::Violation;
-use super::rows::Harm;
+use super::fake_store::Harm;
 use super::world::World;
 
 impl World {

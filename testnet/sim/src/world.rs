@@ -19,14 +19,14 @@ use souk_roles::validator::event::Event as CoreEvent;
 use super::checker::{Checker, Violation};
 use super::clients::People;
 use super::faults::TimedFault;
-use super::goods::CAPACITY;
 use super::machine::{DecodingCache, SimExchange};
+use super::message_faults;
 use super::network::Network;
 use super::node::{Node, Round, StartFault};
 use super::operators;
-use super::pledges::Pledges;
+use super::raft_promises::Pledges;
 use super::random::Random;
-use super::spoiling;
+use super::resources::CAPACITY;
 use super::{Config, Counts};
 use actors::jobs::Jobs;
 use actors::{ActorEvent, Actors};
@@ -381,7 +381,7 @@ impl World {
             return;
         }
         let bytes = if self.reorders > 0 {
-            spoiling::reorder_commands(&bytes, &mut self.random).unwrap_or(bytes)
+            message_faults::reorder_commands(&bytes, &mut self.random).unwrap_or(bytes)
         } else {
             bytes
         };
@@ -464,7 +464,7 @@ impl World {
                 continue;
             };
             let bytes = match self.nodes[node].forges {
-                true => spoiling::forge_message(envelope.bytes, &mut self.random),
+                true => message_faults::forge_message(envelope.bytes, &mut self.random),
                 false => envelope.bytes,
             };
             for (delay, bytes) in self

@@ -42,7 +42,7 @@ const BUDGET: f64 = 30.0;
 pub async fn run_conversation(home: &Path, output: Output) -> Outcome {
     let (model, voice) = texts::open_model(Path::new(bundled::NAME), None)?;
     let place = PlaceArgs {
-        here: false,
+        local: false,
         lease: LeaseArgs {
             emulated: true,
             device: Vec::new(),

@@ -110,7 +110,7 @@ pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Res
 /// Asks a separate process for the contents of a library.
 pub fn try_library(library: &Path) -> OpenDevice<LibraryReport> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    souk_node::device::linked::try_out(&program, library)
+    souk_node::device::onnxruntime_library::try_out(&program, library)
 }
 
 /// Makes this process use the named library of ONNX Runtime, if any; fails if it is not usable.

@@ -10,7 +10,7 @@ use souk_node::folder::market_file::MarketFile;
 use souk_node::provider;
 
 use super::Finding;
-use crate::paste;
+use crate::suggested_command;
 
 /// Checks a folder.
 pub fn check_folder(dir: &Path) -> Vec<Finding> {
@@ -86,16 +86,20 @@ fn check_provider(dir: &Path) -> Vec<Finding> {
         true => Finding::good("provider", format!("{} runs", file.name)),
         false => {
             let found = format!("{} does not run", file.name);
-            Finding::warning("provider", found, paste::market_command("provider run"))
+            Finding::warning(
+                "provider",
+                found,
+                suggested_command::market_command("provider run"),
+            )
         }
     }];
     let kept = IsolationFile::read(dir);
     let missing = kept.map(|kept| kept.policy.missing).unwrap_or_default();
     for rule in missing {
-        let found = format!("missing around jobs: {rule}");
+        let found = format!("missing in the sandbox: {rule}");
         findings.push(match rule.wall {
             true => {
-                let fix = "a kernel that has it; `isolation = \"partial\"` sells without";
+                let fix = "use a kernel that has it; `isolation = \"partial\"` sells without it";
                 Finding::problem("walls", found, fix)
             }
             false => {

@@ -13,7 +13,7 @@ use souk_node::protocols::market::{Answer, Request};
 
 use super::Finding;
 use crate::folder;
-use crate::{paste, show};
+use crate::{show, suggested_command};
 
 /// Clock error in milliseconds: the one that brings a warning, and the one that will make requests
 /// fail.
@@ -32,8 +32,8 @@ pub async fn check_market(dir: &Path) -> Vec<Finding> {
         Err(failure) => {
             let found = format!("\"{name}\" does not answer: {}", failure.cause);
             let fix = match dir.join("testnet.log").exists() {
-                true => paste::market_command("testnet up"),
-                false => "look whether the network is up and the market's validators run".into(),
+                true => suggested_command::market_command("testnet up"),
+                false => "check that the network is up and the market's validators run".into(),
             };
             return vec![Finding::problem("market", found, fix)];
         }
@@ -66,12 +66,12 @@ fn check_clock(broker: &Broker) -> Finding {
 
 async fn check_account(dir: &Path, broker: &Broker) -> Option<Finding> {
     if NodeKey::is_locked(&folder::account_folder(dir).join(KEY_FILE)) {
-        let found = "its key is under a passphrase, which is not asked for here";
+        let found = "its key is locked, and the doctor does not ask for the passphrase";
         return Some(Finding::good("account", found));
     }
     let Some(own) = folder::own_account(dir) else {
-        let found = "the folder has none; looking takes none";
-        let fix = paste::market_command("account new");
+        let found = "the folder has none; reading the market needs none";
+        let fix = suggested_command::market_command("account new");
         return Some(Finding::warning("account", found, fix));
     };
     let Ok(Answer::Account(account)) = broker.ask(&Request::Account(own)).await else {
@@ -81,11 +81,15 @@ async fn check_account(dir: &Path, broker: &Broker) -> Option<Finding> {
     Some(match account {
         None => {
             let found = format!("{short} is not open in this market");
-            Finding::warning("account", found, paste::market_command("account new"))
+            Finding::warning(
+                "account",
+                found,
+                suggested_command::market_command("account new"),
+            )
         }
         Some(account) if account.available.0 == 0 => {
             let found = format!("{short} has nothing to spend");
-            let fix = paste::market_command("account deposit AMOUNT --reference TEXT");
+            let fix = suggested_command::market_command("account deposit AMOUNT --reference TEXT");
             Finding::warning("account", found, fix)
         }
         Some(account) => {

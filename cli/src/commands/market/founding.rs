@@ -1,4 +1,4 @@
-//! `souk market found`: creates a market.
+//! `souk market create`: creates a market.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -14,7 +14,7 @@ use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
 use souk_node::validator::node;
 
 use super::{line_of, of_another, read_market_file};
-use crate::args::{FoundArgs, Output};
+use crate::args::{MarketCreateArgs, Output};
 use crate::commands::key::from_key;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
@@ -24,7 +24,7 @@ use crate::{rules, show};
 const RULES_FILE: &str = "rules.toml";
 
 /// Writes a market's folder: rules, keys, the first validator, and the genesis.
-pub fn create_market(folder: &Path, output: Output, new: &FoundArgs) -> Outcome {
+pub fn create_market(folder: &Path, output: Output, new: &MarketCreateArgs) -> Outcome {
     if let Some(market) = read_market_file(folder)? {
         return Err(of_another(folder, &market.genesis));
     }
@@ -51,7 +51,7 @@ pub fn create_market(folder: &Path, output: Output, new: &FoundArgs) -> Outcome 
     let account = AccountKey(operator.public_key());
     let mut genesis = Genesis::new(name, account);
     genesis.operators.extend(&new.operator);
-    genesis.operators_needed = new.needed;
+    genesis.operators_needed = new.threshold;
     genesis.check().map_err(|fault| {
         let hint = "name each other operator once, and need no more than there are";
         Failure::new(Kind::Input, fault, hint)
@@ -62,8 +62,8 @@ pub fn create_market(folder: &Path, output: Output, new: &FoundArgs) -> Outcome 
     print_market(folder, output, &market)?;
     if alone && new.listen.is_none() {
         show::print_notice(
-            "note: only this machine reaches 127.0.0.1; for others remove the folder and found the \
-             market with --listen /ip4/ADDRESS/tcp/4001",
+            "note: only this machine reaches 127.0.0.1; for others remove the folder and create \
+             the market with --listen /ip4/ADDRESS/tcp/4001",
         );
     }
     Ok(())
@@ -117,8 +117,8 @@ fn print_market(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
          id        {id}\n\
          run it:   souk --dir {dir} validator run\n\
          others:   souk --dir {dir} market join {line}\n\
-         keep a copy of {dir}/{OPERATOR_FOLDER}/{KEY_FILE}: whoever has it makes credits and names \
-         validators",
+         keep a copy of {dir}/{OPERATOR_FOLDER}/{KEY_FILE}: anyone who has it can make credits \
+         and name validators",
         market.genesis.chain.as_str(),
     );
     show::print_result(output, &facts, &text);
@@ -126,7 +126,7 @@ fn print_market(folder: &Path, output: Output, market: &MarketFile) -> Outcome {
 }
 
 /// Returns the address on which the first validator listens: the given one, or this machine's own.
-fn listen_address(new: &FoundArgs) -> Result<Multiaddr, Failure> {
+fn listen_address(new: &MarketCreateArgs) -> Result<Multiaddr, Failure> {
     let text = match &new.listen {
         Some(text) => text.clone(),
         None => match own_address() {

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::choice::Choice;
-use super::desk::Event;
 use super::refusal::Refusal;
+use super::request_queue::Event;
 use crate::commands::texts::WrittenText;
 
 /// The last event of a stream.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use souk_llm::answer::{AnswerPiece, AnswerReader};
 use souk_llm::tools::CallForm;
 
-use super::calling::format_call;
+use super::tool_calls::format_call;
 use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
 
 /// Finish reason of a choice that calls tools.

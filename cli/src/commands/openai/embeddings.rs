@@ -7,9 +7,9 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::desk::{Event, VectorOrder};
 use super::question::Fields;
 use super::refusal::Refusal;
+use super::request_queue::{Event, VectorOrder};
 use crate::commands::texts::Voice;
 
 /// Largest number of texts in a request, as in OpenAI's API.

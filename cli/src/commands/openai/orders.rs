@@ -7,11 +7,11 @@ use souk_llm::grammar::Grammar;
 use souk_llm::sampling::Sampling;
 use souk_llm::tokens::Marks;
 
-use super::calling::Calling;
 use super::choice::{ChatChoice, Choice};
-use super::desk::TextOrder;
 use super::question::{Input, Question, REASONING_EFFORT};
 use super::refusal::Refusal;
+use super::request_queue::TextOrder;
+use super::tool_calls::Calling;
 use crate::commands::texts::{PromptWeights, Voice};
 
 /// A prompt as tokens.

@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
-use super::desk::QUESTIONS_MAX;
 use super::refusal::Refusal;
+use super::request_queue::QUESTIONS_MAX;
 use crate::commands::texts::TextForm;
 use messages::message_at;
 

@@ -27,7 +27,7 @@ use crate::commands::account::{from_trade, short_text};
 use crate::commands::validator::operator_key_file;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::unreachable_market;
-use crate::paste;
+use crate::suggested_command;
 use crate::{show, stop};
 
 /// Period of the questions to the market for waiting requests.
@@ -148,7 +148,7 @@ impl Decider<'_> {
         }
         let ids: Vec<String> = self.troubles.iter().map(RequestId::to_string).collect();
         let cause = format!("a person must look at requests {}", ids.join(", "));
-        let hint = format!("why is said above; {}", by_hand());
+        let hint = format!("the reasons are above; {}", by_hand());
         let facts = [("requests", json!(self.troubles))];
         Err(Failure::new(Kind::State, cause, hint).with(facts))
     }
@@ -168,7 +168,7 @@ impl Decider<'_> {
                     .await
                     .unwrap_or_else(|cause| {
                         show::print_notice(&format!(
-                            "request {}: {cause}; it is asked again",
+                            "request {}: {cause}; the program will be asked again",
                             request.id
                         ));
                         Decision::Wait
@@ -351,21 +351,21 @@ impl Decider<'_> {
 
 /// Returns a hint for the person who decides a request.
 fn by_hand() -> String {
-    let confirm = paste::market_command("operator confirm ID");
-    let refuse = paste::market_command("operator refuse ID REASON");
-    format!("look whether it was paid, then say so: {confirm}\n  or that it was not: {refuse}")
+    let confirm = suggested_command::market_command("operator confirm ID");
+    let refuse = suggested_command::market_command("operator refuse ID REASON");
+    format!("check whether it was paid; if it was: {confirm}\n  if it was not: {refuse}")
 }
 
 fn journal_write_failure(key_file: &Path, error: &std::io::Error) -> Failure {
     let folder = key_file.parent().unwrap_or(key_file);
     let cause = format!(
-        "what is paid can't be noted in {}: {error}",
+        "payments can't be recorded in {}: {error}",
         folder.display()
     );
     Failure::new(
         Kind::State,
         cause,
-        "nothing is paid that is not noted: mend the folder",
+        "nothing is paid without a record: repair the folder",
     )
 }
 

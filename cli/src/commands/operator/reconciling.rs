@@ -78,8 +78,8 @@ pub(super) async fn run(folder: &Path, output: Output, file: &Path) -> Outcome {
     match in_market.len() + in_file.len() {
         0 => Ok(()),
         count => {
-            let cause = format!("{count} movements are on one side alone");
-            let hint = "each is named above; `souk operator requests` shows what is not decided";
+            let cause = format!("{count} movements are on one side only");
+            let hint = "each is named above; `souk operator requests` shows the undecided requests";
             Err(Failure::new(Kind::Verification, cause, hint))
         }
     }

@@ -14,7 +14,7 @@ use crate::commands::account::out_of_turn;
 use crate::commands::market::views;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{connect_broker, unreachable_market};
-use crate::paste;
+use crate::suggested_command;
 use crate::{rules, show};
 
 /// Additional notice of a change, because it can take a moment to reach the log.
@@ -26,12 +26,12 @@ pub async fn run(folder: &Path, output: Output, command: OperatorRules) -> Outco
         OperatorRules::Show => show_rules(folder, output).await,
         OperatorRules::List => list_changes(folder, output).await,
         OperatorRules::Change(args) => change_rules(folder, output, &args).await,
-        OperatorRules::Keep { change, key } => {
+        OperatorRules::Cancel { change, key } => {
             let operator = connect_operator(folder, &key).await?;
-            let keep = Command::KeepRules { change };
-            if submit_command(&operator, output, keep).await?.is_some() {
-                let facts = json!({ "change": change, "is": "taken back" });
-                let text = format!("change {change} is taken back: the rules stay as they are");
+            let cancel = Command::KeepRules { change };
+            if submit_command(&operator, output, cancel).await?.is_some() {
+                let facts = json!({ "change": change, "state": "cancelled" });
+                let text = format!("change {change} is cancelled: the rules stay as they are");
                 show::print_result(output, &facts, &text);
             }
             Ok(())
@@ -94,7 +94,11 @@ async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> 
     }
     if settings.is_empty() {
         let hint = "give --set NAME=VALUE, or --class with --tick, --lot or --auctions";
-        return Err(Failure::new(Kind::Input, "nothing is to change", hint));
+        return Err(Failure::new(
+            Kind::Input,
+            "there is nothing to change",
+            hint,
+        ));
     }
     let at = told_for(&found, args.notice);
     let operator = connect_operator(folder, &args.key).await?;
@@ -105,10 +109,10 @@ async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> 
     let Acceptance::Due { change, at } = done else {
         return Err(out_of_turn(&done));
     };
-    let keep = paste::market_command(&format!("operator rules keep {change}"));
+    let cancel = suggested_command::market_command(&format!("operator rules cancel {change}"));
     let text = format!(
         "change {change} takes effect at {} UTC; open leases and orders that rest keep what they \
-         have\n  to take it back: {keep}",
+         have\n  to cancel it: {cancel}",
         show::time_of_day(at.0)
     );
     show::print_result(output, &json!({ "change": change, "at": at }), &text);
@@ -130,14 +134,14 @@ fn parse_setting(set: &str) -> Result<Setting, Failure> {
     let wrong = |why: &str| {
         let hint = format!(
             "rules, and what they are now: {}",
-            paste::market_command("operator rules show")
+            suggested_command::market_command("operator rules show")
         );
         Failure::new(Kind::Input, format!("--set {set}: {why}"), hint)
     };
     let parts = set.split_once('=');
     let (name, value) = parts.ok_or_else(|| wrong("it is not NAME=VALUE"))?;
     let value = value.parse();
-    let value = value.map_err(|_| wrong("the value is no whole number from 0"))?;
+    let value = value.map_err(|_| wrong("the value is not a whole number from 0"))?;
     let (rule, value) = rules::parse_setting(name, value).map_err(|why| wrong(&why))?;
     Ok(Setting::Number { rule, value })
 }
@@ -161,7 +165,7 @@ pub async fn announce_upgrade(
     output: Output,
     to: u16,
     notice: Option<Duration>,
-    anyway: bool,
+    force: bool,
     key: &OperatorKey,
 ) -> Outcome {
     let broker = connect_broker(folder).await?;
@@ -179,7 +183,7 @@ pub async fn announce_upgrade(
         .filter(stays)
         .map(|member| format!("{} (up to {})", member.raft_id, member.speaks))
         .collect();
-    if !short.is_empty() && !anyway {
+    if !short.is_empty() && !force {
         let cause = format!(
             "validators do not speak version {to} of the rules and would stop: {}",
             short.join(", ")

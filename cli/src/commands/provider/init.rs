@@ -205,7 +205,7 @@ fn power_limits(texts: &[String]) -> Result<BTreeMap<String, u32>, Failure> {
     };
     let limits = texts.iter().map(|text| {
         limit(text).ok_or_else(|| {
-            let cause = format!("\"{text}\" is no power limit like intel-rapl:0=65");
+            let cause = format!("\"{text}\" is not a power limit like intel-rapl:0=65");
             Failure::new(Kind::Input, cause, "`souk device power` shows the domains")
         })
     });
@@ -226,7 +226,7 @@ fn build_pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failu
         StrategyName::CostPlus => {
             let own = profile.power.map(|power| power.busy_watts.ceil() as u32);
             let watts = args.watts.or(own).ok_or_else(|| {
-                let cause = format!("it is not known what {} draws", profile.model);
+                let cause = format!("the power that {} draws is not known", profile.model);
                 Failure::new(
                     Kind::Input,
                     cause,
@@ -250,7 +250,7 @@ fn build_pricing(args: &PricingArgs, profile: &Profile) -> Result<Pricing, Failu
     };
     let bands = args.band.iter().map(|text| {
         band(text).ok_or_else(|| {
-            let cause = format!("\"{text}\" is no band like 22:00-06:00=70");
+            let cause = format!("\"{text}\" is not a band like 22:00-06:00=70");
             Failure::new(Kind::Input, cause, "give --band HOURS=PERCENT again")
         })
     });
@@ -326,7 +326,7 @@ fn choose_price(
 
 /// Parses a price into micro-credits.
 fn parse_price(answer: &str) -> Result<u64, Failure> {
-    let cause = format!("\"{answer}\" is no price");
+    let cause = format!("\"{answer}\" is not a price");
     let credits = answer
         .parse()
         .map_err(|_| Failure::new(Kind::Input, cause, "give --price CREDITS"))?;
@@ -486,7 +486,7 @@ fn basis_text(basis: Option<Basis>) -> String {
 
 fn power_text(profile: &Profile) -> String {
     match profile.power {
-        None => "what it draws is not known".to_owned(),
+        None => "its power draw is not known".to_owned(),
         Some(power) => format!("it draws {} W by its data sheet", power.busy_watts),
     }
 }
@@ -504,7 +504,7 @@ fn ask_number<T: std::str::FromStr + Default + PartialEq>(
         text => match text.parse() {
             Ok(number) if number != T::default() => Ok(Some(number)),
             _ => {
-                let cause = format!("\"{text}\" is no number above 0");
+                let cause = format!("\"{text}\" is not a number above 0");
                 Err(Failure::new(Kind::Input, cause, format!("asked: {what}")))
             }
         },
@@ -538,7 +538,7 @@ fn read_answer(what: &str, default: &str) -> Result<String, Failure> {
     match (read, answer.trim()) {
         (Err(error), _) => Err(prompt_failure(&error)),
         (Ok(0), _) => Err(prompt_failure(
-            &"standard input ended before all was answered",
+            &"standard input ended before all questions were answered",
         )),
         (Ok(_), "") => Ok(default.to_owned()),
         (Ok(_), answer) => Ok(answer.to_owned()),
@@ -562,7 +562,7 @@ pub(super) fn to_micro_credits(credits: f64, what: &str) -> Result<u64, Failure>
     match (0.0..=1e18).contains(&micro) {
         true => Ok(micro as u64),
         false => {
-            let cause = format!("{what}: {credits} is no amount of credits");
+            let cause = format!("{what}: {credits} is not an amount of credits");
             Err(Failure::new(
                 Kind::Input,
                 cause,

@@ -22,8 +22,8 @@ use crate::show;
 pub async fn measure_provider(folder: &Path, output: Output) -> Outcome {
     let file = ProviderFile::read_folder(folder).map_err(from_config)?;
     if !measurement::is_kept(&file.device) {
-        let cause = "nothing is kept of this device: it is emulated, or its driver measures it at \
-                     each start";
+        let cause = "no measurement of this device is stored: it is emulated, or its driver \
+                     measures it at each start";
         let hint = "`souk device bench` measures it operator by operator";
         return Err(Failure::new(Kind::State, cause, hint));
     }
@@ -39,7 +39,7 @@ pub async fn measure_provider(folder: &Path, output: Output) -> Outcome {
     });
     let text = format!(
         "{}: {} in f32, {} of memory, of which mixed work gets {:.0} %\n\
-         class {class} at full speed; the provider goes by it from its next start",
+         class {class} at full speed; the provider uses it from its next start",
         show::device_label(&profile.model, profile.emulated),
         show::format_scaled(speed, "op/s"),
         show::format_scaled(profile.memory.bytes_per_second, "B/s"),

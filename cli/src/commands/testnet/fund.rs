@@ -42,7 +42,7 @@ fn find_account(folder: &Path, called: &str) -> Result<AccountKey, Failure> {
     if !names.iter().any(|name| name == called) {
         let cause = format!("no account of {} is called {called}", folder.display());
         let hint = format!(
-            "its accounts are {}; others are told by their 64 hexadecimal digits",
+            "its accounts are {}; others are named by their 64 hexadecimal digits",
             names.join(", ")
         );
         return Err(Failure::new(Kind::Input, cause, hint));

@@ -105,7 +105,7 @@ pub fn profile_providers(name: &str, count: Option<usize>) -> Result<Vec<Provide
 fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
     let path = Path::new(name);
     if !path.exists() {
-        let cause = format!("`{name}` is no profile, and no file");
+        let cause = format!("`{name}` is neither a profile nor a file");
         let hint = format!("the profiles are {}", profile_names());
         return Err(Failure::new(Kind::Input, cause, hint));
     }
@@ -139,7 +139,7 @@ fn of_file(name: &str) -> Result<Vec<ProviderChoice>, Failure> {
 
 /// Returns the failure for an invalid file.
 fn profile_failure(file: &str, why: &str) -> Failure {
-    let hint = "docs/cli.md shows what such a file says";
+    let hint = "docs/cli.md shows such a file";
     Failure::new(Kind::Input, format!("{file}: {why}"), hint)
 }
 

@@ -21,13 +21,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::purse::Purse;
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::{Steps, step_outcome};
-use super::stop_sign::StopSign;
+use super::stop_signal::StopSign;
+use super::text_budget::Purse;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
-use crate::commands::job;
+use crate::commands::submit;
 use crate::failure::{Failure, Kind};
 use crate::folder::join_as_buyer;
 use crate::show;
@@ -422,7 +422,7 @@ impl MarketSessionTask {
             }
             job.limits.wait = self.job.limits.wait;
         }
-        let quote = quote.map_err(|error| self.purse.explain_failure(job::from_quote(error)))?;
+        let quote = quote.map_err(|error| self.purse.explain_failure(submit::from_quote(error)))?;
         let chosen = quote.plan.used_offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
         sellers.set_session(self.number, chosen.collect(), describe_providers(&quote));
@@ -454,7 +454,7 @@ impl MarketSessionTask {
         self.blamed += u32::from(is_bad_input);
         let is_over = self.bought >= SESSIONS_MAX || self.blamed >= BLAMED_MAX;
         if self.is_stopped || is_over {
-            return Err(job::from_ended(&ended, None));
+            return Err(submit::from_ended(&ended, None));
         }
         let before = ended.before.iter().filter_map(Reason::culprit);
         let last = match &ended.how {
@@ -503,7 +503,7 @@ impl MarketSessionTask {
         let ended = self.close_session().await;
         let ended = ended.and_then(Result::err);
         let failed = self.failed.take();
-        let failed = failed.or_else(|| ended.map(|ended| job::from_ended(&ended, None)));
+        let failed = failed.or_else(|| ended.map(|ended| submit::from_ended(&ended, None)));
         self.sequences.clear();
         (self.bought, self.blamed) = (0, 0);
         self.sellers.lock().await.forget_session(self.number);
@@ -531,7 +531,7 @@ fn describe_providers(quote: &Quote) -> String {
 fn lease_limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
     let budget = args
         .budget
-        .map(|it| job::to_micro_credits("--budget", it))
+        .map(|it| submit::to_micro_credits("--budget", it))
         .transpose()?;
     Ok(Limits {
         budget: budget.map(Credits),

@@ -271,7 +271,7 @@ impl PanelRoom {
 
     /// Stores the reason why the text ends.
     fn record_failure(&self, third: Member, cause: String) -> RunError {
-        let hint = "run it on other providers; what was told before that, two agreed on";
+        let hint = "run it on other providers; two providers agreed on everything before that";
         let mut seats = self.lock_seats();
         seats.end_member(third);
         seats.failure = Some(Failure::new(Kind::Verification, &cause, hint));

@@ -25,7 +25,7 @@ use super::market_session::{MarketSession, SessionMarket};
 use super::model_failure;
 use super::panel::Panel;
 use super::steps::Steps;
-use super::stop_sign::StopSign;
+use super::stop_signal::StopSign;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
 
@@ -85,7 +85,7 @@ impl Place {
         size: SessionSize,
         stop: StopSign,
     ) -> Result<Self, Failure> {
-        if args.here {
+        if args.local {
             let mut decoder = model.into_decoder(room).map_err(model_failure)?;
             let mut subgraph = std::mem::take(&mut decoder.subgraph);
             subgraph.model = add_output_operators(subgraph.model, size)?;

@@ -11,7 +11,7 @@ use souk_llm::decoder::{DRAWN, TOKENS};
 use souk_llm::generation::Step;
 use souk_node::memory::Tensor;
 
-use super::told_tokens::ToldTokens;
+use super::sequence_tokens::ToldTokens;
 
 /// Outputs of a step, by name.
 pub type StepOutputs = BTreeMap<String, Tensor>;

@@ -19,10 +19,10 @@ use souk_node::provider::{self, Conditions};
 use super::open_order;
 use crate::args::{AskArgs, BidArgs, Output, RestArgs, Tif};
 use crate::commands::account::{from_trade, opened_trader, out_of_turn, own_account, own_trader};
-use crate::commands::job::wanted_regions;
 use crate::commands::market::views;
 use crate::commands::provider::measure_offer;
 use crate::commands::providers;
+use crate::commands::submit::wanted_regions;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{connect_broker, from_config, unreachable_market};
 use crate::show;
@@ -55,7 +55,7 @@ pub async fn explain_bid(folder: &Path, output: Output, args: &BidArgs) -> Outco
     let found = found.map_err(|refusal| from_trade(refusal.into()))?;
     match output {
         Output::Json => show::print_json(
-            &json!({ "class_name": class_name::format_class(&class), "found": found }),
+            &json!({ "class_name": class_name::format_class(&class), "explanation": found }),
         ),
         Output::Text => show::trade::print_explanation(&class, &found),
     }
@@ -163,10 +163,10 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
 /// Returns how long an order rests; a market order never does.
 fn time_in_force(rest: &RestArgs, is_market: bool) -> Result<TimeInForce, Failure> {
     let wrong = |cause: &str| {
-        let hint = "give --rest 2h alone, or --tif gtc, ioc or fok";
+        let hint = "give --rest 2h alone, or --time-in-force gtc, ioc or fok";
         Err(Failure::new(Kind::Input, cause, hint))
     };
-    match (rest.tif, rest.rest) {
+    match (rest.time_in_force, rest.rest) {
         (None, None) if is_market => Ok(TimeInForce::Ioc),
         (None | Some(Tif::Gtc), None) => Ok(TimeInForce::Gtc),
         (Some(Tif::Ioc), None) => Ok(TimeInForce::Ioc),
@@ -175,8 +175,8 @@ fn time_in_force(rest: &RestArgs, is_market: bool) -> Result<TimeInForce, Failur
             let until = unix_ms().saturating_add(to_millis(rest).0);
             Ok(TimeInForce::Gtd(Millis(until)))
         }
-        (Some(Tif::Gtd), None) => wrong("--tif gtd takes --rest"),
-        (Some(_), Some(_)) => wrong("--rest goes with --tif gtd alone"),
+        (Some(Tif::Gtd), None) => wrong("--time-in-force gtd takes --rest"),
+        (Some(_), Some(_)) => wrong("--rest goes with --time-in-force gtd alone"),
     }
 }
 

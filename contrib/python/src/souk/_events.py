@@ -20,13 +20,13 @@ class Leased(_models.LeasedEvent):
     __slots__ = ()
 
     @property
-    def held(self) -> Credits:
+    def escrow(self) -> Credits:
         """What is held for them until they are settled."""
-        return Credits(sum(one.held.micro for one in self.leases))
+        return Credits(sum(one.escrow.micro for one in self.leases))
 
     def __str__(self) -> str:
         many = "lease" if len(self.leases) == 1 else "leases"
-        return f"{len(self.leases)} {many} bought; {self.held} are held until settled"
+        return f"{len(self.leases)} {many} bought; {self.escrow} are held until settled"
 
 
 class Uploaded(_models.FetchedEvent):
@@ -35,7 +35,7 @@ class Uploaded(_models.FetchedEvent):
     __slots__ = ()
 
     def __str__(self) -> str:
-        there = f"{self.there_before} of {self.pieces} pieces there already"
+        there = f"{self.pieces_cached} of {self.pieces} pieces there already"
         return f"{_short(self.provider)} fetched {self.bytes:,} bytes, {there}"
 
 
@@ -90,7 +90,7 @@ class Retrying(_models.RetryingEvent):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{_short(self.provider)} failed ({self.why}); the job goes on without it"
+        return f"{_short(self.provider)} failed ({self.cause}); the job goes on without it"
 
 
 class Unpaid(_models.RefusedEvent):
@@ -99,7 +99,7 @@ class Unpaid(_models.RefusedEvent):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{_short(self.provider)} is not paid: {self.why}"
+        return f"{_short(self.provider)} is not paid: {self.cause}"
 
 
 class NotCommanded(_models.NotCommandedEvent):
@@ -108,7 +108,7 @@ class NotCommanded(_models.NotCommandedEvent):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"lease {self.lease} is left to the market's rules: {self.why}"
+        return f"lease {self.lease} is left to the market's rules: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -239,7 +239,7 @@ class BoughtLease:
     """The account of whom it was bought."""
     lease: int
     """Its number."""
-    held: Credits
+    escrow: Credits
     """What it holds until it is settled."""
 
 
@@ -444,7 +444,7 @@ class FetchedEvent:
     """Its account."""
     pieces: int
     """Pieces it needed."""
-    there_before: int
+    pieces_cached: int
     """How many of them it had already."""
     bytes: int
     """Bytes that were sent."""
@@ -520,7 +520,7 @@ class JobState:
     """RFC 3339."""
     model: str
     """The content that is the model, or the path of its file."""
-    answered: int
+    requests_answered: int
     """Requests that are answered."""
     attempts: int
     """How often leases were bought for it."""
@@ -528,11 +528,11 @@ class JobState:
     """What is paid by receipt."""
     providers: tuple[str, ...]
     """The providers that it bought from."""
-    here: bool
+    runs_here: bool
     """Whether this gateway runs it."""
     cause: str | None = None
     """Why it failed, in a sentence."""
-    code: str | None = None
+    reason: str | None = None
     """Why it failed, as a word that never changes its meaning."""
 
 
@@ -555,7 +555,7 @@ class Lease:
     units: int
     cost: Credits
     """What it cost."""
-    held: Credits
+    escrow: Credits
     """What it holds, and until when at the latest."""
     starts_at: datetime
     ends_at: datetime
@@ -594,7 +594,7 @@ class JobFacts:
     """RFC 3339."""
     model: str
     """The content that is the model, or the path of its file."""
-    answered: int
+    requests_answered: int
     """Requests that are answered."""
     attempts: int
     """How often leases were bought for it."""
@@ -602,17 +602,17 @@ class JobFacts:
     """What is paid by receipt."""
     providers: tuple[str, ...]
     """The providers that it bought from."""
-    here: bool
+    runs_here: bool
     """Whether this gateway runs it."""
     spent: Credits
     """What its leases have cost."""
-    held: Credits
+    escrow: Credits
     """What they hold."""
     leases: Table[Lease]
     outputs: Table[OutputFacts]
     cause: str | None = None
     """Why it failed, in a sentence."""
-    code: str | None = None
+    reason: str | None = None
     """Why it failed, as a word that never changes its meaning."""
 
 
@@ -704,7 +704,7 @@ class Map:
     """When this was put together, RFC 3339."""
     nodes: Table[Node]
     """The gateway's own account first, then validators, then providers, the cheapest first."""
-    left_out: int
+    providers_omitted: int
     """Providers beyond 200, which are left out."""
     links: Table[Link]
 
@@ -732,7 +732,7 @@ class NotCommandedEvent:
     """RFC 3339."""
     lease: int
     """The lease."""
-    why: str
+    cause: str
     """Why not."""
 
 
@@ -851,7 +851,7 @@ class RefusedEvent:
     """RFC 3339."""
     provider: str
     """The account of who provided it."""
-    why: str
+    cause: str
     """Why, as it hears it."""
 
 
@@ -881,9 +881,9 @@ class RetryingEvent:
     """Its account."""
     reason: str
     """Why, as a word."""
-    why: str
+    cause: str
     """Why, as a sentence."""
-    kept: int
+    values_kept: int
     """How many values are kept of what was computed."""
 
 
@@ -941,8 +941,9 @@ class Sold:
 
     account: str
     price: Credits
-    """Credits a device-second, and what they were until now."""
-    until_now: int
+    """Credits a device-second."""
+    previous_price: int
+    """The price before the change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1006,7 +1007,7 @@ class Validator:
     address: str
     standing: str
     """`waiting`, `learner`, `voter`, `leaving` or `removed`."""
-    now: Replica | None = None
+    status: Replica | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class Plan:
 
     hash: str
     cost: Credits
-    holds: Credits | None
+    escrow: Credits | None
     """What is held until the job is settled; what is not used returns."""
     seconds: float
     """The whole of it: upload, wait and compute."""
@@ -87,8 +87,8 @@ class Plan:
             *(f"part {part.number}: {part.why}" for part in self.parts),
             f"upload {_time(self.upload)}, wait {_time(self.wait)}, compute {_time(self.compute)}",
         ]
-        if self.holds is not None:
-            lines.append(f"holds up to {self.holds} until settled; what is not used returns")
+        if self.escrow is not None:
+            lines.append(f"holds up to {self.escrow} until settled; what is not used returns")
         lines += [f"{one.asks} asks do not suit: {_causes(one)}" for one in self.not_eligible]
         if self.alternatives:
             lines += ["it can be had for", *_aligned(_ALTERNATIVES, self.alternatives)]
@@ -99,8 +99,8 @@ class Plan:
             f"upload {_time(self.upload)}, wait {_time(self.wait)}, compute {_time(self.compute)}",
             *(f"{one.asks} asks do not suit: {_causes(one)}" for one in self.not_eligible),
         ]
-        if self.holds is not None:
-            rest.insert(0, f"Holds up to {self.holds} until settled; what is not used returns.")
+        if self.escrow is not None:
+            rest.insert(0, f"Holds up to {self.escrow} until settled; what is not used returns.")
         title = f"<b>{self.cost}, {_time(self.seconds)}</b> · plan {escape(self.hash[:8])}"
         paragraphs = "".join(f"<p>{escape(line)}</p>" for line in rest)
         others = _html(_ALTERNATIVES, self.alternatives) if self.alternatives else ""
@@ -160,11 +160,11 @@ def _time(seconds: float) -> str:
 def plan_of(told: Mapping[str, Any], request: Mapping[str, Any]) -> Plan:
     """A plan as the gateway tells it."""
     times = told["times"]
-    holds = told.get("holds_micro_credits")
+    escrow = told.get("escrow_micro_credits")
     return Plan(
         hash=str(told["hash"]),
         cost=Credits(told["micro_credits"]),
-        holds=None if holds is None else Credits(holds),
+        escrow=None if escrow is None else Credits(escrow),
         seconds=float(times["all_seconds"]),
         upload=float(times["upload_seconds"]),
         wait=float(times["wait_seconds"]),

@@ -103,7 +103,7 @@ def refusal(method: str, path: str, status: int, body: bytes) -> SoukError:
 
 def begun(told: object) -> JobFacts:
     """A job that has only just begun: nothing is bought yet."""
-    empty: dict[str, object] = {"spent": 0, "held": 0, "leases": [], "outputs": []}
+    empty: dict[str, object] = {"spent": 0, "escrow": 0, "leases": [], "outputs": []}
     return decode(JobFacts, {**empty, **cast("dict[str, Any]", told)})
 
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use souk_host::isa::Isa;
 
-use crate::tiled::packs::{PackLayout, WeightPacks};
+use crate::tiled::packed_weights::{PackLayout, WeightPacks};
 use crate::tiled::panels::{self, PackedMatrix, Panel};
 
 /// Weights of a convolution: outputs, inputs to each group, height and width of the window.

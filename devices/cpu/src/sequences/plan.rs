@@ -9,7 +9,7 @@ use souk_onnx::graph::Graph;
 
 use super::patterns::heads::Attention;
 use super::patterns::{Activation, PatternMatch, SequenceMatcher, SequencePattern};
-use crate::tiled::packs::{PackLayout, PackedWeights};
+use crate::tiled::packed_weights::{PackLayout, PackedWeights};
 use crate::tiled::panels::{PackedMatrix, Panel, by_column, split_panels};
 use crate::tiled::plan::{Drafter, Plan, Step};
 use crate::tiled::values::Value;

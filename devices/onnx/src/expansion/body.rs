@@ -137,7 +137,7 @@ impl<'a> Body<'a> {
     /// it is.
     pub fn number_texts(&mut self, tensor: &TensorProto) -> TensorProto {
         let words = &mut self.meanings.texts.words;
-        super::words::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
+        super::text_numbers::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
     }
 
     /// Returns the outputs that stand for maps.
@@ -195,7 +195,7 @@ impl<'a> Body<'a> {
 
     /// Adds a constant vector of integers.
     pub fn add_ints(&mut self, values: Vec<i64>) -> String {
-        let tensor = super::words::vector_proto("", values);
+        let tensor = super::text_numbers::vector_proto("", values);
         self.add(NodeProto::for_operator("Constant", &[], "").with("value", tensor))
     }
 

@@ -15,7 +15,7 @@ use souk_memory::{DType, Tensor, TensorError};
 use thiserror::Error;
 
 use super::RUNTIME_DOMAIN;
-use super::words::{Texts, Words, is_text_cast};
+use super::text_numbers::{Texts, Words, is_text_cast};
 use crate::{GraphProto, NodeProto, ValueInfoProto, constant_value, tensor_from_proto};
 
 /// The nodes that compute from texts before a model runs, and the constants they read.
@@ -35,7 +35,7 @@ pub struct Preparation {
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PreparationError {
     /// The caller left out an input.
-    #[error("the input {0:?} is missing: it is of texts")]
+    #[error("the input {0:?}, an array of texts, is missing")]
     Missing(String),
     /// A node does not accept its input or attributes.
     #[error("node {node:?} ({operator}) is computed before the model runs: {why}")]
@@ -59,10 +59,10 @@ pub enum Wrong {
     #[error("its input {0} is missing")]
     Missing(usize),
     /// The input has numbers instead of texts.
-    #[error("it takes texts, and a number is given: make the array one of texts")]
+    #[error("it takes texts, but the array holds numbers: give an array of texts")]
     NotText,
     /// A text does not spell a number.
-    #[error("{0:?} is no number")]
+    #[error("{0:?} is not a number")]
     NoNumber(String),
     /// An attribute has an unsupported value.
     #[error("its attribute {name} is {found:?}")]

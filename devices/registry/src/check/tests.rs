@@ -144,7 +144,7 @@ fn another_shape_and_a_failure_are_named() {
     let flat: Lie = |right, _| Ok(right.to_shape([right.shape().element_count()]).unwrap());
     let other = found(flat).unwrap_err().to_string();
     assert!(
-        other.contains("answers Add with f32 [231], and f32 [7, 33] was asked for"),
+        other.contains("returns f32 [231] for Add, but f32 [7, 33] was requested"),
         "{other}"
     );
     let broken: Lie = |_, _| {

@@ -26,7 +26,7 @@ pub enum StepError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// The system could not start a thread.
-    #[error("a session's thread does not start: {0}")]
+    #[error("cannot start a session's thread: {0}")]
     Thread(std::io::Error),
     /// The session's thread ended; you must open another session.
     #[error("the session is gone")]

@@ -61,7 +61,7 @@ pub async fn run_replica(folder: &Path, args: &BenchNodeArgs) -> Outcome {
 
 fn parse_signing(name: &str) -> Result<Signing, Failure> {
     Signing::of_name(name).ok_or_else(|| {
-        let cause = format!("\"{name}\" is no way to sign");
+        let cause = format!("\"{name}\" is not a way to sign");
         Failure::new(Kind::Input, cause, "give --signed none, each or batch64")
     })
 }

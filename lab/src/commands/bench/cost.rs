@@ -75,7 +75,7 @@ fn print_cost_row(row: &CostRow<'_>) {
     for each in &found.each {
         let micros = |seconds: f64| seconds * 1e6;
         print_line(&format!(
-            "{:9.1} us foretold, {:9.1} us measured, {:9.1} us by the bare model, batch {}: {}",
+            "{:9.1} us predicted, {:9.1} us measured, {:9.1} us by the bare model, batch {}: {}",
             micros(each.foretold),
             micros(each.measured),
             micros(each.modelled),

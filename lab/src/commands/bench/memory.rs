@@ -65,7 +65,7 @@ fn measure_peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Fa
         command.arg("--sizes").arg(sizes.join(","));
     }
     if alone {
-        command.arg("--alone");
+        command.arg("--rten-only");
     }
     let ended = command
         .output()
@@ -75,7 +75,7 @@ fn measure_peak(args: &ModelSetArgs, model: &str, alone: bool) -> Result<u64, Fa
     }
     let time: ModelTime = serde_json::from_slice(&ended.stdout)
         .map_err(|error| unexpected(format!("no figures: {error}")))?;
-    let unknown = "this system does not tell the peak of memory";
+    let unknown = "this system does not report the peak of memory";
     time.memory_peak_bytes
         .ok_or_else(|| unexpected(unknown.to_owned()))
 }

@@ -36,7 +36,7 @@ pub fn run(output: Output, args: &ModelsArgs) -> Outcome {
 
 /// Returns the function that times a model: on the chosen device, or with rten alone.
 fn model_timer(args: &ModelsArgs) -> Result<Timer<'_>, Failure> {
-    if args.alone {
+    if args.rten_only {
         let all = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let threads = NonZeroUsize::new(args.threads as usize).unwrap_or(all);
         return Ok(Box::new(move |file| {

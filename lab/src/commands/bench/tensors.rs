@@ -265,9 +265,9 @@ fn check_carrier(way: usize, came_over: Option<Carrier>) -> Outcome {
         | (DIRECT, Some(Carrier::Direct))
         | (TCP | LIBP2P | BARE, _) => Ok(()),
         _ if way == DIRECT => Err(bench_failure(
-            &"the direct channel did not come about; is the size under 4 MiB?",
+            &"the direct channel was not set up; is the size under 4 MiB?",
         )),
-        _ => Err(bench_failure(&"the content did not come over the stream")),
+        _ => Err(bench_failure(&"the content did not arrive over the stream")),
     }
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use souk_testnet::supervisor;
 
 use crate::args::ChaosArgs;
-use crate::trial;
+use crate::scratch_market;
 use souk_cli::commands::testnet::from_supervisor;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::folder::connect_broker;
@@ -23,8 +23,8 @@ const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 
 /// Starts a market in a temporary folder, injects the faults, and reports which promises held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
-    let length = trial::minutes_to_duration(args.minutes)?;
-    let folder = trial::create_trial_folder("souk-chaos")?;
+    let length = scratch_market::minutes_to_duration(args.minutes)?;
+    let folder = scratch_market::create_trial_folder("souk-chaos")?;
     let config = ChaosConfig {
         seed: args.seed,
         length,
@@ -40,14 +40,14 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         Output::Json => show::print_json(&report),
         Output::Text => print_report(&report),
     }
-    trial::check_violations(folder, report.seed, &report.violations)
+    scratch_market::check_violations(folder, report.seed, &report.violations)
 }
 
 /// Kills nodes of the testnet in `folder` over time, and reports each kill and which promises held.
 pub async fn kill_nodes(folder: &Path, output: Output, args: &ChaosArgs) -> Outcome {
     let config = KillsConfig {
         seed: args.seed,
-        length: trial::minutes_to_duration(args.minutes)?,
+        length: scratch_market::minutes_to_duration(args.minutes)?,
         per_hour: args.per_hour,
         gateway: args.gateway,
     };

@@ -15,7 +15,7 @@ pub async fn run(output: Output, args: &GossipArgs) -> Outcome {
         seed: args.seed,
         nodes: args.nodes,
         period: Duration::from_secs(args.period),
-        warm: Duration::from_secs(args.warm),
+        warm: Duration::from_secs(args.warm_up),
         length: Duration::from_secs(args.seconds),
     };
     let report = gossip::run(&config)

@@ -4,15 +4,15 @@ use crate::hostile::{self, HostileConfig, HostileReport};
 
 use super::chaos::from_chaos;
 use crate::args::HostileArgs;
-use crate::trial;
+use crate::scratch_market;
 use souk_cli::failure::Outcome;
 use souk_cli::options::Output;
 use souk_cli::show::{self, print_line};
 
 /// Starts a market in a temporary folder, attacks it, and reports which promises held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
-    let length = trial::minutes_to_duration(args.minutes)?;
-    let folder = trial::create_trial_folder("souk-hostile")?;
+    let length = scratch_market::minutes_to_duration(args.minutes)?;
+    let folder = scratch_market::create_trial_folder("souk-hostile")?;
     let config = HostileConfig {
         seed: args.seed,
         length,
@@ -26,7 +26,7 @@ pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
         Output::Json => show::print_json(&report),
         Output::Text => print_report(&report),
     }
-    trial::check_violations(folder, report.seed, &report.violations)
+    scratch_market::check_violations(folder, report.seed, &report.violations)
 }
 
 fn print_report(report: &HostileReport) {

@@ -8,8 +8,8 @@ use souk_node::memory::ContentId;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::byte_range::Part;
 use crate::contents::missing_content;
-use crate::part::Part;
 use crate::problem::Problem;
 use crate::state::SharedState;
 

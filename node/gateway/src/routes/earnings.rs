@@ -17,7 +17,7 @@ use crate::extract::Parameters;
 use crate::lease_view::{ClosedLeaseView, Closing};
 use crate::problem::Problem;
 use crate::state::SharedState;
-use crate::{closings, times};
+use crate::{closed_leases, times};
 
 /// Seconds of a step: default, least and most.
 const STEP: u64 = 3_600;
@@ -119,7 +119,7 @@ async fn earnings(
     let from = (now - now % step_ms).saturating_sub((count - 1) * step_ms);
     let (sold, complete) = fetch_sold_leases(broker, key, from).await?;
     let asked = &sold[..sold.len().min(LEASES_MAX)];
-    let known = closings::fetch_leases(broker, asked).await?;
+    let known = closed_leases::fetch_leases(broker, asked).await?;
     let (steps, total) = by_step(&sold, &known, step_ms);
     Ok(Json(EarningsView {
         account: key.to_string(),
@@ -146,7 +146,8 @@ async fn fetch_sold_leases(
             if line.time.0 < from_ms {
                 return Ok((sold, true));
             }
-            let own = closings::line_closings(key, line).filter(|closing| closing.provider == key);
+            let own =
+                closed_leases::line_closings(key, line).filter(|closing| closing.provider == key);
             sold.extend(own);
         }
         seen += page.lines.len();

@@ -6,20 +6,20 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use souk_node::buyer::ending::end_leases;
+use souk_node::buyer::job_event_view::ToldEvent;
 use souk_node::buyer::job_files::JobFiles;
 use souk_node::buyer::journal::JobState;
-use souk_node::buyer::told_event::ToldEvent;
 use souk_node::buyer::{Journal, names};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::event_view::EventView;
 use crate::extract::{Body, Parameters};
+use crate::job_runner::{self, JobRequest};
 use crate::job_view::{self, JobDetail, JobView};
 use crate::keys;
 use crate::page::{Page, Paging};
 use crate::problem::{Code, Problem};
-use crate::running::{self, JobRequest};
 use crate::state::SharedState;
 
 pub fn router() -> OpenApiRouter<SharedState> {
@@ -60,7 +60,7 @@ async fn submit(
     headers: HeaderMap,
     Body(asked): Body<JobRequest>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
-    let name = running::submit_job(&state, keys::idempotency_key(&headers)?, &asked).await?;
+    let name = job_runner::submit_job(&state, keys::idempotency_key(&headers)?, &asked).await?;
     Ok((
         StatusCode::ACCEPTED,
         Json(job_view::find_job(&state, &name)?),
@@ -123,7 +123,7 @@ async fn resume(
     Path(id): Path<String>,
 ) -> Result<(StatusCode, Json<JobView>), Problem> {
     let name = job_view::full_name(&state, &id)?;
-    running::resume_job(&state, &name)?;
+    job_runner::resume_job(&state, &name)?;
     Ok((
         StatusCode::ACCEPTED,
         Json(job_view::find_job(&state, &name)?),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::closings;
+use crate::closed_leases;
 use crate::extract::{Body, Parameters};
 use crate::lease_view::{ClosedLeaseView, LeaseView};
 use crate::page::{Page, Paging};
@@ -50,8 +50,8 @@ async fn closed(
     Parameters(paging): Parameters<Paging>,
 ) -> Result<Page<ClosedLeaseView>, Problem> {
     let broker = state.buyer.broker();
-    let page = closings::fetch_page(broker, state.buyer.account(), &paging).await?;
-    let known = closings::fetch_leases(broker, &page.items).await?;
+    let page = closed_leases::fetch_page(broker, state.buyer.account(), &paging).await?;
+    let known = closed_leases::fetch_leases(broker, &page.items).await?;
     let views = page.items.iter().zip(&known);
     let views = views.map(|(closing, lease)| ClosedLeaseView::new(closing, lease.as_ref()));
     Ok(Page {

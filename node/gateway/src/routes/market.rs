@@ -10,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::Parameters;
-use crate::given;
 use crate::market_view::{
     AskView, CandlesView, ClassView, DepthView, LEVELS, TotalsView, TradesView,
 };
 use crate::page::{Page, Paging};
+use crate::parse;
 use crate::problem::Problem;
 use crate::state::SharedState;
 
@@ -64,7 +64,7 @@ struct AskFilter {
     #[serde(default)]
     real: bool,
     /// Only up to this price, in micro-credits a device-second.
-    #[serde(default, deserialize_with = "given::amount_if_any")]
+    #[serde(default, deserialize_with = "parse::amount_if_any")]
     #[param(maximum = 9007199254740991i64)]
     max_price: Option<u64>,
     /// Entries at most: 1 to 1000, else 100.

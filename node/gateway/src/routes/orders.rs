@@ -15,7 +15,7 @@ use crate::order_view::{OrderView, PlacedView};
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::{SharedState, State as Gateway};
-use crate::{given, keys, orders};
+use crate::{keys, orders, parse};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -28,7 +28,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
 #[serde(deny_unknown_fields)]
 struct Amendment {
     /// Its new price, in micro-credits a device-second.
-    #[serde(default, deserialize_with = "given::amount_if_any")]
+    #[serde(default, deserialize_with = "parse::amount_if_any")]
     price: Option<u64>,
     /// Its new number of units.
     units: Option<u32>,

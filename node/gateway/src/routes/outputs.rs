@@ -15,10 +15,10 @@ use souk_node::memory::{Tensor, npy, safetensors};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::byte_range::Part;
 use crate::command::Folder;
 use crate::job_view::{self, Standing};
 use crate::output_view::OutputView;
-use crate::part::Part;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
 

@@ -17,7 +17,7 @@ use crate::page::{Page, Paging};
 use crate::parties_view::{self, ProviderDetail, ProviderView, ValidatorView};
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
-use crate::{given, statement_place, times};
+use crate::{parse, statement_place, times};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -54,7 +54,7 @@ struct BalancesView {
 #[serde(deny_unknown_fields)]
 struct Selling {
     /// Its new price, in micro-credits a device-second.
-    #[serde(deserialize_with = "given::amount")]
+    #[serde(deserialize_with = "parse::amount")]
     price: u64,
 }
 
@@ -62,9 +62,10 @@ struct Selling {
 #[derive(Debug, Serialize, ToSchema)]
 struct SoldView {
     account: String,
-    /// Micro-credits a device-second, and what they were until now.
+    /// Micro-credits a device-second.
     price: u64,
-    until_now: u64,
+    /// The price before the change.
+    previous_price: u64,
 }
 
 /// Who has something on offer, by account.
@@ -119,7 +120,7 @@ async fn reprice(
     };
     let key: AccountKey = account.parse().map_err(|_| none())?;
     let home = price::folder_of(&state.folder, key).ok_or_else(none)?;
-    let until_now = price::set_price(&home, asked.price).map_err(|error| match error {
+    let previous_price = price::set_price(&home, asked.price).map_err(|error| match error {
         PriceError::Config(error) => Problem::unexpected_failure(error),
         made @ PriceError::Made { .. } => {
             let hint = "change its [pricing]; strategy = \"fixed\" asks the price";
@@ -129,7 +130,7 @@ async fn reprice(
     Ok(Json(SoldView {
         account: key.to_string(),
         price: asked.price,
-        until_now,
+        previous_price,
     }))
 }
 

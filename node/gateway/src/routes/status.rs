@@ -13,7 +13,7 @@ use utoipa_axum::routes;
 use crate::access::Scope;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
-use crate::{times, watched};
+use crate::{metrics_server, times};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -89,7 +89,7 @@ async fn metrics(State(state): State<SharedState>) -> Response {
         streams,
     );
     state.figures.add_to_page(&mut page);
-    watched::metrics_response(Some(page))
+    metrics_server::metrics_response(Some(page))
 }
 
 /// What market this is, and how far it is.

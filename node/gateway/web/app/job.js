@@ -70,17 +70,17 @@ function Head({ job, events, again }) {
   const trace = useAction(() => save(`/v1/jobs/${job.id}/trace`, `${job.id}-trace.json`));
   const end = endOf(job, events);
   const retries = events.filter((it) => it.event === 'retrying').length;
-  const held = events.flatMap((it) => it.leases ?? []).reduce((sum, it) => sum + it.held, 0);
+  const held = events.flatMap((it) => it.leases ?? []).reduce((sum, it) => sum + it.escrow, 0);
   return html`<${Panel} title=${html`<${JobState} state=${job.state} />`} class="job-head"
     aside=${html`<span title=${job.model}>${modelName(job.model)}</span>`}>
     <${Facts} rows=${[
       ['begun', words.moment(job.begun_at)],
       end && ['took', words.seconds((end - Date.parse(job.begun_at)) / 1000)],
       ['paid', html`<span class="paid">${words.credits(job.paid)}</span>`],
-      ['held', html`${words.credits(job.held)}${held > 0 && job.held === 0
+      ['held', html`${words.credits(job.escrow)}${held > 0 && job.escrow === 0
         ? html` <small class="inline">was ${words.credits(held)}</small>` : ''}`],
       ['attempts', job.attempts],
-      retries > 0 && ['done without', words.counted(retries, 'provider')],
+      retries > 0 && ['continued without', words.counted(retries, 'provider')],
     ]} />
     ${job.cause && html`<div class="problem"><strong>${job.cause}</strong></div>`}
     <div class="actions">
@@ -140,8 +140,8 @@ function Leases({ job, names }) {
     { name: 'state', value: (it) => it.state },
     { name: 'cost', numeric: true, value: (it) => it.cost,
       cell: (it) => words.credits(it.cost) },
-    { name: 'held', numeric: true, wide: true, value: (it) => it.held,
-      cell: (it) => words.credits(it.held) },
+    { name: 'held', numeric: true, wide: true, value: (it) => it.escrow,
+      cell: (it) => words.credits(it.escrow) },
     { name: 'until', wide: true, cell: (it) => words.moment(it.ends_at) },
   ];
   return html`<${Panel} title="Leases"><${Table} caption="Leases" columns=${columns} rows=${job.leases}
@@ -152,21 +152,21 @@ function Leases({ job, names }) {
 function eventText(is, names) {
   const called = (account) => names.get(account)?.name ?? words.short(account);
   const who = called(is.provider);
-  const why = is.why?.replace(/\b[0-9a-f]{64}\b/g, called);
+  const why = is.cause?.replace(/\b[0-9a-f]{64}\b/g, called);
   switch (is.event) {
     case 'leased': {
-      const held = is.leases.reduce((sum, it) => sum + it.held, 0);
+      const held = is.leases.reduce((sum, it) => sum + it.escrow, 0);
       return `${words.counted(is.leases.length, 'lease')} bought; ${words.credits(held)} held until settled`;
     }
-    case 'fetched': return `${who} fetched ${words.bytes(is.bytes)}, ${is.there_before} of ${
+    case 'fetched': return `${who} fetched ${words.bytes(is.bytes)}, ${is.pieces_cached} of ${
       words.counted(is.pieces, 'piece')} there already`;
     case 'ready': return `${who} is ready`;
     case 'running': return `${who} runs ${is.part}`;
     case 'finished': return `${who} is done`;
     case 'returned': return 'the outputs are here, checked and not yet paid';
     case 'signed': return `the receipt of lease ${is.lease} has both signatures: ${words.credits(is.paid)}`;
-    case 'retrying': return `${who} is done without: ${why}; ${
-      words.counted(is.kept, 'value')} computed so far kept`;
+    case 'retrying': return `the job continues without ${who}: ${why}; ${
+      words.counted(is.values_kept, 'value')} computed so far kept`;
     case 'refused': return `${who} is not paid: ${why}`;
     case 'not_commanded': return `lease ${is.lease} is left to the market's rules: ${why}`;
     default: return words.spaced(is.event);

@@ -35,7 +35,7 @@ function Map_({ map, chosen }) {
   return html`<div class="two"><${Panel} title=${title} aside=${aside}>
       ${isTable ? html`<${Links} nodes=${nodes} links=${links} />`
         : html`<${Drawing} nodes=${nodes} links=${links} chosen=${found?.account} />`}
-      ${map.left_out > 0 && html`<p class="note">${words.counted(map.left_out, 'provider')} more: the cheapest
+      ${map.providers_omitted > 0 && html`<p class="note">${words.counted(map.providers_omitted, 'provider')} more: the cheapest
         are shown.</p>`}<//>
     ${found ? html`<${Chosen} it=${found} link=${wayTo(links, nodes, found.account)} />`
       : html`<${Panel} title="Providers"><${Empty}>Nothing is on offer now.<//><//>`}</div>

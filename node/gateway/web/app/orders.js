@@ -107,7 +107,7 @@ function OpenLeases() {
       cell: (it) => html`<${Device} device=${it.device} emulated=${it.emulated} />` },
     { name: 'state', value: (it) => it.state },
     { name: 'price', numeric: true, wide: true, value: (it) => it.price, cell: (it) => words.credits(it.price) },
-    { name: 'held', numeric: true, value: (it) => it.held, cell: (it) => words.credits(it.held) },
+    { name: 'held', numeric: true, value: (it) => it.escrow, cell: (it) => words.credits(it.escrow) },
     { name: 'until', wide: true, value: (it) => it.ends_at, cell: (it) => words.moment(it.ends_at) },
     { name: '', cell: (it) => html`<${Resale} lease=${it} sell=${sell} /> <${SureButton} label="End" onSure=${() => change(`/v1/leases/${it.lease}/end`, { method: 'POST' })}
       question="What was used is paid, the rest returns." />` },

@@ -236,7 +236,7 @@ function Planned({ plan, limits, buy }) {
   return html`<${Panel} title="Plan" aside=${html`<code title=${plan.hash}>${words.short(plan.hash)}</code>`} id="plan">
     <${Facts} rows=${[
       ['costs', html`<span class="price">${words.credits(plan.micro_credits)}</span>`],
-      ['holds until settled', words.credits(plan.holds_micro_credits)],
+      ['holds until settled', words.credits(plan.escrow_micro_credits)],
       ['takes', words.seconds(plan.times.all_seconds)],
       ['offers', `${plan.asks_eligible} of ${plan.asks_seen} suit`],
       range && ['plans from', `${words.credits(range.least_micro_credits)} to ${words.credits(range.most_micro_credits)}`],
@@ -247,6 +247,6 @@ function Planned({ plan, limits, buy }) {
     <${Refusals} refusals=${plan.not_eligible} />
     <div class="actions"><button type="button" class="first" disabled=${buy.isBusy} onClick=${buy.run}>${
       buy.isBusy ? 'Buying …' : 'Submit'}</button><span class="note">Holds
-      ${' '}${words.credits(plan.holds_micro_credits)} credits; what is used is paid, the rest returns. Refused if it costs ${limits.slippage} % more by then.</span></div>
+      ${' '}${words.credits(plan.escrow_micro_credits)} credits; what is used is paid, the rest returns. Refused if it costs ${limits.slippage} % more by then.</span></div>
     <${ProblemNote} problem=${buy.problem} /><//>`;
 }

@@ -17,10 +17,10 @@ export function Validators() {
 function differing(all) {
   /** @type {Map<number, Map<string, number[]>>} */
   const places = new Map();
-  for (const { id, now } of all.filter((it) => it.now)) {
-    const at = places.get(now.applied) ?? new Map();
-    at.set(now.digest, [...(at.get(now.digest) ?? []), id]);
-    places.set(now.applied, at);
+  for (const { id, status } of all.filter((it) => it.status)) {
+    const at = places.get(status.applied) ?? new Map();
+    at.set(status.digest, [...(at.get(status.digest) ?? []), id]);
+    places.set(status.applied, at);
   }
   const odd = [...places.values()].flatMap((digests) => {
     const groups = [...digests.values()].sort((a, b) => b.length - a.length);
@@ -33,23 +33,23 @@ function differing(all) {
 function Group({ all }) {
   const odd = differing(all);
   const voters = all.filter((it) => it.standing === 'voter');
-  const heard = voters.filter((it) => it.now);
+  const heard = voters.filter((it) => it.status);
   const needed = Math.floor(voters.length / 2) + 1;
   const spare = heard.length - needed;
-  const first = all.find((it) => it.now && it.now.role === 'leader');
-  const most = Math.max(0, ...all.map((it) => it.now?.committed ?? 0));
+  const first = all.find((it) => it.status && it.status.role === 'leader');
+  const most = Math.max(0, ...all.map((it) => it.status?.committed ?? 0));
   const rows = [...all].sort((a, b) => Number(odd.has(b.id)) - Number(odd.has(a.id)) || a.id - b.id);
   const columns = [
     { name: 'id', numeric: true, value: (it) => it.id },
-    { name: 'role', value: (it) => it.now?.role ?? 'does not answer',
-      cell: (it) => (it.now ? it.now.role : html`<strong class="verdict bad">does not answer</strong>`) },
+    { name: 'role', value: (it) => it.status?.role ?? 'does not answer',
+      cell: (it) => (it.status ? it.status.role : html`<strong class="verdict bad">does not answer</strong>`) },
     { name: 'standing', wide: true, value: (it) => it.standing },
-    { name: 'term', numeric: true, value: (it) => it.now?.term },
-    { name: 'committed', numeric: true, wide: true, value: (it) => it.now?.committed },
-    { name: 'applied', numeric: true, value: (it) => it.now?.applied },
-    { name: 'behind', numeric: true, value: (it) => (it.now ? most - it.now.applied : null) },
-    { name: 'digest of its book', cell: (it) => it.now && html`<code title=${it.now.digest}>${
-      words.short(it.now.digest)}</code>${odd.has(it.id) && html` <strong class="verdict bad">differs</strong>`}` },
+    { name: 'term', numeric: true, value: (it) => it.status?.term },
+    { name: 'committed', numeric: true, wide: true, value: (it) => it.status?.committed },
+    { name: 'applied', numeric: true, value: (it) => it.status?.applied },
+    { name: 'behind', numeric: true, value: (it) => (it.status ? most - it.status.applied : null) },
+    { name: 'digest of its book', cell: (it) => it.status && html`<code title=${it.status.digest}>${
+      words.short(it.status.digest)}</code>${odd.has(it.id) && html` <strong class="verdict bad">differs</strong>`}` },
     { name: 'account', wide: true, cell: (it) => html`<${Account} account=${it.account} />` },
     { name: 'address', wide: true, cell: (it) => html`<code title=${it.address}>${it.address.split('/p2p/')[0]}</code>` },
   ];

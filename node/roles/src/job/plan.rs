@@ -184,7 +184,7 @@ pub enum NoPlanKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanFault {
     /// It has no legs or parts, or too many.
-    #[error("a plan of {legs} legs, {parts} parts and {things} things that they read and give")]
+    #[error("a plan cannot have {legs} legs, {parts} parts and {things} inputs and outputs")]
     Size {
         /// The number of legs.
         legs: usize,
@@ -194,18 +194,18 @@ pub enum PlanFault {
         things: usize,
     },
     /// A leg has no part, is a provider's second, or repeats a leg that is no first run.
-    #[error("leg {0} of the plan is of no use")]
+    #[error("leg {0} of the plan has no part, or repeats another leg")]
     Leg(u32),
     /// A part's leg, makers or readers do not exist, or are in the wrong order.
     #[error("part {0} of the plan is out of order")]
     Part(u32),
     /// Two parts make the same value.
-    #[error("part {0} of the plan makes what another makes")]
+    #[error("part {0} of the plan makes a value that another part makes")]
     Maker(u32),
     /// A part is fed a value that no part makes, an input that the buyer does not have or that
     /// another part is fed otherwise, or in a plan that repeats parts, where the values would need
     /// confirmation first.
-    #[error("part {0} of the plan is fed what it cannot be")]
+    #[error("part {0} of the plan is fed an invalid value")]
     Feedback(u32),
 }
 

@@ -87,7 +87,7 @@ pub enum Reason {
         objection: Objection,
     },
     /// A provider's result differs from that of two others.
-    #[error("provider {provider} gave another {value} than two others: it is not paid")]
+    #[error("provider {provider} returned another {value} than two others: it is not paid")]
     Outvoted {
         /// The provider with the other result.
         provider: AccountKey,
@@ -95,7 +95,7 @@ pub enum Reason {
         value: String,
     },
     /// Three providers gave three results.
-    #[error("three providers gave three different {value}: none of them is paid")]
+    #[error("three providers returned three different {value}: none of them is paid")]
     Disagreement {
         /// The value that differs.
         value: String,
@@ -140,7 +140,7 @@ pub enum Loss {
     #[error("{0}")]
     Gone(String),
     /// Its connection is open and silent: it is frozen, or cut off.
-    #[error("it has said nothing for {} s", patience.0 / 1_000_000)]
+    #[error("it has sent nothing for {} s", patience.0 / 1_000_000)]
     Silent {
         /// How long the buyer waited.
         patience: Micros,
@@ -155,7 +155,7 @@ pub enum Loss {
         patience: Micros,
     },
     /// It accepts a tensor neither from its maker nor from the buyer.
-    #[error("it takes {name} neither from {maker}, who made it ({why}), nor from here")]
+    #[error("it accepts {name} neither from {maker}, its maker ({why}), nor from the buyer")]
     Untaken {
         /// The tensor's name.
         name: String,
@@ -166,7 +166,7 @@ pub enum Loss {
     },
     /// It claims payment for more than it can have done.
     #[error(
-        "it notes {} s of its device, of which at most {} s were seen",
+        "it notes {} s of device time, of which the buyer saw at most {} s",
         noted.0 / 1_000_000, seen.0 / 1_000_000
     )]
     Overnoted {
@@ -176,7 +176,7 @@ pub enum Loss {
         seen: Micros,
     },
     /// It sent words in the wrong order.
-    #[error("it spoke out of turn: is it an older or newer souk?")]
+    #[error("it sent an unexpected message: is it an older or newer souk?")]
     Confused,
 }
 
@@ -187,7 +187,7 @@ pub enum Objection {
     #[error(transparent)]
     Fault(#[from] ReceiptFault),
     /// Its lease, job, parties or price differ from the purchase.
-    #[error("its {0} is not what was bought")]
+    #[error("its {0} differs from the purchase")]
     Terms(Term),
     /// It bills more device time than the buyer saw it have work for.
     #[error("it bills {billed} device-us, of which at most {possible} can have been used")]
@@ -205,7 +205,7 @@ pub enum Objection {
     },
     /// It states a wrong speed.
     #[error(
-        "by the {what} speed of {said} Mop/s that it states, not the {true_one} Mop/s that follows"
+        "it states a {what} speed of {said} Mop/s, but {true_one} Mop/s follows from its usage"
     )]
     Speed {
         /// The speed that is wrong.
@@ -216,13 +216,13 @@ pub enum Objection {
         true_one: u64,
     },
     /// It names an input that no party gave.
-    #[error("it names the input {0}, which nobody gave it")]
+    #[error("it names the input {0}, which it did not receive")]
     Input(ContentId),
     /// Its outputs are not those it serves.
-    #[error("its outputs are not those it serves")]
+    #[error("its outputs differ from those it serves")]
     Outputs,
     /// An output is no tensor.
-    #[error("its output {name} is no tensor: {cause}")]
+    #[error("its output {name} is not a tensor: {cause}")]
     NoTensor {
         /// The output's name.
         name: String,
@@ -230,11 +230,12 @@ pub enum Objection {
         cause: String,
     },
     /// The other run that could confirm it did not arrive in time.
-    #[error("no other run bore it out before silence would have paid for it")]
+    #[error("no other run confirmed it before its claim would have been accepted unanswered")]
     Late,
     /// No other run or answer confirms some of its results.
     #[error(
-        "{count} of its results ({names}) are neither another run's nor what was answered since"
+        "{count} of its results ({names}) were confirmed neither by another run nor by a later \
+         answer"
     )]
     Alone {
         /// The number of unconfirmed results.
@@ -460,11 +461,15 @@ mod tests {
                 "provider_vanished",
                 "no validator",
             ),
-            (lost(Loss::Confused), "provider_vanished", "out of turn"),
+            (
+                lost(Loss::Confused),
+                "provider_vanished",
+                "unexpected message",
+            ),
             (
                 lost(Loss::Silent { patience }),
                 "provider_vanished",
-                "said nothing for 7 s",
+                "sent nothing for 7 s",
             ),
             (
                 Reason::BadInput("3 is not below 2".to_owned()),
@@ -477,7 +482,7 @@ mod tests {
                     seen: patience,
                 }),
                 "overnoted",
-                "at most 7 s were seen",
+                "the buyer saw at most 7 s",
             ),
             (
                 lost(Loss::Untaken {
@@ -517,7 +522,7 @@ mod tests {
                     objection: Objection::Outputs,
                 },
                 "receipt_refused",
-                "not those it serves",
+                "differ from those it serves",
             ),
             (
                 Reason::Outvoted {
@@ -525,7 +530,7 @@ mod tests {
                     value: value.clone(),
                 },
                 "outvoted",
-                "gave another logits than two others: it is not paid",
+                "returned another logits than two others: it is not paid",
             ),
             (
                 Reason::Disagreement { value },

@@ -17,7 +17,7 @@ use souk_market::{
 };
 
 use crate::clock::{Micros, Now, Timers};
-use crate::market::words::{Answer, Request};
+use crate::market::market_protocol::{Answer, Request};
 use nonces::Nonces;
 use offsets::Offsets;
 pub use watching::WatchId;

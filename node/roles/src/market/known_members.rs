@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use souk_market::{AccountKey, Genesis};
 
+use super::market_protocol::{Member, Members, Standing};
 use super::roster::Roster;
-use super::words::{Member, Members, Standing};
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ pub struct NamedRegion(pub Region);
 
 /// A word that names no region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no region; the regions are {regions}", regions = NAMES.join(", "))]
+#[error("{0:?} is not a region; the regions are {regions}", regions = NAMES.join(", "))]
 pub struct RegionUnknown(String);
 
 impl TryFrom<String> for NamedRegion {

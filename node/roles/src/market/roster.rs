@@ -177,7 +177,7 @@ pub enum RosterRefusal {
     #[error("there are {SEATS_MAX} validators already, the most there may be")]
     Full,
     /// The address is too long.
-    #[error("an address of {0} bytes; at most {ADDRESS_BYTES_MAX} are taken")]
+    #[error("an address of {0} bytes; at most {ADDRESS_BYTES_MAX} are allowed")]
     Address(usize),
     /// The order does not belong in the log.
     #[error("a backup is asked of one validator, not ordered in the log")]

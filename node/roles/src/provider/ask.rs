@@ -12,7 +12,7 @@ use souk_market::{
 
 use super::action::{Action, Report};
 use super::event::{MarketView, NotDone, Terms};
-use super::shared::{SharedState, Wait};
+use super::provider_context::{SharedState, Wait};
 use crate::clock::Micros;
 
 /// The shortest lease.

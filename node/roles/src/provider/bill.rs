@@ -9,7 +9,7 @@ use souk_market::{
 use souk_memory::ContentId;
 
 use super::event::{Arrival, RunResult};
-use super::shared::SharedState;
+use super::provider_context::SharedState;
 use crate::clock::Micros;
 use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN, transcript};
 

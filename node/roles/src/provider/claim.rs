@@ -18,7 +18,7 @@ use super::StreamId;
 use super::action::{Action, Report};
 use super::event::NotDone;
 use super::facts::{Fact, PastLease, PastState, Work};
-use super::shared::{Follows, RETRY, SharedState, Stage, Timer, Wait};
+use super::provider_context::{Follows, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, truncate_text};
 

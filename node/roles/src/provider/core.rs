@@ -16,12 +16,12 @@ use super::claim::{Claim, ClaimStage, not_written};
 use super::config::Config;
 use super::event::{Answer, Event, MarketView, StreamId};
 use super::facts::{Fact, Past, Work};
-use super::feeds::fed_wrongly;
 use super::lease::{End, LeaseCore, WorkStage, is_own};
-use super::requests::without_source;
-use super::shared::{
+use super::provider_context::{
     BegunLeases, Follows, RUNNING_MAX, STREAMS_MAX, SharedState, Stage, Timer, Wait,
 };
+use super::requests::without_source;
+use super::state_feedback::fed_wrongly;
 use crate::clock::{Micros, Now};
 use crate::effect::Effect;
 use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};

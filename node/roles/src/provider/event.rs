@@ -112,7 +112,7 @@ pub enum NotDone {
     #[error(transparent)]
     Refused(Refusal),
     /// No answer came, so the market may have carried it out.
-    #[error("no answer came, and it may have been done: {0}")]
+    #[error("no answer came; the command may have been carried out: {0}")]
     Uncertain(String),
 }
 

@@ -23,9 +23,9 @@ use super::action::{Action, Content, ContentKind, Urgency};
 use super::bill::Bill;
 use super::event::{Arrival, RunResult};
 use super::facts::Fact;
+use super::lease_priority::Rank;
+use super::provider_context::{Effort, Follows, SharedState, Stage, Timer, Wait};
 use super::requests::Requests;
-use super::shared::{Effort, Follows, SharedState, Stage, Timer, Wait};
-use super::turns::Rank;
 use super::{Answer, StreamId};
 use crate::clock::Micros;
 use crate::lease::{

@@ -3,7 +3,7 @@
 //! A provider further up may be ahead of the buyer's words. This lease keeps its offers for
 //! requests that are not open here yet, up to the number of requests that may be under way. The
 //! same holds for the values that one request leaves to the next of its sequence
-//! ([`super::feeds`]).
+//! ([`super::state_feedback`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use souk_market::{AccountKey, LeaseId};
 use souk_memory::ContentId;
 
-use super::feeds::Feeds;
+use super::state_feedback::Feeds;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
 
 /// The maker of a tensor.

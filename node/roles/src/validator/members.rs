@@ -10,8 +10,8 @@ use souk_consensus::replica::{Role, Status};
 use souk_market::{AccountKey, Millis};
 
 use super::steps::Group;
+use crate::market::market_protocol::{Answer, Member, Members, OrderRefusal, Standing};
 use crate::market::roster::{Order, Roster, SignedOrder};
-use crate::market::words::{Answer, Member, Members, OrderRefusal, Standing};
 
 /// What comes before an order is proposed.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use souk_consensus::StateMachine;
 use souk_market::{Census, Digest, Exchange, JobId, Lease, MarketId, MoneyRequest, Totals};
 
 use super::exchange::{ExchangeMachine, Watch};
+use crate::market::market_protocol::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
 use crate::market::roster::Roster;
-use crate::market::words::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
 
 /// The most asks in one answer, or examined for it: more would not fit a frame, and would delay the
 /// task that applies the log.

@@ -12,7 +12,7 @@ use crate::buyer::compare::{Tolerance, is_within_tolerance};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
 use crate::clock::unix_ms;
-use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
+use crate::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use crate::folder::key;
 use crate::protocols::lease::offer_tensor;
 
@@ -138,7 +138,7 @@ impl Shell {
             for lease in leases {
                 match buyer.broker().fetch_lease(lease).await {
                     Ok(lease) => seen.extend(lease),
-                    Err(error) => tracing::debug!(%error, "a lease was not looked at"),
+                    Err(error) => tracing::debug!(%error, "querying a lease failed"),
                 }
             }
             (Ticket(u64::MAX), EffectOutcome::Seen(seen))
@@ -151,7 +151,7 @@ impl Shell {
         let store = self.buyer.tensors.store();
         for id in contents.iter().filter(|id| !store.contains(id)) {
             let Some(bytes) = self.planner.find_content(id) else {
-                return Answer::NotServed(format!("{id} is not in memory any more"));
+                return Answer::NotServed(format!("{id} is no longer in memory"));
             };
             if let Err(error) = store.put_as(*id, bytes) {
                 return Answer::NotServed(error.to_string());
@@ -164,7 +164,7 @@ impl Shell {
         let store = self.buyer.tensors.store();
         let blob = |id: &ContentId| match store.get(id) {
             Ok(Some(blob)) => Ok((*id, blob)),
-            Ok(None) => Err(format!("{id} is not in memory any more")),
+            Ok(None) => Err(format!("{id} is no longer in memory")),
             Err(error) => Err(error.to_string()),
         };
         match ids.iter().map(blob).collect() {
@@ -181,7 +181,7 @@ impl Shell {
         };
         let outputs: Option<BTreeMap<String, Tensor>> = outputs.iter().map(tensor).collect();
         let Some(mut outputs) = outputs else {
-            let why = "an answer is not in memory any more: there is too much of it at once";
+            let why = "an answer is no longer in memory: it is too large";
             self.fault = Some(Reason::Memory(why.to_owned()));
             return self.queue_answer(ticket, Answer::NotTaken);
         };
@@ -208,7 +208,8 @@ impl Shell {
                 self.gathered.add((**receipt).clone(), shown);
             }
             JobEvent::NotCommanded { lease, why } => {
-                tracing::error!(%lease, why, "the market did not do it; its rules will");
+                tracing::error!(%lease, why,
+                    "the market did not carry out a command; its rules will close the lease");
             }
             _ => {}
         }
@@ -298,7 +299,7 @@ fn check_output(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
     match Tensor::from_blob(bytes) {
         Ok(_) => Answer::Fetched,
         Err(error) => {
-            tracing::warn!(name, %id, %error, "an output is no tensor");
+            tracing::warn!(name, %id, %error, "an output is not a tensor");
             Answer::NotFetched(FetchFault::NoTensor(error.to_string()))
         }
     }
@@ -306,15 +307,15 @@ fn check_output(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
 
 async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     let name = handed.name.clone();
-    let along = along::of_request(handed.request, vec![handed.tensor]);
+    let along = inline_contents::of_request(handed.request, vec![handed.tensor]);
     let along = buyer.tensors.inline_contents(along, TO_PROVIDER_BYTES_MAX);
     let taken = offer_tensor(&buyer.network, to, handed, along).await;
     EffectOutcome::Is(Answer::HandedOn(match taken {
         Ok(OfferAnswer::Yes) => {
-            tracing::info!(name, consumer = %to, "handed on by the buyer");
+            tracing::info!(name, consumer = %to, "the buyer forwarded a tensor to its consumer");
             Ok(())
         }
-        Ok(OfferAnswer::No) => Err("it does not wait for it".to_owned()),
+        Ok(OfferAnswer::No) => Err("it does not wait for the tensor".to_owned()),
         Err(why) => Err(why),
     }))
 }

@@ -5,7 +5,7 @@ use souk_market::AccountKey;
 use souk_roles::lease::{BuyerWord, Opening};
 
 use super::*;
-use crate::content::along::{TO_PROVIDER_BYTES_MAX, WordWith};
+use crate::content::inline_contents::{TO_PROVIDER_BYTES_MAX, WordWith};
 use crate::folder::key;
 use crate::network::Network;
 use crate::network::wire;
@@ -82,7 +82,7 @@ impl Shell {
         }
         if talk.say.try_send(WordWith { word, contents }).is_err() {
             self.talks.remove(&leg);
-            let why = "it does not listen".to_owned();
+            let why = "it does not read its stream".to_owned();
             self.ready.push_back(Event::Gone { leg, why });
         }
     }

@@ -50,7 +50,7 @@ pub enum FetchError {
         cause: Box<OutlineError>,
     },
     /// The content exceeds this node's limit.
-    #[error("{id} has {length} bytes, and this node holds {limit} for one job")]
+    #[error("{id} has {length} bytes, but this node holds at most {limit} for one job")]
     TooLong {
         /// The id of the content.
         id: ContentId,
@@ -60,7 +60,7 @@ pub enum FetchError {
         limit: u64,
     },
     /// The caller named no peer that may hold the content.
-    #[error("nobody is known who holds {id}")]
+    #[error("no peer is known to hold {id}")]
     Nobody {
         /// The id of the content.
         id: ContentId,
@@ -69,6 +69,6 @@ pub enum FetchError {
     #[error(transparent)]
     Full(#[from] TooManyTransfers),
     /// The store did not accept the content.
-    #[error("cannot keep what arrived: {0}")]
+    #[error("cannot store the received content: {0}")]
     Store(#[from] StoreError),
 }

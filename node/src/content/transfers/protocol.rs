@@ -84,7 +84,7 @@ pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
     match store.get_with_outline(id) {
         Ok(held) => held,
         Err(error) => {
-            tracing::warn!(%id, %error, "content that is asked for cannot be read");
+            tracing::warn!(%id, %error, "requested content could not be read from the store");
             None
         }
     }

@@ -96,7 +96,7 @@ pub(crate) fn new_mdns(local: PeerId) -> Option<mdns::tokio::Behaviour> {
     match started {
         Ok(nearby) => Some(nearby),
         Err(error) => {
-            tracing::warn!(%error, "no peers are looked for on the local network");
+            tracing::warn!(%error, "peers on the local network cannot be discovered");
             None
         }
     }
@@ -113,7 +113,7 @@ impl SwarmTask {
             peers.entry(peer).or_default().push(address);
         }
         for (peer, addresses) in peers {
-            tracing::info!(%peer, ?addresses, "a peer on the local network");
+            tracing::info!(%peer, ?addresses, "found a peer on the local network");
             self.add_addresses(peer, addresses);
             if !self.swarm.is_connected(&peer) {
                 self.dial_peer(peer);
@@ -131,7 +131,7 @@ impl SwarmTask {
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut()
             && let Err(error) = crate::network::gossip::publish_message(gossip, bytes)
         {
-            tracing::debug!(%error, "the profile was not heard");
+            tracing::debug!(%error, "the profile could not be published");
         }
     }
 

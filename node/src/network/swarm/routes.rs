@@ -168,14 +168,14 @@ impl SwarmTask {
                 self.routes.second.remove(&peer);
                 self.routes.upgrading.remove(&peer);
                 for id in relayed {
-                    tracing::info!(%peer, "reached directly; the relayed connection is closed");
+                    tracing::info!(%peer, "connected directly; closing the relayed connection");
                     self.swarm.close_connection(id);
                 }
                 true
             }
             Route::Relayed if has_direct => true,
             Route::Relayed => {
-                tracing::info!(%peer, "reached through a relay");
+                tracing::info!(%peer, "connected through a relay");
                 let upgrades = self.swarm.listeners().any(|address| !is_relayed(address));
                 if upgrades {
                     self.routes.upgrading.insert(peer, Instant::now());
@@ -223,7 +223,7 @@ impl SwarmTask {
         };
         if reach != self.routes.reach {
             let (address, by) = (&event.tested_addr, event.server);
-            tracing::info!(?reach, %address, %by, "whether others can dial this node");
+            tracing::info!(?reach, %address, %by, "the node's reachability changed");
             self.routes.reach = reach;
         }
     }
@@ -232,7 +232,7 @@ impl SwarmTask {
     pub(crate) fn on_upgrade(&mut self, event: dcutr::Event) {
         let peer = event.remote_peer_id;
         if let Err(error) = event.result {
-            tracing::info!(%peer, %error, "no direct way; the relay stays");
+            tracing::info!(%peer, %error, "no direct connection; keeping the relayed one");
             self.routes.upgrading.remove(&peer);
             self.answer_dials(peer, &Ok(()));
         }
@@ -284,7 +284,7 @@ impl SwarmTask {
             tracing::info!(%relay, "this node cannot be dialled; it listens through a relay");
             match self.swarm.listen_on(address) {
                 Ok(_) => drop(self.routes.asked.insert(relay)),
-                Err(error) => tracing::warn!(%relay, %error, "the relay is no address"),
+                Err(error) => tracing::warn!(%relay, %error, "listening through the relay failed"),
             }
         }
     }

@@ -78,7 +78,7 @@ impl SwarmTask {
     /// Writes this node's view to `file`.
     pub(crate) fn write_view(&self, file: &Path) {
         if let Err(error) = config::write(file, &self.build_view()) {
-            tracing::debug!(%error, "what the network looks like was not written");
+            tracing::debug!(%error, "the view of the network could not be written");
         }
     }
 

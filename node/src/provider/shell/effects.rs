@@ -17,9 +17,9 @@ use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
 use crate::clock::{unix_ms, unix_us};
-use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
+use crate::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
 use crate::content::transfers::{FetchError, FetchedContent};
-use crate::device::stated;
+use crate::device::ask_resources;
 use crate::executor::{LeaseExecutor, NotPrepared, TaskRun};
 use crate::folder::contact::Contact;
 use crate::folder::key;
@@ -236,10 +236,10 @@ impl Shell {
         match report {
             Report::Failed { lease, failure } => {
                 self.remove_job(lease);
-                tracing::warn!(%lease, %failure, "the work was not done");
+                tracing::warn!(%lease, %failure, "the work of a lease failed");
             }
             Report::Refused { lease, failure } => {
-                tracing::warn!(%lease, %failure, "a start was not taken");
+                tracing::warn!(%lease, %failure, "refused to start a lease");
             }
             Report::Done { body, .. } => self.on_done(body.lease),
             Report::Settled(receipt) => self.provider.keep_receipt(*receipt),
@@ -247,10 +247,13 @@ impl Shell {
                 tracing::warn!(%lease, ?reason, "the buyer did not sign; the usage is noted");
             }
             Report::NotCommanded { command, why } => {
-                tracing::error!(?command, why, "the market did not do it");
+                tracing::error!(?command, why, "the market did not carry out a command");
             }
             Report::NotPlaced { why } => {
-                tracing::warn!(why, "the ask waits for a place in the market");
+                tracing::warn!(
+                    why,
+                    "the market has no room for the ask; trying again later"
+                );
             }
             Report::Placed {
                 order,
@@ -270,10 +273,13 @@ impl Shell {
                     .set_stated_speed(device, speed.stated_speed());
             }
             Report::Withdrawn { order } => tracing::info!(%order, "withdrew the ask"),
-            Report::Recovered { lease } => tracing::warn!(%lease, "a lease of an earlier run"),
-            Report::GivenBack { lease } => tracing::info!(%lease, "gave a lease back"),
+            Report::Recovered { lease } => tracing::warn!(%lease, "recovered an earlier lease"),
+            Report::GivenBack { lease } => tracing::info!(%lease, "returned a lease"),
             Report::NotWritable { why } => {
-                tracing::error!(why, "the journal is not written, and nothing new is taken");
+                tracing::error!(
+                    why,
+                    "the journal cannot be written; the provider sells nothing"
+                );
             }
         }
     }
@@ -293,13 +299,13 @@ fn lease_precedence(lease: LeaseId, price: Price, left: Duration) -> Precedence 
 /// Offers an output to a provider that waits for it.
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
-    let along = along::of_request(offer.request, vec![offer.tensor]);
+    let along = inline_contents::of_request(offer.request, vec![offer.tensor]);
     let along = provider
         .tensors
         .inline_contents(along, TO_PROVIDER_BYTES_MAX);
     let taken = lease::offer_tensor(&provider.network, to, offer, along).await;
     if taken != Ok(OfferAnswer::Yes) {
-        tracing::warn!(%lease, name, consumer = %to, ?taken, "not taken");
+        tracing::warn!(%lease, name, consumer = %to, ?taken, "the consumer declined the tensor");
     }
     EffectOutcome::Is(Answer::Offered(taken))
 }
@@ -343,7 +349,7 @@ async fn look_at_market(provider: Arc<Provider>, asks: bool) -> EffectOutcome {
     EffectOutcome::Is(match looking.await {
         Ok(view) => Answer::MarketSeen(Box::new(view)),
         Err(error) => {
-            tracing::warn!(%error, "the ask could not be looked after");
+            tracing::warn!(%error, "the provider's account and asks could not be queried");
             Answer::NotSeen(error.to_string())
         }
     })
@@ -391,7 +397,7 @@ async fn fetch_contents(
 ) -> Result<Vec<ArrivedContent>, Failure> {
     for contact in &wanted.contacts {
         if let Err(error) = provider.network.add_contact(contact).await {
-            tracing::debug!(%error, "where another provider of the job is stays unknown");
+            tracing::debug!(%error, "the address of another provider could not be added");
         }
     }
     let urgency = match wanted.urgency {
@@ -400,7 +406,7 @@ async fn fetch_contents(
     };
     let peers = wanted.holders.iter();
     let peers: Vec<PeerId> = peers.filter_map(|it| key::peer_of(&it.0).ok()).collect();
-    let nobody = || Failure::Input("nobody is said to have it".to_owned());
+    let nobody = || Failure::Input("no holder of it is named".to_owned());
     let first = peers.first().ok_or_else(nobody)?;
     let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
     let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
@@ -408,7 +414,7 @@ async fn fetch_contents(
     for (id, bytes) in wanted.along {
         match tensors.take_in((scope, *first), (id, bytes), wanted.is_session) {
             Ok(came) => drop(short.insert(id, came)),
-            Err(error) => tracing::debug!(%id, %error, "what came along is asked for"),
+            Err(error) => tracing::debug!(%id, %error, "inline content was refused; fetching it"),
         }
     }
     if ids.len() - short.len() > 1 {
@@ -552,7 +558,7 @@ async fn run(
         .learn_measurements(&ran.learned, &work.graph, unix_ms());
     fault::after_run(fault, &mut ran.outputs);
     let (outputs, bytes) = store_outputs(&provider, &work, is_session, ran.outputs, bytes_max)?;
-    let of_ask = |takes| stated::expected_time(&provider.advertised_resources(), takes);
+    let of_ask = |takes| ask_resources::expected_time(&provider.advertised_resources(), takes);
     Ok(FinishedRun {
         work,
         promised: promised.unwrap_or_else(|| takes.as_ref().and_then(of_ask)),

@@ -12,7 +12,7 @@ use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::content::along::{self, TO_BUYER_BYTES_MAX, WordWith};
+use crate::content::inline_contents::{self, TO_BUYER_BYTES_MAX, WordWith};
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
 use crate::protocols::lease::{
@@ -92,7 +92,7 @@ impl Provider {
                 Ok(None)
             }
             Err(error) => {
-                tracing::debug!(%peer, %error, "a stream without an opening");
+                tracing::debug!(%peer, %error, "a stream did not begin with a valid opening");
                 Err(error)
             }
             opening => opening,
@@ -169,7 +169,7 @@ async fn write(
             Frame::Taken(taken) => wire::send(&mut writer, &taken).await,
         };
         if let Err(error) = sent {
-            tracing::debug!(%error, "a peer does not listen");
+            tracing::debug!(%error, "sending to a peer failed");
             let _ = inbox.send(Incoming::Hung { stream }).await;
             return;
         }
@@ -227,7 +227,7 @@ impl Shell {
             } => {
                 let ids = outputs.iter().map(|(_, id)| *id);
                 let last: Vec<_> = ids.filter(|id| self.for_buyers.remove(id)).collect();
-                let last = along::of_request(*request, last);
+                let last = inline_contents::of_request(*request, last);
                 self.provider
                     .tensors
                     .inline_contents(last, TO_BUYER_BYTES_MAX)

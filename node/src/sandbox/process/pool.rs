@@ -12,7 +12,7 @@ use souk_host::system;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::sandbox::shared::SharedContents;
+use crate::sandbox::shared_content::SharedContents;
 use crate::sandbox::{Recipe, Sandbox, SandboxCounts, SandboxFault};
 
 /// Spare sandboxes: one for the next lease, and one for a lease that comes before the replacement
@@ -166,7 +166,7 @@ impl PoolState {
         self.ready.retain_mut(|ready| {
             let has_ended = ready.as_mut().is_ok_and(Sandbox::has_ended);
             if has_ended {
-                tracing::warn!("a process that waited for a lease has ended by itself");
+                tracing::warn!("a spare sandbox process ended by itself");
             }
             !has_ended
         });
@@ -187,7 +187,7 @@ impl PoolState {
         self.starting -= 1;
         match started {
             Err(fault) if self.wanted == 0 => {
-                tracing::warn!(%fault, "no process waits for the next lease");
+                tracing::warn!(%fault, "starting a spare sandbox process failed");
             }
             // The lease that wanted it has gone away, or the provider is about to stop.
             Ok(_) if self.ready.len() >= self.wanted + self.spares_max => {}

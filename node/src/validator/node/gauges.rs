@@ -53,10 +53,10 @@ fn add_log(page: &mut Page, status: &Status) {
     let help = "Entries of the log: the last one, the last on a majority, the last applied here, \
                 and the last in a snapshot.";
     page.add_family(Kind::Gauge, "souk_log_index", help)
-        .add_figure(&[("reached", "last")], status.last.0)
-        .add_figure(&[("reached", "committed")], status.commit.0)
-        .add_figure(&[("reached", "applied")], status.applied.0)
-        .add_figure(&[("reached", "snapshot")], status.snapshot.0);
+        .add_figure(&[("position", "last")], status.last.0)
+        .add_figure(&[("position", "committed")], status.commit.0)
+        .add_figure(&[("position", "applied")], status.applied.0)
+        .add_figure(&[("position", "snapshot")], status.snapshot.0);
     let help = "Commands on their way into the log.";
     page.add_gauge("souk_log_proposals_waiting", help, status.proposals);
 }
@@ -91,8 +91,8 @@ fn add_exchange(page: &mut Page, (census, totals, seen): &(Census, Totals, ReadM
     );
     let help = "Credits of all accounts, in micro-credits, by where they are.";
     page.add_family(Kind::Gauge, "souk_market_micro_credits", help)
-        .add_figure(&[("held", "available")], totals.available.0)
-        .add_figure(&[("held", "escrow")], totals.escrow.0)
-        .add_figure(&[("held", "stake")], totals.stake.0)
-        .add_figure(&[("held", "fees")], totals.fees.0);
+        .add_figure(&[("balance", "available")], totals.available.0)
+        .add_figure(&[("balance", "escrow")], totals.escrow.0)
+        .add_figure(&[("balance", "stake")], totals.stake.0)
+        .add_figure(&[("balance", "fees")], totals.fees.0);
 }

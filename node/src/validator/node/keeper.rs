@@ -125,7 +125,7 @@ impl Keeper {
         if mine && seat.begun {
             // From here on an empty folder counts as a loss.
             if let Err(error) = super::mark_founded(&self.home) {
-                tracing::warn!(%error, "the folder does not say that its log has begun");
+                tracing::warn!(%error, "the folder could not be marked as having a log");
             }
         }
         let is_known = seat.begun && seat.address == *address && seat.speaks == RULES_VERSION;
@@ -149,7 +149,7 @@ impl Keeper {
             command: LogCommand::Order(order),
         };
         if let Err(error) = self.validator.propose(proposal).await {
-            tracing::debug!(%error, "not yet known to have begun");
+            tracing::debug!(%error, "this validator's start could not be recorded in the log yet");
         }
     }
 
@@ -164,16 +164,16 @@ impl Keeper {
         let change = match step {
             Step::Change(change) => change,
             Step::HandOver(to) => {
-                tracing::info!(%to, "this validator leaves: another leads first");
+                tracing::info!(%to, "this validator is leaving; transferring leadership first");
                 if let Err(error) = self.validator.transfer_leadership(to).await {
-                    tracing::warn!(%error, "leadership was not handed over");
+                    tracing::warn!(%error, "leadership could not be transferred");
                 }
                 return;
             }
         };
         match self.validator.change_members(vec![change]).await {
-            Ok(()) => tracing::info!(?change, "the members change"),
-            Err(error) => tracing::debug!(?change, %error, "the members do not change yet"),
+            Ok(()) => tracing::info!(?change, "changing the members"),
+            Err(error) => tracing::debug!(?change, %error, "the members could not be changed yet"),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum RestoreError {
     #[error(transparent)]
     Backup(#[from] RestoreBackupError),
     /// The folder belongs to a validator that has begun.
-    #[error("this folder is a validator's that has begun")]
+    #[error("this folder belongs to a validator that has begun")]
     Begun,
     /// The state does not decode.
     #[error("the backup's state can't be restored: {0}")]
@@ -58,7 +58,9 @@ pub enum RestoreError {
     #[error(transparent)]
     Seat(Box<SeatError>),
     /// This node is not a founder, so the market cannot begin again from it.
-    #[error("this node's key is none of the validators in market.json, which begin the market")]
+    #[error(
+        "this node's key belongs to none of the validators in market.json, which found the market"
+    )]
     NoFounder,
     /// The validator's own file could not be read or written.
     #[error(transparent)]

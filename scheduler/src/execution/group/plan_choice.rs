@@ -15,7 +15,7 @@ use super::fragments::{build_execution_plan, pinned_problem};
 use super::group_problem::{self, GAIN_MIN, GroupProblem, GroupSetting};
 use super::refusals::{Lack, is_full, is_the_devices};
 use super::shared_operators::{SharedGraph, SharingProposal};
-use super::{GroupDevice, device_wishes, sharing_choice, sharing_plan};
+use super::{GroupDevice, device_preferences, sharing_choice, sharing_plan};
 use crate::execution::error::{GroupPlanError, TaskError};
 use crate::execution::lock::lock;
 use crate::execution::task::Task;
@@ -158,8 +158,12 @@ pub(super) fn plan_without(
         for &(device, node) in barred {
             group.known.bar_node(device, node);
         }
-        let unmet =
-            device_wishes::apply_device_wishes(&mut group, setting.members, barred, setting.lost);
+        let unmet = device_preferences::apply_device_wishes(
+            &mut group,
+            setting.members,
+            barred,
+            setting.lost,
+        );
         group.lacks = group.lacks.iter().cloned().chain(unmet).collect();
         let placed = group.divide_graph(&group.plan_options(Objective::Fastest));
         PlanCandidate {

@@ -3,7 +3,7 @@
 mod card;
 mod changing;
 mod costs;
-mod device_wishes;
+mod device_preferences;
 mod fragments;
 mod lost_devices;
 mod objectives;
@@ -186,7 +186,7 @@ fn without_a_device_left_the_failures_are_told() {
     let (runner, task) = device_group(&[1.0, 1.0]);
     let error = runner.run(&task).unwrap_err().to_string();
     assert!(
-        error.contains("no device is left") && error.contains("as configured"),
+        error.contains("no remaining device") && error.contains("as configured"),
         "{error}"
     );
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::PlanOptions;
-use super::division::{Division, Model};
+use super::partition::{Division, Model};
 use super::refine::renumber_parts;
 use crate::planning::objective::Objective;
 use crate::planning::offer::Links;
@@ -48,8 +48,8 @@ fn offer_picks(model: &Model<'_>, most: usize) -> Vec<Vec<usize>> {
         rank.sort_unstable();
         rank
     };
-    let mut picks = vec![pick(super::stretches::speed_rank(model))];
-    let cheapest = pick(super::stretches::cost_rank(model));
+    let mut picks = vec![pick(super::contiguous_parts::speed_rank(model))];
+    let cheapest = pick(super::contiguous_parts::cost_rank(model));
     if !picks.contains(&cheapest) {
         picks.push(cheapest);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::division::{Division, Model, PartWork, Timing};
+use super::partition::{Division, Model, PartWork, Timing};
 use super::{Plan, PlannedPart, Single, Transfer};
 use crate::graph::NodeId;
 use crate::planning::objective::Objective;

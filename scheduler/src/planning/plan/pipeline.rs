@@ -4,7 +4,7 @@
 //! minimises it over all ways to cut the order, by dynamic programming, and over all orders of the
 //! devices. It omits a device that would only delay the others.
 
-use super::division::Model;
+use super::partition::Model;
 
 /// Maximum number of device orders to try: all of five devices; for more, the first of them.
 const ORDERS_MAX: usize = 120;

@@ -4,8 +4,8 @@
 use std::collections::{BTreeSet, BinaryHeap};
 
 use super::PlanOptions;
-use super::division::{Division, Model};
-use super::grade::{Grade, grade_division};
+use super::partition::{Division, Model};
+use super::score::{Grade, grade_division};
 
 /// A change of a division.
 #[derive(Clone, Copy, Debug)]

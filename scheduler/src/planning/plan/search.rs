@@ -1,9 +1,9 @@
 //! Searches the best division of the graph: compares stretches and the planners' schedules of its
 //! tasks by one grade.
 
-use super::division::{Division, Model, Timing};
-use super::grade::{Grade, REAL_WORK_SHARE, grade_division};
-use super::{PlanError, PlanOptions, Single, candidates, refine, stretches};
+use super::partition::{Division, Model, Timing};
+use super::score::{Grade, REAL_WORK_SHARE, grade_division};
+use super::{PlanError, PlanOptions, Single, candidates, contiguous_parts, refine};
 use crate::planning::objective::Objective;
 
 /// Returns the best single device by an objective, without regard to limits.
@@ -166,7 +166,7 @@ const STARTS_MAX: usize = 7;
 /// Returns the best of all divisions after improving each kind, with half of the steps for either.
 fn search_divisions(model: &Model<'_>, options: &PlanOptions) -> (Division, Grade) {
     let steps = options.steps.min(LOOKS_MAX / model.node_count().max(1)) / 2;
-    let stretches = stretches::search_stretches(model, options, steps);
+    let stretches = contiguous_parts::search_stretches(model, options, steps);
     let mut starts = vec![stretches];
     if model.offers.len() > 1 && options.max_devices > 1 {
         starts.extend(candidates::division_candidates(model, options));

@@ -19,7 +19,7 @@ use crate::graph::{CONTENT_SCHEME, Graph, Node, ValueId, Weight};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SplitError {
     /// The values of a weight are missing.
-    #[error("the values of weight {name:?} are not there")]
+    #[error("the values of weight {name:?} are missing")]
     WeightMissing {
         /// Name of the weight.
         name: String,

@@ -16,12 +16,12 @@ use souk_roles::market::client::{
     Action, CallId, Event as ClientEvent, MarketClient, Putting, Reply, Seat, Silence,
     ValidatorAnswer, WatchId,
 };
-use souk_roles::market::words::Request;
+use souk_roles::market::market_protocol::Request;
 use souk_roles::{job, provider};
 
-use crate::goods::key;
 use crate::machine::{EPOCH_MS, TRUSTED};
 use crate::random::Random;
+use crate::resources::key;
 use crate::world::{Event, World};
 use jobs::buyer::Buyer;
 use jobs::worker::Worker;

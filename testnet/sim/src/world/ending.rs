@@ -7,7 +7,7 @@ use souk_market::Lease;
 
 use crate::checker::Violation;
 use crate::machine::SimExchange;
-use crate::wholes;
+use crate::state_comparison;
 use crate::world::World;
 
 /// Entries to compare below the highest common one: more than a second's, because the check repeats
@@ -110,7 +110,10 @@ fn compare_states(world: &mut World) {
         let Some(running) = &node.running else {
             continue;
         };
-        if !wholes::is_same_state(running.replica().machine().exchange(), shadow.exchange()) {
+        if !state_comparison::is_same_state(
+            running.replica().machine().exchange(),
+            shadow.exchange(),
+        ) {
             differs = Some((running.replica().applied_index().0, node.id.get()));
         }
     }

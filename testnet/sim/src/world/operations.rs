@@ -8,7 +8,7 @@ use souk_consensus::replica::{Proposal, StepError};
 use souk_consensus::{History, LogIndex};
 use souk_market::Millis;
 use souk_roles::market::client::Silence;
-use souk_roles::market::words::{Answer, Request};
+use souk_roles::market::market_protocol::{Answer, Request};
 use souk_roles::validator::action::{News, Report, Response};
 use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent, ReadMoment};
 

@@ -111,9 +111,9 @@ class AsyncJob:
         return self.facts.paid
 
     @property
-    def held(self) -> Credits:
+    def escrow(self) -> Credits:
         """What its leases hold; what is not used returns."""
-        return self.facts.held
+        return self.facts.escrow
 
     @property
     def leases(self) -> Table[Lease]:
@@ -220,7 +220,7 @@ class AsyncJob:
 
     def _ending(self) -> SoukError:
         """Why there are no outputs."""
-        code, cause = self.facts.code or "unexpected", self.facts.cause or "it is not said why"
+        code, cause = self.facts.reason or "unexpected", self.facts.cause or "it is not said why"
         if self.state == "refused":
             return error_of({"code": code, "detail": f"job {self.id} was not begun: {cause}"})
         if self.state == "failed":
@@ -270,7 +270,7 @@ class AsyncJob:
         while True:
             await self.refresh()
             # One that was only just resumed may still be called what it was before.
-            is_run = self.facts.here and self.state != "done"
+            is_run = self.facts.runs_here and self.state != "done"
             if self.state != "abandoned" or is_run or time.monotonic() >= until:
                 return self.state in _OVER and not is_run
             # A gateway that starts goes on with what its last life left.

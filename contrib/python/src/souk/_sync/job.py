@@ -111,9 +111,9 @@ class Job:
         return self.facts.paid
 
     @property
-    def held(self) -> Credits:
+    def escrow(self) -> Credits:
         """What its leases hold; what is not used returns."""
-        return self.facts.held
+        return self.facts.escrow
 
     @property
     def leases(self) -> Table[Lease]:
@@ -220,7 +220,7 @@ class Job:
 
     def _ending(self) -> SoukError:
         """Why there are no outputs."""
-        code, cause = self.facts.code or "unexpected", self.facts.cause or "it is not said why"
+        code, cause = self.facts.reason or "unexpected", self.facts.cause or "it is not said why"
         if self.state == "refused":
             return error_of({"code": code, "detail": f"job {self.id} was not begun: {cause}"})
         if self.state == "failed":
@@ -267,7 +267,7 @@ class Job:
         until = time.monotonic() + self._transport.patience
         while True:
             self.refresh()
-            is_run = self.facts.here and self.state != "done"
+            is_run = self.facts.runs_here and self.state != "done"
             if self.state != "abandoned" or is_run or time.monotonic() >= until:
                 return self.state in _OVER and not is_run
             sleep(_LOOK_SECONDS)

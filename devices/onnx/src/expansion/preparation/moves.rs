@@ -2,7 +2,7 @@
 
 use souk_memory::Tensor;
 
-use super::super::words::Texts;
+use super::super::text_numbers::Texts;
 use super::Wrong;
 use crate::{NodeProto, TensorProto};
 

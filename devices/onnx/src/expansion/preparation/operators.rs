@@ -3,7 +3,7 @@
 use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
 
-use super::super::words::Words;
+use super::super::text_numbers::Words;
 use super::{Wrong, ngrams};
 use crate::NodeProto;
 

@@ -193,7 +193,7 @@ fn texts_are_joined_split_matched_and_read() {
     assert_eq!(read, [1.5, -2000.0]);
     let (inputs, _) = prepared(cast, &[1], &["one"], &[]);
     let error = inputs.unwrap_err().to_string();
-    assert!(error.contains("\"one\" is no number"), "{error}");
+    assert!(error.contains("\"one\" is not a number"), "{error}");
 }
 
 #[test]

@@ -413,7 +413,7 @@ impl LeaseCore {
         // Whoever does not take it has failed, not this provider: the buyer hands it on.
         let why = match taken {
             Ok(OfferAnswer::Yes) => return self.pump_runs(shared),
-            Ok(OfferAnswer::No) => "it does not wait for it".to_owned(),
+            Ok(OfferAnswer::No) => "it does not wait for the tensor".to_owned(),
             Err(why) => crate::lease::truncate_text(why),
         };
         let untaken = crate::lease::UntakenOffer {

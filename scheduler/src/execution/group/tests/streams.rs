@@ -211,7 +211,7 @@ fn a_stream_that_fails_leaves_nothing_behind() {
         let streamed = runner.run_stream(task.model, requests, |answer| answers.push(answer));
         let error = streamed.unwrap_err().to_string();
         let named =
-            format!("runs request {fails_at}, fragment 2 of 2; those that failed said: other");
+            format!("runs request {fails_at}, fragment 2 of 2; the failed ones reported: other");
         assert!(error.contains(&named), "{error}");
         assert_eq!(
             answers.len() as u64,

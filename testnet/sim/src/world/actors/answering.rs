@@ -3,7 +3,7 @@
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
 use souk_roles::market::client::{Silence, ValidatorAnswer};
-use souk_roles::market::words::Answer;
+use souk_roles::market::market_protocol::Answer;
 
 use super::{ActorEvent, Waiter, Watcher};
 use crate::world::World;

@@ -6,10 +6,10 @@ use souk_market::{
     ReceiptBody, SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
-use souk_roles::market::words::{Answer, Request};
+use souk_roles::market::market_protocol::{Answer, Request};
 
-use crate::goods::{CAPACITY, device_resources};
 use crate::random::Random;
+use crate::resources::{CAPACITY, device_resources};
 
 /// Maximum remembered orders.
 const ORDERS_MAX: usize = 16;

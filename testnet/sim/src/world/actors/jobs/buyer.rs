@@ -12,7 +12,7 @@ use souk_roles::job::{
 };
 use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
 use souk_roles::market::client::{CallId, Event as ClientEvent};
-use souk_roles::market::words::Request;
+use souk_roles::market::market_protocol::Request;
 
 use super::EffectResult;
 use super::conduct::Trick;

@@ -5,7 +5,7 @@ use souk_roles::effect::Ticket;
 use souk_roles::job;
 use souk_roles::job::plan::{NoPlan, NoPlanKind};
 use souk_roles::market::client::{CallId, Event as ClientEvent, Reply};
-use souk_roles::market::words::{Answer as Word, Request};
+use souk_roles::market::market_protocol::{Answer as Word, Request};
 use souk_roles::provider::{self, MarketView, NotDone, Terms};
 
 use super::buyer::BuyerAsked;

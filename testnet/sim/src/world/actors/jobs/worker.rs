@@ -10,7 +10,7 @@ use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::lease::{Failure, Opening};
 use souk_roles::market::client::{CallId, Event as ClientEvent};
-use souk_roles::market::words::Request;
+use souk_roles::market::market_protocol::Request;
 use souk_roles::provider::{
     Action, Answer, Config, Event, Fact, LeaseReaders, Past, ProviderCore, RunResult, StreamId,
 };
@@ -23,8 +23,8 @@ use super::links::Purpose;
 use super::planner::STATE;
 use super::tally::WorkTally;
 use crate::disk::SimDisk;
-use crate::goods::device_resources;
 use crate::random::Random;
+use crate::resources::device_resources;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 

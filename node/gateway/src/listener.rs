@@ -49,7 +49,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nCont
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
     /// The address is not a loopback address, so others could read along.
-    #[error("HTTP is served on loopback addresses only, and {address} is none")]
+    #[error("HTTP is served on loopback addresses only, and {address} is not one")]
     NotLoopback {
         /// The requested address.
         address: SocketAddr,
@@ -107,7 +107,7 @@ impl Door {
             let stream = match self.listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::debug!(%error, "no connection is accepted for a moment");
+                    tracing::debug!(%error, "accepting a connection failed; pausing");
                     tokio::time::sleep(REFUSED_PAUSE).await;
                     continue;
                 }
@@ -160,11 +160,11 @@ async fn serve_connection(
     tokio::select! {
         served = rules.serve_connection(TokioIo::new(stream), answer) => {
             if let Err(error) = served {
-                tracing::debug!(%error, "a conversation ended early");
+                tracing::debug!(%error, "an HTTP connection ended early");
             }
         }
         () = connection.closing.notified() => {
-            tracing::debug!("a connection without a question made room for another");
+            tracing::debug!("closed a connection without a request to make room for another");
         }
     }
 }

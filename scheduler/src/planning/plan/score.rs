@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::division::{Division, Model, PartWork};
+use super::partition::{Division, Model, PartWork};
 use super::{Activations, PlanOptions};
 
 /// Minimum part of an even division of the work that counts as real work.

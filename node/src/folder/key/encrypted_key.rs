@@ -46,15 +46,15 @@ pub struct Passphrase(String);
 pub enum LockError {
     /// No passphrase is available.
     #[error(
-        "it is locked: name a file with the passphrase in {FILE_VARIABLE}, set {VARIABLE}, or be \
-         at a terminal to be asked"
+        "it is locked: name a file with the passphrase in {FILE_VARIABLE}, set {VARIABLE}, or run \
+         souk at a terminal to type it"
     )]
     NoPassphrase,
     /// The terminal could not be read.
     #[error("the passphrase was not read from the terminal: {0}")]
     Terminal(io::Error),
     /// The two entries differ.
-    #[error("that is not what was typed before")]
+    #[error("the two passphrases differ")]
     Unlike,
     /// The passphrase file could not be read.
     #[error("the passphrase file {path} cannot be read: {source}")]

@@ -38,7 +38,7 @@ pub enum EventFacts {
         /// How many pieces it needed.
         pieces: u32,
         /// How many of them it already had.
-        there_before: u32,
+        pieces_cached: u32,
         /// How many bytes it received.
         bytes: u64,
     },
@@ -77,16 +77,16 @@ pub enum EventFacts {
         /// The reason as a code.
         reason: &'static str,
         /// The reason as a sentence.
-        why: String,
+        cause: String,
         /// How many computed values the job keeps.
-        kept: u32,
+        values_kept: u32,
     },
     /// The buyer does not pay for a lease.
     Refused {
         /// The provider of the lease.
         provider: AccountKey,
         /// The reason that the buyer states to the provider.
-        why: String,
+        cause: String,
     },
     /// The market did not carry out a command to end, dispute or begin a lease; its own rules will
     /// close the lease.
@@ -94,7 +94,7 @@ pub enum EventFacts {
         /// The lease of the command.
         lease: LeaseId,
         /// The reason of the market.
-        why: String,
+        cause: String,
     },
 }
 
@@ -106,7 +106,7 @@ pub struct BoughtLease {
     /// The id of the lease.
     pub lease: LeaseId,
     /// The escrow until the lease is settled.
-    pub held: Credits,
+    pub escrow: Credits,
 }
 
 impl ToldEvent {
@@ -144,7 +144,7 @@ impl From<&JobEvent> for EventFacts {
             } => EventFacts::Fetched {
                 provider: *provider,
                 pieces: *pieces,
-                there_before: *held,
+                pieces_cached: *held,
                 bytes: *bytes,
             },
             JobEvent::Ready { provider } => EventFacts::Ready {
@@ -170,26 +170,26 @@ impl From<&JobEvent> for EventFacts {
             } => EventFacts::Retrying {
                 provider: *provider,
                 reason: why.code(),
-                why: why.to_string(),
-                kept: *kept,
+                cause: why.to_string(),
+                values_kept: *kept,
             },
             JobEvent::Refused { provider, why } => EventFacts::Refused {
                 provider: *provider,
-                why: why.clone(),
+                cause: why.clone(),
             },
             JobEvent::NotCommanded { lease, why } => EventFacts::NotCommanded {
                 lease: *lease,
-                why: why.clone(),
+                cause: why.clone(),
             },
         }
     }
 }
 
-fn to_bought_lease((provider, lease, held): &(AccountKey, LeaseId, Credits)) -> BoughtLease {
+fn to_bought_lease((provider, lease, escrow): &(AccountKey, LeaseId, Credits)) -> BoughtLease {
     BoughtLease {
         provider: *provider,
         lease: *lease,
-        held: *held,
+        escrow: *escrow,
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
         };
         let event = |event| TimedEvent { at_ms: 250, event };
         let told = ToldEvent::from_events(&[event(leased), event(JobEvent::Returned)]);
-        let lease = json!({ "provider": provider, "lease": 3, "held": 5 });
+        let lease = json!({ "provider": provider, "lease": 3, "escrow": 5 });
         let expected = json!([
             { "number": 0, "at": "1970-01-01T00:00:00.25Z", "event": "leased", "attempt": 0,
               "leases": [lease] },

@@ -199,7 +199,7 @@ fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
         let before = known.and_then(|known| known.lost.as_ref());
         match &device.lost {
             Some(cause) if before != Some(cause) => {
-                tracing::warn!(device = device.device, cause, "a device is lost");
+                tracing::warn!(device = device.device, cause, "a device was lost");
             }
             None if before.is_some() => {
                 tracing::info!(device = device.device, "a lost device works again");
@@ -216,14 +216,14 @@ pub(super) async fn sample_forever(provider: &Arc<Provider>) {
         let looked = tokio::task::spawn_blocking(move || {
             if told.seen.begin_anew_if_asked() {
                 told.pace.begin_anew();
-                tracing::info!("what the devices take is learned anew, as its owner asked");
+                tracing::info!("the devices' costs were reset at the owner's request");
             }
             told.seen.save();
             let figures = told.live.sample_devices(unix_ms());
             config::write(&told.home.join(LIVE_FILE), &figures)
         });
         if let Err(error) = looked.await.expect("asking a device does not panic") {
-            tracing::debug!(%error, "`souk provider status` cannot tell how devices stand");
+            tracing::debug!(%error, "`souk provider status` cannot show the devices' state");
         }
         tokio::time::sleep(PERIOD).await;
     }

@@ -13,10 +13,10 @@ use souk_node::market::Lease;
 use super::{JOBS_FOLDER, find_job};
 use crate::args::Output;
 use crate::commands::account::{from_trade, own_trader};
-use crate::commands::job;
+use crate::commands::submit;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::unreachable_market;
-use crate::{paste, show};
+use crate::{show, suggested_command};
 
 /// Period of the checks whether a job has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duratio
     let name = record.name;
     if record.state == JobState::Done {
         let cause = format!("job {name} is done: there is nothing to end");
-        let result = paste::market_command(&format!("job result {name}"));
+        let result = suggested_command::market_command(&format!("job result {name}"));
         return Err(Failure::new(
             Kind::State,
             cause,
@@ -38,12 +38,12 @@ pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duratio
     let mut by = "this process";
     if Journal::is_busy(&jobs, &name) {
         by = "the process that ran it";
-        files.request_cancel().map_err(job::journal_failure)?;
+        files.request_cancel().map_err(submit::journal_failure)?;
         let until = Instant::now() + wait;
         while Journal::is_busy(&jobs, &name) {
             if Instant::now() > until {
                 let cause = format!("job {name} has not ended within {} s", wait.as_secs());
-                let hint = "it is told to end: wait longer with --wait, or end its process";
+                let hint = "it was asked to end: wait longer with --wait, or end its process";
                 return Err(Failure::new(Kind::Job, cause, hint));
             }
             tokio::time::sleep(LOOK_PERIOD).await;
@@ -53,8 +53,8 @@ pub async fn cancel_job(folder: &Path, output: Output, name: &str, wait: Duratio
     let trader = own_trader(folder).await?;
     let ended = end_leases(&trader, &record.ids).await.map_err(from_trade)?;
     if record.state == JobState::Running {
-        let journal = Journal::open_by_name(&jobs, &name).map_err(job::journal_failure)?;
-        journal.record_cancel().map_err(job::journal_failure)?;
+        let journal = Journal::open_by_name(&jobs, &name).map_err(submit::journal_failure)?;
+        journal.record_cancel().map_err(submit::journal_failure)?;
     }
     let (record, _) = find_job(folder, &name)?;
     show_ended(
@@ -79,17 +79,22 @@ fn show_ended(output: Output, record: &Record, leases: &[Lease], by: &str, ended
     let sum = |part: fn(&Lease) -> u64| leases.iter().map(part).sum::<u64>();
     let (spent, held) = (sum(|lease| lease.cost.0), sum(|lease| lease.escrow.0));
     match output {
-        Output::Json => show::print_json(&json!({
-            "job": record.name, "state": record.state, "leases_ended": ended,
-            "spent_micro_credits": spent, "held_micro_credits": held,
-            "held": show::held::to_json(leases),
-        })),
+        Output::Json => show::print_json(&show::with(
+            json!(record.state),
+            [
+                ("job", json!(record.name)),
+                ("leases_ended", json!(ended)),
+                ("spent_micro_credits", json!(spent)),
+                ("escrow_micro_credits", json!(held)),
+                ("escrow_by_lease", show::held_credits::to_json(leases)),
+            ],
+        )),
         Output::Text => {
             let state = show::jobs::describe_state(&record.state);
             show::print_line(&format!("job {}: {state}, ended by {by}", record.name));
             let (spent, held) = (show::format_credits(spent), show::format_credits(held));
             show::print_line(&format!("  {spent} credits spent, {held} held"));
-            let lines = show::held::describe_leases(leases);
+            let lines = show::held_credits::describe_leases(leases);
             lines
                 .iter()
                 .for_each(|line| show::print_line(&format!("  {line}")));

@@ -84,7 +84,7 @@ impl Turn {
             Ok(made) => *said = Some(made),
             Err(error) => {
                 let folder = folder.display();
-                tracing::warn!(%error, %folder, "jobs of a lower priority do not know of this one");
+                tracing::warn!(%error, %folder, "the job's demands could not be announced");
             }
         }
     }
@@ -135,7 +135,7 @@ impl Drop for WishFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
             // Without its lock it blocks no job.
-            tracing::debug!(%error, path = %self.path.display(), "not removed");
+            tracing::debug!(%error, path = %self.path.display(), "the file could not be removed");
         }
     }
 }

@@ -256,7 +256,7 @@ pub enum OrderRefusal {
     #[error("\"{0}\" is not the address of that validator, ending in /p2p/ and its peer id")]
     Address(String),
     /// The newcomer does not answer.
-    #[error("the newcomer is not reached from the leader: {0}")]
+    #[error("the leader cannot reach the new validator: {0}")]
     Unreached(String),
     /// Too few running validators would remain.
     #[error(

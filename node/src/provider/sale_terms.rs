@@ -45,7 +45,7 @@ impl Conditions {
         let mut now = self.clone();
         match ProviderFile::read_folder(home) {
             Ok(file) => (now.price, now.pricing) = (file.price, file.pricing),
-            Err(error) => tracing::warn!(%error, "the price stays as it was"),
+            Err(error) => tracing::warn!(%error, "could not read the price; it does not change"),
         }
         now
     }

@@ -10,7 +10,7 @@ use souk_memory::ContentId;
 use super::action::{Action, Content};
 use super::config::Config;
 use super::facts::Fact;
-use super::turns::Turns;
+use super::lease_priority::Turns;
 use super::{StreamId, Terms};
 use crate::clock::{Micros, Now, Timers};
 use crate::effect::{Effect, Waits};

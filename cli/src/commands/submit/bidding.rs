@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use souk_node::buyer::job::Job;
-use souk_node::buyer::resting::{OwnPrice, RestingError};
+use souk_node::buyer::resting_bid::{OwnPrice, RestingError};
 use souk_node::buyer::{Buyer, Quote, QuoteError};
 use souk_node::clock::unix_ms;
 use souk_node::market::{JobId, Lease, LeaseState, Millis, OrderId, Price};
@@ -14,7 +14,7 @@ use crate::args::SubmitArgs;
 use crate::commands::account::from_trade;
 use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
-use crate::{paste, show, stop};
+use crate::{show, stop, suggested_command};
 use souk_node::buyer::job_files::JobFiles;
 
 /// Plans a job. If no ask is at or below the bid price, plans over dearer asks at the bid price and
@@ -67,7 +67,7 @@ pub async fn buy_with_bid(
         "  bid {order} of {} a second rests until {until} UTC and holds {}; take it back:\n    {}",
         show::format_credits(own.price.0),
         show::format_credits(held.0),
-        paste::market_command(&format!("order cancel {order}")),
+        suggested_command::market_command(&format!("order cancel {order}")),
     ));
     let left = Duration::from_millis(own.until.0.saturating_sub(unix_ms()));
     let lease = tokio::select! {
@@ -125,7 +125,7 @@ async fn withdraw_bid(buyer: &Buyer, order: OrderId, id: JobId, why: Kind) -> Fa
     let cause = format!("{cause}: bid {order} is taken back, {returned}");
     let hint = format!(
         "bid more, or wait longer; on offer: {}",
-        paste::market_command("book")
+        suggested_command::market_command("book")
     );
     let failure = Failure::new(why, cause, hint).with([("reason", reason.into())]);
     with_held(failure, buyer).await

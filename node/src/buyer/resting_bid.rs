@@ -34,7 +34,7 @@ pub struct OwnPrice {
 #[derive(Debug, thiserror::Error)]
 pub enum RestingError {
     /// The plan does not have exactly one lease.
-    #[error("a bid that rests buys one lease, the plan has {0}")]
+    #[error("a resting bid buys one lease, the plan has {0}")]
     Leases(usize),
     /// The budget is smaller than the escrow.
     #[error(transparent)]

@@ -10,7 +10,7 @@ use souk_node::scheduler::planning::PlanError;
 
 use crate::failure::{Failure, Kind};
 use crate::folder::unreachable_market;
-use crate::{paste, show};
+use crate::{show, suggested_command};
 
 /// Converts a failure to read a journal.
 pub fn journal_failure(error: JournalError) -> Failure {
@@ -18,7 +18,7 @@ pub fn journal_failure(error: JournalError) -> Failure {
         JournalError::Unknown { .. } => {
             format!(
                 "the jobs of this folder: {}",
-                paste::market_command("job list")
+                suggested_command::market_command("job list")
             )
         }
         _ => "restore the folder from a copy, or submit the job again".to_owned(),
@@ -57,15 +57,15 @@ pub fn from_quote(error: QuoteError) -> Failure {
         }
         QuoteError::Operators { .. } => {
             let hint = format!(
-                "export the model without them, or wait for who runs them; on offer: {}",
-                paste::market_command("book")
+                "export the model without them, or wait for a provider with them; on offer: {}",
+                suggested_command::market_command("book")
             );
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::NoneEligible { .. } => {
             let hint = format!(
-                "loosen what rules them out; on offer: {}",
-                paste::market_command("book")
+                "loosen the limits that rule them out; on offer: {}",
+                suggested_command::market_command("book")
             );
             Failure::new(Kind::NoPlan, error, hint)
         }
@@ -78,7 +78,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
         }
         QuoteError::Escrow { needed, .. } => {
             let hint = format!(
-                "only what is used is paid, but a lease holds what it could use: {}",
+                "you pay only what you use, but a lease holds what it could use: {}",
                 command_with(&[("--budget", format_amount(needed))])
             );
             Failure::new(Kind::Budget, error, hint)
@@ -92,7 +92,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
         }
         QuoteError::TooFewProviders { free, .. } => {
             let fewer = [("--min-providers", free.to_string())];
-            let hint = format!("take those that there are: {}", command_with(&fewer));
+            let hint = format!("use those that are free: {}", command_with(&fewer));
             Failure::new(Kind::NoPlan, error, hint)
         }
         QuoteError::TooFewSeconds { free, .. } => {
@@ -112,7 +112,7 @@ pub fn from_quote(error: QuoteError) -> Failure {
                 ("--min-providers", "1".to_owned()),
                 ("--max-providers", "1".to_owned()),
             ];
-            let hint = format!("cut nothing: {}", command_with(&whole));
+            let hint = format!("do not cut it: {}", command_with(&whole));
             Failure::new(Kind::NoPlan, error, hint)
         }
     }
@@ -139,7 +139,7 @@ fn of_plan(error: &PlanError) -> (Kind, String) {
         _ => {
             let hint = format!(
                 "loosen the limits; on offer: {}",
-                paste::market_command("book")
+                suggested_command::market_command("book")
             );
             (Kind::NoPlan, hint)
         }
@@ -161,15 +161,15 @@ fn command_with(options: &[(&str, String)]) -> String {
         .iter()
         .map(|(name, it)| (*name, it.as_str()))
         .collect();
-    paste::command_with(&options)
+    suggested_command::command_with(&options)
 }
 
 /// Returns the command that resumes a job, if it has a name.
 fn resume_hint(name: Option<&str>) -> String {
     match name {
         Some(name) => format!(
-            "go on with it: {}",
-            paste::market_command(&format!("job resume {name}"))
+            "resume it: {}",
+            suggested_command::market_command(&format!("job resume {name}"))
         ),
         None => "run it again".to_owned(),
     }
@@ -179,8 +179,10 @@ fn resume_hint(name: Option<&str>) -> String {
 pub async fn with_held(mut failure: Failure, buyer: &Buyer) -> Failure {
     // While the market is unreachable, this can add nothing.
     let leases = buyer.fetch_leases().await.unwrap_or_default();
-    failure.notes.extend(show::held::describe_leases(&leases));
-    failure.with([("held", show::held::to_json(&leases))])
+    failure
+        .notes
+        .extend(show::held_credits::describe_leases(&leases));
+    failure.with([("escrow_by_lease", show::held_credits::to_json(&leases))])
 }
 
 /// Converts the failure of a job with this name, and adds its cost.
@@ -213,8 +215,8 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
     if let End::Failed(Reason::NoPlan(_)) = &ended.how {
         let told = before.iter().map(|why| format!("before that: {why}"));
         failure.notes.extend(told);
-        let hint = "whoever sells must be reached from here: is its port open, or is there a \
-                    validator with --relay?";
+        let hint = "this machine must be able to reach the provider: is its port open, or is \
+                    there a validator with --relay?";
         if ended
             .before
             .iter()
@@ -228,11 +230,12 @@ pub fn from_ended(ended: &UnfinishedJob, name: Option<&str>) -> Failure {
 
 /// Returns the failure of a job whose leases the user left running.
 pub fn leases_left_failure(name: &str) -> Failure {
-    let cause = "interrupted; its leases run out by themselves: asked again before they were ended";
+    let cause = "interrupted; its leases run out by themselves: a second signal came before they \
+                 were ended";
     let reason = [("reason", "interrupted".into())];
     let hint = format!(
         "end them: {}",
-        paste::market_command(&format!("job cancel {name}"))
+        suggested_command::market_command(&format!("job cancel {name}"))
     );
     Failure::new(Kind::Interrupted, cause, hint).with(reason)
 }
@@ -240,7 +243,7 @@ pub fn leases_left_failure(name: &str) -> Failure {
 fn spending_facts(spending: &Spending) -> [(&'static str, serde_json::Value); 2] {
     [
         ("spent_micro_credits", spending.spent.0.into()),
-        ("held_micro_credits", spending.held.0.into()),
+        ("escrow_micro_credits", spending.held.0.into()),
     ]
 }
 
@@ -255,7 +258,7 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
             Kind::Network,
             format!(
                 "is the market up? {}",
-                paste::market_command("validator list")
+                suggested_command::market_command("validator list")
             ),
         ),
         Reason::NoPlan(NoPlan {
@@ -280,13 +283,13 @@ fn from_reason(reason: &Reason, name: Option<&str>) -> Failure {
         Reason::NoPlan(_) | Reason::Unsold(_) => {
             let hint = format!(
                 "loosen a limit; on offer: {}",
-                paste::market_command("book")
+                suggested_command::market_command("book")
             );
             (Kind::NoPlan, hint)
         }
         Reason::Receipt { .. } | Reason::Outvoted { .. } | Reason::Disagreement { .. } => (
             Kind::Verification,
-            text("nothing was signed for it, and its usage is disputed"),
+            text("no receipt was signed for it, and its usage is disputed"),
         ),
         Reason::BadInput(_)
         | Reason::Failed {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use souk_host::sealed::SealedMemory;
+use souk_host::sealed_memory::SealedMemory;
 use souk_memory::{ContentId, Store, Tensor};
 
 use super::SandboxFault;

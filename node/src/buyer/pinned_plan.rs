@@ -42,7 +42,7 @@ pub struct ShownPlan {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanRefusal {
     /// No such plan is known here, and the current plan has another hash.
-    #[error("plan {wanted} was not made in this folder, and the plan of now is {found}")]
+    #[error("plan {wanted} was not made in this folder, and the current plan is {found}")]
     Unknown {
         /// The requested hash.
         wanted: String,

@@ -33,7 +33,7 @@ pub enum Meaning {
 /// An input has texts instead of numbers, or the reverse. Both travel as numbers, so the model
 /// would silently give a wrong answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the input {name} is of {wanted}, and {found} are given")]
+#[error("the input {name} takes {wanted}, but {found} were given")]
 pub struct MixedUp {
     name: String,
     wanted: &'static str,

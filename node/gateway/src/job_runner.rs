@@ -6,9 +6,9 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use souk_node::buyer::job::Job;
+use souk_node::buyer::job_event_view::ToldEvent;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
-use souk_node::buyer::told_event::ToldEvent;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
 };
@@ -20,10 +20,10 @@ use utoipa::ToSchema;
 
 use crate::command::{self, Folder, Refusal, Request};
 use crate::job_body::JobBody;
+use crate::job_slots::JobPlace;
 use crate::job_view;
 use crate::keys::{self, Purpose};
 use crate::output_view;
-use crate::places::JobPlace;
 use crate::planning;
 use crate::problem::{Code, Problem};
 use crate::state::{SharedState, State};
@@ -101,7 +101,9 @@ pub async fn submit_job(
     let quote = state.buyer.quote_job(&job).await?;
     if let Some(wanted) = &asked.plan {
         let slippage = asked.slippage.unwrap_or(SLIPPAGE);
-        let plans = state.folder.join(souk_node::buyer::checked::PLANS_FOLDER);
+        let plans = state
+            .folder
+            .join(souk_node::buyer::pinned_plan::PLANS_FOLDER);
         planning::to_shown_plan(state, &job, &quote)?
             .check_against_stored(&plans, wanted, slippage)?;
     }
@@ -207,7 +209,11 @@ pub async fn recover_jobs(state: SharedState) {
         if state.keys.find_key(id).is_none()
             && let Err(problem) = state.keys.store_key(id, &request.to_used_key())
         {
-            tracing::warn!(job = name, problem = problem.detail, "its key is not kept");
+            tracing::warn!(
+                job = name,
+                problem = problem.detail,
+                "the job's key was not stored"
+            );
         }
         let done = match Journal::read(&state.jobs_folder(), &name) {
             Ok(record) if record.state != JobState::Running => Ok(()),
@@ -216,7 +222,11 @@ pub async fn recover_jobs(state: SharedState) {
             Err(_) => restart_job(&state, &folder, &request).await,
         };
         if let Err(problem) = done {
-            tracing::warn!(job = name, problem = problem.detail, "a job does not go on");
+            tracing::warn!(
+                job = name,
+                problem = problem.detail,
+                "resuming the job failed"
+            );
         }
     }
 }
@@ -329,7 +339,7 @@ async fn run(state: &SharedState, place: &JobPlace, job: Job, begin: Begin) {
             tracing::info!(
                 job = name,
                 why = unfinished.reason_text(),
-                "a job is not done"
+                "the job did not finish"
             );
             unfinished.done
         }
@@ -348,7 +358,7 @@ async fn store_answers(
         match write(state, folder, answer.outputs.clone()).await {
             Ok(()) => drop(answer.confirm_stored()),
             Err(problem) => {
-                tracing::error!(problem = problem.detail, "an answer cannot be kept");
+                tracing::error!(problem = problem.detail, "an answer could not be stored");
                 cancel.notify_one();
             }
         }
@@ -408,7 +418,7 @@ fn store_result(folder: &Folder, kept: &JobFiles, done: &JobResult) {
         let written =
             std::fs::create_dir_all(folder.out_folder()).and_then(|()| std::fs::write(path, bytes));
         if let Err(error) = written {
-            tracing::warn!(%error, "a receipt is not written beside the outputs");
+            tracing::warn!(%error, "a receipt could not be written to the output folder");
         }
     }
 }

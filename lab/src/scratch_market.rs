@@ -9,7 +9,7 @@ use souk_cli::failure::{Failure, Kind, Outcome};
 /// Converts minutes, which must not be negative, to a duration.
 pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
     Duration::try_from_secs_f64(minutes * 60.0).map_err(|error| {
-        let cause = format!("--minutes {minutes} is no time: {error}");
+        let cause = format!("--minutes {minutes} is not a time: {error}");
         Failure::new(Kind::Input, cause, "give minutes from 0")
     })
 }

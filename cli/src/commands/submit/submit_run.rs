@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, RequestInputs};
-use souk_node::buyer::legend::Legend;
+use souk_node::buyer::value_labels::Legend;
 use souk_node::buyer::{
     Answer, Buyer, End, JobResult, Journal, Quote, Requests, Submission, UnfinishedJob, request_of,
 };
@@ -322,7 +322,7 @@ impl<'a> Asking<'a> {
                 // A reader that went away is no reason to keep the leases.
                 let _ = writeln!(
                     std::io::stderr(),
-                    "stopping: the job's leases are ended; asked again, they are left to run out"
+                    "stopping: ending the job's leases; a second signal leaves them to run out"
                 );
                 cancel.notify_one();
             }
@@ -432,7 +432,7 @@ impl<'a> Asking<'a> {
         let mut facts = vec![("job", name.into())];
         if self.files.stream.is_some() {
             let answered = self.kept.len() + written;
-            facts.push(("answered", answered.into()));
+            facts.push(("requests_answered", answered.into()));
             facts.push(("requests", self.files.request_count().into()));
         }
         facts

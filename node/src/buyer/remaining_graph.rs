@@ -14,16 +14,16 @@ use souk_scheduler::graph::{Bindings, Graph, ImportError, NodeId, ValueId};
 #[derive(Debug, thiserror::Error)]
 pub enum RestError {
     /// The rest cannot be separated from the finished part.
-    #[error("what is left of the job cannot be separated: {0}")]
+    #[error("the rest of the job cannot be separated: {0}")]
     Cut(#[from] CutError),
     /// The rest is not a valid graph, which is a fault of souk.
-    #[error("what is left of the job is no graph: {0}")]
+    #[error("the rest of the job is not a valid graph: {0}")]
     Import(#[from] ImportError),
     /// The part belongs to a plan that was not bought.
     #[error("no such part was planned")]
     Unknown,
     /// A value that the rest reads is no longer in memory.
-    #[error("{name}, which the rest of the job reads, is not in memory any more")]
+    #[error("{name}, which the rest of the job reads, is no longer in memory")]
     Gone {
         /// The name of the value.
         name: String,

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use souk_node::market::{Lease, LeaseState};
 
 use super::{format_credits, time_of_day};
-use crate::paste;
+use crate::suggested_command;
 
 /// Returns a line for each lease that holds credits.
 pub fn describe_leases(leases: &[Lease]) -> Vec<String> {
@@ -50,5 +50,5 @@ fn returns_at(lease: &Lease) -> Option<u64> {
 /// Returns the command that ends a lease, unless the lease is already ending.
 fn release_command(lease: &Lease) -> Option<String> {
     let is_open = matches!(lease.state, LeaseState::Active | LeaseState::Waiting { .. });
-    is_open.then(|| paste::market_command(&format!("lease end {}", lease.id)))
+    is_open.then(|| suggested_command::market_command(&format!("lease end {}", lease.id)))
 }

@@ -9,8 +9,8 @@ use axum::{Json, Router};
 use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
 
 use crate::access::from_here;
-use crate::door::Door;
 use crate::headers::finish_response;
+use crate::listener::Door;
 use crate::problem::{Code, Problem};
 
 /// Answers requests for metrics for as long as you await it.
@@ -65,7 +65,7 @@ mod tests {
     use tokio::net::TcpStream;
 
     use super::*;
-    use crate::door::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_PATIENCE};
+    use crate::listener::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_PATIENCE};
 
     /// A door with a page that counts how often it was made.
     async fn door(head_patience: Duration) -> (SocketAddr, Arc<AtomicUsize>) {

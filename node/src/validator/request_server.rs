@@ -90,7 +90,7 @@ pub(super) fn serve_market(
         async move {
             let ended = door.serve_stream(peer, stream).await;
             if let Err(error) = &ended {
-                tracing::debug!(%peer, %error, "a conversation ended early");
+                tracing::debug!(%peer, %error, "a market stream ended early");
             }
             ended
         }

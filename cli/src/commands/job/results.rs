@@ -11,7 +11,7 @@ use souk_node::memory::ContentId;
 use super::{JOBS_FOLDER, decode_command, find_job, provider_names};
 use crate::args::{Format, Output};
 use crate::failure::{Failure, Kind, Outcome};
-use crate::{files, paste, show};
+use crate::{files, show, suggested_command};
 
 /// Explains why the parts ran where they did, which offers were refused, and what went wrong.
 pub fn explain_job(folder: &Path, output: Output, name: &str) -> Outcome {
@@ -24,7 +24,7 @@ pub fn explain_job(folder: &Path, output: Output, name: &str) -> Outcome {
             show::print_line(&format!("job {}: {state}", record.name));
             match files.read_plan() {
                 Some(plan) => plan.text.iter().for_each(|line| show::print_line(line)),
-                None => show::print_line("  its plan is not kept: an older souk submitted it"),
+                None => show::print_line("  its plan is not stored: an older souk submitted it"),
             }
             let wrong = explanation::went_wrong(&files);
             let told = wrong.iter();
@@ -50,12 +50,12 @@ pub fn show_result(
     let args = decode_command(&record)?;
     let jobs = folder.join(JOBS_FOLDER);
     let answers = Journal::read_answers(&jobs, &record.name)
-        .map_err(crate::commands::job::journal_failure)?;
+        .map_err(crate::commands::submit::journal_failure)?;
     if answers.is_empty() {
         let cause = format!("job {} has no answers", record.name);
         let hint = format!(
-            "how it stands: {}",
-            paste::market_command(&format!("job status {name}"))
+            "its state: {}",
+            suggested_command::market_command(&format!("job status {name}"))
         );
         return Err(Failure::new(Kind::State, cause, hint));
     }
@@ -100,7 +100,7 @@ fn missing_output_failure(record: &Record, out: &Path) -> Failure {
         JobState::Done => "submit the job again".to_owned(),
         _ => format!(
             "make it again: {}",
-            paste::market_command(&format!("job resume {name}"))
+            suggested_command::market_command(&format!("job resume {name}"))
         ),
     };
     Failure::new(Kind::Verification, cause, hint)
@@ -113,7 +113,7 @@ pub fn write_trace(folder: &Path, output: Output, name: &str, out: Option<&Path>
     let default = PathBuf::from(format!("{}.trace.json", record.name));
     let path = out.map_or(default, Path::to_owned);
     if timeline.spans().is_empty() {
-        let cause = format!("nothing is kept of what job {} did", record.name);
+        let cause = format!("job {} has no stored timeline", record.name);
         let hint = "it has not begun, or an older souk ran it";
         return Err(Failure::new(Kind::State, cause, hint));
     }

@@ -2,9 +2,9 @@
 //! improved step by step.
 
 use super::PlanOptions;
-use super::division::{Division, Model};
-use super::grade::{Grade, REAL_WORK_SHARE, grade_division};
+use super::partition::{Division, Model};
 use super::pipeline::Pipeline;
+use super::score::{Grade, REAL_WORK_SHARE, grade_division};
 
 /// A division of the nodes into stretches: stretch `k` ends before node `ends[k]`, on `offers[k]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 use super::refusal::Refusal;
 use crate::args::Output;
-use crate::commands::job;
+use crate::commands::submit;
 use crate::commands::texts::{
     self, Place, PromptWeights, TextEnding, Voice, WeighedToken, Wish, WrittenText,
 };
@@ -280,7 +280,7 @@ impl Work {
             texts::tell_paid(receipts);
         }
         let Some(out) = &self.out else { return };
-        if let Err(failure) = job::write_each(out, receipts) {
+        if let Err(failure) = submit::write_each(out, receipts) {
             show::print_notice(&format!("receipts are not written: {}", failure.cause));
         }
     }
@@ -360,7 +360,7 @@ impl Answering {
         if self.output == Output::Text {
             let tokens: usize = order.texts.iter().map(Vec::len).sum();
             let texts = vectors.len();
-            show::print_notice(&format!("  {tokens} tokens of {texts} texts made vectors"));
+            show::print_notice(&format!("  {tokens} tokens of {texts} texts were embedded"));
         }
         Ok(Event::Vectors(vectors))
     }

@@ -10,9 +10,9 @@ use souk_node::buyer::journal::{JobState, Record};
 use super::{JOBS_FOLDER, find_job, provider_names};
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::{paste, show};
+use crate::{show, suggested_command};
+use souk_node::buyer::job_event_view::ToldEvent;
 use souk_node::buyer::job_files::TimedEvent;
-use souk_node::buyer::told_event::ToldEvent;
 
 /// Period of the reads of a job's files.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
@@ -45,9 +45,7 @@ pub fn show_events(folder: &Path, output: Output, name: &str) -> Outcome {
     let (events, names) = (files.read_events(), provider_names(&record, &files));
     match output {
         Output::Json => show::print_json(&ToldEvent::from_events(&events)),
-        Output::Text if events.is_empty() => {
-            show::print_notice("nothing is kept of what happened to it")
-        }
+        Output::Text if events.is_empty() => show::print_notice("it has no stored events"),
         Output::Text => events
             .iter()
             .enumerate()
@@ -70,11 +68,13 @@ fn print_event(number: usize, happened: &TimedEvent, output: Output, names: &sho
 /// Reports the end of a job that no process runs.
 fn report_end(record: &Record, output: Output) -> Outcome {
     let name = &record.name;
-    let resume = paste::market_command(&format!("job resume {name}"));
+    let resume = suggested_command::market_command(&format!("job resume {name}"));
     match &record.state {
         JobState::Done => {
-            let facts = json!({ "job": name, "is": "done", "answered": record.answered });
-            let result = paste::market_command(&format!("job result {name}"));
+            let facts = json!({
+                "job": name, "state": "done", "requests_answered": record.requests_answered,
+            });
+            let result = suggested_command::market_command(&format!("job result {name}"));
             show::print_result(
                 output,
                 &facts,
@@ -83,19 +83,19 @@ fn report_end(record: &Record, output: Output) -> Outcome {
             Ok(())
         }
         JobState::Interrupted => {
-            let hint = format!("go on with it: {resume}");
+            let hint = format!("resume it: {resume}");
             let cause = format!("job {name} was interrupted");
             Err(Failure::new(Kind::Interrupted, cause, hint))
         }
-        JobState::Failed { code, cause } => {
-            let hint = format!("go on with it: {resume}");
+        JobState::Failed { reason, cause } => {
+            let hint = format!("resume it: {resume}");
             let failure = Failure::new(Kind::Job, format!("job {name} failed: {cause}"), hint);
-            Err(failure.with([("reason", code.as_str().into())]))
+            Err(failure.with([("reason", reason.as_str().into())]))
         }
         JobState::Running => {
             let cause = format!("the process that ran job {name} is gone");
-            let cancel = paste::market_command(&format!("job cancel {name}"));
-            let hint = format!("go on with it: {resume}; or end its leases: {cancel}");
+            let cancel = suggested_command::market_command(&format!("job cancel {name}"));
+            let hint = format!("resume it: {resume}; or end its leases: {cancel}");
             Err(Failure::new(Kind::Job, cause, hint))
         }
     }
