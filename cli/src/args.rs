@@ -1,7 +1,6 @@
 //! The command line.
 
 mod account;
-mod demo;
 mod device;
 mod everywhere;
 mod examples;
@@ -27,7 +26,6 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
-pub use demo::DemoArgs;
 pub use device::{Backend, Device, Probe};
 pub use everywhere::{Everywhere, Output, apply_color_choice};
 pub use examples::{Example, add_examples};
@@ -80,8 +78,8 @@ impl Args {
 /// The commands of souk.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Start a market on this machine, run a real model through it, and stop it.
-    Demo(DemoArgs),
+    /// Start a market on this machine, buy a text and the run of a model in it, and stop it.
+    Demo,
     /// Run and test a market of real processes on this machine.
     #[command(subcommand)]
     Testnet(Testnet),

@@ -52,7 +52,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     suggested_command::work_in(folder);
     match args.command {
-        Command::Demo(args) => return demo::run(output, &args).await,
+        Command::Demo => return demo::run(output).await,
         Command::Testnet(command) => testnet::run(folder, output, command).await?,
         Command::Plan(job) => submit::show_plan(folder, output, &job).await?,
         Command::Submit(submit) => submit::submit_job(folder, output, &submit).await?,

@@ -7,6 +7,7 @@ pub mod commands;
 pub mod failure;
 mod files;
 pub mod folder;
+pub mod program;
 mod rules;
 pub mod show;
 pub mod stop;

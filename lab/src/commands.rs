@@ -6,9 +6,9 @@ mod testnet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use souk_cli::commands::testnet::program_path;
 use souk_cli::failure::Failure;
 use souk_cli::folder;
+use souk_cli::program::program_path;
 
 use crate::args::{Args, Command};
 

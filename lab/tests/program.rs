@@ -10,7 +10,7 @@ fn attacks_are_played_and_printed() {
     assert!(ended.status.success());
     let findings: serde_json::Value = serde_json::from_slice(&ended.stdout).expect("JSON");
     let findings = findings.as_array().expect("a list");
-    assert!(findings.len() > 10, "{} attacks", findings.len());
+    assert!(findings.len() >= 10, "{} attacks", findings.len());
 }
 
 #[test]

@@ -268,10 +268,10 @@ mod tests {
         assert_eq!(limit, "attn_logit_softcapping = 50 is not supported");
         let pictures = Config::read(br#"{"model_type": "gemma3", "text_config": {}}"#);
         let pictures = pictures.unwrap_err().to_string();
-        assert!(pictures.starts_with("models of type \"gemma3\" are not known"));
+        assert!(pictures.starts_with("models of type \"gemma3\" are not supported"));
         let other = json("").replace("llama", "mamba");
         let other = Config::read(other.as_bytes()).unwrap_err().to_string();
-        assert!(other.starts_with("models of type \"mamba\" are not known"));
+        assert!(other.starts_with("models of type \"mamba\" are not supported"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! `souk demo`: starts a market on this machine, runs a real model through it, and cleans up.
+//! `souk demo`: starts a market on this machine, buys a text and the run of a model in it, and
+//! cleans up.
 
 #[cfg(feature = "generate")]
 mod conversation;
@@ -14,7 +15,7 @@ use souk_testnet::models::digits;
 use souk_testnet::supervisor::Supervisor;
 
 use super::{submit, testnet};
-use crate::args::{DemoArgs, Output};
+use crate::args::Output;
 use crate::failure::{Failure, INTERRUPTED, Kind};
 use crate::folder::{create_temp_folder, join_as_buyer};
 use crate::show::balance::Balances;
@@ -24,25 +25,36 @@ use crate::stop;
 /// Smallest share of correctly read images with which the demo succeeds.
 const ACCURACY_MIN: f64 = 0.97;
 
+/// The commands to try next.
+const NEXT: [&str; 3] = [
+    "  souk testnet up --detach",
+    "  souk plan MODEL.onnx -i NAME=FILE.npy",
+    #[cfg(feature = "generate")]
+    "  souk chat MODEL",
+    #[cfg(not(feature = "generate"))]
+    "  souk book",
+];
+
 /// Runs the demo. If the user interrupts it, it cleans up and exits with the code of an interrupt.
-pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
+pub async fn run(output: Output) -> Result<ExitCode, Failure> {
     let home = create_temp_folder("souk-demo-")?;
     let text = output == Output::Text;
     if text {
         print_line(&format!("starting a market in {}", home.path().display()));
     }
-    let shape = layout::Config::default();
+    let mut shape = layout::Config::default();
+    // Two providers sell this machine's CPU, so a text can lose one and continue.
+    shape.providers.push(shape.providers[0].clone());
     let mut supervisor = testnet::spawn_nodes(home.path(), &shape)?;
     let day = async {
         testnet::wait_until_ready(home.path(), &mut supervisor).await?;
-        #[cfg(feature = "generate")]
-        if args.chat {
-            return conversation::run_conversation(home.path(), output).await;
-        }
         market_day(&mut supervisor, home.path(), output).await
     };
     let shown = tokio::select! {
-        shown = day => Some(shown),
+        shown = day => match shown {
+            Err(failure) if failure.kind == Kind::Interrupted => None,
+            shown => Some(shown),
+        },
         () = stop::wait_for_stop() => None,
     };
     supervisor.stop_all().await;
@@ -55,22 +67,11 @@ pub async fn run(output: Output, args: &DemoArgs) -> Result<ExitCode, Failure> {
                 print_line(
                     "everything is shut down; next, a market that stays, and a model of yours:",
                 );
-                next(args).iter().for_each(|line| print_line(line));
+                NEXT.iter().for_each(|line| print_line(line));
             }
             Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-/// Returns the commands to try next.
-fn next(args: &DemoArgs) -> [&'static str; 2] {
-    let up = "  souk testnet up --detach";
-    #[cfg(feature = "generate")]
-    if args.chat {
-        return [up, "  souk chat MODEL"];
-    }
-    let DemoArgs { .. } = args;
-    [up, "  souk plan MODEL.onnx -i NAME=FILE.npy"]
 }
 
 async fn market_day(
@@ -83,6 +84,8 @@ async fn market_day(
         show_market(supervisor, &buyer).await?;
     }
     let before = Balances::read(buyer.broker(), Some(buyer.account())).await?;
+    #[cfg(feature = "generate")]
+    let conversation = conversation::run_conversation(supervisor, home, output).await?;
     let images = read(digits::IMAGES, "images")?;
     let labels = read(digits::LABELS, "labels")?
         .to_vec::<i64>()
@@ -136,6 +139,8 @@ async fn market_day(
             ("largest_difference_to_single_provider", apart.into()),
             ("before", before.to_json()),
             ("after", after.to_json()),
+            #[cfg(feature = "generate")]
+            ("text", conversation.to_json()),
         ];
         show::print_json(&show::with(job, facts));
     }

@@ -3,8 +3,8 @@
 use std::io;
 use std::process::{Command, ExitCode};
 
-use super::testnet::program_path;
 use crate::failure::{Failure, Kind};
+use crate::program::program_path;
 
 /// Runs `souk-lab`, which must be beside this program, with the arguments of this process.
 ///

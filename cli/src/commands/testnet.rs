@@ -7,7 +7,7 @@ mod logs;
 mod profile;
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -20,6 +20,7 @@ use tokio::process::Command;
 use crate::args::{Output, Testnet, UpArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, join_as_buyer, unreachable_market};
+use crate::program::program_path;
 use crate::show::balance::Balances;
 use crate::{show, stop};
 
@@ -51,14 +52,6 @@ pub async fn run(folder: &Path, output: Output, command: Testnet) -> Outcome {
         | Testnet::Hostile(_)
         | Testnet::Gossip(_) => super::lab::run().map(drop),
     }
-}
-
-/// Returns the path of this program, which every node runs.
-pub fn program_path() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| {
-        let cause = format!("cannot tell where this program is: {error}");
-        Failure::new(Kind::Unexpected, cause, "")
-    })
 }
 
 /// Starts the nodes of `folder`. You must await [`wait_until_ready`] before you use them.

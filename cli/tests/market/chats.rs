@@ -71,18 +71,19 @@ fn a_conversation_in_the_market_is_that_of_this_machine() {
 #[test]
 fn the_model_that_comes_with_souk_says_what_words_mean() {
     let home = tempfile::tempdir().expect("a temporary folder");
-    let shown = crate::common::souk(home.path(), &["demo", "--chat"]).done();
-    let answers = shown["answers"].as_array().expect("answers");
-    assert_eq!(answers.len(), 3, "{shown}");
-    // A part of the model for each of two providers, each of which signed for it; on a busy machine
-    // it goes on in another session, of two as well.
+    let shown = crate::common::souk(home.path(), &["demo"]).done();
+    let text = &shown["text"];
+    let answers = text["answers"].as_array().expect("answers");
+    assert_eq!(answers.len(), 2, "{shown}");
+    let killed = text["killed"].as_str().expect("a name");
+    assert!(killed.starts_with("provider-"), "{shown}");
+    // The session that replaced the first has two providers again, and both signed for their part.
     let mut sellers = BTreeMap::<_, BTreeSet<_>>::new();
-    for receipt in shown["receipts"].as_array().expect("receipts") {
+    for receipt in text["receipts"].as_array().expect("receipts") {
         let [job, seller] = ["job", "provider"].map(|field| receipt["body"][field].as_str());
         sellers.entry(job).or_default().insert(seller);
     }
-    assert!(!sellers.is_empty(), "{shown}");
-    assert!(sellers.values().all(|of_one| of_one.len() == 2), "{shown}");
+    assert!(sellers.values().any(|of_one| of_one.len() == 2), "{shown}");
     let asked = [
         "generate",
         "bundled",

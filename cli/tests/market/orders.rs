@@ -125,7 +125,7 @@ fn a_device_is_found_in_the_region_its_provider_states() {
     let error = &many.json()["error"];
     let says = |what: &str, word: &str| error[what].as_str().is_some_and(|it| it.contains(word));
     assert!(
-        says("cause", "over 9 providers") && says("cause", "4 that suit"),
+        says("cause", "at least 9 providers") && says("cause", "4 suitable"),
         "{error}"
     );
     assert!(says("hint", "--min-providers 4"), "{error}");

@@ -206,7 +206,7 @@ mod tests {
             assert_eq!(market.broken.len(), broken, "{:?}", market.broken);
             let last = market.broken.last().unwrap();
             assert!(
-                last.contains("a node did not start") && last.ends_with("sick"),
+                last.contains("provider-1 did not start") && last.ends_with("sick"),
                 "{last}"
             );
         }

@@ -1,33 +1,42 @@
-//! `souk demo --chat`: asks the bundled language model questions, cut over two providers.
+//! The text of `souk demo`: the bundled language model answers questions, cut over two providers,
+//! one of which is killed in the middle of an answer.
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use souk_llm::bundled;
 use souk_llm::sampling::Sampling;
+use souk_node::folder::config::KEY_FILE;
+use souk_node::folder::key::NodeKey;
+use souk_node::market::{AccountKey, Receipt};
 use souk_node::scheduler::planning::Objective;
+use souk_testnet::layout;
+use souk_testnet::supervisor::Supervisor;
 use tokio::runtime::Handle;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
 use crate::commands::texts::{
-    self, Place, PromptWeights, SessionSize, StopSign, Wish, WrittenText,
+    self, Place, PromptWeights, SessionSize, StopSign, Voice, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind, Outcome};
-use crate::show::{self, print_line};
+use crate::show::print_line;
+use crate::stop;
 
 /// The questions, each with words that its answer must contain.
-const QUESTIONS: [(&str, &str); 3] = [
+const QUESTIONS: [(&str, &str); 2] = [
     ("What is a lease?", "time bought"),
-    ("What is an ask?", "offer"),
     ("What is escrow?", "held for a lease"),
 ];
+
+/// The question during whose answer a provider is killed, and the number of pieces before that.
+const KILL_AT: (usize, usize) = (1, 3);
 
 /// Largest number of tokens of an answer, and the size of the session for all questions and
 /// answers.
 const ANSWER_MAX: usize = 64;
 const SESSION: SessionSize = SessionSize {
-    tokens: 400,
+    tokens: 200,
     sequences: 1,
     is_embedding: false,
 };
@@ -36,16 +45,84 @@ const SESSION: SessionSize = SessionSize {
 const PROVIDERS: usize = 2;
 
 /// Largest cost of the answers, in credits, including credits that unsettled leases hold.
-const BUDGET: f64 = 30.0;
+const BUDGET: f64 = 60.0;
 
-/// Asks the questions over the market in a folder.
-pub async fn run_conversation(home: &Path, output: Output) -> Outcome {
+/// A conversation over a market.
+pub struct Conversation {
+    answers: Vec<WrittenText>,
+    /// The provider that was killed.
+    killed: String,
+    receipts: Vec<Receipt>,
+}
+
+impl Conversation {
+    /// Returns the facts for programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "answers": self.answers.iter().map(|it| &it.text).collect::<Vec<_>>(),
+            "killed": self.killed,
+            "receipts": self.receipts,
+        })
+    }
+}
+
+/// Asks the questions over the market in a folder, and kills a provider meanwhile.
+pub async fn run_conversation(
+    supervisor: &mut Supervisor,
+    home: &Path,
+    output: Output,
+) -> Result<Conversation, Failure> {
+    if output == Output::Text {
+        print_line("text: a language model answers, cut over two providers");
+    }
     let (model, voice) = texts::open_model(Path::new(bundled::NAME), None)?;
-    let place = PlaceArgs {
+    let stop = StopSign::new();
+    let args = place_args();
+    let place = Place::open_place(
+        home,
+        output,
+        model,
+        voice.room,
+        &args,
+        SESSION,
+        stop.clone(),
+    )
+    .await?;
+    let mut asked = stop::Requests::new();
+    let stopping = tokio::spawn(async move {
+        asked.next().await;
+        stop.raise_signal();
+    });
+    let mut killed = String::new();
+    let kill = |place: &Place, handle: &Handle| {
+        killed = handle.block_on(kill_provider(supervisor, home, place, output))?;
+        Ok(())
+    };
+    let answered = tokio::task::block_in_place(|| ask_questions(&place, &voice, output, kill));
+    stopping.abort();
+    let (receipts, failed) = place.end_leases().await;
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    let answers = answered?;
+    if output == Output::Text {
+        texts::tell_paid(&receipts);
+    }
+    check_answers(&answers)?;
+    Ok(Conversation {
+        answers,
+        killed,
+        receipts,
+    })
+}
+
+/// Returns the arguments of a text that providers of CPUs generate.
+fn place_args() -> PlaceArgs {
+    PlaceArgs {
         local: false,
         lease: LeaseArgs {
             emulated: true,
-            device: Vec::new(),
+            device: vec!["cpu".to_owned()],
             budget: Some(BUDGET),
             min_providers: PROVIDERS,
             max_providers: PROVIDERS,
@@ -57,54 +134,80 @@ pub async fn run_conversation(home: &Path, output: Output) -> Outcome {
         draft: 0,
         verify: 1,
         threads: None,
-    };
-    let stop = StopSign::new();
-    let place = Place::open_place(home, output, model, voice.room, &place, SESSION, stop).await?;
-    let answered = tokio::task::block_in_place(|| -> Result<Vec<WrittenText>, Failure> {
-        let mut sequence = place.open_sequence(&Handle::current())?;
-        let mut messages = Vec::new();
-        let mut answers = Vec::new();
-        for (question, _) in QUESTIONS {
-            if output == Output::Text {
-                print_line(&format!("> {question}"));
-            }
-            messages.push(texts::new_message("user", question));
-            let wish = Wish {
-                prompt: &voice.encode_conversation(&messages)?,
-                sampling: &Sampling::default(),
-                stops: &[],
-                tokens_max: ANSWER_MAX,
-                drafts_max: 0,
-                grammar: None,
-                likeliest: None,
-                prompt_weights: PromptWeights::Unwanted,
-                marks: &[],
-                is_wanted: &|| true,
-            };
-            let answer = texts::write(&voice, &mut sequence, &wish, |piece| {
-                generate::print_piece(output, piece.text);
-            })?;
-            if output == Output::Text {
-                print_line(&format!("\n  {}", answer.summary_line()));
-            }
-            messages.push(texts::new_message("assistant", &answer.text));
-            answers.push(answer);
+    }
+}
+
+/// Asks the questions one after the other, and calls `kill` in the middle of an answer.
+fn ask_questions(
+    place: &Place,
+    voice: &Voice,
+    output: Output,
+    mut kill: impl FnMut(&Place, &Handle) -> Outcome,
+) -> Result<Vec<WrittenText>, Failure> {
+    let handle = Handle::current();
+    let mut sequence = place.open_sequence(&handle)?;
+    let mut messages = Vec::new();
+    let mut answers = Vec::new();
+    for (number, (question, _)) in QUESTIONS.into_iter().enumerate() {
+        if output == Output::Text {
+            print_line(&format!("> {question}"));
         }
-        Ok(answers)
-    });
-    let (receipts, failed) = place.end_leases().await;
-    if let Some(failure) = failed {
-        return Err(failure);
+        messages.push(texts::new_message("user", question));
+        let wish = Wish {
+            prompt: &voice.encode_conversation(&messages)?,
+            sampling: &Sampling::default(),
+            stops: &[],
+            tokens_max: ANSWER_MAX,
+            drafts_max: 0,
+            grammar: None,
+            likeliest: None,
+            prompt_weights: PromptWeights::Unwanted,
+            marks: &[],
+            is_wanted: &|| true,
+        };
+        let (mut pieces, mut done) = (0, Ok(()));
+        let answer = texts::write(voice, &mut sequence, &wish, |piece| {
+            generate::print_piece(output, piece.text);
+            pieces += 1;
+            if (number, pieces) == KILL_AT {
+                done = kill(place, &handle);
+            }
+        })?;
+        done?;
+        if output == Output::Text {
+            print_line(&format!("\n  {}", answer.summary_line()));
+        }
+        messages.push(texts::new_message("assistant", &answer.text));
+        answers.push(answer);
     }
-    let answers = answered?;
-    match output {
-        Output::Json => show::print_json(&json!({
-            "answers": answers.iter().map(|it| &it.text).collect::<Vec<_>>(),
-            "receipts": receipts,
-        })),
-        Output::Text => texts::tell_paid(&receipts),
+    Ok(answers)
+}
+
+/// Kills a provider of the text's session, as `kill -9` does, and returns its name.
+async fn kill_provider(
+    supervisor: &mut Supervisor,
+    home: &Path,
+    place: &Place,
+    output: Output,
+) -> Result<String, Failure> {
+    let providers = place.session_providers().await;
+    let is_one = |name: &String| {
+        let key = NodeKey::load(&home.join(name).join(KEY_FILE));
+        key.is_ok_and(|key| providers.contains(&AccountKey(key.public_key())))
+    };
+    let names = layout::node_names(home);
+    let Some(name) = names.into_iter().rev().find(is_one) else {
+        let cause = "no node of this market is a provider of the text";
+        return Err(Failure::new(Kind::Unexpected, cause, ""));
+    };
+    let killed = supervisor.cluster().kill_node(&name).await;
+    killed.map_err(|error| Failure::new(Kind::Unexpected, error, ""))?;
+    if output == Output::Text {
+        print_line(&format!(
+            "\n  (here {name}, which runs a part of the model, is killed as by kill -9)"
+        ));
     }
-    check_answers(&answers)
+    Ok(name)
 }
 
 /// Checks the answers: each must contain its expected words.

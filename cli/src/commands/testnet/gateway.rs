@@ -7,10 +7,11 @@ use souk_gateway::page_of;
 use souk_testnet::ports::Ports;
 use souk_testnet::supervisor::{GATEWAY, GATEWAY_HOME, Supervisor};
 
-use super::{from_supervisor, program_path};
+use super::from_supervisor;
 use crate::args::UpArgs;
 use crate::commands::serve::{from_tokens, page_scope};
 use crate::failure::{Failure, Kind};
+use crate::program::program_path;
 
 /// Default port of the gateway.
 const PORT: u16 = 7_800;

@@ -15,7 +15,7 @@ use souk_node::buyer::{
     Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
     UnfinishedJob, WINDOW_MAX,
 };
-use souk_node::market::{Credits, Receipt};
+use souk_node::market::{AccountKey, Credits, Receipt};
 use souk_vocabulary::processor::RunError;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -54,7 +54,12 @@ const ORDERS_MAX: usize = 16;
 
 /// A handle that sends steps to a session.
 #[derive(Clone)]
-pub struct MarketSession(mpsc::Sender<SessionOrder>);
+pub struct MarketSession {
+    orders: mpsc::Sender<SessionOrder>,
+    /// Its number among the sessions of its text, and the sellers of all of them.
+    number: u32,
+    sellers: SharedSellers,
+}
 
 /// An order to a session.
 enum SessionOrder {
@@ -174,7 +179,11 @@ impl SessionMarket {
         };
         let (give, orders) = mpsc::channel(ORDERS_MAX);
         tokio::spawn(task.run(orders));
-        MarketSession(give)
+        MarketSession {
+            orders: give,
+            number,
+            sellers: self.sellers.clone(),
+        }
     }
 }
 
@@ -194,11 +203,19 @@ impl MarketSession {
         }))
     }
 
+    /// Returns the accounts of the providers from which it bought last.
+    pub async fn provider_accounts(&self) -> Vec<AccountKey> {
+        self.sellers.lock().await.session_accounts(self.number)
+    }
+
     /// Computes a step and returns its outputs.
     pub async fn compute_step(&self, order: StepOrder) -> Result<StepOutputs, RunError> {
         let (answer, told) = oneshot::channel();
         let order = SessionOrder::Step(order, answer);
-        self.0.send(order).await.map_err(|_| session_gone_error())?;
+        self.orders
+            .send(order)
+            .await
+            .map_err(|_| session_gone_error())?;
         told.await.map_err(|_| session_gone_error())?
     }
 
@@ -207,7 +224,7 @@ impl MarketSession {
     pub async fn finish_session(&self) -> (Vec<Receipt>, Option<Failure>) {
         let (answer, told) = oneshot::channel();
         // If the task is gone, there is neither.
-        let _ = self.0.send(SessionOrder::Finish(answer)).await;
+        let _ = self.orders.send(SessionOrder::Finish(answer)).await;
         told.await.unwrap_or_default()
     }
 }

@@ -12,7 +12,7 @@ use souk_llm::embedding::to_embedding_model;
 use souk_llm::generation::{Sequence, Step};
 use souk_llm::model::LanguageModel;
 use souk_node::buyer::job::{Job, Limits};
-use souk_node::market::Receipt;
+use souk_node::market::{AccountKey, Receipt};
 use souk_onnx::subgraph::Subgraph;
 use souk_registry::measure::{self, CpuMeasurement};
 use souk_vocabulary::processor::session::{Session, State};
@@ -167,6 +167,17 @@ impl Place {
                 Seller::Session(session) => session.finish_session().await,
                 Seller::Panel(panel) => panel.finish_sessions().await,
             },
+        }
+    }
+
+    /// Returns the providers of the latest session of a text in the market.
+    pub async fn session_providers(&self) -> Vec<AccountKey> {
+        match &self.backing {
+            Backing::Market {
+                seller: Seller::Session(session),
+                ..
+            } => session.provider_accounts().await,
+            _ => Vec::new(),
         }
     }
 

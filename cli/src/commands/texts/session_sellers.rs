@@ -58,6 +58,12 @@ impl SessionSellers {
         self.by_session.get(&number).map_or("", |(_, names)| names)
     }
 
+    /// Returns the accounts of a session's providers.
+    pub fn session_accounts(&self, number: u32) -> Vec<AccountKey> {
+        let session = self.by_session.get(&number);
+        session.map_or_else(Vec::new, |(accounts, _)| accounts.clone())
+    }
+
     /// Excludes the providers of a session that gave wrong results.
     pub fn outvote_session(&mut self, number: u32) {
         let accounts = self.by_session.get(&number);

@@ -5,9 +5,9 @@ use std::path::Path;
 use crate::consensus_bench::{self as bench, Bench, NodeArguments, Signing};
 
 use crate::args::{BenchNodeArgs, ConsensusArgs};
-use souk_cli::commands::testnet::program_path;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::options::Output;
+use souk_cli::program::program_path;
 use souk_cli::show;
 
 /// Measures throughput and latency. With `--kills` or `--restart` it measures the time to recover

@@ -180,7 +180,7 @@ async fn measure_release(
 
     let home = souk_cli::folder::create_temp_folder("souk-sandboxes-")?;
     let setting = leaving::ReleaseSetup {
-        program: souk_cli::commands::testnet::program_path()?,
+        program: souk_cli::program::program_path()?,
         home: home.path(),
         threads,
         model: workload.model,

@@ -7,9 +7,9 @@ use souk_node::folder::config::DeviceChoice;
 use souk_scheduler_bench::subprocess::{self, SubprocessDevice};
 use souk_scheduler_bench::{TaskReport, measure_subprocess, measure_tasks};
 
-use souk_cli::commands::testnet::program_path;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::options::Output;
+use souk_cli::program::program_path;
 use souk_cli::show::{self, print_line};
 
 /// Measures with this many devices.

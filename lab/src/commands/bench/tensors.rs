@@ -13,9 +13,9 @@ use souk_node::content::links::Carrier;
 use souk_node::memory::ContentId;
 
 use crate::args::BenchTensorsArgs;
-use souk_cli::commands::testnet::program_path;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::options::Output;
+use souk_cli::program::program_path;
 use souk_cli::show::{self, print_line};
 
 /// The results of all rounds.

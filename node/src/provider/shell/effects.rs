@@ -250,10 +250,7 @@ impl Shell {
                 tracing::error!(?command, why, "the market did not carry out a command");
             }
             Report::NotPlaced { why } => {
-                tracing::warn!(
-                    why,
-                    "the market has no room for the ask; trying again later"
-                );
+                tracing::warn!(why, "the market has no room for the ask; will try again");
             }
             Report::Placed {
                 order,
@@ -276,10 +273,7 @@ impl Shell {
             Report::Recovered { lease } => tracing::warn!(%lease, "recovered an earlier lease"),
             Report::GivenBack { lease } => tracing::info!(%lease, "returned a lease"),
             Report::NotWritable { why } => {
-                tracing::error!(
-                    why,
-                    "the journal cannot be written; the provider sells nothing"
-                );
+                tracing::error!(why, "cannot write the journal; the provider sells nothing");
             }
         }
     }
