@@ -115,7 +115,7 @@ BANS = {
 }
 
 # Crates in which unsafe code may be: they call the processor, the system or a maker's library.
-UNSAFE = {"host", "reference", "cpu", "cuda", "onnxruntime", "wasm", "testing"}
+UNSAFE = {"host", "reference", "cpu", "cuda", "onnxruntime", "testing"}
 
 
 def cargo(*arguments):

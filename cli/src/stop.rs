@@ -121,6 +121,12 @@ impl Requests {
     }
 }
 
+impl Default for Requests {
+    fn default() -> Requests {
+        Requests::new()
+    }
+}
+
 /// Waits for Ctrl-C or a request to terminate.
 pub async fn wait_for_stop() {
     Requests::new().next().await;

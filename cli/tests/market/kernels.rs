@@ -95,7 +95,6 @@ fn a_shader_of_the_buyers_own_runs_on_a_gpu_that_is_sold() {
     market.assert_escrow_returns();
 }
 
-#[cfg(feature = "wasm")]
 #[test]
 fn a_module_of_the_buyers_own_runs_in_a_providers_process() {
     let market = Market::up();

@@ -45,10 +45,6 @@ mod sequences;
 mod sizes;
 mod tiled;
 mod trees;
-#[cfg(feature = "wasm")]
-mod wasm_nodes;
-#[cfg(not(feature = "wasm"))]
-#[path = "wasm_absent.rs"]
 mod wasm_nodes;
 
 use std::collections::BTreeMap;

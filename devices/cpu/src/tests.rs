@@ -154,7 +154,6 @@ proptest! {
     }
 }
 
-#[cfg(feature = "wasm")]
 mod wasm {
     use souk_onnx::ModelProto;
     use souk_testing::median_kernel;

@@ -20,7 +20,7 @@ pub fn open_gpu(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> 
 /// Opens a card through CUDA and measures it.
 ///
 /// # Errors
-/// See [`card::open`](souk_gpu::card::open).
+/// See [`card::open_card`](souk_gpu::card::open_card).
 #[cfg(feature = "cuda")]
 pub fn open_card(ordinal: usize, config: GpuConfig) -> Result<Gpu, souk_cuda::CudaError> {
     Ok(measure_gpu(souk_gpu::card::open_card(ordinal, config)?))

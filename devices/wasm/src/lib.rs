@@ -2,34 +2,47 @@
 //!
 //! A module takes tensors and returns tensors. It has no clock, no randomness, no file and no
 //! access to anything outside. NaN has one form, threads and relaxed instructions are off, and the
-//! engine counts fuel in the module's own instructions, so every machine gives the same result or
-//! the same end. Where a process may execute memory, the engine compiles a module for this
-//! processor; elsewhere, as in the process of a lease, for an interpreter.
+//! interpreter counts fuel in the module's own instructions, so every machine gives the same result
+//! or the same end.
 //!
 //! A module exports `memory`, `souk_alloc(bytes) -> address` and `souk_run(table, count) -> table`.
 //! A table has 16 bytes a tensor: element type by its number in ONNX, number of dimensions, address
 //! of the sizes (64 bits each), address of the values (little-endian in C order). A module returns
 //! a table at address 0 to refuse the inputs.
 
-#![cfg(feature = "engine")]
-
-mod engine;
 mod table;
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use souk_memory::{DType, ShapeError, Tensor, TensorError};
 use thiserror::Error;
-use wasmtime::{
-    ExternType, Instance, Memory, Module, ResourceLimiter, Store, Trap, TypedFunc, UpdateDeadline,
+use wasmi::errors::ErrorKind;
+use wasmi::{
+    CompilationMode, Config, Engine, ExternType, Instance, Memory, Module, ResourceLimiter, Store,
+    TrapCode, TypedFunc, TypedResumableCall, WasmParams, WasmResults,
 };
+use wasmi_core::LimiterError;
 
-pub use engine::Code;
+/// Fuel that a run gets at a time: it looks at the clock in between, some ten times a second.
+const SLICE_FUEL: u64 = 20_000_000;
 
-/// Period at which a kernel that is out of time is interrupted again.
-const REMINDER_PERIOD: Duration = Duration::from_millis(10);
+/// Most frames of calls, which bounds recursion.
+const CALLS_MAX: usize = 1_000;
+
+/// The interpreter, with one form of NaN by its feature `deterministic`.
+static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
+    let mut config = Config::default();
+    config
+        .consume_fuel(true)
+        .compilation_mode(CompilationMode::Eager)
+        .set_max_recursion_depth(CALLS_MAX)
+        // A start function would run before there is fuel to count.
+        .allow_start_fn(false)
+        .wasm_relaxed_simd(false)
+        .wasm_multi_memory(false);
+    Engine::new(&config)
+});
 
 /// Limits of one run of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,12 +167,6 @@ pub enum WasmError {
     /// An output has values that its type does not have.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// This machine has no engine for modules.
-    #[error("modules cannot be run here: {reason}")]
-    Engine {
-        /// The system's message.
-        reason: String,
-    },
 }
 
 /// A module that is a kernel, ready to run any number of times. No state survives a run.
@@ -169,45 +176,39 @@ pub struct Kernel {
     limits: WasmLimits,
 }
 
-/// Enforces the limits of a run, and remembers the one that the run met.
+/// Enforces the memory limit of a run, and remembers that the run met it.
 struct Guard {
     memory_bytes: u64,
     /// Bytes that were wanted beyond.
     wanted: Option<u64>,
-    timed_out: bool,
 }
 
 /// A module at work.
 struct Session {
     store: Store<Guard>,
+    limits: WasmLimits,
+    began: Instant,
+    /// Fuel that the store did not get yet.
+    fuel_left: u64,
     memory: Memory,
     alloc: TypedFunc<u32, u32>,
     run: TypedFunc<(u32, u32), u32>,
 }
 
 impl Kernel {
-    /// Compiles a module in the way that this process may run it.
+    /// Reads and checks a module.
     ///
     /// # Errors
     /// Returns a [`WasmError`] if the module is malformed, lacks an export, or imports something
     /// that no kernel may use.
     pub fn compile(bytes: &[u8], limits: WasmLimits) -> Result<Self, WasmError> {
-        Self::compile_as(Code::of_this_process(), bytes, limits)
-    }
-
-    /// Makes a module ready to run in one way.
-    ///
-    /// # Errors
-    /// As [`Kernel::compile`].
-    pub fn compile_as(code: Code, bytes: &[u8], limits: WasmLimits) -> Result<Self, WasmError> {
         let (length, limit) = (bytes.len() as u64, limits.module_bytes);
         if length > limit {
             let bytes = length;
             return Err(WasmError::Long { bytes, limit });
         }
-        let engine = engine::shared_engine(code).map_err(|reason| WasmError::Engine { reason })?;
-        let module = Module::from_binary(engine, bytes).map_err(|error| WasmError::Malformed {
-            reason: format!("{error:#}"),
+        let module = Module::new(&ENGINE, bytes).map_err(|error| WasmError::Malformed {
+            reason: error.to_string(),
         })?;
         if let Some(import) = module.imports().next() {
             let (module, name) = (import.module().to_owned(), import.name().to_owned());
@@ -226,80 +227,49 @@ impl Kernel {
     /// # Errors
     /// Returns a [`WasmError`] that names the limit or the fault of the kernel.
     pub fn run(&self, inputs: &[Tensor], outputs: &[DType]) -> Result<Vec<Tensor>, WasmError> {
-        let (end, ended) = channel::<()>();
-        let (engine, time) = (self.module.engine().clone(), self.limits.time);
-        // This thread closes the channel when the run ends, whether or not it ran out of time. The
-        // watching thread then stops.
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                let mut wait = time;
-                // Told again and again: the first word may come before the module listens.
-                while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                    engine.increment_epoch();
-                    wait = REMINDER_PERIOD;
-                }
-            });
-            let made = self.run_watched(inputs, outputs);
-            drop(end);
-            made
-        })
-    }
-
-    fn run_watched(&self, inputs: &[Tensor], outputs: &[DType]) -> Result<Vec<Tensor>, WasmError> {
         let mut session = self.start_session()?;
-        let table = table::write(&mut session, &self.limits, inputs)?;
+        let table = table::write(&mut session, inputs)?;
         let count = u32::try_from(inputs.len()).unwrap_or(u32::MAX);
-        let made = session.run.call(&mut session.store, (table, count));
-        let made = made.map_err(|error| session.failure_reason(&self.limits, &error))?;
+        let made = session.call(session.run, (table, count))?;
         if made == 0 && !outputs.is_empty() {
             return Err(WasmError::Refused);
         }
         table::read(&session, made, outputs, self.limits.output_bytes)
     }
 
-    /// Creates a fresh instance and runs the module's start function.
+    /// Creates a fresh instance.
     fn start_session(&self) -> Result<Session, WasmError> {
         let guard = Guard {
             memory_bytes: self.limits.memory_bytes,
             wanted: None,
-            timed_out: false,
         };
-        let mut store = Store::new(self.module.engine(), guard);
+        let mut store = Store::new(&ENGINE, guard);
         store.limiter(|guard| guard);
-        let fuel = store.set_fuel(self.limits.fuel);
-        fuel.map_err(|error| WasmError::Engine {
-            reason: error.to_string(),
-        })?;
-        // The clock of an engine is everybody's: another run's end of time is not this one's.
-        let (began, time) = (Instant::now(), self.limits.time);
-        store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |mut context| {
-            if began.elapsed() < time {
-                return Ok(UpdateDeadline::Continue(1));
-            }
-            context.data_mut().timed_out = true;
-            Err(Trap::Interrupt.into())
-        });
+        let fuel = self.limits.fuel.min(SLICE_FUEL);
+        set_fuel(&mut store, fuel);
         let instance = Instance::new(&mut store, &self.module, &[]);
         let instance =
             instance.map_err(|error| failure_reason(store.data(), &self.limits, &error))?;
-        let memory = instance.get_memory(&mut store, "memory");
+        let memory = instance.get_memory(&store, "memory");
         let memory = memory.ok_or(WasmError::Export {
             name: "memory",
             wanted: "its memory",
         })?;
-        let alloc = instance.get_typed_func(&mut store, "souk_alloc");
+        let alloc = instance.get_typed_func(&store, "souk_alloc");
         let alloc = alloc.map_err(|_| WasmError::Export {
             name: "souk_alloc",
             wanted: "a function of bytes to an address, (i32) -> i32",
         })?;
-        let run = instance.get_typed_func(&mut store, "souk_run");
+        let run = instance.get_typed_func(&store, "souk_run");
         let run = run.map_err(|_| WasmError::Export {
             name: "souk_run",
             wanted: "a function of a table and a count to a table, (i32, i32) -> i32",
         })?;
         Ok(Session {
             store,
+            limits: self.limits,
+            began: Instant::now(),
+            fuel_left: self.limits.fuel - fuel,
             memory,
             alloc,
             run,
@@ -308,28 +278,60 @@ impl Kernel {
 }
 
 impl Session {
-    fn failure_reason(&self, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
-        failure_reason(self.store.data(), limits, error)
+    /// Calls a function of the module, and looks at the clock each time its fuel is used up.
+    fn call<P, R>(&mut self, function: TypedFunc<P, R>, arguments: P) -> Result<R, WasmError>
+    where
+        P: WasmParams,
+        R: WasmResults,
+    {
+        let mut call = function.call_resumable(&mut self.store, arguments);
+        loop {
+            let paused = match call {
+                Ok(TypedResumableCall::Finished(results)) => return Ok(results),
+                Ok(TypedResumableCall::OutOfFuel(paused)) => paused,
+                Ok(TypedResumableCall::HostTrap(_)) => unreachable!("a kernel imports nothing"),
+                Err(error) => return Err(failure_reason(self.store.data(), &self.limits, &error)),
+            };
+            self.refuel(paused.required_fuel())?;
+            call = paused.resume(&mut self.store);
+        }
+    }
+
+    /// Gives the module its next slice of fuel, at least `required`, unless its fuel or its time is
+    /// used up.
+    fn refuel(&mut self, required: u64) -> Result<(), WasmError> {
+        if self.began.elapsed() >= self.limits.time {
+            let limit = self.limits.time;
+            return Err(WasmError::Time { limit });
+        }
+        let held = self.store.get_fuel().unwrap_or(0);
+        let given = SLICE_FUEL.max(required).min(self.fuel_left);
+        let fuel = held.saturating_add(given);
+        if fuel < required || given == 0 {
+            let limit = self.limits.fuel;
+            return Err(WasmError::Fuel { limit });
+        }
+        self.fuel_left -= given;
+        set_fuel(&mut self.store, fuel);
+        Ok(())
     }
 }
 
+fn set_fuel(store: &mut Store<Guard>, fuel: u64) {
+    let done = store.set_fuel(fuel);
+    done.expect("the engine counts fuel");
+}
+
 /// Returns the reason why a module ended.
-fn failure_reason(guard: &Guard, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
+fn failure_reason(guard: &Guard, limits: &WasmLimits, error: &wasmi::Error) -> WasmError {
     if let Some(bytes) = guard.wanted {
         let limit = limits.memory_bytes;
         return WasmError::Memory { bytes, limit };
     }
-    if guard.timed_out {
-        let limit = limits.time;
-        return WasmError::Time { limit };
-    }
-    match error.downcast_ref::<Trap>() {
-        Some(Trap::OutOfFuel) => WasmError::Fuel { limit: limits.fuel },
-        Some(trap) => WasmError::Trap {
-            reason: trap.to_string(),
-        },
-        None => WasmError::Trap {
-            reason: format!("{error:#}"),
+    match error.kind() {
+        ErrorKind::TrapCode(TrapCode::OutOfFuel) => WasmError::Fuel { limit: limits.fuel },
+        _ => WasmError::Trap {
+            reason: error.to_string(),
         },
     }
 }
@@ -340,14 +342,14 @@ impl ResourceLimiter for Guard {
         _current: usize,
         desired: usize,
         _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    ) -> Result<bool, LimiterError> {
         if desired as u64 <= self.memory_bytes {
             return Ok(true);
         }
         self.wanted = Some(desired as u64);
         // End the run here instead of reporting a failed growth, so that the error names the limit
         // and not a consequence of it.
-        Err(Trap::AllocationTooLarge.into())
+        Err(LimiterError::ResourceLimiterDeniedAllocation)
     }
 
     fn table_growing(
@@ -355,13 +357,25 @@ impl ResourceLimiter for Guard {
         _current: usize,
         desired: usize,
         _maximum: Option<usize>,
-    ) -> wasmtime::Result<bool> {
+    ) -> Result<bool, LimiterError> {
         let bytes = (desired as u64).saturating_mul(size_of::<usize>() as u64);
         if bytes <= self.memory_bytes {
             return Ok(true);
         }
         self.wanted = Some(bytes);
-        Err(Trap::AllocationTooLarge.into())
+        Err(LimiterError::ResourceLimiterDeniedAllocation)
+    }
+
+    fn instances(&self) -> usize {
+        1
+    }
+
+    fn tables(&self) -> usize {
+        usize::MAX
+    }
+
+    fn memories(&self) -> usize {
+        1
     }
 }
 

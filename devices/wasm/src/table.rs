@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use souk_memory::{DType, Shape, ShapeError, Tensor};
 
-use super::{Session, WasmError, WasmLimits};
+use super::{Session, WasmError};
 
 /// Bytes of a tensor in a table.
 const ENTRY_BYTES: usize = 16;
@@ -14,11 +14,7 @@ const SIZE_BYTES: usize = 8;
 const RANK_MAX: usize = 64;
 
 /// Writes tensors and a table of them; returns the table's address.
-pub(super) fn write(
-    session: &mut Session,
-    limits: &WasmLimits,
-    tensors: &[Tensor],
-) -> Result<u32, WasmError> {
+pub(super) fn write(session: &mut Session, tensors: &[Tensor]) -> Result<u32, WasmError> {
     let mut entries = Vec::with_capacity(ENTRY_BYTES * tensors.len());
     for tensor in tensors {
         let dims = tensor.dims().iter().map(|&size| size as u64);
@@ -26,23 +22,22 @@ pub(super) fn write(
         let fields = [
             tensor.dtype().onnx_code().cast_unsigned(),
             u32::try_from(tensor.dims().len()).unwrap_or(u32::MAX),
-            write_bytes(session, limits, &sizes)?,
-            write_bytes(session, limits, tensor.bytes())?,
+            write_bytes(session, &sizes)?,
+            write_bytes(session, tensor.bytes())?,
         ];
         entries.extend(fields.into_iter().flat_map(u32::to_le_bytes));
     }
-    write_bytes(session, limits, &entries)
+    write_bytes(session, &entries)
 }
 
 /// Asks the module for memory and writes there.
-fn write_bytes(session: &mut Session, limits: &WasmLimits, bytes: &[u8]) -> Result<u32, WasmError> {
+fn write_bytes(session: &mut Session, bytes: &[u8]) -> Result<u32, WasmError> {
     let length = bytes.len() as u64;
     let Ok(wanted) = u32::try_from(length) else {
-        let (bytes, limit) = (length, limits.memory_bytes);
+        let (bytes, limit) = (length, session.limits.memory_bytes);
         return Err(WasmError::Memory { bytes, limit });
     };
-    let given = session.alloc.call(&mut session.store, wanted);
-    let address = given.map_err(|error| session.failure_reason(limits, &error))?;
+    let address = session.call(session.alloc, wanted)?;
     let memory = session.memory.data_mut(&mut session.store);
     let place = byte_range(address, length).and_then(|range| memory.get_mut(range));
     let outside = WasmError::Outside {

@@ -1,12 +1,10 @@
-//! Kernels in WebAssembly: the example gives what it says, each limit has its own error, two ways of
-//! running give the same bits, and nothing a module says is believed.
+//! Kernels in WebAssembly: the example computes what it says, each limit has its own error, and the
+//! host believes nothing that a module says.
 
 use proptest::prelude::*;
 use souk_testing::median_kernel;
 
 use super::*;
-
-const BOTH: [Code; 2] = [Code::Native, Code::Interpreted];
 
 /// A kernel that runs `body`, after which its table of outputs is one tensor at 16: a float in one
 /// dimension, its size at 64, its values at 128.
@@ -26,16 +24,14 @@ fn module(rest: &str) -> Vec<u8> {
     .unwrap()
 }
 
-fn run(code: Code, bytes: &[u8], limits: WasmLimits) -> Result<Vec<Tensor>, WasmError> {
+fn run(bytes: &[u8], limits: WasmLimits) -> Result<Vec<Tensor>, WasmError> {
     let input = Tensor::from_vec([2], vec![1.0f32, 2.0]).unwrap();
-    Kernel::compile_as(code, bytes, limits)?.run(&[input], &[DType::F32])
+    Kernel::compile(bytes, limits)?.run(&[input], &[DType::F32])
 }
 
-/// What goes wrong with a kernel, the same however it is run.
+/// What goes wrong with a kernel.
 fn fault(bytes: &[u8], limits: WasmLimits) -> WasmError {
-    let [native, interpreted] = BOTH.map(|code| run(code, bytes, limits).unwrap_err());
-    assert_eq!(native, interpreted);
-    native
+    run(bytes, limits).unwrap_err()
 }
 
 fn median_of(values: &[f32], row: usize) -> Vec<f32> {
@@ -62,12 +58,10 @@ proptest! {
         let values = seed[..rows * row].to_vec();
         let wanted = median_of(&values, row);
         let given = Tensor::from_vec([rows, row], values).unwrap();
-        for code in BOTH {
-            let kernel = Kernel::compile_as(code, &median_kernel(), WasmLimits::default()).unwrap();
-            let made = kernel.run(std::slice::from_ref(&given), &[DType::F32]).unwrap();
-            prop_assert_eq!(made[0].dims(), &[rows, row]);
-            prop_assert_eq!(made[0].to_vec::<f32>().unwrap(), wanted.clone());
-        }
+        let kernel = Kernel::compile(&median_kernel(), WasmLimits::default()).unwrap();
+        let made = kernel.run(std::slice::from_ref(&given), &[DType::F32]).unwrap();
+        prop_assert_eq!(made[0].dims(), &[rows, row]);
+        prop_assert_eq!(made[0].to_vec::<f32>().unwrap(), wanted);
     }
 
     #[test]
@@ -85,12 +79,8 @@ proptest! {
             output_bytes: 1 << 20,
             ..WasmLimits::default()
         };
-        // Whatever the damage does, both ways of running do it.
-        let [native, interpreted] = BOTH.map(|code| run(code, &bytes, limits));
-        prop_assert_eq!(native.is_ok(), interpreted.is_ok());
-        if let (Ok(native), Ok(interpreted)) = (native, interpreted) {
-            prop_assert_eq!(native[0].bytes(), interpreted[0].bytes());
-        }
+        // Whatever the damage does, it does it again.
+        prop_assert_eq!(run(&bytes, limits), run(&bytes, limits));
     }
 }
 
@@ -105,20 +95,14 @@ fn a_kernel_says_that_it_does_not_take_its_inputs() {
 }
 
 #[test]
-fn what_is_no_number_has_one_form_on_both() {
+fn what_is_no_number_has_one_form() {
     // Infinity less infinity, and a quiet one with a payload through an addition.
     let body = "(f32.store (i32.const 128) (f32.sub (f32.const inf) (f32.const inf)))
         (f32.store (i32.const 132) (f32.add (f32.const nan:0x412345) (f32.const 1)))";
-    for code in BOTH {
-        let made = run(code, &kernel(body), WasmLimits::default()).unwrap();
-        let bits: Vec<u32> = made[0]
-            .to_vec::<f32>()
-            .unwrap()
-            .iter()
-            .map(|it| it.to_bits())
-            .collect();
-        assert_eq!(bits, [0x7fc0_0000; 2], "{code:?}");
-    }
+    let made = run(&kernel(body), WasmLimits::default()).unwrap();
+    let bits = made[0].to_vec::<f32>().unwrap();
+    let bits: Vec<u32> = bits.iter().map(|it| it.to_bits()).collect();
+    assert_eq!(bits, [0x7fc0_0000; 2]);
 }
 
 #[test]
@@ -169,7 +153,7 @@ fn memory_runs_out_by_name() {
     let (bytes, limit) = (17 << 16, limits.memory_bytes);
     assert_eq!(fault(&grows, limits), WasmError::Memory { bytes, limit });
     let enough = kernel("(drop (memory.grow (i32.const 15)))");
-    assert!(run(Code::Native, &enough, limits).is_ok());
+    assert!(run(&enough, limits).is_ok());
     let none = WasmLimits {
         memory_bytes: 100,
         ..limits
@@ -203,10 +187,8 @@ fn a_recursion_without_end_traps() {
         "(func $deep (param i32 i32) (result i32) (i32.add (call $deep (local.get 0) (local.get 1))
             (i32.const 1))) (export \"souk_run\" (func $deep))",
     );
-    for code in BOTH {
-        let ended = run(code, &deep, WasmLimits::default()).unwrap_err();
-        assert!(matches!(ended, WasmError::Trap { .. }), "{code:?}: {ended}");
-    }
+    let ended = fault(&deep, WasmLimits::default());
+    assert!(matches!(ended, WasmError::Trap { .. }), "{ended}");
 }
 
 #[test]

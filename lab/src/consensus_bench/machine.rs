@@ -35,7 +35,7 @@ pub fn sign_command(key: &NodeKey, command: &[u8]) -> Vec<u8> {
     signed
 }
 
-/// Returns the claim in a command of [`signed`], or none if the command is too short.
+/// Returns the claim in a command of `sign_command`, or none if the command is too short.
 fn parse_claim(command: &[u8]) -> Option<Claim<'_>> {
     let (signature, rest) = command.split_first_chunk::<SIGNATURE_BYTES>()?;
     let (signer, message) = rest.split_first_chunk::<KEY_BYTES>()?;

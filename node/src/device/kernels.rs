@@ -29,9 +29,7 @@ pub fn offered_features(devices: &DeviceChoice, limits: &ProviderLimits) -> Feat
 /// Returns whether one of the devices runs kernels in a language.
 fn can_run_language(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
-        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => {
-            language == Custom::Wasm && cfg!(feature = "wasm")
-        }
+        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => language == Custom::Wasm,
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
         DeviceChoice::Onnxruntime { .. } => false,
         DeviceChoice::Group(group) => group
@@ -78,11 +76,10 @@ mod tests {
         };
         assert_eq!(offered_features(&gpu(), &all), kernel_feature(Custom::Wgsl));
         assert_eq!(offered_features(&gpu(), &none), Features(0));
-        let wasm = if cfg!(feature = "wasm") { 1 } else { 0 };
         let cpu = DeviceChoice::Cpu { threads: 1 };
-        assert_eq!(offered_features(&cpu, &all), Features(wasm));
+        assert_eq!(offered_features(&cpu, &all), Features(1));
         let group = DeviceChoice::Group(vec![cpu, gpu()]);
-        assert_eq!(offered_features(&group, &all), Features(wasm | 2));
+        assert_eq!(offered_features(&group, &all), Features(1 | 2));
     }
 
     #[test]

@@ -351,7 +351,7 @@ impl MarketSessionTask {
         answer_to(done);
     }
 
-    /// Reports a failure to all waiting callers, and stores it for [`MarketSession::finish`].
+    /// Reports a failure to all waiting callers, and stores it for [`MarketSession::finish_session`].
     fn report_failure(&mut self, failure: Failure) {
         let waiting = self.sequences.values_mut();
         for waiting in waiting.filter_map(SessionSequence::give_up) {
