@@ -27,7 +27,7 @@ use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
 pub use device::{Backend, Device, Probe};
-pub use everywhere::{Everywhere, Output, apply_color_choice};
+pub use everywhere::{GlobalArgs, Output, apply_color_choice};
 pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
@@ -53,7 +53,7 @@ Use -v or SOUK_LOG=info to log more."
 )]
 pub struct Args {
     #[command(flatten)]
-    pub everywhere: Everywhere,
+    pub everywhere: GlobalArgs,
     /// The command.
     #[command(subcommand)]
     pub command: Command,

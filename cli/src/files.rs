@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde_json::Value;
-use souk_node::buyer::value_labels::Legend;
+use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::market::Receipt;
 use souk_node::memory::{ContentId, Tensor, npy, safetensors};
 
@@ -22,7 +22,10 @@ pub fn read(path: &Path) -> Result<Bytes, Failure> {
 }
 
 /// Reads the inputs of `-i`: NAME=FILE.npy, or FILE.safetensors with all its tensors.
-pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
+pub fn read_inputs(
+    given: &[String],
+    legend: &ValueLabels,
+) -> Result<BTreeMap<String, Tensor>, Failure> {
     let mut inputs = BTreeMap::new();
     for text in given {
         let tensors = match text.split_once('=') {
@@ -40,7 +43,7 @@ pub fn read_inputs(given: &[String], legend: &Legend) -> Result<BTreeMap<String,
 }
 
 /// Computes the model's text preprocessing.
-pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &Legend) -> Outcome {
+pub fn prepare_texts(inputs: &mut BTreeMap<String, Tensor>, legend: &ValueLabels) -> Outcome {
     legend.prepare_inputs(inputs).map_err(|error| {
         let hint = "give each input of texts as NAME=FILE.npy, an array of str";
         Failure::new(Kind::Input, error.to_string(), hint)
@@ -111,7 +114,7 @@ impl Request {
     pub fn read(
         &self,
         common: &BTreeMap<String, Tensor>,
-        legend: &Legend,
+        legend: &ValueLabels,
     ) -> Result<BTreeMap<String, Tensor>, Failure> {
         let mut inputs = match &self.name {
             Some(name) => read_named(name, &self.path, legend)?,
@@ -290,7 +293,7 @@ fn output_failure(path: &Path, error: &impl std::fmt::Display) -> Failure {
 fn read_named(
     name: &str,
     path: &Path,
-    legend: &Legend,
+    legend: &ValueLabels,
 ) -> Result<BTreeMap<String, Tensor>, Failure> {
     if is_safetensors(path) {
         let mut all = read_all(path)?;
@@ -310,7 +313,7 @@ fn read_named(
     Ok(BTreeMap::from([(name.to_owned(), tensor)]))
 }
 
-fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outcome {
+fn check_texts(name: &str, path: &Path, is_text: bool, legend: &ValueLabels) -> Outcome {
     legend.check_input(name, is_text).map_err(|error| {
         let cause = format!("{}: {error}", path.display());
         let hint =
@@ -320,7 +323,7 @@ fn check_texts(name: &str, path: &Path, is_text: bool, legend: &Legend) -> Outco
 }
 
 /// Reads all tensors of a file; fails if one of them should hold texts.
-fn read_each(path: &Path, legend: &Legend) -> Result<BTreeMap<String, Tensor>, Failure> {
+fn read_each(path: &Path, legend: &ValueLabels) -> Result<BTreeMap<String, Tensor>, Failure> {
     let all = read_all(path)?;
     let mut names = all.keys();
     names.try_for_each(|name| check_texts(name, path, false, legend))?;
@@ -388,7 +391,7 @@ mod tests {
             }),
             ..souk_onnx::ModelProto::default()
         };
-        let legend = Legend::from_model(souk_onnx::encode_model(&model));
+        let legend = ValueLabels::from_model(souk_onnx::encode_model(&model));
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, kind: &str, data: &[u8]| {
             let path = folder.path().join(name);
@@ -446,7 +449,7 @@ mod tests {
         let tensor = Tensor::from_vec([1], vec![1.0_f32]).unwrap();
         write(&path, &npy::write(&tensor).unwrap()).unwrap();
         let given = format!("x={}", path.display());
-        let refused = read_inputs(&[given.clone(), given], &Legend::default()).unwrap_err();
+        let refused = read_inputs(&[given.clone(), given], &ValueLabels::default()).unwrap_err();
         assert_eq!(refused.kind, Kind::Input);
         assert!(refused.cause.contains("twice"));
     }

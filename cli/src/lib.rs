@@ -16,7 +16,7 @@ mod suggested_command;
 /// What the commands of `souk-lab` share with those of `souk` in their options and help.
 pub mod options {
     pub use crate::args::{
-        Backend, Everywhere, Example, Output, add_examples, apply_color_choice, bytes,
+        Backend, Example, GlobalArgs, Output, add_examples, apply_color_choice, bytes,
     };
 }
 
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use tracing_subscriber::EnvFilter;
 
-use args::{Args, Everywhere, Output};
+use args::{Args, GlobalArgs, Output};
 use failure::{Failure, Kind};
 
 /// Runs `souk` with the arguments of this process.
@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
 /// What the arguments of a process ask for.
 pub struct Program<C> {
     /// The options that all commands share.
-    pub everywhere: Everywhere,
+    pub everywhere: GlobalArgs,
     /// The number of threads for the network; one per core if `None`.
     pub network_threads: Option<usize>,
     /// The command.

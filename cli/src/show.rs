@@ -35,7 +35,7 @@ use souk_node::clock;
 use souk_node::protocols::market::Age;
 use time::OffsetDateTime;
 
-use crate::args::{Everywhere, Output};
+use crate::args::{GlobalArgs, Output};
 
 pub use escape::escape_controls;
 pub use souk_node::buyer::names::{
@@ -52,7 +52,7 @@ static IS_BY_LINE: AtomicBool = AtomicBool::new(false);
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Sets the form of the output.
-pub fn set_output_form(everywhere: &Everywhere) {
+pub fn set_output_form(everywhere: &GlobalArgs) {
     if everywhere.wide {
         table::print_wide();
     }

@@ -5,7 +5,7 @@ mod examples;
 mod testnet;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use souk_cli::options::{Everywhere, apply_color_choice};
+use souk_cli::options::{GlobalArgs, apply_color_choice};
 
 pub use bench::{
     Bench, BenchNodeArgs, BenchTensorsArgs, ConsensusArgs, CostArgs, FlowName, MachineArgs,
@@ -18,7 +18,7 @@ pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 #[command(name = "souk-lab", bin_name = "souk", version, max_term_width = 100)]
 pub struct Args {
     #[command(flatten)]
-    pub everywhere: Everywhere,
+    pub everywhere: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -17,8 +17,8 @@ use souk_node::folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
 use souk_node::folder::key::{KeyError, NodeKey};
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{
-    Acceptance, Accepts, AccountKey, Ask, Bid, Class, Command, Credits, DeviceId, JobId, LeaseId,
-    Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
+    Acceptance, AccountKey, Ask, Bid, BuyerFilter, Class, Command, Credits, DeviceId, JobId,
+    LeaseId, Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
 };
 use souk_node::network::{self, Network};
 use tokio::task::JoinSet;
@@ -225,7 +225,7 @@ fn make_ask() -> Ask {
         notice: Millis(0),
         spot: Vec::new(),
         idle: Permille(0),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }

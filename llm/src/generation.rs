@@ -265,7 +265,7 @@ pub fn generate(
     if wanted > room {
         return Err(GenerationError::Room { wanted, room });
     }
-    let mut writing = Writing {
+    let mut writing = GenerationRun {
         sequence,
         request,
         text: request.prompt.to_vec(),
@@ -283,7 +283,7 @@ pub fn generate(
 }
 
 /// The state of a text during its generation.
-struct Writing<'a, 'b, T> {
+struct GenerationRun<'a, 'b, T> {
     sequence: &'a mut Sequence<'b>,
     request: &'a Request<'a>,
     /// The prompt and the generated tokens.
@@ -297,7 +297,7 @@ struct Writing<'a, 'b, T> {
 /// The ending of a text, or its error.
 type WritingEnd = Result<Ending, GenerationError>;
 
-impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
+impl<T: FnMut(DrawnToken) -> ControlFlow<()>> GenerationRun<'_, '_, T> {
     fn write(&mut self) -> WritingEnd {
         let kept = self.sequence.truncate_to_prefix(self.request.prompt);
         let mut next = None;

@@ -48,7 +48,7 @@ use crate::units::{Price, Units};
 
 pub use ids::IdIndex;
 pub(crate) use levels::{Level, Levels};
-pub(crate) use tree::{Demand, Search, Summary, Tree, VISITS_MAX, Visits};
+pub(crate) use tree::{Demand, Search, Summary, Tree, VISITS_MAX, VisitBudget};
 
 /// Stands for "no node" and "no level".
 pub(crate) const NONE: u32 = u32::MAX;

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, Visits};
+use crate::book::{Demand, IdIndex, Key, Level, Node, Search, Slab, Summary, VisitBudget};
 use crate::class::Class;
 use crate::ids::{BookId, JobId, LeaseId, OrderId, TermsId};
 use crate::lease::Lease;
@@ -346,7 +346,7 @@ impl Books {
     pub(crate) fn search_orders(
         &self,
         query: &BookQuery,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         mut tell: impl FnMut(Order) -> ControlFlow<()>,
     ) {
         let stop = |order: &Order| tell(*order).is_break();
@@ -358,7 +358,7 @@ impl Books {
         &self,
         query: &BookQuery,
         from: Option<&Order>,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         mut suits: impl FnMut(&Order) -> bool,
     ) -> Option<Order> {
         let side = query.side;

@@ -108,7 +108,7 @@ pub use lease::{CloseReason, Lease, LeaseState, Note, NoteState, Resale};
 pub use ledger::Totals;
 pub use operators::{Operators, OperatorsFault};
 pub use order::{Ask, Bid, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term, TimeInForce, Trade};
-pub use predicate::{Accepts, EXCLUDED_MAX, Lack, Regions, Wants};
+pub use predicate::{BuyerFilter, EXCLUDED_MAX, Lack, Regions, Wants};
 pub use receipt::{Receipt, ReceiptBody, ReceiptFault};
 pub use refusal::{Quantity, Refusal};
 pub use refused_nodes::{RefusedNodes, TooManyNodes};

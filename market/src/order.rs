@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, DeviceId, JobId, LeaseId, OrderId, TradeId};
-use crate::predicate::{Accepts, Wants};
+use crate::predicate::{BuyerFilter, Wants};
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
 /// The side of an order.
@@ -119,7 +119,7 @@ pub struct Ask {
     /// market's reserve is higher, that applies; more than 1,000 counts as 1,000.
     pub idle: Permille,
     /// The buyers that the ask accepts.
-    pub accepts: Accepts,
+    pub accepts: BuyerFilter,
     /// How long the order rests.
     pub tif: TimeInForce,
 }

@@ -49,7 +49,7 @@ pub struct Wants {
 /// The demands of an ask on its buyer. The default accepts every buyer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Accepts {
+pub struct BuyerFilter {
     /// At least this reputation.
     pub reputation: Permille,
     /// None of these buyers; at most [`EXCLUDED_MAX`].
@@ -139,7 +139,7 @@ impl Wants {
     }
 }
 
-impl Accepts {
+impl BuyerFilter {
     /// Returns whether this buyer can take the ask.
     pub(crate) fn can_accept(&self, buyer: AccountKey, reputation: Permille) -> bool {
         reputation >= self.reputation

@@ -13,7 +13,7 @@ use crate::book::{Demand, Summary};
 use crate::class::Resources;
 use crate::ids::{Slot, TermsId};
 use crate::order::{Ask, Bid, Limit, SpotPrice, Term};
-use crate::predicate::{Accepts, Wants};
+use crate::predicate::{BuyerFilter, Wants};
 use crate::units::{Millis, Permille, Price, Units};
 
 /// The terms of an ask besides device, price and quantity.
@@ -26,7 +26,7 @@ pub(crate) struct AskTerms {
     pub notice: Millis,
     pub spot: SpotTerms,
     pub idle: Permille,
-    pub accepts: Accepts,
+    pub accepts: BuyerFilter,
 }
 
 /// The spot prices of an ask, and its limit if it has any.

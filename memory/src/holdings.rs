@@ -82,12 +82,12 @@ struct Pool {
     level: f64,
     handles: BTreeSet<Handle>,
     /// The same copies by their cost to bring back, those used longest ago first.
-    alike: BTreeMap<Kin, BTreeMap<u64, Handle>>,
+    alike: BTreeMap<EvictionGroup, BTreeMap<u64, Handle>>,
 }
 
 /// The facts that determine how much it costs to bring a copy back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kin {
+struct EvictionGroup {
     bytes: u64,
     elsewhere: Vec<Place>,
 }

@@ -61,7 +61,7 @@ use crate::sandbox::SandboxFault;
 use fault::Faulty;
 use journal::Sums;
 use pace::Pace;
-use prefetch_predictor::Outlook;
+use prefetch_predictor::ContentPrefetcher;
 use refusals::Refusals;
 use shell::{Incoming, Shell, Signal};
 
@@ -256,7 +256,7 @@ pub struct Provider {
     sums: watch::Receiver<Sums>,
     /// The folder's lock, held while the provider runs.
     _lock: File,
-    outlook: Arc<Outlook>,
+    outlook: Arc<ContentPrefetcher>,
     live: device_load::Live,
     /// The measured costs of its devices.
     seen: Arc<DeviceCosts>,
@@ -337,7 +337,7 @@ impl Provider {
         let terms = Conditions::new(provider, market.genesis.rules.tick);
         let provider = Arc::new(Provider {
             disk: disk_room::DiskRoom::new(&home),
-            outlook: Outlook::open_and_recall(&home, tensors.store()),
+            outlook: ContentPrefetcher::open_and_recall(&home, tensors.store()),
             refusals,
             live: device_load::Live::new(&opened.executor, &opened.label, &opened.profiles),
             seen: opened.seen,

@@ -19,7 +19,7 @@ pub(crate) mod time;
 pub use objective::{Figures, Objective, ObjectiveUnknown, Score};
 pub use offer::{Link, Links, Offer, Operators, Slowness, Throughput, cost_seconds, node_seconds};
 pub use plan::{
-    Activations, Alternative, Plan, PlanError, PlanOptions, PlannedPart, Reason, Single, Transfer,
-    Utilisation, Weights, Why, pareto_plans, plan_graph,
+    Activations, Alternative, PlacementExplanation, Plan, PlanError, PlanOptions, PlannedPart,
+    Reason, Single, Transfer, Utilisation, Weights, pareto_plans, plan_graph,
 };
 pub use time::{NEVER, SECOND, TIME_MAX, Time, time_of};

@@ -17,7 +17,7 @@ const NO_COLOR: &str = "--no-color";
 /// Options that any command takes.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = EVERYWHERE)]
-pub struct Everywhere {
+pub struct GlobalArgs {
     /// The folder of the testnet or node.
     #[arg(
         long,
@@ -80,7 +80,7 @@ pub enum Form {
     Jsonl,
 }
 
-impl Everywhere {
+impl GlobalArgs {
     /// Returns the form of the result.
     pub fn output(&self) -> Output {
         match self.output {

@@ -16,7 +16,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::generate::print_piece;
-use super::texts::{self, Place, PromptWeights, SessionSize, StopSign, Voice, Wish, WrittenText};
+use super::texts::{
+    self, Place, PromptWeights, SessionSize, StopSignal, TextModel, Wish, WrittenText,
+};
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::show;
@@ -35,7 +37,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     // This refuses a model without a conversation template before the user types anything.
     let first = [&messages[..], &[texts::new_message("user", "")]].concat();
     voice.encode_conversation(&first)?;
-    let stop = StopSign::new();
+    let stop = StopSignal::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
         tokens: args.session.session,
@@ -85,7 +87,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
 /// A running conversation.
 struct Chat<'a> {
     output: Output,
-    voice: &'a Voice,
+    voice: &'a TextModel,
     args: &'a ChatArgs,
     sampling: &'a Sampling,
     interrupts: Interrupts,
@@ -175,7 +177,7 @@ struct Interrupts {
     told: Arc<Notify>,
 }
 
-fn watch_interrupts(stop: StopSign) -> Interrupts {
+fn watch_interrupts(stop: StopSignal) -> Interrupts {
     let (answering, told) = (Arc::<AtomicBool>::default(), Arc::<Notify>::default());
     let mut requests = stop::Requests::new();
     let is_typed = std::io::stdin().is_terminal();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use souk_node::folder::config::{PROVIDER_FILE, PROVIDER_TOML, ProviderFile, VALIDATOR_FILE};
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 
-use crate::args::{Everywhere, Output};
+use crate::args::{GlobalArgs, Output};
 use crate::failure::{Failure, Outcome};
 use crate::folder::{from_config, own_account};
 use crate::show::{self, Table};
@@ -36,7 +36,7 @@ const VARIABLES: &[(&str, bool)] = &[
 ];
 
 /// Shows all settings.
-pub fn show_settings(everywhere: &Everywhere, folder: &Path) -> Outcome {
+pub fn show_settings(everywhere: &GlobalArgs, folder: &Path) -> Outcome {
     let settings = collect_settings(everywhere, folder)?;
     if everywhere.output() == Output::Json {
         show::print_json(&json!({ "settings": settings }));
@@ -58,7 +58,7 @@ pub fn show_settings(everywhere: &Everywhere, folder: &Path) -> Outcome {
 ///
 /// # Errors
 /// Fails if a file of the folder cannot be read.
-pub fn collect_settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Setting>, Failure> {
+pub fn collect_settings(everywhere: &GlobalArgs, folder: &Path) -> Result<Vec<Setting>, Failure> {
     let mut found = vec![dir_setting(everywhere)];
     let mut say = |name: &str, value: Value, from: String| {
         let name = name.to_owned();
@@ -98,7 +98,7 @@ pub fn collect_settings(everywhere: &Everywhere, folder: &Path) -> Result<Vec<Se
     Ok(found)
 }
 
-fn dir_setting(everywhere: &Everywhere) -> Setting {
+fn dir_setting(everywhere: &GlobalArgs) -> Setting {
     let is_variable = env::var_os("SOUK_DIR").is_some_and(|dir| Path::new(&dir) == everywhere.dir);
     let from = match is_variable {
         true => "SOUK_DIR",

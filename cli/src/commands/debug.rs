@@ -10,7 +10,7 @@ use souk_testnet::cluster::LOG;
 
 use super::submit::JOBS_FOLDER;
 use super::{config, doctor};
-use crate::args::Everywhere;
+use crate::args::GlobalArgs;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 
@@ -24,7 +24,7 @@ const DEPTH: usize = 3;
 const FILES_MAX: usize = 2_000;
 
 /// Writes the bundle.
-pub async fn write_bundle(everywhere: &Everywhere, folder: &Path, out: &Path) -> Outcome {
+pub async fn write_bundle(everywhere: &GlobalArgs, folder: &Path, out: &Path) -> Outcome {
     let settings = config::collect_settings(everywhere, folder);
     let settings = settings.map_or_else(|why| json!({ "unreadable": why.cause }), |it| json!(it));
     let mut files = Vec::new();

@@ -87,9 +87,7 @@ async fn market_day(
     #[cfg(feature = "generate")]
     let conversation = conversation::run_conversation(supervisor, home, output).await?;
     let images = read(digits::IMAGES, "images")?;
-    let labels = read(digits::LABELS, "labels")?
-        .to_vec::<i64>()
-        .map_err(bundled_model_failure)?;
+    let labels = read_labels()?;
     let mut wanted = job_of(&images, 2);
     let quote = buyer.quote_job(&wanted).await.map_err(submit::from_quote)?;
     let plan = plan_json::to_json(&quote);
@@ -202,6 +200,11 @@ fn job_of(images: &Tensor, providers: usize) -> Job {
 
 fn read(file: bytes::Bytes, what: &str) -> Result<Tensor, Failure> {
     npy::read(&file).map_err(|error| bundled_model_failure(format!("{what}: {error}")))
+}
+
+fn read_labels() -> Result<Vec<i64>, Failure> {
+    let labels = read(digits::LABELS, "labels")?.to_vec();
+    labels.map_err(bundled_model_failure)
 }
 
 /// Converts a fault of the bundled model.

@@ -10,7 +10,7 @@ use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 
 use super::texts::{
-    self, Place, PromptWeights, SessionSize, StopSign, TextForm, Voice, Wish, WrittenText,
+    self, Place, PromptWeights, SessionSize, StopSignal, TextForm, TextModel, Wish, WrittenText,
     model_failure,
 };
 use crate::args::{GenerateArgs, Output};
@@ -36,7 +36,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         marks: &[],
         is_wanted: &|| true,
     };
-    let stop = StopSign::new();
+    let stop = StopSignal::new();
     let size = SessionSize {
         tokens: prompt.len() + args.tokens,
         sequences: 1,
@@ -95,7 +95,7 @@ pub fn print_piece(output: Output, piece: &str) {
     }
 }
 
-fn encode_prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
+fn encode_prompt(voice: &TextModel, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     if !args.chat {
         return voice.encode_text(&args.prompt);
     }
@@ -106,7 +106,7 @@ fn encode_prompt(voice: &Voice, args: &GenerateArgs) -> Result<Vec<u32>, Failure
 }
 
 /// Returns the grammar that the arguments ask for.
-fn build_grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
+fn build_grammar(voice: &TextModel, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
     let (form, of) = match &args.json_schema {
         Some(path) => {
             let named =
@@ -127,7 +127,7 @@ fn build_grammar(voice: &Voice, args: &GenerateArgs) -> Result<Option<Grammar>, 
 /// Reports the result and the payments.
 fn report_result(
     output: Output,
-    voice: &Voice,
+    voice: &TextModel,
     place: &Place,
     written: &WrittenText,
     receipts: &[Receipt],

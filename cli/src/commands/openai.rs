@@ -25,13 +25,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use souk_gateway::{Body, Door, DoorError, DoorKey, JSON_BYTES_MAX, Problem, from_here};
+use souk_gateway::{Body, Door, DoorError, JSON_BYTES_MAX, LocalKey, Problem, from_here};
 use souk_llm::grammar::Grammar;
 use souk_testnet::process::READY;
 use tokio::sync::Semaphore;
 
 use super::serve::from_tokens;
-use super::texts::{self, Place, SessionSize, StopSign, Voice};
+use super::texts::{self, Place, SessionSize, StopSignal, TextModel};
 use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
@@ -55,8 +55,8 @@ const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The state that all handlers share.
 struct Server {
-    voice: Voice,
-    key: DoorKey,
+    voice: TextModel,
+    key: LocalKey,
     desk: Desk,
     /// Whether the server embeds texts instead of continuing them.
     is_embedding: bool,
@@ -80,7 +80,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let (model, voice) = texts::open_model(&args.model, args.place.context)?;
     let name = voice.card.name.clone();
     let door = Door::bind_loopback(args.listen).await.map_err(from_door)?;
-    let stop = StopSign::new();
+    let stop = StopSignal::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
         tokens: args.session.session,
@@ -100,7 +100,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let path = path.join(KEY_FILE);
     crate::folder::create_folder(path.parent().unwrap_or(folder))?;
-    let key = DoorKey::load_or_create(&path).map_err(from_tokens)?;
+    let key = LocalKey::load_or_create(&path).map_err(from_tokens)?;
     let keep = Duration::from_secs(args.keep_alive);
     let (desk, work) = Desk::open(
         output,

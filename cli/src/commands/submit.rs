@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority};
-use souk_node::buyer::pinned_plan::ShownPlan;
+use souk_node::buyer::pinned_plan::PinnedPlan;
 use souk_node::buyer::plan_json;
-use souk_node::buyer::value_labels::Legend;
+use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
 use souk_node::folder::config::{DirectChoice, Traffic};
 use souk_node::market::{
@@ -32,9 +32,9 @@ use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 pub use failures::{from_ended, from_import, from_quote, journal_failure};
 use failures::{leases_left_failure, with_held};
-use souk_node::buyer::job_event_view::ToldEvent;
+use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
-use submit_run::{Asking, Files, PlanView};
+use submit_run::{Files, PlanView, SubmitRun};
 
 /// Progress events that can wait for printing.
 const PROGRESS_MAX: usize = 256;
@@ -47,7 +47,7 @@ pub use souk_node::buyer::pinned_plan::PLANS_FOLDER;
 
 /// Shows a plan and its alternatives.
 pub async fn show_plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome {
-    let legend = Legend::from_model(files::read(&args.model)?);
+    let legend = ValueLabels::from_model(files::read(&args.model)?);
     let mut inputs = files::read_inputs(&args.input, &legend)?;
     files::prepare_texts(&mut inputs, &legend)?;
     let mut job = read(args, inputs)?;
@@ -56,7 +56,7 @@ pub async fn show_plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome
     let quote = buyer.quote_job(&job).await.map_err(from_quote)?;
     let alternatives = quote.find_alternatives(&job.limits).map_err(from_quote)?;
     let subject = buyer.job_subject(&job, &quote).map_err(from_quote)?;
-    let shown = ShownPlan::new(&quote, subject);
+    let shown = PinnedPlan::new(&quote, subject);
     shown
         .save_plan(&folder.join(PLANS_FOLDER))
         .map_err(from_config)?;
@@ -76,7 +76,7 @@ pub async fn show_plan(folder: &Path, output: Output, args: &JobArgs) -> Outcome
 /// Buys leases, runs each request, writes the answers, and pays.
 pub async fn submit_job(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome {
     let files = Files::read(args)?;
-    let asking = Asking::new(args, output, &files, BTreeMap::new());
+    let asking = SubmitRun::new(args, output, &files, BTreeMap::new());
     let mut job = asking.remaining_job()?;
     // This comes before any payment: souk must not buy outputs that it cannot store.
     files::prepare_folder(&args.out)?;
@@ -137,7 +137,7 @@ pub async fn resume_job(
     let files = Files::read(args)?;
     files::prepare_folder(&args.out)?;
     let kept = files.find_stored_answers(args, &journal);
-    let asking = Asking::new(args, output, &files, kept);
+    let asking = SubmitRun::new(args, output, &files, kept);
     let mut job = asking.remaining_job()?;
     let buyer = join_within(folder, traffic_limits(args)).await?;
     job.limits.excluded = resolve_excluded(&buyer, &args.job).await?;
@@ -213,7 +213,7 @@ fn hold_to_plan(
             "give a number from 0, such as 5",
         ));
     }
-    let shown = ShownPlan::new(quote, buyer.job_subject(job, quote).map_err(from_quote)?);
+    let shown = PinnedPlan::new(quote, buyer.job_subject(job, quote).map_err(from_quote)?);
     let checked = shown.check_against_stored(&folder.join(PLANS_FOLDER), wanted, args.slippage);
     checked.map_err(|moved| {
         let hint = "run `souk plan` again and give its hash, or allow more with --slippage";
@@ -266,7 +266,7 @@ async fn report_progress(
         match output {
             Output::Text => show::progress::print_event(&happened.event, names),
             Output::Json if show::is_by_line() => {
-                show::print_json(&ToldEvent::new(number, &happened))
+                show::print_json(&JobEventView::new(number, &happened))
             }
             Output::Json => {}
         }

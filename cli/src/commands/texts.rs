@@ -30,7 +30,7 @@ use forms::Words;
 
 pub use forms::TextForm;
 pub use place::{Place, SessionSize};
-pub use stop_signal::StopSign;
+pub use stop_signal::StopSignal;
 pub use writing::{
     PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed_tokens, write,
 };
@@ -40,7 +40,7 @@ const POSITIONS_DEFAULT: usize = 4096;
 
 /// A model's description, and its tokeniser.
 #[derive(Clone)]
-pub struct Voice {
+pub struct TextModel {
     pub card: Card,
     pub tokenizer: Tokenizer,
     /// Positions of a session, including the prompt's.
@@ -49,13 +49,16 @@ pub struct Voice {
 }
 
 /// Opens a model of the user, or the bundled model if the path is its name and no such file exists.
-pub fn open_model(path: &Path, context: Option<usize>) -> Result<(LanguageModel, Voice), Failure> {
+pub fn open_model(
+    path: &Path,
+    context: Option<usize>,
+) -> Result<(LanguageModel, TextModel), Failure> {
     let model = match path == Path::new(bundled::NAME) && !path.exists() {
         true => bundled::open_bundled(crate::folder::create_temp_folder("souk-model-")?.path()),
         false => LanguageModel::open(path),
     };
     let model = model.map_err(model_failure)?;
-    let voice = Voice {
+    let voice = TextModel {
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
         room: reserved_positions(&model, context),
@@ -75,7 +78,7 @@ pub fn model_failure(error: ModelError) -> Failure {
     Failure::new(Kind::Input, error, hint)
 }
 
-impl Voice {
+impl TextModel {
     /// Returns the tokens of a text that stands alone.
     pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, Failure> {
         self.encode(text, Marks::Added)

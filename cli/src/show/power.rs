@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use souk_host::power::Domain;
+use souk_host::power::PowerDomain;
 
 use super::{Table, print_line};
 use crate::args::Output;
@@ -12,7 +12,7 @@ use crate::args::Output;
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// Prints domains, and the limit of the only one before its change.
-pub fn print_domains(output: Output, domains: &[Box<dyn Domain>], before: Option<f64>) {
+pub fn print_domains(output: Output, domains: &[Box<dyn PowerDomain>], before: Option<f64>) {
     let drawn = measure_watts(domains);
     match output {
         Output::Json => print_json(domains, &drawn, before),
@@ -20,7 +20,7 @@ pub fn print_domains(output: Output, domains: &[Box<dyn Domain>], before: Option
     }
 }
 
-fn print_json(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option<f64>) {
+fn print_json(domains: &[Box<dyn PowerDomain>], drawn: &[Option<f64>], before: Option<f64>) {
     let rows = domains.iter().zip(drawn).map(|(domain, watts)| {
         let limit = domain.power_limit();
         json!({
@@ -32,7 +32,7 @@ fn print_json(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option
     super::print_json(&rows.collect::<Vec<_>>());
 }
 
-fn print_text(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option<f64>) {
+fn print_text(domains: &[Box<dyn PowerDomain>], drawn: &[Option<f64>], before: Option<f64>) {
     if domains.is_empty() {
         return print_line("this system shows no power domain: no RAPL (powercap), no NVML");
     }
@@ -60,7 +60,7 @@ fn print_text(domains: &[Box<dyn Domain>], drawn: &[Option<f64>], before: Option
 }
 
 /// Measures the watts that each domain draws.
-fn measure_watts(domains: &[Box<dyn Domain>]) -> Vec<Option<f64>> {
+fn measure_watts(domains: &[Box<dyn PowerDomain>]) -> Vec<Option<f64>> {
     let joules = || -> Vec<Option<f64>> { domains.iter().map(|it| it.energy_joules()).collect() };
     let (start, before) = (Instant::now(), joules());
     if before.iter().any(Option::is_some) {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
 use souk_node::market::{CloseReason, LeaseState};
-use souk_node::protocols::lease::ProviderWord;
+use souk_node::protocols::lease::ProviderMessage;
 
 use crate::common::{Market, kill};
 use crate::gate::Gate;
@@ -103,7 +103,7 @@ fn a_second_ctrl_c_ends_a_provider_that_waits_for_its_leases() {
     let hand = Hand::join(&market);
     let lease = hand.buy(seller.account());
     until("it begins", || {
-        matches!(hand.start(&lease), Some(ProviderWord::Accepted))
+        matches!(hand.start(&lease), Some(ProviderMessage::Accepted))
     });
     seller.signal("-INT");
     seller.until_it_stops();

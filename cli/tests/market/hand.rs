@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::content::inline_contents::WordWith;
+use souk_node::content::inline_contents::MessageWithContents;
 use souk_node::content::transfers;
 use souk_node::folder::key::{NodeKey, peer_of};
 use souk_node::folder::market_file::MarketFile;
@@ -16,7 +16,7 @@ use souk_node::market::{
 use souk_node::memory::ContentId;
 use souk_node::network::wire;
 use souk_node::network::{Network, NetworkConfig};
-use souk_node::protocols::lease::{self, Opening, Part, ProviderWord, Request, Start};
+use souk_node::protocols::lease::{self, Opening, Part, ProviderMessage, Request, Start};
 
 use tokio::runtime::Runtime;
 
@@ -193,7 +193,7 @@ impl Hand {
 
     /// Starts a lease whose graph nobody will ever send; what the provider says first. None where
     /// it is not reached.
-    pub fn start(&self, lease: &Lease) -> Option<ProviderWord> {
+    pub fn start(&self, lease: &Lease) -> Option<ProviderMessage> {
         let start = Start {
             sequences: 0,
             lease: lease.id,
@@ -220,9 +220,9 @@ impl Hand {
             let peer = peer_of(&lease.provider.0).ok()?;
             let opened = self.network.open_stream(peer, lease::PROTOCOL).await;
             let mut stream = opened.ok()?;
-            let opening = WordWith::without_contents(Opening::Start(Box::new(start)));
+            let opening = MessageWithContents::without_contents(Opening::Start(Box::new(start)));
             wire::send(&mut stream, &opening).await.ok()?;
-            let event = wire::receive::<WordWith<ProviderWord>>(&mut stream).await;
+            let event = wire::receive::<MessageWithContents<ProviderMessage>>(&mut stream).await;
             let event = event.ok().map(|said| said.word);
             // The provider is told that its buyer left when the stream closes: it stays open.
             tokio::spawn(async move {

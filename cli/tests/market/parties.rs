@@ -10,7 +10,7 @@ use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Credits, JobId, Lease};
 use souk_node::memory::{ContentId, Store};
 use souk_node::network::{Network, NetworkConfig};
-use souk_node::protocols::lease::{Failure, ProviderWord};
+use souk_node::protocols::lease::{Failure, ProviderMessage};
 
 use crate::common::Market;
 use crate::hand::Hand;
@@ -124,7 +124,7 @@ fn a_stranger_that_starts_a_lease_at_work_ends_nothing() {
     let stranger = Hand::stranger(&market, "stranger", Credits(1_000));
     for _ in 0..3 {
         let refused = stranger.start(&lease);
-        let is_refused = matches!(refused, Some(ProviderWord::Failed(Failure::Lease(_))));
+        let is_refused = matches!(refused, Some(ProviderMessage::Failed(Failure::Lease(_))));
         assert!(is_refused, "{refused:?}");
     }
     receipt(streaming);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use souk_node::market::LeaseState;
-use souk_node::protocols::lease::{Failure, ProviderWord};
+use souk_node::protocols::lease::{Failure, ProviderMessage};
 
 use crate::common::{Market, souk};
 use crate::hand::Hand;
@@ -17,7 +17,7 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
     let hand = Hand::join(&market);
     let lease = hand.buy(seller.account());
     until("it begins", || {
-        matches!(hand.start(&lease), Some(ProviderWord::Accepted))
+        matches!(hand.start(&lease), Some(ProviderMessage::Accepted))
     });
     seller.kill();
     let status = seller.status();
@@ -31,7 +31,7 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
     until("it serves again and begins nothing", || {
         match hand.start(&lease) {
             None => false,
-            Some(ProviderWord::Failed(Failure::Lease(_))) => true,
+            Some(ProviderMessage::Failed(Failure::Lease(_))) => true,
             other => panic!("it answers {other:?}"),
         }
     });
@@ -65,11 +65,11 @@ fn a_lease_that_was_not_begun_is_kept_over_a_crash() {
     seller.kill();
     seller.start();
     until("it serves again", || {
-        matches!(hand.start(&lease), Some(ProviderWord::Accepted))
+        matches!(hand.start(&lease), Some(ProviderMessage::Accepted))
     });
     let twice = hand.start(&lease);
     assert!(
-        matches!(twice, Some(ProviderWord::Failed(Failure::Started))),
+        matches!(twice, Some(ProviderMessage::Failed(Failure::Started))),
         "{twice:?}"
     );
     assert!(matches!(hand.lease(lease.id).state, LeaseState::Active));
@@ -88,7 +88,7 @@ fn a_stopped_provider_withdraws_its_ask_and_gives_back_its_leases() {
     seller.start();
     let begun = hand.buy(seller.account());
     until("it begins", || {
-        matches!(hand.start(&begun), Some(ProviderWord::Accepted))
+        matches!(hand.start(&begun), Some(ProviderMessage::Accepted))
     });
     let begin = std::time::Instant::now();
     assert_eq!(seller.terminate(), 0);

@@ -99,7 +99,7 @@ impl Default for ProposalLimits {
 
 /// A batch that this replica proposed and has not yet applied.
 #[derive(Debug)]
-struct Flight<C> {
+struct InFlightBatch<C> {
     tickets: Vec<Ticket>,
     commands: Vec<Bytes>,
     verified: Vec<C>,
@@ -131,7 +131,7 @@ pub(super) struct Proposals<C> {
     next_ticket: u64,
     next_sequence: u64,
     queue: VecDeque<(Ticket, Proposal<C>)>,
-    flights: BTreeMap<u64, Flight<C>>,
+    flights: BTreeMap<u64, InFlightBatch<C>>,
     commands: usize,
     bytes: usize,
 }
@@ -184,7 +184,7 @@ impl<C> Proposals<C> {
         if self.queue.is_empty() || self.flights.len() >= self.limits.flights_max {
             return None;
         }
-        let mut flight = Flight {
+        let mut flight = InFlightBatch {
             tickets: Vec::new(),
             commands: Vec::new(),
             verified: Vec::new(),
@@ -218,7 +218,7 @@ impl<C> Proposals<C> {
     /// Returns the flights to send now: those never sent, sent to another leader or in another
     /// term, or sent long ago.
     pub(super) fn due_flights(&self, now: SendMoment, resend_ticks: u64) -> Vec<u64> {
-        let due = |flight: &Flight<C>| {
+        let due = |flight: &InFlightBatch<C>| {
             (flight.sent.term, flight.sent.leader) != (now.term, now.leader)
                 || flight.sent.tick + resend_ticks <= now.tick
         };
@@ -320,7 +320,7 @@ impl<C> Proposals<C> {
     }
 
     /// Removes a flight of this incarnation.
-    fn remove_flight(&mut self, id: BatchId) -> Option<Flight<C>> {
+    fn remove_flight(&mut self, id: BatchId) -> Option<InFlightBatch<C>> {
         if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
             return None;
         }

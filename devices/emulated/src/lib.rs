@@ -63,7 +63,7 @@ use souk_vocabulary::profile::Profile;
 use souk_vocabulary::residency::{DeviceMemory, TensorHandle};
 
 pub use memory::CopyTotals;
-use memory::{Copies, EmulatedMemory};
+use memory::{CopyCounters, EmulatedMemory};
 use session::EmulatedSession;
 
 /// Sets of input shapes whose work is remembered for each program.
@@ -161,7 +161,7 @@ struct State {
     busy: Busy,
     /// Bytes of weights of the programs that are loaded, and of tensors that stay.
     loaded_bytes: AtomicU64,
-    copies: Copies,
+    copies: CopyCounters,
 }
 
 impl EmulatedDevice {

@@ -53,7 +53,7 @@ pub struct CopyTotals {
 
 /// Counts it.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(super) struct CopyCounters {
     from_host: AtomicU64,
     to_host: AtomicU64,
     from_peers: AtomicU64,
@@ -61,7 +61,7 @@ pub(super) struct Copies {
     nanoseconds: AtomicU64,
 }
 
-impl Copies {
+impl CopyCounters {
     pub fn copy_totals(&self) -> CopyTotals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CopyTotals {

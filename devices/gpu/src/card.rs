@@ -21,7 +21,7 @@ pub fn open_card(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaError> {
     let driver = Driver::open(ordinal).map_err(|reason| CudaError::Driver { reason })?;
     let host_link = driver.host_link();
     let card = driver.device_uuid().and_then(power::Card::with_identity);
-    let meter = card.map(|card| Box::new(card) as Box<dyn power::Domain>);
+    let meter = card.map(|card| Box::new(card) as Box<dyn power::PowerDomain>);
     let driver = driver::Driver::Cuda(Box::new(driver));
     let name = profile.model.clone();
     let all = profile.memory.bytes;

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use souk_host::busy::Busy;
-use souk_host::power::Domain;
+use souk_host::power::PowerDomain;
 
 use crate::driver::{Buffer, Driver, Launch, Pipeline};
 use crate::error::GpuError;
 use crate::live::Live;
-use crate::numbers::doubles::Doubles;
+use crate::numbers::doubles::DoubleSupport;
 use crate::numbers::packed::Halves;
 use crate::traffic::{Traffic, Way};
 
@@ -38,7 +38,7 @@ pub(crate) struct Context {
     /// A submission must end within this time.
     pub time_max: Duration,
     lost: Arc<AtomicBool>,
-    meter: Option<Box<dyn Domain>>,
+    meter: Option<Box<dyn PowerDomain>>,
     live: Option<Live>,
     memory: Arc<Memory>,
     pipelines: Mutex<BTreeMap<String, Arc<Pipeline>>>,
@@ -47,7 +47,7 @@ pub(crate) struct Context {
     /// How kernels have floats of 16 bits, once a graph asked.
     halves: OnceLock<Halves>,
     /// Which numbers of 64 bits they have.
-    doubles: OnceLock<Doubles>,
+    doubles: OnceLock<DoubleSupport>,
     busy: Busy,
     /// Held from the first upload of a run to its last read-out.
     pub turn: Mutex<()>,
@@ -99,7 +99,7 @@ impl Context {
 
     /// Adds a counter of the device's energy.
     #[cfg(feature = "cuda")]
-    pub fn with_meter(mut self, meter: Option<Box<dyn Domain>>) -> Self {
+    pub fn with_meter(mut self, meter: Option<Box<dyn PowerDomain>>) -> Self {
         self.meter = meter;
         self
     }
@@ -143,13 +143,13 @@ impl Context {
     }
 
     /// Which numbers of 64 bits kernels have.
-    pub fn double_support(&self) -> Doubles {
+    pub fn double_support(&self) -> DoubleSupport {
         *self.doubles.get_or_init(|| self.driver.double_support())
     }
 
     /// Leaves these numbers of 64 bits to it, whatever the device has.
     #[cfg(test)]
-    pub fn keep_doubles(&self, doubles: Doubles) {
+    pub fn keep_doubles(&self, doubles: DoubleSupport) {
         self.doubles.get_or_init(|| doubles);
     }
 

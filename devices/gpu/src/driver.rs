@@ -18,7 +18,7 @@ use souk_memory::paths::Path;
 
 use crate::driver::webgpu::WebGpu;
 use crate::error::GpuError;
-use crate::numbers::doubles::Doubles;
+use crate::numbers::doubles::DoubleSupport;
 
 /// How a device is driven.
 pub(crate) enum Driver {
@@ -137,13 +137,13 @@ impl Driver {
     }
 
     /// Which numbers of 64 bits kernels can have.
-    pub fn double_support(&self) -> Doubles {
+    pub fn double_support(&self) -> DoubleSupport {
         match self {
             Self::WebGpu(driver) => driver.double_support(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => Doubles::default(),
+            Self::Cuda(_) => DoubleSupport::default(),
             #[cfg(all(test, feature = "cuda"))]
-            Self::Paper => Doubles::default(),
+            Self::Paper => DoubleSupport::default(),
         }
     }
 

@@ -22,7 +22,7 @@ use souk_vocabulary::residency::TensorHandle;
 use crate::context::Context;
 use crate::error::GpuError;
 use crate::memory::GpuResident;
-use crate::numbers::doubles::Doubles;
+use crate::numbers::doubles::DoubleSupport;
 use crate::numbers::packed::lies_there;
 use crate::recording::{
     Array, Matrix, Step, Stream, Value, narrow_array, tensor_from_words, upload_tensor,
@@ -372,7 +372,7 @@ fn energy_between((before, after): (f64, f64)) -> Energy {
 }
 
 /// Where each node runs; refused if one runs nowhere, or none on the device.
-fn assign_sides(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupported> {
+fn assign_sides(graph: &Graph, doubles: DoubleSupport) -> Result<Vec<Side>, Unsupported> {
     let works = |sides: &Vec<Side>| sides.contains(&Side::Device);
     let sides = find_sides(graph, Takeover::Nothing, doubles)?;
     let Some(first) = graph.nodes().first().filter(|_| !works(&sides)) else {
@@ -399,7 +399,7 @@ fn assign_sides(graph: &Graph, doubles: Doubles) -> Result<Vec<Side>, Unsupporte
 fn find_sides(
     graph: &Graph,
     takeover: Takeover,
-    doubles: Doubles,
+    doubles: DoubleSupport,
 ) -> Result<Vec<Side>, Unsupported> {
     let mut judge = judge_of(graph, takeover, doubles);
     let side = |node| {
@@ -409,7 +409,7 @@ fn find_sides(
     graph.nodes().iter().map(side).collect()
 }
 
-fn judge_of(graph: &Graph, takeover: Takeover, doubles: Doubles) -> Judge<'_> {
+fn judge_of(graph: &Graph, takeover: Takeover, doubles: DoubleSupport) -> Judge<'_> {
     let inputs = graph.inputs.iter().map(|port| port.name.as_str());
     let weights = graph.weights.keys().map(String::as_str);
     Judge {

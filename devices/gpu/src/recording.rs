@@ -10,4 +10,4 @@ pub(crate) use conversions::{narrow_array, narrow_by, widen_array};
 pub(crate) use matrix::{Matrix, Scales};
 pub(crate) use step::{Step, Value, tensor_from_words, to_word, upload_all, upload_tensor};
 pub(crate) use stream::{Array, Groups, Stream};
-pub(crate) use tail::{FusedFunction, Tail, Then};
+pub(crate) use tail::{ElementFunction, FusedFunction, Tail};

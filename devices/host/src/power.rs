@@ -20,7 +20,7 @@ pub use powercap::Meter;
 const POWERCAP: &str = "/sys/class/powercap";
 
 /// A device or part of one with its own power counter or limit.
-pub trait Domain: Send + Sync {
+pub trait PowerDomain: Send + Sync {
     /// Returns the domain's name, such as `intel-rapl:0`, which stays the same over restarts.
     fn name(&self) -> &str;
 
@@ -108,14 +108,14 @@ fn known_names(known: &[String]) -> String {
 
 /// The domains of this machine, packages first.
 #[must_use]
-pub fn list_domains() -> Vec<Box<dyn Domain>> {
+pub fn list_domains() -> Vec<Box<dyn PowerDomain>> {
     let packages = powercap::list_packages(Path::new(POWERCAP)).into_iter();
-    let packages = packages.map(|package| Box::new(package) as Box<dyn Domain>);
+    let packages = packages.map(|package| Box::new(package) as Box<dyn PowerDomain>);
     #[cfg(feature = "cuda")]
     let packages = packages.chain(
         nvml::find_cards()
             .into_iter()
-            .map(|card| Box::new(card) as Box<dyn Domain>),
+            .map(|card| Box::new(card) as Box<dyn PowerDomain>),
     );
     packages.collect()
 }
@@ -124,7 +124,7 @@ pub fn list_domains() -> Vec<Box<dyn Domain>> {
 ///
 /// # Errors
 /// [`PowerError::Unknown`], with the names there are.
-pub fn find_domain(name: &str) -> Result<Box<dyn Domain>, PowerError> {
+pub fn find_domain(name: &str) -> Result<Box<dyn PowerDomain>, PowerError> {
     let mut all = list_domains();
     match all.iter().position(|domain| domain.name() == name) {
         Some(place) => Ok(all.swap_remove(place)),

@@ -51,7 +51,7 @@ pub enum Beyond {
 
 /// Reasons why a model's bytes cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotCounted {
+pub(super) enum UsageError {
     /// They do not follow the protobuf layout.
     Malformed,
     /// They exceed a limit.
@@ -77,8 +77,8 @@ impl Usage {
         let bytes = prost::Message::encode_to_vec(function);
         let counted = count_usage(&bytes, Message::Function);
         let counted = counted.or_else(|refused| match refused {
-            NotCounted::Malformed => Ok(Self::default()),
-            NotCounted::Beyond(beyond) => Err(beyond),
+            UsageError::Malformed => Ok(Self::default()),
+            UsageError::Beyond(beyond) => Err(beyond),
         })?;
         // Each call copies the body, including its names and texts.
         Ok(counted.with(Self {
@@ -125,11 +125,11 @@ impl Usage {
 
 /// Counts the resources that the bytes of a model need. Callers must not decode a model that this
 /// refuses.
-pub(super) fn count_model(bytes: &[u8]) -> Result<Usage, NotCounted> {
+pub(super) fn count_model(bytes: &[u8]) -> Result<Usage, UsageError> {
     count_usage(bytes, Message::Model)
 }
 
-fn count_usage(bytes: &[u8], message: Message) -> Result<Usage, NotCounted> {
+fn count_usage(bytes: &[u8], message: Message) -> Result<Usage, UsageError> {
     let mut usage = Usage::default();
     usage.add_message(bytes, message, 1)?;
     Ok(usage)
@@ -253,10 +253,10 @@ impl Usage {
         mut bytes: &[u8],
         message: Message,
         depth: u64,
-    ) -> Result<(), NotCounted> {
+    ) -> Result<(), UsageError> {
         if depth > DEPTH_MAX {
             let limit = DEPTH_MAX;
-            return Err(NotCounted::Beyond(Beyond::Depth { limit }));
+            return Err(UsageError::Beyond(Beyond::Depth { limit }));
         }
         let own = Self {
             nodes: u64::from(message == Message::Node),
@@ -279,14 +279,14 @@ impl Usage {
                     let inner = take_bytes(&mut bytes, length)?;
                     self.add_field(inner, &field, depth)?;
                 }
-                _ => return Err(NotCounted::Malformed),
+                _ => return Err(UsageError::Malformed),
             }
         }
         Ok(())
     }
 
     /// Adds a length-delimited field.
-    fn add_field(&mut self, bytes: &[u8], field: &Field, depth: u64) -> Result<(), NotCounted> {
+    fn add_field(&mut self, bytes: &[u8], field: &Field, depth: u64) -> Result<(), UsageError> {
         match field {
             Field::Of(message) => self.add_message(bytes, *message, depth + 1),
             Field::Text => self.add_memory(size_of::<bytes::Bytes>() as u64),
@@ -299,40 +299,40 @@ impl Usage {
         }
     }
 
-    fn add_memory(&mut self, memory: u64) -> Result<(), NotCounted> {
+    fn add_memory(&mut self, memory: u64) -> Result<(), UsageError> {
         self.add(Self { nodes: 0, memory })
     }
 
-    fn add(&mut self, other: Self) -> Result<(), NotCounted> {
+    fn add(&mut self, other: Self) -> Result<(), UsageError> {
         *self = self
             .with(other)
             .check_limits()
-            .map_err(NotCounted::Beyond)?;
+            .map_err(UsageError::Beyond)?;
         Ok(())
     }
 }
 
 /// Splits off the next `length` bytes.
-fn take_bytes<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> {
-    let length = usize::try_from(length).map_err(|_| NotCounted::Malformed)?;
+fn take_bytes<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], UsageError> {
+    let length = usize::try_from(length).map_err(|_| UsageError::Malformed)?;
     let (first, rest) = bytes
         .split_at_checked(length)
-        .ok_or(NotCounted::Malformed)?;
+        .ok_or(UsageError::Malformed)?;
     *bytes = rest;
     Ok(first)
 }
 
-fn read_varint(bytes: &mut &[u8]) -> Result<u64, NotCounted> {
+fn read_varint(bytes: &mut &[u8]) -> Result<u64, UsageError> {
     let mut value = 0u64;
     for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or(NotCounted::Malformed)?;
+        let (&byte, rest) = bytes.split_first().ok_or(UsageError::Malformed)?;
         *bytes = rest;
         value |= u64::from(byte & 0x7f) << shift;
         if byte < 0x80 {
             return Ok(value);
         }
     }
-    Err(NotCounted::Malformed)
+    Err(UsageError::Malformed)
 }
 
 #[cfg(test)]

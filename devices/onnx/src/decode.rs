@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 use thiserror::Error;
 
-use super::budget::{Beyond, NotCounted, count_model};
+use super::budget::{Beyond, UsageError, count_model};
 use super::{AttributeProto, ModelProto};
 
 /// Reasons why bytes are not an ONNX model.
@@ -54,8 +54,8 @@ pub fn decode_model(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     check_framing(&bytes)?;
     let length = bytes.len();
     count_model(&bytes).map_err(|refused| match refused {
-        NotCounted::Beyond(beyond) => DecodeError::Beyond(beyond),
-        NotCounted::Malformed => DecodeError::NotOnnx {
+        UsageError::Beyond(beyond) => DecodeError::Beyond(beyond),
+        UsageError::Malformed => DecodeError::NotOnnx {
             length,
             reason: "a message does not follow the layout".to_owned(),
         },

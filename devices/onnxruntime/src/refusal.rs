@@ -26,14 +26,14 @@ const ON_CPU: &str = "placed on [CPUExecutionProvider]";
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The provider leaves nodes to the host's CPU: those in the log, if there are any.
-    Left(Vec<LeftNode>),
+    Left(Vec<FallbackNode>),
     /// Any other reason, in the library's words.
     Said(String),
 }
 
 /// A node that a provider leaves to the host's CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LeftNode {
+pub(super) struct FallbackNode {
     operator: String,
     /// Name of the node in the model; empty if it has none.
     name: String,
@@ -84,7 +84,7 @@ impl Refusal {
     }
 }
 
-impl LeftNode {
+impl FallbackNode {
     /// Parses a line of the log: operator, and the node's name in brackets.
     fn read(line: &str) -> Option<Self> {
         let (operator, rest) = line.trim().split_once(" (")?;
@@ -111,7 +111,7 @@ pub(super) struct Placements {
 #[derive(Default)]
 struct PlacementLog {
     is_cpu: bool,
-    left: Vec<LeftNode>,
+    left: Vec<FallbackNode>,
 }
 
 impl Placements {
@@ -125,7 +125,7 @@ impl Placements {
     }
 
     /// Returns the nodes found.
-    pub fn fallback_nodes(&self) -> Vec<LeftNode> {
+    pub fn fallback_nodes(&self) -> Vec<FallbackNode> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         read.left.clone()
     }
@@ -136,7 +136,7 @@ impl PlacementLog {
         if line.contains(PLACED) {
             self.is_cpu = line.contains(ON_CPU);
         } else if self.is_cpu {
-            match LeftNode::read(line) {
+            match FallbackNode::read(line) {
                 Some(node) => self.left.push(node),
                 None => self.is_cpu = false,
             }
@@ -163,7 +163,7 @@ mod tests {
         ] {
             read.parse_line(line);
         }
-        let node = |operator: &str, name: &str| LeftNode {
+        let node = |operator: &str, name: &str| FallbackNode {
             operator: operator.to_owned(),
             name: name.to_owned(),
         };

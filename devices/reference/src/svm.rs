@@ -18,7 +18,7 @@ const ERROR_MAX: f64 = 0.005;
 const PROBABILITY_MIN: f64 = 1e-7;
 
 /// The kernel function that compares two rows.
-enum Likeness {
+enum SvmKernel {
     Linear,
     Polynomial,
     Radial,
@@ -27,7 +27,7 @@ enum Likeness {
 
 /// The support vectors, and the parameters of the comparison.
 struct Machine<'a> {
-    likeness: Likeness,
+    likeness: SvmKernel,
     gamma: f64,
     offset: f64,
     degree: f64,
@@ -58,10 +58,10 @@ impl<'a> Machine<'a> {
         };
         Ok(Self {
             likeness: match node.string("kernel_type").unwrap_or("LINEAR") {
-                "LINEAR" => Likeness::Linear,
-                "POLY" => Likeness::Polynomial,
-                "RBF" => Likeness::Radial,
-                "SIGMOID" => Likeness::Sigmoid,
+                "LINEAR" => SvmKernel::Linear,
+                "POLY" => SvmKernel::Polynomial,
+                "RBF" => SvmKernel::Radial,
+                "SIGMOID" => SvmKernel::Sigmoid,
                 _ => return Err(KernelError::Attribute("kernel_type")),
             },
             gamma: parameter(0),
@@ -75,15 +75,15 @@ impl<'a> Machine<'a> {
 
     fn kernel_value(&self, row: &[f64], other: &[f32]) -> f64 {
         let pairs = row.iter().zip(other).map(|(x, y)| (*x, f64::from(*y)));
-        if matches!(self.likeness, Likeness::Radial) {
+        if matches!(self.likeness, SvmKernel::Radial) {
             let distance: f64 = pairs.map(|(x, y)| (x - y) * (x - y)).sum();
             return (-self.gamma * distance).exp();
         }
         let product: f64 = pairs.map(|(x, y)| x * y).sum();
         match self.likeness {
-            Likeness::Polynomial => (self.gamma * product + self.offset).powf(self.degree),
-            Likeness::Sigmoid => (self.gamma * product + self.offset).tanh(),
-            Likeness::Linear | Likeness::Radial => product,
+            SvmKernel::Polynomial => (self.gamma * product + self.offset).powf(self.degree),
+            SvmKernel::Sigmoid => (self.gamma * product + self.offset).tanh(),
+            SvmKernel::Linear | SvmKernel::Radial => product,
         }
     }
 

@@ -24,7 +24,7 @@ use souk_vocabulary::processor::{Estimate, Processor, Program, WorkError};
 use souk_vocabulary::profile::{self, Memory, Profile, Throughput};
 use souk_vocabulary::taxonomy::{Kind, MemoryKind, Trait};
 
-use undisturbed::Whose;
+use undisturbed::CpuTimeScope;
 
 /// Side of the square matrices, which must be large enough for arithmetic to limit the product.
 const MATRIX_SIDE: usize = 512;
@@ -289,7 +289,7 @@ fn time_chain(
         _ => Tensor::from_vec([side, side], values.collect()),
     };
     let square = square.expect("a square of its elements");
-    best_of(CHAIN_TIME, Whose::Process(threads), || {
+    best_of(CHAIN_TIME, CpuTimeScope::Process(threads), || {
         run(&*program, &square)
     })
 }
@@ -303,7 +303,7 @@ fn arithmetic_rate(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
         .map(|index| (index % 17) as f32 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([side, side], values).expect("a square of its elements");
-    let seconds = best_of(ARITHMETIC_TIME, Whose::Process(threads), || {
+    let seconds = best_of(ARITHMETIC_TIME, CpuTimeScope::Process(threads), || {
         run(&*program, &matrix)
     });
     2.0 * (side as f64).powi(3) / seconds
@@ -318,7 +318,7 @@ fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
         .map(|index| (index % 17) as f64 / 17.0)
         .collect();
     let matrix = Tensor::from_vec([EXACT_SIDE; 2], values).expect("a square of its elements");
-    let seconds = best_of(EXACT_TIME, Whose::Thread, || run(&*program, &matrix));
+    let seconds = best_of(EXACT_TIME, CpuTimeScope::Thread, || run(&*program, &matrix));
     2.0 * (EXACT_SIDE as f64).powi(3) / seconds
 }
 
@@ -328,7 +328,7 @@ fn copy_bandwidth(threads: NonZeroUsize) -> f64 {
     let copy = || {
         let from = vec![1u8; bytes];
         let mut to = vec![2u8; bytes];
-        best_of(BANDWIDTH_TIME, Whose::Thread, || {
+        best_of(BANDWIDTH_TIME, CpuTimeScope::Thread, || {
             to.copy_from_slice(black_box(&from));
             black_box(&to);
         })
@@ -401,7 +401,7 @@ fn run(program: &dyn Program, input: &Tensor) {
 }
 
 /// Returns the seconds of the fastest run among as many as fit into `time`, at least two.
-fn best_of(time: Duration, whose: Whose, mut work: impl FnMut()) -> f64 {
+fn best_of(time: Duration, whose: CpuTimeScope, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::INFINITY;
     let mut runs = 0;

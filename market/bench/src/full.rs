@@ -5,10 +5,10 @@
 //! engine prepares batches in advance as verified: another part measures the cost of signatures.
 
 use souk_market::{
-    Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, Command, Credits, DeviceId, Digest, Dtype,
-    Exchange, Features, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, OrderId, Permille,
-    Price, Region, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce, Units,
-    VerifiedBatch, Wants,
+    AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, Command, Credits, DeviceId, Digest,
+    Dtype, Exchange, Features, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, OrderId,
+    Permille, Price, Region, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce,
+    Units, VerifiedBatch, Wants,
 };
 
 use crate::{Operation, Script, Tally};
@@ -209,7 +209,7 @@ fn order_command(owner: u32, buys: bool, limit: Limit, quantity: u32, tif: TimeI
             notice: Millis(0),
             idle: Permille(0),
             spot: Vec::new(),
-            accepts: Accepts::default(),
+            accepts: BuyerFilter::default(),
             tif,
         }));
     }

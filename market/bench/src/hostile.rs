@@ -2,7 +2,7 @@
 //! that make the exchange do so: the longest time for which one batch can delay a validator.
 
 use souk_market::{
-    Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, ClassRules, Command, Credits, DeviceId,
+    AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, ClassRules, Command, Credits, DeviceId,
     Exchange, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille, Price, Resources,
     Signature, SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
 };
@@ -82,7 +82,7 @@ fn build_ask(device: u64, price: u64) -> Ask {
         notice: Millis(0),
         idle: Permille(0),
         spot: Vec::new(),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }
@@ -133,9 +133,9 @@ impl HostileMarket {
     }
 
     fn place_orders(&mut self, case: Hostile) {
-        let refuses = |number: u64| Accepts {
+        let refuses = |number: u64| BuyerFilter {
             only: vec![account_key(number)],
-            ..Accepts::default()
+            ..BuyerFilter::default()
         };
         for number in 0..ASKS {
             let mut ask = build_ask(number, 100);

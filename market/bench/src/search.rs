@@ -1,7 +1,7 @@
 //! Searches an exchange of many asks for the first that suits a bid.
 
 use souk_market::{
-    Accepts, AccountKey, Ask, Batch, Bid, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,
+    AccountKey, Ask, Batch, Bid, BuyerFilter, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,
     Exchange, Features, FirstAsk, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille,
     Price, Region, Regions, Resources, Signature, SignedBatch, Term, Throughput, TimeInForce,
     Units, VerifiedBatch, Wants,
@@ -140,7 +140,7 @@ fn build_ask(attributes: Attributes, number: u64) -> Ask {
         notice: Millis(0),
         idle: Permille(0),
         spot: Vec::new(),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }

@@ -20,7 +20,7 @@ use node::{Inner, LEAF, Leaf, Place, WIDTH, count_before, count_up_to};
 pub(crate) use node::{Demand, Summary};
 
 /// The most steps of one search, after which it finds nothing more. A visit to a node or an order
-/// is one step; an exact check of an order takes [`Visits::CHECK`].
+/// is one step; an exact check of an order takes [`VisitBudget::CHECK`].
 pub(crate) const VISITS_MAX: u32 = 16_384;
 
 /// The tree over one side of one book.
@@ -62,12 +62,12 @@ type Path = [(u32, u32); DEPTH_MAX];
 
 /// The steps that a search has left.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visits {
+pub(crate) struct VisitBudget {
     most: u32,
     left: u32,
 }
 
-impl Visits {
+impl VisitBudget {
     /// The steps of an exact check of an order, which reads its row, its terms and its account.
     pub(crate) const CHECK: u32 = 5;
 
@@ -382,7 +382,7 @@ impl Tree {
     pub(crate) fn first_match(
         &self,
         search: &Search<'_>,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         mut suits: impl FnMut(u32) -> bool,
     ) -> Option<u32> {
         self.walk_node(self.root, self.depth, search, visits, &mut suits)
@@ -393,7 +393,7 @@ impl Tree {
         at: u32,
         above: u32,
         search: &Search<'_>,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         suits: &mut impl FnMut(u32) -> bool,
     ) -> Option<u32> {
         debug_assert!(above <= self.depth, "no node is above the root");
@@ -423,7 +423,7 @@ impl Tree {
         &self,
         leaf: &Leaf,
         search: &Search<'_>,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         suits: &mut impl FnMut(u32) -> bool,
     ) -> Option<u32> {
         let places = &leaf.places[..leaf.len as usize];
@@ -437,7 +437,7 @@ impl Tree {
             let (slot, terms) = leaf.orders[at];
             let own = &search.of_terms[terms as usize];
             if own.may_satisfy(&search.demand) {
-                visits.spend_all(Visits::CHECK.saturating_sub(1));
+                visits.spend_all(VisitBudget::CHECK.saturating_sub(1));
                 if suits(slot) {
                     return Some(slot);
                 }

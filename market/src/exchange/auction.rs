@@ -10,7 +10,7 @@
 //! An auction considers only the best orders of each side and has a bound on its steps. If it
 //! traded and had to leave orders out, it schedules the next auction for them.
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::Order;
 use crate::event::Event;
 use crate::ids::BookId;
@@ -119,7 +119,7 @@ impl Exchange {
         let each = (SUITED_STEPS / 2).checked_div(count);
         let each = each.map_or(SUITED_STEPS_LEAST, |each| each.max(SUITED_STEPS_LEAST));
         asks.retain(|ask| {
-            let mut visits = Visits::up_to(each);
+            let mut visits = VisitBudget::up_to(each);
             let suits = self.suits_some_bid(ask, &mut visits);
             steps.spend_visits(visits);
             suits
@@ -145,7 +145,7 @@ impl Exchange {
     }
 
     /// Returns whether an ask could trade with any bid in the book.
-    fn suits_some_bid(&self, ask: &Order, visits: &mut Visits) -> bool {
+    fn suits_some_bid(&self, ask: &Order, visits: &mut VisitBudget) -> bool {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let suits = |bid: &Order| self.find_lack(ask, self.bid_view(bid)).is_none();
         let query = bids_for(ask, terms);
@@ -156,12 +156,12 @@ impl Exchange {
     /// suits a bid is among the asks that suit some bid.
     fn suits_some_ask(&self, bid: &Order, asks: &[Order], each: u32, steps: &mut Steps) -> bool {
         let view = self.bid_view(bid);
-        let most = (each / Visits::CHECK) as usize;
+        let most = (each / VisitBudget::CHECK) as usize;
         let cheap = asks
             .iter()
             .take_while(|ask| ask.price <= bid.price)
             .take(most);
-        let mut cheap = cheap.inspect(|_| steps.spend_steps(Visits::CHECK));
+        let mut cheap = cheap.inspect(|_| steps.spend_steps(VisitBudget::CHECK));
         cheap.any(|ask| self.find_lack(ask, view).is_none())
     }
 
@@ -184,7 +184,7 @@ impl Exchange {
                 if pairing.left == 0 {
                     return;
                 }
-                pairing.left = pairing.left.saturating_sub(Visits::CHECK);
+                pairing.left = pairing.left.saturating_sub(VisitBudget::CHECK);
                 if !self.can_pair(ask, bid, quantity) {
                     continue;
                 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::{BookQuery, ClassBook, Order, OrderDetail, OrderKind};
 use crate::class::{Class, Resources};
 use crate::ids::{AccountKey, BookId, DeviceId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::{Bid, Side, SpotPrice};
-use crate::predicate::{Accepts, Lack};
+use crate::predicate::{BuyerFilter, Lack};
 use crate::refusal::Refusal;
 use crate::terms::{AskTerms, BidTerms, Terms};
 use crate::text::Name;
@@ -57,7 +57,7 @@ pub struct Listing {
     #[serde(default)]
     pub idle: Permille,
     /// The buyers that the ask accepts.
-    pub accepts: Accepts,
+    pub accepts: BuyerFilter,
     /// The lease whose rest this ask resells, if a buyer resells one.
     pub resale: Option<LeaseId>,
 }
@@ -240,7 +240,7 @@ impl Exchange {
             demand: live.terms.demand(),
             limit: price,
         };
-        let mut visits = Visits::new();
+        let mut visits = VisitBudget::new();
         let suits = |ask: &Order| self.find_lack(ask, live.as_view()).is_none();
         let found = self.books.next(&query, None, &mut visits, suits);
         Ok(FirstAsk {

@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::Order;
 use crate::command::{Acceptance, Command};
 use crate::event::{Event, OrderEnd};
@@ -57,12 +57,12 @@ const CANDIDATES_MAX: i128 = 2 * Command::GANG_MAX as i128;
 
 /// A match for a leg: a part of an ask, or the device of a spot lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Take {
+enum UnitSource {
     Fill(Fill),
     Displace(Displacement),
 }
 
-impl Take {
+impl UnitSource {
     fn escrow(&self, bid: &LiveBid) -> Credits {
         match self {
             Self::Fill(fill) => fill.escrow(bid.terms.duration),
@@ -80,7 +80,7 @@ impl Take {
 }
 
 /// The candidates of one leg, on each of its cheapest providers: asks first, the cheapest first.
-type Candidates = Vec<(Slot, Take)>;
+type Candidates = Vec<(Slot, UnitSource)>;
 
 impl Exchange {
     pub(super) fn on_gang(
@@ -143,17 +143,17 @@ impl Exchange {
         &mut self,
         context: &mut Context<'_>,
         legs: &[LiveBid],
-        takes: &[Take],
+        takes: &[UnitSource],
     ) -> Acceptance {
         assert_eq!(legs.len(), takes.len(), "each leg has its own");
         let mut trades = Vec::with_capacity(legs.len());
         for (bid, take) in legs.iter().zip(takes) {
             debug_assert!(take.escrow(bid) <= self.hold_of(&bid.order, bid.order.remaining));
             match take {
-                Take::Fill(fill) => {
+                UnitSource::Fill(fill) => {
                     self.carry_out_fills(bid, &[*fill], &mut trades, context.events);
                 }
-                Take::Displace(one) => {
+                UnitSource::Displace(one) => {
                     self.displace_leases(bid, &[*one], &mut trades, context.events)
                 }
             }
@@ -169,7 +169,7 @@ impl Exchange {
         Acceptance::Ganged { trades }
     }
 
-    fn gang_takes(&self, legs: &[LiveBid], steps: &mut Steps) -> Result<Vec<Take>, Refusal> {
+    fn gang_takes(&self, legs: &[LiveBid], steps: &mut Steps) -> Result<Vec<UnitSource>, Refusal> {
         let asks = |bid: &LiveBid| self.asks_for(bid, legs.len(), steps);
         let mut candidates: Vec<Candidates> = legs.iter().map(asks).collect();
         if let Ok(takes) = assign_legs(&candidates, legs, steps) {
@@ -198,7 +198,10 @@ impl Exchange {
             let provider = lease.parties.provider;
             let taken = found.iter().any(|(known, _)| *known == provider);
             if lease.quantity == bid.order.remaining && !taken {
-                found.push((provider, Take::Displace(self.new_displacement(lease, bid))));
+                found.push((
+                    provider,
+                    UnitSource::Displace(self.new_displacement(lease, bid)),
+                ));
             }
             if found.len() == most {
                 break;
@@ -217,7 +220,7 @@ impl Exchange {
 
     /// Returns the cheapest suitable ask of each of the cheapest providers.
     fn asks_for(&self, bid: &LiveBid, count: usize, steps: &mut Steps) -> Candidates {
-        let mut visits = Visits::new();
+        let mut visits = VisitBudget::new();
         let order: &Order = &bid.order;
         let mut found = Candidates::new();
         let take = |ask: Order, price: Price| {
@@ -234,7 +237,7 @@ impl Exchange {
                     quantity,
                     price,
                 };
-                found.push((provider, Take::Fill(fill)));
+                found.push((provider, UnitSource::Fill(fill)));
             }
             match found.len() < count {
                 true => ControlFlow::Continue(()),
@@ -258,7 +261,7 @@ fn assign_legs(
     candidates: &[Candidates],
     legs: &[LiveBid],
     steps: &mut Steps,
-) -> Result<Vec<Take>, Refusal> {
+) -> Result<Vec<UnitSource>, Refusal> {
     let slots = |found: &Candidates| found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
     let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();
     providers.sort_unstable();
@@ -281,7 +284,7 @@ fn assign_legs(
     }
     let chosen = cheapest_assignment(legs.len(), columns, |leg, column| costs[leg][column]);
     let take = |(leg, column): (usize, &usize)| Some(candidates[leg][ranks[leg][*column]?].1);
-    let takes: Vec<Take> = chosen.iter().enumerate().filter_map(take).collect();
+    let takes: Vec<UnitSource> = chosen.iter().enumerate().filter_map(take).collect();
     if takes.len() < legs.len() {
         let (legs, matched) = (count(legs.len()), count(takes.len()));
         return Err(Refusal::GangUnmatched { legs, matched });

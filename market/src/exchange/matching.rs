@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::{BookQuery, Order, OrderKind};
 use crate::event::{Event, OrderEnd};
 use crate::ids::{LeaseId, OrderId, Slot};
@@ -101,7 +101,11 @@ impl Exchange {
 /// Bids that search for asks.
 impl Exchange {
     /// Returns what a bid would take from the book, best first, and the units that no ask fills.
-    pub(super) fn fills_for_bid(&self, bid: &LiveBid, visits: &mut Visits) -> (Vec<Fill>, Units) {
+    pub(super) fn fills_for_bid(
+        &self,
+        bid: &LiveBid,
+        visits: &mut VisitBudget,
+    ) -> (Vec<Fill>, Units) {
         let order = &bid.order;
         let mut left = order.remaining;
         let mut fills = Vec::new();
@@ -227,7 +231,7 @@ impl Exchange {
                 ControlFlow::Continue(())
             }
         };
-        let mut visits = Visits::new();
+        let mut visits = VisitBudget::new();
         self.books.search_orders(&query, &mut visits, count);
         steps.spend_visits(visits);
         ask.remaining.minus(left)
@@ -243,7 +247,7 @@ impl Exchange {
         let first = self.books.get(id).expect("the ask has just entered");
         assert_eq!(first.side(), Side::Ask, "asks look for bids");
         let query = self.bids_for_any_price(&first);
-        let (mut visits, mut completing) = (Visits::new(), Visits::new());
+        let (mut visits, mut completing) = (VisitBudget::new(), VisitBudget::new());
         let mut trades = Vec::new();
         let mut last: Option<Order> = None;
         while let Some(ask) = self.books.get(id) {
@@ -288,7 +292,7 @@ impl Exchange {
     /// too small for it. It does not search if all asks together have too few units. One ask has a
     /// fixed budget of steps for all such bids, separate from its own search, so that bids that
     /// never fill do not keep it from bids that would.
-    fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce, visits: &mut Visits) -> Vec<Fill> {
+    fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce, visits: &mut VisitBudget) -> Vec<Fill> {
         debug_assert!(bid.terms.all_or_none, "another takes what the ask has");
         let offered = self.books.book(bid.order.detail.book).book.side(Side::Ask);
         let is_short = offered.total_units() < u64::from(bid.order.remaining.0);

@@ -1,6 +1,6 @@
 //! Placing asks and bids.
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::{Order, OrderDetail, OrderKind};
 use crate::command::Acceptance;
 use crate::event::{Event, OrderEnd};
@@ -195,7 +195,7 @@ impl Exchange {
         auction: Option<Millis>,
         steps: &mut Steps,
     ) -> Result<Plan, Refusal> {
-        let mut visits = Visits::new();
+        let mut visits = VisitBudget::new();
         let (mut fills, mut rest) = match auction {
             Some(_) => (Vec::new(), bid.quantity),
             None => self.fills_for_bid(live, &mut visits),

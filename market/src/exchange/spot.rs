@@ -5,7 +5,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::book::Visits;
+use crate::book::VisitBudget;
 use crate::books::{BookQuery, Order};
 use crate::ids::{BookId, LeaseId, OrderId};
 use crate::order::{Ask, Limit, SPOT_PRICES_MAX, Side, SpotPrice, Term};
@@ -59,7 +59,7 @@ impl Exchange {
     pub(super) fn search_asks(
         &self,
         bid: BidView<'_>,
-        visits: &mut Visits,
+        visits: &mut VisitBudget,
         mut tell: impl FnMut(Order, Price) -> ControlFlow<()>,
     ) {
         let query = BookQuery {
@@ -93,7 +93,7 @@ impl Exchange {
     }
 
     /// Returns the asks whose spot price the bid can pay, the cheapest first.
-    fn spot_asks(&self, bid: BidView<'_>, visits: &mut Visits) -> Vec<(Price, Order)> {
+    fn spot_asks(&self, bid: BidView<'_>, visits: &mut VisitBudget) -> Vec<(Price, Order)> {
         if bid.terms.term == Term::Firm {
             return Vec::new();
         }
@@ -101,7 +101,7 @@ impl Exchange {
         let range = (book, Price(0), OrderId(0))..=(book, limit, OrderId(u64::MAX));
         let seen = self.spot_asks.range(range).take(ASKS_SEEN_MAX);
         let priced = seen.filter_map(|(_, _, id)| {
-            visits.spend_all(Visits::CHECK);
+            visits.spend_all(VisitBudget::CHECK);
             let ask = self.books.get(*id).expect("what is listed is in the book");
             let price = self.ask_price_for(&ask, bid);
             (price < ask.price && price <= limit).then_some((price, ask))

@@ -9,7 +9,7 @@
 //! that never suit.
 
 use crate::batch::COMMANDS_MAX;
-use crate::book::{VISITS_MAX, Visits};
+use crate::book::{VISITS_MAX, VisitBudget};
 use crate::command::Command;
 use crate::refusal::Refusal;
 
@@ -21,7 +21,7 @@ pub const BATCH_STEPS: u32 = COMMANDS_MAX as u32 * 40_960;
 
 /// The most steps of an order: its own search, the searches of all-or-none bids that it may
 /// complete, and a trade for each order that it met.
-const ORDER_STEPS: u32 = 2 * VISITS_MAX + 2 * TRADE_STEPS * (VISITS_MAX / Visits::CHECK);
+const ORDER_STEPS: u32 = 2 * VISITS_MAX + 2 * TRADE_STEPS * (VISITS_MAX / VisitBudget::CHECK);
 
 /// The steps of a command besides its searches: its own row, its events and its entry in the
 /// digest.
@@ -31,7 +31,7 @@ const COMMAND_STEPS: u32 = 64;
 const TRADE_STEPS: u32 = 32;
 
 /// The steps of a scan of spot leases or of asks with spot prices: at most 256, each checked.
-pub(super) const SPOT_STEPS: u32 = 256 * Visits::CHECK;
+pub(super) const SPOT_STEPS: u32 = 256 * VisitBudget::CHECK;
 
 /// The most steps of the timers that fall due before a batch, and of an auction.
 pub(super) const TIMER_STEPS: u32 = 524_288;
@@ -60,7 +60,7 @@ impl Steps {
     }
 
     /// Adds the steps of a finished search.
-    pub(super) fn spend_visits(&mut self, visits: Visits) {
+    pub(super) fn spend_visits(&mut self, visits: VisitBudget) {
         self.spend_steps(visits.steps_made());
     }
 

@@ -36,9 +36,9 @@ fn one_ask_stalls_no_validator() {
     // Fewer units are on offer than the bids want; or as many, of asks that refuse their buyer.
     for (units, only) in [(3_000, Vec::new()), (900, vec![account(30)])] {
         let mut town = crowded();
-        let accepts = Accepts {
+        let accepts = BuyerFilter {
             only,
-            ..Accepts::default()
+            ..BuyerFilter::default()
         };
         for device in 0..1_000 {
             let accepts = accepts.clone();
@@ -82,9 +82,9 @@ fn batch_beyond_its_steps_is_refused_by_name_and_nothing_of_it_is_done_in_part()
     let mut town = crowded();
     for device in 0..4_000 {
         let only = vec![account(30)];
-        let accepts = Accepts {
+        let accepts = BuyerFilter {
             only,
-            ..Accepts::default()
+            ..BuyerFilter::default()
         };
         town.place_quietly(
             10,

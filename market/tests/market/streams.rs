@@ -200,7 +200,7 @@ impl Stream {
         let dice = &mut self.dice;
         let resources = device(dice, kind);
         let spot = spot_prices(dice, limit);
-        let accepts = Accepts {
+        let accepts = BuyerFilter {
             reputation: Permille(if dice.one_in(8) { 510 } else { 0 }),
             excluded: if dice.one_in(8) {
                 vec![account(12)]

@@ -170,7 +170,7 @@ pub fn ask(device: u64, price: u64) -> Ask {
         notice: Millis(5_000),
         spot: Vec::new(),
         idle: Permille(0),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }

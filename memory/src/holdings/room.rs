@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{CopyState, Handle, HoldError, Holding, Holdings, Kin, Step};
+use super::{CopyState, EvictionGroup, Handle, HoldError, Holding, Holdings, Step};
 use crate::paths::Hop;
 use crate::place::Place;
 
@@ -68,7 +68,7 @@ impl Holdings {
     pub(super) fn cheapest_copy(
         &self,
         place: Place,
-        stuck: &BTreeSet<Kin>,
+        stuck: &BTreeSet<EvictionGroup>,
     ) -> Option<(Handle, f64)> {
         let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
         let is_idle = |handle: &&Handle| {
@@ -255,9 +255,9 @@ impl Holdings {
 
 impl Holding {
     /// Returns the facts that determine how much it costs to bring back the copy at a place.
-    fn eviction_group(&self, place: Place) -> Kin {
+    fn eviction_group(&self, place: Place) -> EvictionGroup {
         let places = self.copies.keys().copied();
-        Kin {
+        EvictionGroup {
             bytes: self.bytes,
             elsewhere: places.filter(|other| *other != place).collect(),
         }

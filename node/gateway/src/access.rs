@@ -141,15 +141,15 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// The only key of a listener that does not belong to the gateway.
 #[derive(Debug)]
-pub struct DoorKey(blake3::Hash);
+pub struct LocalKey(blake3::Hash);
 
-impl DoorKey {
+impl LocalKey {
     /// Reads the key from a file, where it is a line of its own; creates the file if it does not
     /// exist.
     ///
     /// # Errors
     /// [`TokenError`]
-    pub fn load_or_create(path: &Path) -> Result<DoorKey, TokenError> {
+    pub fn load_or_create(path: &Path) -> Result<LocalKey, TokenError> {
         let failed = |source| TokenError::File {
             path: path.to_owned(),
             source,
@@ -165,7 +165,7 @@ impl DoorKey {
         };
         let path = path.to_owned();
         match text.trim() {
-            text if is_token(text) => Ok(DoorKey(blake3::hash(text.as_bytes()))),
+            text if is_token(text) => Ok(LocalKey(blake3::hash(text.as_bytes()))),
             _ => Err(TokenError::Damaged { path }),
         }
     }
@@ -381,8 +381,8 @@ mod tests {
     fn a_door_has_one_key_that_only_its_owner_reads() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
-        DoorKey::load_or_create(&path).unwrap();
-        let key = DoorKey::load_or_create(&path).unwrap();
+        LocalKey::load_or_create(&path).unwrap();
+        let key = LocalKey::load_or_create(&path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let shown = |value: String| {
@@ -395,7 +395,7 @@ mod tests {
         assert!(!shown(format!("Bearer {}", generate_key())));
         assert!(!key.is_shown(&HeaderMap::new()));
         fs::write(&path, "short").unwrap();
-        let damaged = DoorKey::load_or_create(&path);
+        let damaged = LocalKey::load_or_create(&path);
         assert!(matches!(damaged, Err(TokenError::Damaged { .. })));
     }
 

@@ -19,11 +19,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The published address of a gateway; dropping this releases the lock.
 #[derive(Debug)]
-pub struct ToldAddress {
+pub struct PublishedAddress {
     _locked: File,
 }
 
-impl ToldAddress {
+impl PublishedAddress {
     /// Publishes the gateway's address until you drop the result. Returns `None` if another gateway
     /// of the folder holds the lock.
     ///
@@ -32,7 +32,7 @@ impl ToldAddress {
     pub async fn publish_address(
         folder: &Path,
         address: SocketAddr,
-    ) -> io::Result<Option<ToldAddress>> {
+    ) -> io::Result<Option<PublishedAddress>> {
         let mut options = OpenOptions::new();
         let options = options.write(true).create(true).truncate(false);
         let mut file = options.open(folder.join(FILE))?;
@@ -41,7 +41,7 @@ impl ToldAddress {
                 Ok(()) => {
                     file.set_len(0)?;
                     file.write_all(address.to_string().as_bytes())?;
-                    return Ok(Some(ToldAddress { _locked: file }));
+                    return Ok(Some(PublishedAddress { _locked: file }));
                 }
                 Err(TryLockError::WouldBlock) => tokio::time::sleep(PAUSE).await,
                 Err(TryLockError::Error(error)) => return Err(error),
@@ -95,13 +95,13 @@ mod tests {
         let page = || page_of(folder.path(), Scope::Read).unwrap();
         assert_eq!(page(), None);
         let address = "127.0.0.1:7800".parse().unwrap();
-        let first = ToldAddress::publish_address(folder.path(), address)
+        let first = PublishedAddress::publish_address(folder.path(), address)
             .await
             .unwrap()
             .unwrap();
         let other = "127.0.0.1:7801".parse().unwrap();
         assert!(
-            ToldAddress::publish_address(folder.path(), other)
+            PublishedAddress::publish_address(folder.path(), other)
                 .await
                 .unwrap()
                 .is_none()

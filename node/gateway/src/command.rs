@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, Priority};
 use souk_node::buyer::journal::write_durably;
-use souk_node::buyer::value_labels::Legend;
+use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{JournalError, Past, request_of};
 use souk_node::market::JobId;
 use souk_node::memory::{ContentId, Tensor, safetensors};
@@ -142,7 +142,7 @@ impl Folder {
     ///
     /// # Errors
     /// Fails if the contents are missing.
-    pub fn load_job(&self, request: &Request) -> Result<(Job, Legend), Problem> {
+    pub fn load_job(&self, request: &Request) -> Result<(Job, ValueLabels), Problem> {
         request.job.to_job(|id| self.read_content(id))
     }
 
@@ -180,9 +180,9 @@ impl Folder {
     }
 
     /// Returns the labels of the job's values if the model still exists; does not read the inputs.
-    pub fn read_legend(&self) -> Option<Legend> {
+    pub fn read_legend(&self) -> Option<ValueLabels> {
         let model = self.read_request()?.job.model.parse().ok()?;
-        Some(Legend::from_model(self.read_content(&model).ok()?))
+        Some(ValueLabels::from_model(self.read_content(&model).ok()?))
     }
 
     /// Returns the arguments with which `souk submit` would submit the job.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use souk_node::buyer::job_event_view::ToldEvent;
+use souk_node::buyer::job_event_view::JobEventView;
 use utoipa::ToSchema;
 
 use crate::problem::Problem;
@@ -174,7 +174,7 @@ impl EventView {
     ///
     /// # Errors
     /// Fails if the event does not match the description.
-    pub fn from_event(told: &ToldEvent) -> Result<EventView, Problem> {
+    pub fn from_event(told: &JobEventView) -> Result<EventView, Problem> {
         serde_json::from_value(json!(told)).map_err(Problem::unexpected_failure)
     }
 }
@@ -233,7 +233,7 @@ mod tests {
     fn what_is_described_of_each_event_is_all_that_is_told() {
         for facts in facts() {
             let at = "1970-01-01T00:00:00Z".to_owned();
-            let told = ToldEvent {
+            let told = JobEventView {
                 number: 6,
                 at,
                 facts,

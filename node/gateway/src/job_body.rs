@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::body::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority, TIME_MAX};
-use souk_node::buyer::value_labels::{Legend, MixedUp};
+use souk_node::buyer::value_labels::{LabelError, ValueLabels};
 use souk_node::market::{Credits, Price};
 use souk_node::memory::{ContentId, Tensor, safetensors};
 use utoipa::ToSchema;
@@ -140,14 +140,14 @@ impl JobBody {
     pub fn to_job(
         &self,
         content: impl Fn(&ContentId) -> Result<Bytes, Problem>,
-    ) -> Result<(Job, Legend), Problem> {
+    ) -> Result<(Job, ValueLabels), Problem> {
         let limits = self.to_limits()?;
         let model = content(&id(&self.model)?)?;
-        let legend = Legend::from_model(model.clone());
+        let legend = ValueLabels::from_model(model.clone());
         let read = |(name, input): (&String, &InputBody)| {
             let bytes = content(&id(&input.content)?)?;
             let (tensor, is_text) = input.read_tensor(name, &bytes, &legend)?;
-            let mixed_up = |error: MixedUp| invalid_input(error.to_string());
+            let mixed_up = |error: LabelError| invalid_input(error.to_string());
             legend.check_input(name, is_text).map_err(mixed_up)?;
             Ok((name.clone(), tensor))
         };
@@ -218,7 +218,7 @@ impl InputBody {
         &self,
         name: &str,
         bytes: &Bytes,
-        legend: &Legend,
+        legend: &ValueLabels,
     ) -> Result<(Tensor, bool), Problem> {
         let content = &self.content;
         if bytes.starts_with(NPY_MAGIC) {

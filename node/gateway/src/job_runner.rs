@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use souk_node::buyer::job::Job;
-use souk_node::buyer::job_event_view::ToldEvent;
+use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{
@@ -399,7 +399,7 @@ async fn publish_events(
         kept.add(&happened);
         state
             .hub
-            .publish_event(&topic, &ToldEvent::new(number, &happened));
+            .publish_event(&topic, &JobEventView::new(number, &happened));
         number += 1;
         if std::mem::take(&mut is_first) {
             tell_state(state, name);

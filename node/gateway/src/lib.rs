@@ -78,12 +78,12 @@ use std::sync::Arc;
 use souk_node::buyer::Buyer;
 
 use access::{Access, TokenFile};
-use address::ToldAddress;
+use address::PublishedAddress;
 use contents::Contents;
 use keys::Keys;
 use state::State;
 
-pub use access::{DoorKey, Scope, TOKENS_FILE, TokenError, from_here};
+pub use access::{LocalKey, Scope, TOKENS_FILE, TokenError, from_here};
 pub use address::{page_at, page_of};
 pub use extract::{Body, JSON_BYTES_MAX};
 pub use listener::{Door, DoorError};
@@ -95,7 +95,7 @@ pub use routes::api_document;
 pub struct Gateway {
     door: Door,
     state: state::SharedState,
-    _told: Option<ToldAddress>,
+    _told: Option<PublishedAddress>,
 }
 
 /// The settings of a gateway.
@@ -143,7 +143,7 @@ impl Gateway {
         let access = Access::new(&TokenFile::load_or_create(&folder)?);
         let contents = Contents::open(&folder).map_err(GatewayError::Contents)?;
         let keys = Keys::open(&folder).map_err(GatewayError::Keys)?;
-        let told = ToldAddress::publish_address(&folder, door.address())
+        let told = PublishedAddress::publish_address(&folder, door.address())
             .await
             .map_err(GatewayError::Address)?;
         let state = Arc::new(State::new(buyer, (folder, name), (access, contents, keys)));

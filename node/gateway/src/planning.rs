@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use souk_node::buyer::job::Job;
-use souk_node::buyer::pinned_plan::{PLANS_FOLDER, ShownPlan};
+use souk_node::buyer::pinned_plan::{PLANS_FOLDER, PinnedPlan};
 use souk_node::buyer::{Quote, plan_json};
 
 use crate::job_body::JobBody;
@@ -36,6 +36,6 @@ pub async fn plan_job(state: &State, body: JobBody) -> Result<Value, Problem> {
 ///
 /// # Errors
 /// Fails if the model cannot become one subgraph.
-pub fn to_shown_plan(state: &State, job: &Job, quote: &Quote) -> Result<ShownPlan, Problem> {
-    Ok(ShownPlan::new(quote, state.buyer.job_subject(job, quote)?))
+pub fn to_shown_plan(state: &State, job: &Job, quote: &Quote) -> Result<PinnedPlan, Problem> {
+    Ok(PinnedPlan::new(quote, state.buyer.job_subject(job, quote)?))
 }

@@ -69,8 +69,8 @@ pub use spec::{JobSpec, Limits};
 use comparing::Pair;
 use ending::{Ending, EndingStep};
 use state::{
-    Attempt, Errand, Judging, KnownRequest, OpenRequest, Phase, Pursuit, Question, Stage, Timer,
-    Uncertain, Wait,
+    Attempt, AttemptPlan, AttemptPurpose, Judging, KnownRequest, OpenRequest, Phase, Question,
+    Stage, Timer, Uncertain, Wait,
 };
 
 /// The most pending effects: for each content of a plan two fetches of runs to compare, and the
@@ -89,7 +89,7 @@ pub struct JobCore {
     has_begun: bool,
     /// Whether an earlier life began it.
     is_resumed: bool,
-    main: Pursuit,
+    main: AttemptPlan,
     check: Option<Check>,
     attempts: BTreeMap<u32, Attempt>,
     next_attempt: u32,
@@ -127,7 +127,7 @@ struct Check {
     /// The attempt that the check decides about.
     of: u32,
     inputs: Vec<(String, ContentId)>,
-    pursuit: Pursuit,
+    pursuit: AttemptPlan,
 }
 
 /// The state of a job, for observers.
@@ -187,7 +187,7 @@ impl JobCore {
             now,
             has_begun: false,
             is_resumed: false,
-            main: Pursuit::default(),
+            main: AttemptPlan::default(),
             check: None,
             attempts: BTreeMap::new(),
             next_attempt: 0,
@@ -410,7 +410,7 @@ impl JobCore {
         if numbers.into_iter().any(|n| self.judge_attempt(n)) {
             return true;
         }
-        self.advance_errand(Errand::Check) || self.advance_errand(Errand::Main)
+        self.advance_errand(AttemptPurpose::Check) || self.advance_errand(AttemptPurpose::Main)
     }
 
     /// Returns the moment at which you must send [`Event::Woke`], if any.
@@ -465,7 +465,8 @@ impl JobCore {
         self.assert_bounds();
         let mains = self.attempts.values();
         let mains = mains.filter(|it| it.judging != Judging::Doubting);
-        let (mains, checks): (Vec<_>, Vec<_>) = mains.partition(|it| it.errand == Errand::Main);
+        let (mains, checks): (Vec<_>, Vec<_>) =
+            mains.partition(|it| it.errand == AttemptPurpose::Main);
         assert!(mains.len() <= 1, "one attempt runs at a time");
         assert!(checks.len() <= mains.len(), "and one that decides about it");
         for (n, attempt) in &self.attempts {
@@ -496,8 +497,8 @@ impl JobCore {
         let stage = |leg: Leg| Some(self.attempts.get(&leg.attempt)?.leg(leg.place).stage);
         match timer {
             Timer::Deadline => true,
-            Timer::LookAgain(Errand::Main) => self.main.phase == Phase::Pausing,
-            Timer::LookAgain(Errand::Check) => {
+            Timer::LookAgain(AttemptPurpose::Main) => self.main.phase == Phase::Pausing,
+            Timer::LookAgain(AttemptPurpose::Check) => {
                 let check = self.check.as_ref();
                 check.is_some_and(|check| check.pursuit.phase == Phase::Pausing)
             }
@@ -572,10 +573,10 @@ impl JobCore {
         numbers.map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
-    fn pursuit_mut(&mut self, errand: Errand) -> &mut Pursuit {
+    fn pursuit_mut(&mut self, errand: AttemptPurpose) -> &mut AttemptPlan {
         match errand {
-            Errand::Main => &mut self.main,
-            Errand::Check => {
+            AttemptPurpose::Main => &mut self.main,
+            AttemptPurpose::Check => {
                 let check = self.check.as_mut();
                 &mut check.expect("a check is under way").pursuit
             }

@@ -1,7 +1,7 @@
 //! The protocol of one lease: the words of `/souk/lease/11`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
-//! work: an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease
+//! work: an [`Opening`], then [`BuyerMessage`]s one way and [`ProviderMessage`]s the other. A lease
 //! serves requests, one behind the other; a job of one request is a stream of one. When a tensor is
 //! ready, the provider of one part sends an offer to the provider of the next on a separate stream.
 //! The answer is an [`OfferAnswer`], and the stream can then carry the next offer. The tensor does
@@ -55,8 +55,8 @@ pub enum Opening {
     /// The buyer starts the work of a lease.
     Start(Box<Start>),
     /// The buyer lost the stream of a lease and asks how it went. The answer is
-    /// [`ProviderWord::Accepted`] and the words about the work while it runs, or
-    /// [`ProviderWord::Finished`] once it is done.
+    /// [`ProviderMessage::Accepted`] and the words about the work while it runs, or
+    /// [`ProviderMessage::Finished`] once it is done.
     Resume(LeaseId),
     /// A provider has a tensor that another provider's lease waits for. The answer is
     /// [`OfferAnswer`].
@@ -160,7 +160,7 @@ pub struct Output {
     pub name: String,
     /// The leases that wait for it, and their providers.
     pub consumers: Vec<(LeaseId, AccountKey)>,
-    /// Whether the buyer wants it. If so and it is short, it accompanies [`ProviderWord::Made`].
+    /// Whether the buyer wants it. If so and it is short, it accompanies [`ProviderMessage::Made`].
     pub is_wanted: bool,
 }
 
@@ -201,9 +201,10 @@ pub enum OfferAnswer {
     No,
 }
 
-/// A buyer's word after the opening. [`BuyerWord::Signed`] or [`BuyerWord::Refused`] is the last.
+/// A buyer's message after the opening. [`BuyerMessage::Signed`] or [`BuyerMessage::Refused`] is
+/// the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BuyerWord {
+pub enum BuyerMessage {
     /// Every provider of the job has accepted: runs may begin, and providers may send offers.
     Go,
     /// One more request, after the one before it.
@@ -212,7 +213,7 @@ pub enum BuyerWord {
     NoMore,
     /// Inputs of later parts will not arrive. The buyer still wants the first `parts` parts of each
     /// request, and those begun or done by then. With 0, the provider begins no more work and stops
-    /// its runs. [`ProviderWord::Finished`] reports the work done.
+    /// its runs. [`ProviderMessage::Finished`] reports the work done.
     Limit {
         /// The number of parts that the buyer still wants.
         parts: u32,
@@ -226,9 +227,9 @@ pub enum BuyerWord {
     },
 }
 
-/// A provider's word, in this order. [`ProviderWord::Failed`] may come at any time.
+/// A provider's word, in this order. [`ProviderMessage::Failed`] may come at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProviderWord {
+pub enum ProviderMessage {
     /// The log shows the lease as open, and the work begins.
     Accepted,
     /// The graphs are here, with the weights and the buyer's inputs of the first part. The contents
@@ -269,7 +270,7 @@ pub enum ProviderWord {
     /// The provider cannot do the work, and the buyer owes nothing.
     Failed(Failure),
     /// A heartbeat: the provider is at work, or waits for its buyer. From
-    /// [`ProviderWord::Accepted`] on, it sends one each [`ALIVE_PERIOD`] besides its other words.
+    /// [`ProviderMessage::Accepted`] on, it sends one each [`ALIVE_PERIOD`] between other messages.
     Alive,
 }
 
@@ -290,7 +291,7 @@ pub struct WorkResult {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
     /// The outputs of each request's parts in their order, by request number. A buyer that received
-    /// no [`ProviderWord::Made`] can still use them.
+    /// no [`ProviderMessage::Made`] can still use them.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
     /// The display data for people (transfers, report, timeline), which no core reads.
     pub shown: Vec<u8>,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use souk_roles::job::JobEvent;
 
-use super::job_event_view::ToldEvent;
+use super::job_event_view::JobEventView;
 use super::job_files::{JobFiles, TimedEvent};
 use super::journal::Record;
 
@@ -31,6 +31,6 @@ pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
         .collect()
 }
 
-fn describe_event((number, happened): &(usize, TimedEvent)) -> ToldEvent {
-    ToldEvent::new(*number, happened)
+fn describe_event((number, happened): &(usize, TimedEvent)) -> JobEventView {
+    JobEventView::new(*number, happened)
 }

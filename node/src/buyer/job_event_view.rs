@@ -10,7 +10,7 @@ use crate::clock::format_rfc3339;
 
 /// An event of a job: its number, its time, its kind and its facts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ToldEvent {
+pub struct JobEventView {
     /// The number of the event, from 0.
     pub number: usize,
     /// The time of the event, as RFC 3339.
@@ -109,11 +109,11 @@ pub struct BoughtLease {
     pub escrow: Credits,
 }
 
-impl ToldEvent {
+impl JobEventView {
     /// Returns the event with this number.
     #[must_use]
-    pub fn new(number: usize, happened: &TimedEvent) -> ToldEvent {
-        ToldEvent {
+    pub fn new(number: usize, happened: &TimedEvent) -> JobEventView {
+        JobEventView {
             number,
             at: format_rfc3339(happened.at_ms),
             facts: EventFacts::from(&happened.event),
@@ -122,9 +122,9 @@ impl ToldEvent {
 
     /// Converts events, which are numbered from 0.
     #[must_use]
-    pub fn from_events(events: &[TimedEvent]) -> Vec<ToldEvent> {
+    pub fn from_events(events: &[TimedEvent]) -> Vec<JobEventView> {
         let told = events.iter().enumerate();
-        told.map(|(number, happened)| ToldEvent::new(number, happened))
+        told.map(|(number, happened)| JobEventView::new(number, happened))
             .collect()
     }
 }
@@ -207,7 +207,7 @@ mod tests {
             leases: vec![(provider, LeaseId(3), Credits(5))],
         };
         let event = |event| TimedEvent { at_ms: 250, event };
-        let told = ToldEvent::from_events(&[event(leased), event(JobEvent::Returned)]);
+        let told = JobEventView::from_events(&[event(leased), event(JobEvent::Returned)]);
         let lease = json!({ "provider": provider, "lease": 3, "escrow": 5 });
         let expected = json!([
             { "number": 0, "at": "1970-01-01T00:00:00.25Z", "event": "leased", "attempt": 0,

@@ -167,7 +167,7 @@ fn read_wish(path: &Path) -> Option<Wish> {
 #[cfg(test)]
 mod tests {
     use souk_market::{
-        Accepts, AccountKey, Credits, DeviceId, Features, Millis, Operators, OrderId,
+        AccountKey, BuyerFilter, Credits, DeviceId, Features, Millis, Operators, OrderId,
     };
     use souk_market::{Name, Permille, Price, Regions, Resources, Units};
 
@@ -191,7 +191,7 @@ mod tests {
             notice: Millis(0),
             spot: Vec::new(),
             idle: Permille(100),
-            accepts: Accepts::default(),
+            accepts: BuyerFilter::default(),
             resale: None,
         }
     }

@@ -25,7 +25,7 @@ const DIGITS_MIN: usize = 8;
 
 /// A plan as the user saw it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ShownPlan {
+pub struct PinnedPlan {
     /// The version of the file.
     pub format: u32,
     /// The plan's hash.
@@ -84,20 +84,20 @@ pub enum PlanRefusal {
 }
 
 /// Returns the one remembered plan whose hash begins with these digits.
-fn find_plan(folder: &Path, begins: &str) -> Option<ShownPlan> {
+fn find_plan(folder: &Path, begins: &str) -> Option<PinnedPlan> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut found = names.filter(|name| name.starts_with(begins));
     match (found.next(), found.next()) {
-        (Some(one), None) => config::read::<ShownPlan>(&folder.join(one)).ok(),
+        (Some(one), None) => config::read::<PinnedPlan>(&folder.join(one)).ok(),
         _ => None,
     }
 }
 
-impl ShownPlan {
+impl PinnedPlan {
     /// Returns the record of a quote that a user sees.
-    pub fn new(quote: &Quote, subject: ContentId) -> ShownPlan {
-        ShownPlan {
+    pub fn new(quote: &Quote, subject: ContentId) -> PinnedPlan {
+        PinnedPlan {
             format: FORMAT,
             hash: quote.hash(),
             subject,
@@ -186,8 +186,8 @@ fn forget_oldest(folder: &Path) {
 mod tests {
     use super::*;
 
-    fn shown(word: &[u8], price: u64, seconds: f64) -> ShownPlan {
-        ShownPlan {
+    fn shown(word: &[u8], price: u64, seconds: f64) -> PinnedPlan {
+        PinnedPlan {
             format: FORMAT,
             hash: ContentId::for_content(word),
             subject: ContentId::for_content(b"model"),
@@ -224,7 +224,7 @@ mod tests {
         let then = shown(b"a", 100, 1.0);
         then.save_plan(folder.path()).unwrap();
         let check =
-            |now: ShownPlan| now.check_against_stored(folder.path(), &then.hash.to_string(), 5.0);
+            |now: PinnedPlan| now.check_against_stored(folder.path(), &then.hash.to_string(), 5.0);
         check(shown(b"b", 105, 1.0)).unwrap();
         assert!(matches!(
             check(shown(b"b", 106, 1.0)),
@@ -234,7 +234,7 @@ mod tests {
             check(shown(b"b", 90, 1.1)),
             Err(PlanRefusal::Time { .. })
         ));
-        let other = ShownPlan {
+        let other = PinnedPlan {
             subject: ContentId::for_content(b"other"),
             ..shown(b"b", 90, 1.0)
         };

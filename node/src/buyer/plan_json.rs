@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use souk_scheduler::graph::cut::{Boundary, Subgraph};
-use souk_scheduler::planning::{Reason, Utilisation, Why};
+use souk_scheduler::planning::{PlacementExplanation, Reason, Utilisation};
 
 use super::job::Limits;
 use super::times::Times;
@@ -156,7 +156,7 @@ pub fn critical_parts(quote: &Quote) -> Vec<usize> {
 
 /// Describes why a part runs on its device, and how long the plan would take with the next best.
 #[must_use]
-pub fn explain_choice(why: &Why, quote: &Quote) -> String {
+pub fn explain_choice(why: &PlacementExplanation, quote: &Quote) -> String {
     let reason = match why.reason {
         Reason::OnlyChoice => "the only device that can",
         Reason::Fastest => "fastest",

@@ -20,7 +20,7 @@ use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::{
     Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason, attempt_id,
 };
-use souk_roles::lease::{ProviderWord, Request};
+use souk_roles::lease::{ProviderMessage, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -33,7 +33,7 @@ use super::quote::Quote;
 use super::times::Watch;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
 use crate::clock::{CoreClock, unix_ms};
-use crate::content::inline_contents::CameAlong;
+use crate::content::inline_contents::InlineContents;
 use crate::protocols::lease::LeaseReport;
 use served_contents::ServedContents;
 use streams::{Incoming, Talk};
@@ -104,7 +104,7 @@ pub(super) struct Shell {
     watch: Watch,
     served: ServedContents,
     /// Contents that came with messages.
-    along: CameAlong<Leg>,
+    along: InlineContents<Leg>,
     /// A failure of this task that the core does not know of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
@@ -170,7 +170,7 @@ impl Shell {
             gathered: JobResult::new(job),
             watch: Watch::start(),
             served: ServedContents::new(buyer.tensors.clone(), buyer.account()),
-            along: CameAlong::default(),
+            along: InlineContents::default(),
             fault: None,
             outcome: None,
         };

@@ -14,7 +14,7 @@ use thiserror::Error;
 /// The labels of one model. Texts of inputs that the model does not contain are added when they are
 /// read.
 #[derive(Default)]
-pub struct Legend {
+pub struct ValueLabels {
     meanings: Mutex<Meanings>,
     /// Whether the model could be read; if not, the import reports the error.
     is_known: bool,
@@ -34,13 +34,13 @@ pub enum Meaning {
 /// would silently give a wrong answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the input {name} takes {wanted}, but {found} were given")]
-pub struct MixedUp {
+pub struct LabelError {
     name: String,
     wanted: &'static str,
     found: &'static str,
 }
 
-impl Legend {
+impl ValueLabels {
     /// Returns the labels of a model.
     #[must_use]
     pub fn from_model(model: Bytes) -> Self {
@@ -55,8 +55,8 @@ impl Legend {
     /// both if the model could not be read.
     ///
     /// # Errors
-    /// [`MixedUp`] if it does not.
-    pub fn check_input(&self, input: &str, is_text: bool) -> Result<(), MixedUp> {
+    /// [`LabelError`] if it does not.
+    pub fn check_input(&self, input: &str, is_text: bool) -> Result<(), LabelError> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_known || meanings.texts.inputs.contains(input) == is_text {
             return Ok(());
@@ -66,7 +66,7 @@ impl Legend {
             false => ("texts", "numbers"),
         };
         let name = input.to_owned();
-        Err(MixedUp {
+        Err(LabelError {
             name,
             wanted,
             found,
@@ -185,7 +185,7 @@ mod tests {
         meanings.texts.outputs.insert("label".to_owned());
         let labels = vec![Label::Text("cat".to_owned()), Label::Number(7)];
         meanings.columns.insert("scores".to_owned(), labels);
-        let legend = Legend {
+        let legend = ValueLabels {
             meanings: Mutex::new(meanings),
             is_known: true,
         };

@@ -10,7 +10,7 @@ use libp2p::PeerId;
 use souk_market::{AccountKey, Command, MarketId, Millis};
 use souk_roles::clock::Micros;
 use souk_roles::market::client::{
-    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Putting, Reply, Seat, Silence,
+    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Reply, RequestAttempt, Seat, Silence,
     ValidatorAnswer, WatchId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
@@ -243,7 +243,7 @@ impl Client {
 
 /// The result of an effect.
 enum EffectEnd {
-    Put(CallId, Putting, Result<TimedAnswer, AttemptError>),
+    Put(CallId, RequestAttempt, Result<TimedAnswer, AttemptError>),
     /// A watch ended.
     Watched(WatchId),
     /// The time on a validator's clock, if it answered.
@@ -261,7 +261,7 @@ struct Task {
     key: Option<NodeKey>,
     inbox: mpsc::Receiver<Message>,
     effects: JoinSet<EffectEnd>,
-    handles: BTreeMap<Putting, AbortHandle>,
+    handles: BTreeMap<RequestAttempt, AbortHandle>,
     watching: BTreeMap<WatchId, AbortHandle>,
     replies: BTreeMap<CallId, oneshot::Sender<ClientReply>>,
     /// The last validator's error, by request.

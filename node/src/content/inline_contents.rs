@@ -29,14 +29,14 @@ pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentI
 
 /// A message, with contents that it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WordWith<W> {
+pub struct MessageWithContents<W> {
     /// The message itself.
     pub word: W,
     /// The contents, each with its id.
     pub contents: Vec<(ContentId, Bytes)>,
 }
 
-impl<W> WordWith<W> {
+impl<W> MessageWithContents<W> {
     /// Returns a message without contents.
     pub const fn without_contents(word: W) -> Self {
         Self {
@@ -48,15 +48,15 @@ impl<W> WordWith<W> {
 
 /// Contents that came with messages and wait for their use, by sender.
 #[derive(Debug)]
-pub(crate) struct CameAlong<S>(BTreeMap<ContentId, (S, Bytes)>);
+pub(crate) struct InlineContents<S>(BTreeMap<ContentId, (S, Bytes)>);
 
-impl<S> Default for CameAlong<S> {
+impl<S> Default for InlineContents<S> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<S: Copy + PartialEq> CameAlong<S> {
+impl<S: Copy + PartialEq> InlineContents<S> {
     /// Keeps those contents that the message named.
     pub(crate) fn keep_named(
         &mut self,
@@ -145,7 +145,7 @@ mod tests {
             })
             .collect()
         };
-        let mut along = CameAlong::default();
+        let mut along = InlineContents::default();
         let [a, b, c] = ["a", "b", "c"].map(|text| ContentId::for_content(text.as_bytes()));
         along.keep_named(1, contents(&["a", "b", "c"]), [a, b].into_iter());
         along.keep_named(2, contents(&["c"]), [c].into_iter());

@@ -40,7 +40,7 @@ use crate::content::pace::Pacer;
 use crate::folder::key::{self, NodeKey};
 use crate::network::Network;
 use crate::network::wire::{self, WireError};
-use in_flight::WantedHere;
+use in_flight::InFlight;
 use order::{Gate, TransferQueue};
 use protocol::{ContentRequest, WANTS_MAX, look_up_aside};
 use serving::ContentServer;
@@ -217,7 +217,7 @@ impl Tensors {
         holders: &[PeerId],
         id: ContentId,
     ) -> Result<FetchedContent, FetchError> {
-        let coming = WantedHere::new(&self.0.coming, id);
+        let coming = InFlight::new(&self.0.coming, id);
         coming.wanted.raise_urgency(urgency);
         let _alone = coming.wanted.alone.lock().await;
         if self.0.access.may_use(scope.buyer, &id)

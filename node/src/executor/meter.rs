@@ -43,7 +43,7 @@ struct Share {
 
 /// A run in a process, until this is dropped. The time of a process with several runs of a stream
 /// is divided equally among them.
-pub(crate) struct AtWork<'a> {
+pub(crate) struct RunMeter<'a> {
     energy: &'a Energy,
     run: u64,
 }
@@ -66,11 +66,11 @@ impl Energy {
 
     /// Records that the process of a lease begins a run. Returns none if there is no counter, or if
     /// the lease has no process of its own.
-    pub(crate) fn begin_run(&self, slots: &LeaseExecutor) -> Option<AtWork<'_>> {
+    pub(crate) fn begin_run(&self, slots: &LeaseExecutor) -> Option<RunMeter<'_>> {
         self.begin_of(slots.process_id()?)
     }
 
-    fn begin_of(&self, process: u32) -> Option<AtWork<'_>> {
+    fn begin_of(&self, process: u32) -> Option<RunMeter<'_>> {
         let mut shares = self.update_shares()?;
         let share = Share {
             process,
@@ -80,7 +80,7 @@ impl Energy {
         shares.begun += 1;
         let run = shares.begun;
         shares.at_work.insert(run, share);
-        Some(AtWork { energy: self, run })
+        Some(RunMeter { energy: self, run })
     }
 
     /// Updates the shares to the present and returns them; none if there is no counter.
@@ -115,7 +115,7 @@ impl Shares {
     }
 }
 
-impl AtWork<'_> {
+impl RunMeter<'_> {
     /// Writes the joules of the CPU since the run began into the run's report.
     pub(crate) fn write(self, report: &mut Report) {
         let Some(shares) = self.energy.update_shares() else {
@@ -134,7 +134,7 @@ impl AtWork<'_> {
     }
 }
 
-impl Drop for AtWork<'_> {
+impl Drop for RunMeter<'_> {
     fn drop(&mut self) {
         let passed = self.energy.update_shares();
         let shares = || self.energy.shares.lock();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     /// Joules of the machine's CPU in the report of a run, and of nothing else.
-    fn written(at_work: AtWork<'_>) -> Option<f64> {
+    fn written(at_work: RunMeter<'_>) -> Option<f64> {
         let mut report = report();
         at_work.write(&mut report);
         let other = ["a", "b"].map(|name| report.devices[name].energy);

@@ -208,7 +208,7 @@ pub enum DeviceChoice {
         profile: String,
         /// How it differs from its profile.
         #[serde(flatten)]
-        manner: Manner,
+        manner: EmulationSettings,
     },
     /// Several devices that are sold as one and share each subgraph.
     Group(Vec<DeviceChoice>),
@@ -220,7 +220,7 @@ impl DeviceChoice {
     pub fn new_emulated(profile: &str) -> DeviceChoice {
         DeviceChoice::Emulated {
             profile: profile.to_owned(),
-            manner: Manner::default(),
+            manner: EmulationSettings::default(),
         }
     }
 }
@@ -228,7 +228,7 @@ impl DeviceChoice {
 /// How an emulated device differs from its profile, to test what markets survive. Its ask states
 /// the profile in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Manner {
+pub struct EmulationSettings {
     /// Its true speed, as a factor of the profile's; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<f64>,
@@ -244,7 +244,7 @@ pub struct Manner {
     pub seed: Option<u64>,
 }
 
-impl Manner {
+impl EmulationSettings {
     /// Returns the configuration of the emulation, with defaults for omitted values.
     #[must_use]
     pub fn emulation_config(&self) -> EmulatedConfig {
@@ -559,7 +559,7 @@ mod tests {
             jitter,
             failures,
             ..
-        } = Manner::default().emulation_config();
+        } = EmulationSettings::default().emulation_config();
         assert_eq!((speed, jitter, failures), (1.0, 0.0, 0.0));
         let told = r#"{"emulated":{"profile":"x","speed":0.5,"failures":0.25,"seed":7}}"#;
         let told = read(told);

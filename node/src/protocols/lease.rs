@@ -16,15 +16,15 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
 use tokio::time::timeout;
 
-use crate::content::inline_contents::WordWith;
+use crate::content::inline_contents::MessageWithContents;
 use crate::content::links::Sample;
 use crate::folder::key;
 use crate::network::Network;
 use crate::network::wire::{self, WireError};
 
 pub use souk_roles::lease::{
-    BuyerWord, Contact, Failure, Input, OPENING_BYTES_MAX, Offer, OfferAnswer, Opening, Output,
-    Part, ProviderWord, Request, Source, Start, UntakenOffer, WINDOW_MAX, WORD_BYTES_MAX,
+    BuyerMessage, Contact, Failure, Input, OPENING_BYTES_MAX, Offer, OfferAnswer, Opening, Output,
+    Part, ProviderMessage, Request, Source, Start, UntakenOffer, WINDOW_MAX, WORD_BYTES_MAX,
     WorkResult,
 };
 
@@ -85,7 +85,7 @@ pub(crate) async fn offer_tensor(
 ) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let word = Opening::Offer(offer);
-    let word = WordWith { word, contents };
+    let word = MessageWithContents { word, contents };
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
         if let Some(mut kept) = network.take_kept(peer, &PROTOCOL) {
@@ -112,7 +112,7 @@ pub(crate) async fn offer_tensor(
 
 async fn send_offer(
     stream: &mut Stream,
-    word: &WordWith<Opening>,
+    word: &MessageWithContents<Opening>,
 ) -> Result<OfferAnswer, WireError> {
     wire::send(stream, word).await?;
     wire::receive(stream).await
@@ -167,12 +167,12 @@ mod tests {
     fn damaged_words_of_a_buyer_do_no_harm() {
         let start = || Box::new(start(2));
         fuzzed::try_messages(1, &[Opening::Start(start()), Opening::Resume(LeaseId(1))]);
-        fuzzed::try_messages::<BuyerWord>(2, &[BuyerWord::Go]);
+        fuzzed::try_messages::<BuyerMessage>(2, &[BuyerMessage::Go]);
     }
 
     #[test]
     fn damaged_words_of_a_provider_do_no_harm() {
-        fuzzed::try_messages::<ProviderWord>(4, &[ProviderWord::Ready]);
+        fuzzed::try_messages::<ProviderMessage>(4, &[ProviderMessage::Ready]);
         fuzzed::try_messages::<OfferAnswer>(5, &[]);
         fuzzed::try_messages::<LeaseReport>(6, &[LeaseReport::default()]);
     }

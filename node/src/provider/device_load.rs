@@ -242,7 +242,7 @@ mod tests {
     use super::*;
     use crate::device::group::{Between, build_runner};
     use crate::device::open_devices;
-    use crate::folder::config::{DeviceChoice, Manner};
+    use crate::folder::config::{DeviceChoice, EmulationSettings};
 
     fn live(choice: &DeviceChoice) -> Live {
         let device = open_devices(choice, Some(1)).unwrap().remove(0);
@@ -281,9 +281,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let choice = |failures| DeviceChoice::Emulated {
             profile: "amd-epyc-9654".to_owned(),
-            manner: Manner {
+            manner: EmulationSettings {
                 failures: Some(failures),
-                ..Manner::default()
+                ..EmulationSettings::default()
             },
         };
         let group = DeviceChoice::Group(vec![choice(1.0), choice(1.0)]);

@@ -9,13 +9,13 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use souk_host::power::{Domain, PowerError};
+use souk_host::power::{PowerDomain, PowerError};
 
 /// The file with the earlier limits, in watts by domain.
 const FILE: &str = "power.json";
 
 /// Finds a domain by its name.
-type Find = fn(&str) -> Result<Box<dyn Domain>, PowerError>;
+type Find = fn(&str) -> Result<Box<dyn PowerDomain>, PowerError>;
 
 /// Why limits could not be set or restored.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl HeldLimits {
             .iter()
             .map(found)
             .collect::<Result<_, PowerError>>()?;
-        let before = |(domain, _): &(Box<dyn Domain>, f64)| {
+        let before = |(domain, _): &(Box<dyn PowerDomain>, f64)| {
             Ok((domain.name().to_owned(), domain.power_limit()?.watts))
         };
         let before: BTreeMap<String, f64> = domains
@@ -148,7 +148,7 @@ mod tests {
 
     struct Socket(String);
 
-    impl Domain for Socket {
+    impl PowerDomain for Socket {
         fn name(&self) -> &str {
             &self.0
         }
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
+    fn find(name: &str) -> Result<Box<dyn PowerDomain>, PowerError> {
         Ok(Box::new(Socket(name.to_owned())))
     }
 

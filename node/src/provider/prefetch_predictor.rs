@@ -27,7 +27,7 @@ struct ForesightFile {
 }
 
 /// The predictions for one store.
-pub(super) struct Outlook {
+pub(super) struct ContentPrefetcher {
     file: PathBuf,
     store: Arc<Store>,
     known: Mutex<PrefetchPredictor>,
@@ -36,16 +36,16 @@ pub(super) struct Outlook {
     busy: AtomicBool,
 }
 
-impl Outlook {
+impl ContentPrefetcher {
     /// Opens the memory of a provider's folder; loads at once the contents that usually come next,
     /// because the store's memory is empty.
-    pub(super) fn open_and_recall(home: &Path, store: &Arc<Store>) -> Arc<Outlook> {
-        let outlook = Arc::new(Outlook::load_or_default(home, store.clone()));
+    pub(super) fn open_and_recall(home: &Path, store: &Arc<Store>) -> Arc<ContentPrefetcher> {
+        let outlook = Arc::new(ContentPrefetcher::load_or_default(home, store.clone()));
         tokio::spawn(outlook.clone().prefetch_contents());
         outlook
     }
 
-    fn load_or_default(home: &Path, store: Arc<Store>) -> Outlook {
+    fn load_or_default(home: &Path, store: Arc<Store>) -> ContentPrefetcher {
         let file = home.join(FORESIGHT_FILE);
         let known = match config::read::<ForesightFile>(&file) {
             Ok(kept) if kept.foresight.is_sound() => kept.foresight,
@@ -62,7 +62,7 @@ impl Outlook {
                 PrefetchPredictor::default()
             }
         };
-        Outlook {
+        ContentPrefetcher {
             file,
             store,
             known: Mutex::new(known),
@@ -122,7 +122,7 @@ impl Outlook {
     }
 }
 
-impl Drop for Outlook {
+impl Drop for ContentPrefetcher {
     fn drop(&mut self) {
         self.save();
     }
@@ -161,7 +161,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let first = store(home.path());
         let leases = [1, 2, 3].map(|model| lease(&first, model));
-        let outlook = Arc::new(Outlook::load_or_default(home.path(), first.clone()));
+        let outlook = Arc::new(ContentPrefetcher::load_or_default(
+            home.path(),
+            first.clone(),
+        ));
         for start in leases.iter().cycle().take(9) {
             read_all(&first, start);
             outlook.record_work(start[0], start.to_vec());
@@ -180,7 +183,10 @@ mod tests {
         );
         drop((outlook, first));
         let second = store(home.path());
-        let outlook = Arc::new(Outlook::load_or_default(home.path(), second.clone()));
+        let outlook = Arc::new(ContentPrefetcher::load_or_default(
+            home.path(),
+            second.clone(),
+        ));
         assert_eq!(outlook.clone().prefetch_contents().await, 400);
         read_all(&second, &leases[0]);
         assert_eq!(second.usage().awaited_reads, 0);
@@ -195,7 +201,10 @@ mod tests {
         );
         for text in ["garbage", unsound.as_str()] {
             std::fs::write(home.path().join(FORESIGHT_FILE), text).unwrap();
-            let outlook = Arc::new(Outlook::load_or_default(home.path(), store(home.path())));
+            let outlook = Arc::new(ContentPrefetcher::load_or_default(
+                home.path(),
+                store(home.path()),
+            ));
             assert_eq!(outlook.prefetch_contents().await, 0);
         }
     }

@@ -29,7 +29,7 @@ use super::job::Job;
 use super::journal::JournalWriter;
 use super::pace::Speed;
 use crate::clock::CoreClock;
-use crate::content::inline_contents::CameAlong;
+use crate::content::inline_contents::InlineContents;
 use crate::folder::fact_writer::WriterEnded;
 use crate::protocols::lease::LeaseReport;
 use outcomes::EffectOutcome;
@@ -68,7 +68,7 @@ pub(super) struct Shell {
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     /// Contents that arrived inline with messages.
-    along: CameAlong<StreamId>,
+    along: InlineContents<StreamId>,
     /// Outputs for buyers that no message has named yet: they will go inline.
     for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
@@ -120,7 +120,7 @@ impl Shell {
             effects: JoinSet::new(),
             handles: BTreeMap::new(),
             transfers: Arc::new(Semaphore::new(TRANSFERS_MAX)),
-            along: CameAlong::default(),
+            along: InlineContents::default(),
             for_buyers: BTreeSet::new(),
             journal,
             speed: (resources, speed),

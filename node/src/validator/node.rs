@@ -38,7 +38,7 @@ use crate::validator::{
 };
 use crate::validator::{raft_link, request_server};
 use admission::MembersTold;
-use keeper::Keeper;
+use keeper::MembershipKeeper;
 
 pub use restoring::{Restoration, RestoreError, restore_backup};
 
@@ -144,7 +144,7 @@ pub struct Seat {
     id: ReplicaId,
     validator: Validator<ExchangeMachine>,
     ended: ValidatorEnd,
-    keeper: Keeper,
+    keeper: MembershipKeeper,
 }
 
 impl Seat {
@@ -178,10 +178,10 @@ impl Seat {
             let _ = network.add_contact(&contact).await;
         }
         let address = reached_at(&file.listen, &key);
-        let place = SeatPlace::find_seat(&home, &network, &key, &market, &mut file, || {
+        let place = SeatAssignment::find_seat(&home, &network, &key, &market, &mut file, || {
             waiting(address.as_deref().unwrap_or_default());
         });
-        let SeatPlace { id, told, founders } = place.await?;
+        let SeatAssignment { id, told, founders } = place.await?;
         let (writer, statements) = open_statements(&home)?;
         let (machine, changes) = exchange_machine::new_machine(&market, writer);
         let machine = machine.signing_with(key.signing_key().clone());
@@ -200,7 +200,7 @@ impl Seat {
             statements,
         };
         request_server::serve_market(&network, validator.clone(), &market.genesis, news);
-        let keeper = Keeper {
+        let keeper = MembershipKeeper {
             home,
             network,
             validator: validator.clone(),
@@ -249,7 +249,7 @@ impl Seat {
 }
 
 /// A validator's place among the others, before it begins.
-struct SeatPlace {
+struct SeatAssignment {
     id: ReplicaId,
     /// The members that the other validators named, if it asked them.
     told: Vec<Member>,
@@ -257,7 +257,7 @@ struct SeatPlace {
     founders: Option<Vec<ReplicaId>>,
 }
 
-impl SeatPlace {
+impl SeatAssignment {
     async fn find_seat(
         home: &Path,
         network: &Network,
@@ -265,7 +265,7 @@ impl SeatPlace {
         market: &MarketFile,
         file: &mut ValidatorFile,
         waiting: impl FnOnce(),
-    ) -> Result<SeatPlace, SeatError> {
+    ) -> Result<SeatAssignment, SeatError> {
         let mine = key.peer_id();
         let members = founder_ids(market)?;
         let others: Vec<PeerId> = members
@@ -281,7 +281,7 @@ impl SeatPlace {
             let (raft_id, told) = admitted.await;
             file.raft_id = Some(raft_id);
             config::write(&home.join(VALIDATOR_FILE), file)?;
-            return SeatPlace::from_parts(home, raft_id, account, Some(told), None);
+            return SeatAssignment::from_parts(home, raft_id, account, Some(told), None);
         };
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let founder = members.get(&mine) == Some(&id);
@@ -308,7 +308,7 @@ impl SeatPlace {
             all.sort_unstable();
             all
         });
-        SeatPlace::from_parts(home, raft_id, account, told, founders)
+        SeatAssignment::from_parts(home, raft_id, account, told, founders)
     }
 
     fn from_parts(
@@ -317,7 +317,7 @@ impl SeatPlace {
         account: AccountKey,
         told: Option<MembersTold>,
         founders: Option<Vec<ReplicaId>>,
-    ) -> Result<SeatPlace, SeatError> {
+    ) -> Result<SeatAssignment, SeatError> {
         let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
         let known = told.map(|told| told.known);
         let begun = known.as_ref();
@@ -327,7 +327,7 @@ impl SeatPlace {
             let path = home.join(REPLICA_FOLDER);
             return Err(SeatError::Wiped { raft_id, path });
         }
-        Ok(SeatPlace {
+        Ok(SeatAssignment {
             id,
             told: known.map_or_else(Vec::new, |known| known.staying_members().cloned().collect()),
             founders,

@@ -35,4 +35,6 @@ pub use partitions::{
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
 pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, measure_sharing};
-pub use tasks::{Across, Efficiency, Overhead, TaskReport, measure_subprocess, measure_tasks};
+pub use tasks::{
+    Efficiency, Overhead, SubprocessReport, TaskReport, measure_subprocess, measure_tasks,
+};

@@ -49,12 +49,12 @@ pub struct TaskReport {
     /// Results with tasks that compute for a while.
     pub efficiency: Vec<Efficiency>,
     /// Results with subgraphs in another process, if the caller has one.
-    pub processes: Option<Across>,
+    pub processes: Option<SubprocessReport>,
 }
 
 /// Results of subgraphs that a worker of this process runs on a device in another process.
 #[derive(Clone, Debug, Serialize)]
-pub struct Across {
+pub struct SubprocessReport {
     /// Number of subgraphs, run one after the other.
     pub tasks: usize,
     /// Subgraphs per second through the executor.
@@ -152,7 +152,7 @@ pub fn measure_tasks(devices: usize) -> std::io::Result<TaskReport> {
 ///
 /// # Errors
 /// [`MeasureError`] if the device fails.
-pub fn measure_subprocess(device: &SubprocessDevice) -> Result<Across, MeasureError> {
+pub fn measure_subprocess(device: &SubprocessDevice) -> Result<SubprocessReport, MeasureError> {
     let tiny = build_workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
     let program = device.compile(&Subgraph {
         model: tiny.model.clone(),
@@ -185,7 +185,7 @@ pub fn measure_subprocess(device: &SubprocessDevice) -> Result<Across, MeasureEr
         speeds = learned;
         best = best.min(wall);
     }
-    Ok(Across {
+    Ok(SubprocessReport {
         tasks: ACROSS_TASKS,
         tasks_per_second: ACROSS_TASKS as f64 / best,
         round_trip_us: at(50),

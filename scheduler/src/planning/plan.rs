@@ -29,7 +29,7 @@ use crate::graph::cut::{CutError, Subgraph, cut_graph, whole_graph};
 use crate::graph::{Graph, NodeId, ValueId};
 
 pub use error::PlanError;
-pub use explain::{Alternative, Reason, Utilisation, Why};
+pub use explain::{Alternative, PlacementExplanation, Reason, Utilisation};
 pub use options::{Activations, PlanOptions, Weights};
 pub use pareto::pareto_plans;
 pub(crate) use partition::Model;
@@ -82,7 +82,7 @@ pub struct PlannedPart {
     /// Number of its arithmetic operations.
     pub flops: u64,
     /// The reason for this offer.
-    pub why: Why,
+    pub why: PlacementExplanation,
 }
 
 /// The transfer of one tensor.

@@ -37,7 +37,7 @@ use super::problem::{Problem, ProblemError};
 use super::schedule::Schedule;
 
 pub use anneal::Random;
-pub use exact::{Exact, prove_optimal};
+pub use exact::{ProvenSchedule, prove_optimal};
 
 /// Returns the part of the effort that is used up after a number of steps: 1 or more ends the
 /// search.

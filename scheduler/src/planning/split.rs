@@ -35,7 +35,7 @@ pub struct Devices<'a> {
 
 /// The costs of sharing that a single device does not have.
 #[derive(Clone, Debug, Default)]
-pub struct Around {
+pub struct SharingOverhead {
     /// Seconds before the parts begin: to cut their input, or to bring it to the place of the cut.
     pub before: f64,
     /// Seconds from the last part to the whole output, unless host memory is the place of the join.
@@ -51,7 +51,7 @@ pub struct Around {
 /// A segment with the costs of its parts on each device.
 pub struct PricedSegment<'a> {
     devices: Devices<'a>,
-    around: Around,
+    around: SharingOverhead,
     segment: &'a Segment,
     /// Cost of each node, and the bytes that every part must read whole.
     costs: Vec<(Cost, u64)>,
@@ -81,7 +81,7 @@ impl<'a> PricedSegment<'a> {
         Self {
             runs: devices.offers.iter().map(runs).collect(),
             devices,
-            around: Around::default(),
+            around: SharingOverhead::default(),
             segment,
             costs: nodes().enumerate().map(cost).collect(),
             weight_bytes: nodes().map(|node| node.cost.weight_bytes).sum(),
@@ -91,7 +91,7 @@ impl<'a> PricedSegment<'a> {
 
     /// Adds the costs of sharing.
     #[must_use]
-    pub fn with(self, around: Around) -> Self {
+    pub fn with(self, around: SharingOverhead) -> Self {
         Self { around, ..self }
     }
 

@@ -18,7 +18,7 @@ use souk_roles::validator::event::ReadMoment;
 
 use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
-use super::state_comparison::Wholes;
+use super::state_comparison::ReplicaStates;
 
 /// Tolerance of an answer's age in milliseconds: each core starts its ticks at a different time.
 const AGE_SLACK_MS: u64 = 50;
@@ -237,7 +237,7 @@ pub struct Checker {
     histories: BTreeMap<LogIndex, History>,
     /// Digests of history and state at each checkpoint, and of every byte of the state.
     states: BTreeMap<LogIndex, (Digest, Digest)>,
-    wholes: Wholes,
+    wholes: ReplicaStates,
     /// A machine that never crashes, restores or forgets: the replay from genesis.
     shadow: SimExchange,
     shadow_index: LogIndex,
@@ -266,7 +266,7 @@ impl Checker {
             leaders: BTreeMap::new(),
             histories: BTreeMap::new(),
             states: BTreeMap::new(),
-            wholes: Wholes::default(),
+            wholes: ReplicaStates::default(),
             shadow: SimExchange::new(genesis, decoded.clone()),
             shadow_index: LogIndex(0),
             shadow_history: History::default(),

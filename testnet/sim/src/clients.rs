@@ -1,7 +1,7 @@
 //! The people of the simulated market: honest ones, hasty ones, forgers, and some who vanish.
 
 use souk_market::{
-    Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
+    Acceptance, AccountKey, Ask, Batch, Bid, BuyerFilter, Command, Credits, DeviceId, DeviceMicros,
     Direction, Genesis, JobId, LeaseId, Limit, MarketId, Millis, Name, Nonce, OrderId, Permille,
     Price, Signature, SignedBatch, Term, TimeInForce, Units, Wants,
 };
@@ -282,7 +282,7 @@ fn draw_ask(random: &mut Random) -> Ask {
         notice: Millis(random.draw_below(3_000)),
         spot: Vec::new(),
         idle: Permille(0),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }

@@ -106,20 +106,20 @@ struct Loss {
 
 /// The worst of many results.
 #[derive(Clone, Copy)]
-struct Worst {
+struct WorstLoss {
     loss: Loss,
     /// Maximum loss beyond the attacker's cost.
     excess: i64,
 }
 
-impl Worst {
-    fn from_loss(loss: Loss) -> Worst {
+impl WorstLoss {
+    fn from_loss(loss: Loss) -> WorstLoss {
         let excess = loss.lost + loss.kept;
-        Worst { loss, excess }
+        WorstLoss { loss, excess }
     }
 
-    fn max_with(self, other: Worst) -> Worst {
-        Worst {
+    fn max_with(self, other: WorstLoss) -> WorstLoss {
+        WorstLoss {
             loss: self.loss.max(other.loss),
             excess: self.excess.max(other.excess),
         }
@@ -144,8 +144,8 @@ fn find_worst(game: Game, planned: Millis) -> Finding {
     new_finding(game.attack_text().to_owned(), planned, worst, known.len())
 }
 
-fn new_finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Finding {
-    let Worst { loss, excess } = worst;
+fn new_finding(attack: String, planned: Millis, worst: WorstLoss, ways: usize) -> Finding {
+    let WorstLoss { loss, excess } = worst;
     let seconds = |micro: i64| micro as f64 / PRICE.0 as f64;
     Finding {
         attack,
@@ -164,17 +164,17 @@ fn search_worst(
     game: Game,
     planned: Millis,
     mut position: Position,
-    known: &mut HashMap<Vec<u8>, Worst>,
-) -> Worst {
+    known: &mut HashMap<Vec<u8>, WorstLoss>,
+) -> WorstLoss {
     act_honestly(game, planned, &mut position);
     if position.lease().is_closed() {
-        return Worst::from_loss(honest_loss(game, &position));
+        return WorstLoss::from_loss(honest_loss(game, &position));
     }
     let key = position.key();
     if let Some(found) = known.get(&key) {
         return *found;
     }
-    let mut most: Option<Worst> = None;
+    let mut most: Option<WorstLoss> = None;
     for command in moves_of(game, planned, &position) {
         let mut next = position.clone();
         if let Some(command) = command
@@ -366,7 +366,7 @@ fn false_receipts() -> Vec<Finding> {
             false => "what its buyer knows",
         };
         let attack = format!("a receipt is false in {what}, {} fields", fields.len());
-        let finding = new_finding(attack, planned, Worst::from_loss(loss), fields.len());
+        let finding = new_finding(attack, planned, WorstLoss::from_loss(loss), fields.len());
         Finding { fields, ..finding }
     };
     by_loss.into_iter().map(finding).collect()
@@ -423,7 +423,7 @@ fn play_talk() -> Finding {
         reputation: position.reputation_lost(Side::Provider),
     };
     let attack = "a reputation is talked down, a hundred leases".to_owned();
-    new_finding(attack, Millis(0), Worst::from_loss(loss), rounds)
+    new_finding(attack, Millis(0), WorstLoss::from_loss(loss), rounds)
 }
 
 /// Returns the findings as rows of the table in the market's documentation.

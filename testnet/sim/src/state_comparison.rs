@@ -10,12 +10,12 @@ const STATES_MAX: usize = 16;
 
 /// The first replica's state at each entry; for older entries, only the digest of every byte.
 #[derive(Default)]
-pub struct Wholes {
+pub struct ReplicaStates {
     states: BTreeMap<LogIndex, Exchange>,
     older: BTreeMap<LogIndex, Digest>,
 }
 
-impl Wholes {
+impl ReplicaStates {
     /// Returns whether a replica's state at an entry equals the first replica's.
     pub fn compare_state(&mut self, index: LogIndex, state: &Exchange) -> bool {
         if let Some(first) = self.states.get(&index) {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
 use crate::commands::texts::{
-    self, Place, PromptWeights, SessionSize, StopSign, Voice, Wish, WrittenText,
+    self, Place, PromptWeights, SessionSize, StopSignal, TextModel, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::print_line;
@@ -76,7 +76,7 @@ pub async fn run_conversation(
         print_line("text: a language model answers, cut over two providers");
     }
     let (model, voice) = texts::open_model(Path::new(bundled::NAME), None)?;
-    let stop = StopSign::new();
+    let stop = StopSignal::new();
     let args = place_args();
     let place = Place::open_place(
         home,
@@ -140,7 +140,7 @@ fn place_args() -> PlaceArgs {
 /// Asks the questions one after the other, and calls `kill` in the middle of an answer.
 fn ask_questions(
     place: &Place,
-    voice: &Voice,
+    voice: &TextModel,
     output: Output,
     mut kill: impl FnMut(&Place, &Handle) -> Outcome,
 ) -> Result<Vec<WrittenText>, Failure> {

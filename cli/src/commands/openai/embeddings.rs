@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::question::Fields;
 use super::refusal::Refusal;
 use super::request_queue::{Event, VectorOrder};
-use crate::commands::texts::Voice;
+use crate::commands::texts::TextModel;
 
 /// Largest number of texts in a request, as in OpenAI's API.
 const TEXTS_MAX: usize = 2048;
@@ -67,7 +67,7 @@ impl EmbeddingQuestion {
     }
 
     /// Returns the texts to embed.
-    pub fn to_order(&self, voice: &Voice) -> Result<VectorOrder, Refusal> {
+    pub fn to_order(&self, voice: &TextModel) -> Result<VectorOrder, Refusal> {
         let field = |failure| Refusal::from(failure).with_field("input");
         let read = |text: &String| voice.encode_text(text).map_err(field);
         let texts = match &self.input {

@@ -10,9 +10,9 @@ use souk_llm::tokens::Marks;
 use super::choice::{ChatChoice, Choice};
 use super::question::{Input, Question, REASONING_EFFORT};
 use super::refusal::Refusal;
-use super::request_queue::TextOrder;
+use super::request_queue::CompletionRequest;
 use super::tool_calls::Calling;
-use crate::commands::texts::{PromptWeights, Voice};
+use crate::commands::texts::{PromptWeights, TextModel};
 
 /// A prompt as tokens.
 struct ReadPrompt {
@@ -25,11 +25,11 @@ struct ReadPrompt {
 
 /// Returns an order for each answer, with the choice that formats it.
 pub fn prepare_orders(
-    voice: &Voice,
+    voice: &TextModel,
     question: &Question,
     calls: Option<&Calling<'_>>,
     grammar: Option<Grammar>,
-) -> Result<Vec<(TextOrder, Choice)>, Refusal> {
+) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
     check_bias(voice, &question.sampling)?;
     let mut prepared = Vec::with_capacity(question.inputs.len() * question.choices);
     for input in &question.inputs {
@@ -37,7 +37,7 @@ pub fn prepare_orders(
         let left = left_after(voice, &prompt)?;
         for nth in 0..question.choices {
             let seed = question.sampling.seed.wrapping_add(nth as u64);
-            let order = TextOrder {
+            let order = CompletionRequest {
                 prompt: prompt.tokens.clone(),
                 sampling: Sampling {
                     seed,
@@ -62,13 +62,13 @@ pub fn prepare_orders(
 
 /// Returns the choice that formats an answer, and adds to the order the marks that it reads.
 fn with_choice(
-    voice: &Voice,
+    voice: &TextModel,
     question: &Question,
     calls: Option<&Calling<'_>>,
     prompt: &ReadPrompt,
     index: usize,
-    mut order: TextOrder,
-) -> Result<(TextOrder, Choice), Refusal> {
+    mut order: CompletionRequest,
+) -> Result<(CompletionRequest, Choice), Refusal> {
     let (siblings, is_weighed) = (question.choices, question.likeliest.is_some());
     let Input::Messages(_) = question.inputs[index / siblings] else {
         let echo = question.is_echoed.then(|| prompt.text.clone());
@@ -90,7 +90,7 @@ fn with_choice(
     Ok((order, Choice::for_chat(index, siblings, is_weighed, chat)))
 }
 
-fn source<'a>(voice: &'a Voice, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
+fn source<'a>(voice: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
     let template = voice.chat_template()?;
     Ok(match calls {
         Some(_) => template.source_with_tools(),
@@ -100,7 +100,7 @@ fn source<'a>(voice: &'a Voice, calls: Option<&Calling<'_>>) -> Result<&'a str, 
 
 /// Returns the tokens of a prompt. The model must know all of them.
 fn read(
-    voice: &Voice,
+    voice: &TextModel,
     question: &Question,
     input: &Input,
     calls: Option<&Calling<'_>>,
@@ -132,7 +132,7 @@ fn read(
 }
 
 fn read_conversation(
-    voice: &Voice,
+    voice: &TextModel,
     question: &Question,
     messages: &[Message],
     calls: Option<&Calling<'_>>,
@@ -164,7 +164,7 @@ fn read_conversation(
 
 /// Returns the positions that a prompt leaves for an answer. It must not be empty, and must leave
 /// at least one.
-fn left_after(voice: &Voice, prompt: &ReadPrompt) -> Result<usize, Refusal> {
+fn left_after(voice: &TextModel, prompt: &ReadPrompt) -> Result<usize, Refusal> {
     let length = prompt.tokens.len();
     if length == 0 {
         return Err(Refusal::invalid_field(prompt.field, "the prompt is empty"));
@@ -175,7 +175,7 @@ fn left_after(voice: &Voice, prompt: &ReadPrompt) -> Result<usize, Refusal> {
     }
 }
 
-fn check_bias(voice: &Voice, sampling: &Sampling) -> Result<(), Refusal> {
+fn check_bias(voice: &TextModel, sampling: &Sampling) -> Result<(), Refusal> {
     let tokens: Vec<u32> = sampling.bias.keys().copied().collect();
     let field = |failure| Refusal::from(failure).with_field("logit_bias");
     voice.check_tokens(&tokens).map_err(field)

@@ -18,7 +18,7 @@ use super::refusal::Refusal;
 use crate::args::Output;
 use crate::commands::submit;
 use crate::commands::texts::{
-    self, Place, PromptWeights, TextEnding, Voice, WeighedToken, Wish, WrittenText,
+    self, Place, PromptWeights, TextEnding, TextModel, WeighedToken, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind};
 use crate::show;
@@ -27,7 +27,7 @@ use crate::show;
 pub const QUESTIONS_MAX: usize = 32;
 
 /// A text to write.
-pub struct TextOrder {
+pub struct CompletionRequest {
     pub prompt: Vec<u32>,
     pub sampling: Sampling,
     pub stops: Vec<String>,
@@ -50,7 +50,7 @@ pub struct VectorOrder {
 
 /// An order to the desk.
 pub enum DeskOrder {
-    Text(Box<TextOrder>),
+    Text(Box<CompletionRequest>),
     Vectors(VectorOrder),
 }
 
@@ -98,7 +98,7 @@ impl Desk {
     /// Opens a desk; returns it and the worker behind it.
     pub fn open(
         output: Output,
-        voice: &Voice,
+        voice: &TextModel,
         out: Option<PathBuf>,
         (keep, drafts_max): (Duration, usize),
     ) -> (Desk, Work) {
@@ -166,7 +166,7 @@ impl Desk {
 /// The worker that answers orders.
 pub struct Work {
     output: Output,
-    voice: Voice,
+    voice: TextModel,
     out: Option<PathBuf>,
     /// Time for which an idle session stays open.
     keep: Duration,
@@ -305,7 +305,7 @@ enum Next {
 /// The data of a thread that answers orders.
 struct Answering {
     output: Output,
-    voice: Voice,
+    voice: TextModel,
     drafts_max: usize,
     closing: watch::Receiver<bool>,
 }
@@ -369,7 +369,7 @@ impl Answering {
     fn write(
         &self,
         sequence: &mut Sequence<'_>,
-        (order, events): (&TextOrder, &mpsc::Sender<Event>),
+        (order, events): (&CompletionRequest, &mpsc::Sender<Event>),
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Event, Failure> {
         let wish = Wish {

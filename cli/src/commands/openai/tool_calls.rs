@@ -5,7 +5,7 @@ use souk_llm::tools::{CallForm, Tool, ToolCall};
 
 use super::question::{Question, ToolUse};
 use super::refusal::Refusal;
-use crate::commands::texts::{TextForm, Voice};
+use crate::commands::texts::{TextForm, TextModel};
 
 /// The tool calls that an answer can contain.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     /// The model must write calls in a known form, or this refuses the request.
-    pub fn new(voice: &Voice, wanted: &'a ToolUse) -> Result<Self, Refusal> {
+    pub fn new(voice: &TextModel, wanted: &'a ToolUse) -> Result<Self, Refusal> {
         let form = CallForm::from_template(voice.chat_template()?.source_with_tools());
         let refused =
             || Refusal::invalid_field("tools", "the model was taught no calls of a known form");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, RequestInputs};
-use souk_node::buyer::value_labels::Legend;
+use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{
     Answer, Buyer, End, JobResult, Journal, Quote, Requests, Submission, UnfinishedJob, request_of,
 };
@@ -45,7 +45,7 @@ pub struct Files {
     /// Ids of the inputs of all requests.
     given: BTreeSet<ContentId>,
     /// Labels that map texts to numbers.
-    legend: Legend,
+    legend: ValueLabels,
 }
 
 /// An answer in files.
@@ -56,7 +56,7 @@ pub struct AnswerFiles {
 }
 
 /// A run of the remaining requests, and the facts for its report.
-pub struct Asking<'a> {
+pub struct SubmitRun<'a> {
     args: &'a SubmitArgs,
     output: Output,
     files: &'a Files,
@@ -100,7 +100,7 @@ pub struct Came {
 }
 
 /// The facts that the report of a finished job adds to its outputs.
-struct About<'a> {
+struct ReportFacts<'a> {
     receipts: &'a [PathBuf],
     /// Balances before and after the job.
     balances: (Balances, Balances),
@@ -116,7 +116,7 @@ impl Files {
             .as_deref()
             .map(files::list_requests)
             .transpose()?;
-        let legend = Legend::from_model(files::read(&args.job.model)?);
+        let legend = ValueLabels::from_model(files::read(&args.job.model)?);
         let common = files::read_inputs(&args.job.input, &legend)?;
         let mut files = Files {
             legend,
@@ -217,16 +217,16 @@ fn input_shapes(inputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, String> {
         .collect()
 }
 
-impl<'a> Asking<'a> {
+impl<'a> SubmitRun<'a> {
     /// Creates a run of the requests without stored answers.
     pub fn new(
         args: &'a SubmitArgs,
         output: Output,
         files: &'a Files,
         kept: BTreeMap<usize, AnswerFiles>,
-    ) -> Asking<'a> {
+    ) -> SubmitRun<'a> {
         let left = (0..files.request_count()).filter(|place| !kept.contains_key(place));
-        Asking {
+        SubmitRun {
             args,
             output,
             files,
@@ -414,7 +414,7 @@ impl<'a> Asking<'a> {
             files::write(path, done.timeline.to_trace_json().as_bytes())?;
         }
         let after = before.read_after_job(buyer.broker(), &done).await?;
-        let about = About {
+        let about = ReportFacts {
             receipts: &receipts,
             balances: (before, after),
             measured: came.measured.map(|times| {
@@ -438,7 +438,7 @@ impl<'a> Asking<'a> {
         facts
     }
 
-    fn show_results(self, mut done: JobResult, written: Vec<AnswerFiles>, about: About<'_>) {
+    fn show_results(self, mut done: JobResult, written: Vec<AnswerFiles>, about: ReportFacts<'_>) {
         let (before, after) = about.balances;
         let receipts = about.receipts;
         let asked = written.len();

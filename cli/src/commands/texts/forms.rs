@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::{Value, json};
 use souk_llm::grammar::{Grammar, GrammarError, Vocabulary};
 
-use super::Voice;
+use super::TextModel;
 
 /// The form of a text.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +40,7 @@ struct WordsRead {
     grammars: Mutex<Vec<(String, Grammar)>>,
 }
 
-impl Voice {
+impl TextModel {
     /// Returns the grammar for texts of a form, or for texts that begin with a mark.
     pub fn build_grammar(
         &self,

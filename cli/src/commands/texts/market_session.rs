@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::{Steps, step_outcome};
-use super::stop_signal::StopSign;
+use super::stop_signal::StopSignal;
 use super::text_budget::Purse;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::submit;
@@ -84,7 +84,7 @@ pub struct SessionMarket {
     job: Job,
     output: Output,
     room: usize,
-    stop: StopSign,
+    stop: StopSignal,
     sellers: SharedSellers,
 }
 
@@ -109,7 +109,7 @@ struct MarketSessionTask {
     blamed: u32,
     receipts: Vec<Receipt>,
     /// Signal to end the text at once.
-    stop: StopSign,
+    stop: StopSignal,
     is_stopped: bool,
     /// Number of the session among those of the text, and the sellers of all of them.
     number: u32,
@@ -134,7 +134,7 @@ impl SessionMarket {
         (folder, output): (&Path, Output),
         (mut job, room): (Job, usize),
         args: &PlaceArgs,
-        stop: StopSign,
+        stop: StopSignal,
     ) -> Result<Self, Failure> {
         job.limits = lease_limits(&args.lease, &job.limits)?;
         if args.verify > 1 {
@@ -351,7 +351,8 @@ impl MarketSessionTask {
         answer_to(done);
     }
 
-    /// Reports a failure to all waiting callers, and stores it for [`MarketSession::finish_session`].
+    /// Reports a failure to all waiting callers, and stores it for
+    /// [`MarketSession::finish_session`].
     fn report_failure(&mut self, failure: Failure) {
         let waiting = self.sequences.values_mut();
         for waiting in waiting.filter_map(SessionSequence::give_up) {

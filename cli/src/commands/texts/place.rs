@@ -25,7 +25,7 @@ use super::market_session::{MarketSession, SessionMarket};
 use super::model_failure;
 use super::panel::Panel;
 use super::steps::Steps;
-use super::stop_signal::StopSign;
+use super::stop_signal::StopSignal;
 use crate::args::{Output, PlaceArgs};
 use crate::failure::{Failure, Kind};
 
@@ -83,7 +83,7 @@ impl Place {
         room: usize,
         args: &PlaceArgs,
         size: SessionSize,
-        stop: StopSign,
+        stop: StopSignal,
     ) -> Result<Self, Failure> {
         if args.local {
             let mut decoder = model.into_decoder(room).map_err(model_failure)?;

@@ -7,13 +7,13 @@ use souk_llm::generation::{CHUNK, Step};
 
 /// The tokens of a sequence.
 #[derive(Default)]
-pub struct ToldTokens {
+pub struct TokenHistory {
     tokens: Vec<u32>,
     /// Number of tokens that the open session has.
     held: usize,
 }
 
-impl ToldTokens {
+impl TokenHistory {
     /// Drops the tokens behind position `after`.
     pub fn go_back(&mut self, after: usize) {
         self.tokens.truncate(after);
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_session_that_begins_anew_is_given_all_tokens_once_before_what_is_added() {
-        let mut told = ToldTokens::default();
+        let mut told = TokenHistory::default();
         let first = Step::for_last_token(&[7; 300], 0);
         assert!(told.on_done(&first));
         let next = Step::for_last_token(&[8], 300).with_logits();

@@ -11,14 +11,14 @@ use souk_llm::decoder::{DRAWN, TOKENS};
 use souk_llm::generation::Step;
 use souk_node::memory::Tensor;
 
-use super::sequence_tokens::ToldTokens;
+use super::sequence_tokens::TokenHistory;
 
 /// Outputs of a step, by name.
 pub type StepOutputs = BTreeMap<String, Tensor>;
 
 /// A sequence whose callers wait with an `A`.
 pub struct SessionSequence<A> {
-    told: ToldTokens,
+    told: TokenHistory,
     asked: Option<(Step, A)>,
     /// Running steps, in their order.
     given: VecDeque<GivenStep>,
@@ -75,7 +75,7 @@ impl<A> SessionSequence<A> {
     /// Creates an empty sequence with this number of positions.
     pub fn new(room: usize) -> Self {
         Self {
-            told: ToldTokens::default(),
+            told: TokenHistory::default(),
             asked: None,
             given: VecDeque::new(),
             early: VecDeque::new(),

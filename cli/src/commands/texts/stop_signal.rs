@@ -4,12 +4,12 @@ use tokio::sync::watch;
 
 /// A signal to end at once. Once given, it stays so.
 #[derive(Clone)]
-pub struct StopSign(watch::Sender<bool>);
+pub struct StopSignal(watch::Sender<bool>);
 
-impl StopSign {
+impl StopSignal {
     /// Creates a signal that is not given.
-    pub fn new() -> StopSign {
-        StopSign(watch::Sender::new(false))
+    pub fn new() -> StopSignal {
+        StopSignal(watch::Sender::new(false))
     }
 
     /// Gives the signal.

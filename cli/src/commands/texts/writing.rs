@@ -9,7 +9,7 @@ use souk_llm::sampling::{LogProbabilities, Sampling};
 use souk_llm::stopping::{Stop, StopStrings};
 use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
 
-use super::Voice;
+use super::TextModel;
 use crate::failure::{Failure, Kind};
 
 /// A text to write.
@@ -179,13 +179,13 @@ impl WrittenText {
 
 /// Writes a text and reports each piece once it is final.
 pub fn write(
-    voice: &Voice,
+    voice: &TextModel,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
     say: impl FnMut(Piece<'_>),
 ) -> Result<WrittenText, Failure> {
     let begun = Instant::now();
-    let mut telling = Telling {
+    let mut telling = TextWriter {
         tokenizer: &voice.tokenizer,
         stream: Some(voice.tokenizer.stream_with(wish.marks)),
         stops: StopStrings::new(wish.stops.to_vec()),
@@ -246,7 +246,7 @@ pub fn write(
 
 /// Returns the probability of each token of a prompt, given those before it.
 fn weigh_prompt(
-    voice: &Voice,
+    voice: &TextModel,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
 ) -> Result<Vec<WeighedToken>, Failure> {
@@ -269,7 +269,7 @@ fn weigh_prompt(
 
 /// Returns the embedding of a text's tokens.
 pub fn embed_tokens(
-    voice: &Voice,
+    voice: &TextModel,
     sequence: &mut Sequence<'_>,
     tokens: &[u32],
 ) -> Result<Vec<f32>, Failure> {
@@ -285,7 +285,7 @@ fn token_gaps(times: &[Duration]) -> Vec<Duration> {
 }
 
 /// The state of a text while it is written.
-struct Telling<'a, S> {
+struct TextWriter<'a, S> {
     tokenizer: &'a Tokenizer,
     /// `None` once the text is over.
     stream: Option<TextStream<'a>>,
@@ -304,7 +304,7 @@ struct Telling<'a, S> {
     say: S,
 }
 
-impl<S: FnMut(Piece<'_>)> Telling<'_, S> {
+impl<S: FnMut(Piece<'_>)> TextWriter<'_, S> {
     fn push_token(&mut self, token: DrawnToken) -> ControlFlow<()> {
         self.times.push(self.begun.elapsed());
         self.tokens.push(token.id);

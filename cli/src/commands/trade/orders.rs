@@ -11,8 +11,8 @@ use souk_node::device::class_name;
 use souk_node::folder::config::ProviderFile;
 use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
-    Acceptance, Accepts, AccountKey, Ask, Bid, Command, Credits, Limit, Millis, OrderId, Permille,
-    Price, Term, TimeInForce, Units, Wants,
+    Acceptance, AccountKey, Ask, Bid, BuyerFilter, Command, Credits, Limit, Millis, OrderId,
+    Permille, Price, Term, TimeInForce, Units, Wants,
 };
 use souk_node::provider::{self, Conditions};
 
@@ -150,7 +150,7 @@ async fn ask_of(folder: &Path, args: &AskArgs) -> Result<Ask, Failure> {
             [] => ask.spot,
             given => given.to_vec(),
         },
-        accepts: Accepts {
+        accepts: BuyerFilter {
             reputation: ask.accepts.reputation.max(Permille(args.min_reputation)),
             excluded: args.exclude.clone(),
             only: args.only.clone(),

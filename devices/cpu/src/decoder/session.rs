@@ -33,7 +33,7 @@ pub(in super::super) struct DecoderSession<'a> {
 pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
 
 /// The rows of a step that the caller wants.
-struct RowsWish {
+struct RowsRequest {
     rows: usize,
     /// The rows that the outputs contain.
     told: Vec<usize>,
@@ -41,7 +41,7 @@ struct RowsWish {
     sampling: (Sampling, u64),
 }
 
-impl RowsWish {
+impl RowsRequest {
     /// Returns an output of these rows.
     fn build_output(
         &self,
@@ -143,7 +143,7 @@ impl<'a> DecoderSession<'a> {
             let one = self.read_inputs(&step.inputs)?;
             let rows = one.row_count(rows_of);
             let told = read_integers(&step.inputs, &plan.inputs.told)?;
-            let wish = RowsWish {
+            let wish = RowsRequest {
                 rows,
                 told: resolve_indices(&told, rows, "Gather", "a row")?,
                 sampling: read_sampling(&step.inputs, &plan.inputs.sampling)?,
@@ -153,11 +153,11 @@ impl<'a> DecoderSession<'a> {
             at_work.push(step.sequence);
             Ok((tokens, wish))
         });
-        let given: Vec<Result<(usize, RowsWish), RunError>> = given.collect();
+        let given: Vec<Result<(usize, RowsRequest), RunError>> = given.collect();
         let width = plan.places[plan.result].width;
         let made = self.run(&batch, &at_work);
         let mut from = 0;
-        let outcome = |given: Result<(usize, RowsWish), RunError>| {
+        let outcome = |given: Result<(usize, RowsRequest), RunError>| {
             let (tokens, wish) = given?;
             let rows = &made[from * width..][..wish.rows * width];
             from += wish.rows;

@@ -13,7 +13,7 @@ use crate::driver;
 use crate::driver::submitter::{Submitter, submit_to_queue};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
-use crate::numbers::doubles::Doubles;
+use crate::numbers::doubles::DoubleSupport;
 
 /// When a driver answers a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +79,10 @@ impl WebGpu {
     }
 
     /// Floats of 64 bits are read from sizes, and taken apart, as integers of 64.
-    pub fn double_support(&self) -> Doubles {
+    pub fn double_support(&self) -> DoubleSupport {
         let features = self.device.features();
         let integers = features.contains(Features::SHADER_INT64);
-        Doubles {
+        DoubleSupport {
             integers,
             floats: integers && features.contains(Features::SHADER_F64),
         }

@@ -5,12 +5,12 @@ use souk_onnx::subgraph::UnsupportedReason;
 
 /// Which numbers of 64 bits a device has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Doubles {
+pub(crate) struct DoubleSupport {
     pub integers: bool,
     pub floats: bool,
 }
 
-impl Doubles {
+impl DoubleSupport {
     /// All there are.
     pub const ALL: Self = Self {
         integers: true,

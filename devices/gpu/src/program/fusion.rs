@@ -13,7 +13,7 @@ use souk_onnx::graph::Graph;
 use crate::numbers::quarters::is_quarter_float;
 use crate::operators::elementwise::{attribute_numbers, gelu_expression, unary_map};
 use crate::program::table::Side;
-use crate::recording::{FusedFunction, Tail, Then};
+use crate::recording::{ElementFunction, FusedFunction, Tail};
 
 /// A node with the nodes fused into it.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -188,8 +188,8 @@ fn find_bias(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &Fusion) 
 }
 
 /// A node that is a function of one element.
-fn fused_function(graph: &Graph, node: &NodeProto) -> Option<Then> {
-    let plain = |expression, numbers| Then {
+fn fused_function(graph: &Graph, node: &NodeProto) -> Option<ElementFunction> {
+    let plain = |expression, numbers| ElementFunction {
         expression,
         numbers,
         known: None,
@@ -199,7 +199,7 @@ fn fused_function(graph: &Graph, node: &NodeProto) -> Option<Then> {
             let is_tanh = node.string("approximate") == Some("tanh");
             let known = is_tanh.then_some(FusedFunction::GeluTanh);
             let expression = gelu_expression(is_tanh);
-            Some(Then {
+            Some(ElementFunction {
                 known,
                 ..plain(expression, [0.0; 3])
             })
@@ -212,7 +212,7 @@ fn fused_function(graph: &Graph, node: &NodeProto) -> Option<Then> {
         operator => {
             let map = unary_map(operator).filter(|map| map.output == DType::F32)?;
             let numbers = attribute_numbers(node, map.numbers);
-            Some(Then {
+            Some(ElementFunction {
                 known: (operator == "Relu").then_some(FusedFunction::Relu),
                 ..plain(map.expression, numbers.map(|number| number as f32))
             })

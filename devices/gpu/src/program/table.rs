@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 
-use crate::numbers::doubles::{Doubles, is_double, is_long};
+use crate::numbers::doubles::{DoubleSupport, is_double, is_long};
 use crate::numbers::integers::{is_whole, packed_bits};
 use crate::numbers::packed::is_small_float;
 use crate::numbers::quarters::is_byte;
@@ -33,7 +33,7 @@ pub(crate) enum Side {
 
 /// The types that an operator's device inputs can have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
+enum InputTypes {
     /// Floats of 32 or 16 bits.
     Floats,
     /// Floats, also of 64 bits.
@@ -66,7 +66,7 @@ enum Takes {
 
 /// An operator of the device.
 struct Declaration {
-    takes: Takes,
+    takes: InputTypes,
     /// Inputs the host must have.
     host: &'static [usize],
     /// Upper bound on the outputs.
@@ -110,24 +110,24 @@ fn find_declaration(operator: &str) -> Option<Declaration> {
     };
     if let Some(map) = unary_map(operator).or_else(|| binary_map(operator)) {
         return taking(match operator {
-            "Equal" => Takes::Comparable,
-            "Pow" => Takes::Powers,
-            _ if map.inputs == DType::Bool => Takes::Truths,
-            _ if integers::integer_map(operator, true).is_some() => Takes::Numbers,
-            _ if CIRCULAR.contains(&operator) => Takes::Floats,
-            _ => Takes::Reals,
+            "Equal" => InputTypes::Comparable,
+            "Pow" => InputTypes::Powers,
+            _ if map.inputs == DType::Bool => InputTypes::Truths,
+            _ if integers::integer_map(operator, true).is_some() => InputTypes::Numbers,
+            _ if CIRCULAR.contains(&operator) => InputTypes::Floats,
+            _ => InputTypes::Reals,
         });
     }
     if operator == "Mod" {
-        return taking(Takes::Numbers);
+        return taking(InputTypes::Numbers);
     }
     if integers::integer_map(operator, true).is_some() {
-        return taking(Takes::Whole);
+        return taking(InputTypes::Whole);
     }
     if operator.starts_with("Reduce") && find_reduction(operator).is_some() {
         let takes = match operator {
-            "ReduceMax" | "ReduceMin" => Takes::Short,
-            _ => Takes::Reals,
+            "ReduceMax" | "ReduceMin" => InputTypes::Short,
+            _ => InputTypes::Reals,
         };
         return Some(Declaration {
             takes,
@@ -138,7 +138,7 @@ fn find_declaration(operator: &str) -> Option<Declaration> {
         return Some(floats_declaration(&[]));
     }
     if REALS.contains(&operator) {
-        return taking(Takes::Reals);
+        return taking(InputTypes::Reals);
     }
     declared_by_name(operator).or_else(|| declared_move(operator))
 }
@@ -155,13 +155,13 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
             ..floats_declaration(&[])
         },
         "MaxPool" => Declaration {
-            takes: Takes::Bytes,
+            takes: InputTypes::Bytes,
             outputs: 2,
             host: &[],
         },
-        "ArgMax" | "ArgMin" => taking(Takes::Numbers),
+        "ArgMax" | "ArgMin" => taking(InputTypes::Numbers),
         "ReduceLogSumExp" => Declaration {
-            takes: Takes::Reals,
+            takes: InputTypes::Reals,
             ..floats_declaration(&[1])
         },
         "LayerNormalization" => Declaration {
@@ -174,20 +174,20 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
             ..floats_declaration(&[1])
         },
         "TopK" => Declaration {
-            takes: Takes::Numbers,
+            takes: InputTypes::Numbers,
             outputs: 2,
             host: &[1],
         },
         "Attention" => Declaration {
-            takes: Takes::Masked,
+            takes: InputTypes::Masked,
             outputs: 4,
             host: &[6],
         },
         "RotaryEmbedding" => floats_declaration(&[3]),
-        "BitShift" => taking(Takes::Whole),
-        "Clip" => taking(Takes::Numbers),
-        "Not" => taking(Takes::Truths),
-        "Where" => taking(Takes::Choice),
+        "BitShift" => taking(InputTypes::Whole),
+        "Clip" => taking(InputTypes::Numbers),
+        "Not" => taking(InputTypes::Truths),
+        "Where" => taking(InputTypes::Choice),
         _ => return None,
     })
 }
@@ -195,12 +195,12 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
 /// Operators that move words, or make words of others.
 fn declared_move(operator: &str) -> Option<Declaration> {
     let moves = |host| Declaration {
-        takes: Takes::Words,
+        takes: InputTypes::Words,
         ..floats_declaration(host)
     };
     Some(match operator {
         "Cast" | "CastLike" => Declaration {
-            takes: Takes::Cast,
+            takes: InputTypes::Cast,
             ..moves(&[])
         },
         "Concat" | "DepthToSpace" | "Flatten" | "Identity" | "SpaceToDepth" | "Transpose" => {
@@ -234,7 +234,7 @@ fn declared_quantised(operator: &str) -> Option<Declaration> {
     ];
     let (name, outputs) = known.into_iter().find(|(name, _)| *name == operator)?;
     Some(Declaration {
-        takes: Takes::Quantised(name),
+        takes: InputTypes::Quantised(name),
         outputs,
         host: &[],
     })
@@ -264,7 +264,7 @@ fn is_packed(dtype: DType) -> bool {
 
 fn floats_declaration(host: &'static [usize]) -> Declaration {
     Declaration {
-        takes: Takes::Floats,
+        takes: InputTypes::Floats,
         host,
         outputs: 1,
     }
@@ -333,7 +333,7 @@ pub(crate) fn read_by_host<'a>(
     node: &'a NodeProto,
     side: Side,
     types: &BTreeMap<String, DType>,
-    doubles: Doubles,
+    doubles: DoubleSupport,
 ) -> Vec<&'a str> {
     let of = |index| node.input_name(index).and_then(|name| types.get(name));
     let divisor = || of(1);

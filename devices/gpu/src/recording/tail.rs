@@ -5,12 +5,12 @@ use crate::shaders::functions::FUNCTIONS;
 /// The operations on each sum before the kernel writes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tail {
-    pub then: Option<Then>,
+    pub then: Option<ElementFunction>,
 }
 
 /// A function of one element.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Then {
+pub(crate) struct ElementFunction {
     /// It in WGSL, of `a` and the numbers `s`, `t` and `u`.
     pub expression: &'static str,
     pub numbers: [f32; 3],

@@ -7,7 +7,7 @@ use super::quantised::{devices, made};
 use super::scatters::with_text;
 use super::wholes::{pairs, spread, whole};
 use super::*;
-use crate::numbers::doubles::Doubles;
+use crate::numbers::doubles::DoubleSupport;
 
 const LONG: [DType; 2] = [DType::I64, DType::U64];
 
@@ -20,7 +20,7 @@ const TOLERANCE_POWER: f64 = 1e-13;
 /// The adapter, if it has all numbers of 64 bits.
 fn device() -> Option<&'static Gpu> {
     let gpu = gpu()?;
-    let has = gpu.context.double_support() == Doubles::ALL;
+    let has = gpu.context.double_support() == DoubleSupport::ALL;
     // Mesa's is the one of which it is known.
     assert!(has || !gpu.profile().model.contains("llvmpipe"));
     if !has {
@@ -30,7 +30,7 @@ fn device() -> Option<&'static Gpu> {
 }
 
 /// A GPU of its own that has these numbers of 64 bits alone.
-fn having(doubles: Doubles) -> Option<Gpu> {
+fn having(doubles: DoubleSupport) -> Option<Gpu> {
     let gpu = open(GpuConfig::default())?;
     gpu.context.keep_doubles(doubles);
     Some(gpu)
@@ -579,10 +579,10 @@ fn an_adapter_without_numbers_of_64_bits_refuses_by_what_it_lacks() {
         let graph = subgraph(&model(vec![node.clone()], &ports, &[("y", dtype)], &[]));
         gpu.compile(&graph).err().unwrap().to_string()
     };
-    let none = Doubles::default();
+    let none = DoubleSupport::default();
     let (Some(bare), Some(whole)) = (
         having(none),
-        having(Doubles {
+        having(DoubleSupport {
             integers: true,
             ..none
         }),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
-use super::{Domain, Limit, PowerError, check_range};
+use super::{Limit, PowerDomain, PowerError, check_range};
 
 /// The library, by the name that a driver alone brings.
 const LIBRARY: &str = if cfg!(windows) {
@@ -135,7 +135,7 @@ fn spelt(bytes: [u8; 16]) -> String {
     format!("GPU-{}", parts.map(<[String]>::concat).join("-"))
 }
 
-impl Domain for Card {
+impl PowerDomain for Card {
     fn name(&self) -> &str {
         &self.name
     }
@@ -206,7 +206,7 @@ mod tests {
     fn cards_count_and_take_limits_within_their_range() {
         let folder = tempfile::tempdir().unwrap();
         let cards = cards_of(fake(&folder).as_os_str());
-        let names: Vec<&str> = cards.iter().map(Domain::name).collect();
+        let names: Vec<&str> = cards.iter().map(PowerDomain::name).collect();
         assert_eq!(names, ["nvidia:GPU-0a", "nvidia:GPU-0b"]);
         let card = &cards[0];
         assert_eq!(card.title(), "Fake H100");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Domain, Limit, POWERCAP, PowerError, check_range};
+use super::{Limit, POWERCAP, PowerDomain, PowerError, check_range};
 
 /// The energy counters of the processor packages, where they can be read.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Package {
     }
 }
 
-impl Domain for Package {
+impl PowerDomain for Package {
     fn name(&self) -> &str {
         &self.name
     }

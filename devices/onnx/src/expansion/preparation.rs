@@ -243,7 +243,7 @@ fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
 
 /// The values that are available before a model runs.
 #[derive(Default)]
-struct AtHand {
+struct AvailableValues {
     constants: BTreeMap<String, Tensor>,
     /// Values computed here, each with the index of its node.
     made: BTreeMap<String, usize>,
@@ -253,7 +253,7 @@ struct AtHand {
 /// A search for the nodes to remove.
 struct Search {
     nodes: BTreeSet<usize>,
-    known: AtHand,
+    known: AvailableValues,
 }
 
 impl Search {
@@ -261,7 +261,7 @@ impl Search {
     fn from_graph(graph: &GraphProto, texts: &mut Texts) -> Self {
         let mut search = Self {
             nodes: BTreeSet::new(),
-            known: AtHand::default(),
+            known: AvailableValues::default(),
         };
         let known = &mut search.known;
         known.inputs = texts.inputs.clone();
@@ -310,7 +310,7 @@ impl Search {
     }
 }
 
-impl AtHand {
+impl AvailableValues {
     fn has_value(&self, name: &str) -> bool {
         name.is_empty()
             || self.constants.contains_key(name)

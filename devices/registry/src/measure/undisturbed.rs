@@ -40,14 +40,14 @@ impl Sub for ThreadTimes {
 
 /// The threads whose time counts.
 #[derive(Clone, Copy)]
-pub(super) enum Whose {
+pub(super) enum CpuTimeScope {
     /// The calling thread.
     Thread,
     /// All threads of the process, of which this many share the work. The others should be idle.
     Process(NonZeroUsize),
 }
 
-impl Whose {
+impl CpuTimeScope {
     /// Measures the time of some work.
     pub fn time_work(self, work: impl FnOnce()) -> Duration {
         let before = self.read_times();
@@ -141,7 +141,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn work_is_counted_though_it_ends_before_a_tick() {
-        for whose in [Whose::Thread, Whose::Process(NonZeroUsize::MIN)] {
+        for whose in [
+            CpuTimeScope::Thread,
+            CpuTimeScope::Process(NonZeroUsize::MIN),
+        ] {
             for _ in 0..8 {
                 let before = whose.read_times();
                 let start = Instant::now();

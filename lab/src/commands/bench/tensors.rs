@@ -24,7 +24,7 @@ struct Report {
     bytes: u64,
     rounds: u32,
     ways: Vec<CarrierRow>,
-    small: Small,
+    small: SmallTensorRow,
 }
 
 /// The fastest round over one connection.
@@ -63,7 +63,7 @@ const STREAM: usize = 3;
 const DIRECT: usize = 4;
 
 #[derive(Serialize)]
-struct Small {
+struct SmallTensorRow {
     count: u32,
     bytes_each: usize,
     per_second: f64,
@@ -275,7 +275,7 @@ async fn measure_small(
     args: &BenchTensorsArgs,
     taker: &Taker,
     other: &mut Other,
-) -> Result<Small, Failure> {
+) -> Result<SmallTensorRow, Failure> {
     let ids: Vec<ContentId> = (0..args.small)
         .map(|n| ContentId::for_content(&bench::small_content(n)))
         .collect();
@@ -299,7 +299,7 @@ async fn measure_small(
     }
     let took = best.expect("there is a round at least");
     let count = f64::from(args.small.max(1));
-    Ok(Small {
+    Ok(SmallTensorRow {
         count: args.small,
         bytes_each: SMALL_BYTES,
         per_second: count / took.seconds,

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use souk_node::buyer::ending::end_leases;
-use souk_node::buyer::job_event_view::ToldEvent;
+use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::JobFiles;
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{Journal, names};
@@ -158,8 +158,8 @@ async fn events(
     let (_, files) = job_files(&state, &id)?;
     let parse = |text: &str| text.parse().ok();
     let told = Page::from_sorted(
-        ToldEvent::from_events(&files.read_events()),
-        |one: &ToldEvent| one.number,
+        JobEventView::from_events(&files.read_events()),
+        |one: &JobEventView| one.number,
         &paging,
         parse,
         usize::to_string,

@@ -9,7 +9,7 @@ use super::facts::{End, Fact};
 use super::plan::PlanRequest;
 use super::reason::Reason;
 use crate::effect::Ticket;
-use crate::lease::{BuyerWord, Offer, Opening};
+use crate::lease::{BuyerMessage, Offer, Opening};
 
 /// An effect that the job core requests. The shell keeps the order of the words on one stream, and
 /// of the records. It can carry out all other effects at once and answer them in any order.
@@ -58,7 +58,7 @@ pub enum Action {
         /// The leg that the word belongs to.
         leg: Leg,
         /// The word for the provider.
-        word: BuyerWord,
+        word: BuyerMessage,
     },
     /// Close a leg's stream after its pending words are sent. No answer; the shell must send no
     /// `Gone` and no later event of that stream.

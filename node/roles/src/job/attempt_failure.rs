@@ -9,21 +9,21 @@ use super::action::JobEvent;
 use super::facts::{End, Fact};
 use super::plan::Exclusion;
 use super::reason::Reason;
-use super::state::{Errand, Wait};
+use super::state::{AttemptPurpose, Wait};
 use super::{JobCore, LOSSES_MAX};
 
 impl JobCore {
     /// Does without the provider that failed, if there is one to do without.
     pub(super) fn on_failure(
         &mut self,
-        errand: Errand,
+        errand: AttemptPurpose,
         reason: Reason,
         asks: BTreeMap<AccountKey, OrderId>,
         kept: u32,
     ) {
         let is_left = match errand {
-            Errand::Main => !(self.requests.is_empty() && self.no_more),
-            Errand::Check => self.question_mut().is_some_and(|it| it.third.is_none()),
+            AttemptPurpose::Main => !(self.requests.is_empty() && self.no_more),
+            AttemptPurpose::Check => self.question_mut().is_some_and(|it| it.third.is_none()),
         };
         if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
             let words = reason.bad_input().unwrap_or_default().to_owned();

@@ -10,7 +10,7 @@ use super::facts::{End, Fact, Terms, attempt_id};
 use super::money;
 use super::plan::Plan;
 use super::reason::Reason;
-use super::state::{Errand, Phase, Uncertain, Wait};
+use super::state::{AttemptPurpose, Phase, Uncertain, Wait};
 use crate::clock::Micros;
 
 /// How often the core looks at the book again while a job waits for devices.
@@ -25,7 +25,7 @@ impl JobCore {
     /// because the market can sell a gang in flight after the next life has looked. A resumed job
     /// always records its number: the next life skips only one unrecorded number, and this life has
     /// already skipped one.
-    pub(super) fn buy_leases(&mut self, errand: Errand, plan: Box<Plan>) {
+    pub(super) fn buy_leases(&mut self, errand: AttemptPurpose, plan: Box<Plan>) {
         let left = self.pursuit_mut(errand).left;
         if let Err(reason) = money::lease_duration(&plan, left) {
             return self.on_shortage(errand, reason);
@@ -40,7 +40,7 @@ impl JobCore {
     }
 
     /// Sends the bids of the plan to buy.
-    pub(super) fn send_bids(&mut self, errand: Errand) {
+    pub(super) fn send_bids(&mut self, errand: AttemptPurpose) {
         let left = self.pursuit_mut(errand).left;
         let plan = self
             .pursuit_mut(errand)
@@ -65,7 +65,7 @@ impl JobCore {
 
     /// Returns the fact that the next number may hold escrow if the market sells its leases in a
     /// moment.
-    fn may_hold(&mut self, errand: Errand, plan: &Plan) -> Fact {
+    fn may_hold(&mut self, errand: AttemptPurpose, plan: &Plan) -> Fact {
         let left = self.pursuit_mut(errand).left;
         let duration = money::lease_duration(plan, left).unwrap_or_default();
         let escrows = plan
@@ -79,7 +79,7 @@ impl JobCore {
         }
     }
 
-    pub(super) fn on_bought(&mut self, errand: Errand, answer: Answer) {
+    pub(super) fn on_bought(&mut self, errand: AttemptPurpose, answer: Answer) {
         match answer {
             Answer::Bought(trades) => {
                 let plan = self
@@ -113,7 +113,7 @@ impl JobCore {
     }
 
     /// Handles a gang without an answer: adopts its leases if they exist.
-    pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
+    pub(super) fn on_adopted(&mut self, errand: AttemptPurpose, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
             other => return self.end_job(End::Failed(unreachable_reason(other))),
@@ -142,7 +142,7 @@ impl JobCore {
     }
 
     /// Continues once the journal says that a number is not used again.
-    pub(super) fn on_skipped(&mut self, errand: Errand) {
+    pub(super) fn on_skipped(&mut self, errand: AttemptPurpose) {
         self.pause_errand(errand, BOOK_PERIOD);
     }
 }

@@ -12,7 +12,7 @@ use super::facts::{End, Fact, Terms, attempt_id};
 use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, Work};
 use super::reason::Reason;
 use super::state::{
-    Attempt, Errand, Judging, LegState, Phase, Pursuit, Shortage, Stage, Timer, Wait,
+    Attempt, AttemptPlan, AttemptPurpose, Judging, LegState, Phase, Shortage, Stage, Timer, Wait,
 };
 use super::{JobCore, start};
 use crate::clock::Micros;
@@ -25,14 +25,16 @@ const ESCROW_PERIOD: Micros = Micros::from_millis(500);
 
 impl JobCore {
     /// Goes on with an errand that nothing is under way for; whether it did.
-    pub(super) fn advance_errand(&mut self, errand: Errand) -> bool {
+    pub(super) fn advance_errand(&mut self, errand: AttemptPurpose) -> bool {
         let is_there = match errand {
-            Errand::Main => self.past.is_none() && self.requests.values().any(|it| !it.is_given),
-            Errand::Check => self.check.is_some() && !self.is_given_on_its_way(),
+            AttemptPurpose::Main => {
+                self.past.is_none() && self.requests.values().any(|it| !it.is_given)
+            }
+            AttemptPurpose::Check => self.check.is_some() && !self.is_given_on_its_way(),
         };
         let mut attempts = self.attempts.values();
         let is_busy = attempts.any(|it| it.errand == errand && it.judging != Judging::Doubting);
-        if errand == Errand::Main && self.past.is_none() && !is_busy {
+        if errand == AttemptPurpose::Main && self.past.is_none() && !is_busy {
             if self.requests.is_empty() && self.no_more {
                 self.end_job(match self.is_unwanted {
                     true => End::Cancelled,
@@ -85,7 +87,7 @@ impl JobCore {
     }
 
     /// Looks what is left of the budget, if there is one and something was bought.
-    fn prepare_purchase(&mut self, errand: Errand) {
+    fn prepare_purchase(&mut self, errand: AttemptPurpose) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
         if self.spec.sequences > 0 && has_bought {
@@ -114,8 +116,8 @@ impl JobCore {
         self.losses.last().cloned().unwrap_or_else(over)
     }
 
-    pub(super) fn look_again(&mut self, errand: Errand) {
-        if errand == Errand::Check && self.check.is_none() {
+    pub(super) fn look_again(&mut self, errand: AttemptPurpose) {
+        if errand == AttemptPurpose::Check && self.check.is_none() {
             return;
         }
         let pursuit = self.pursuit_mut(errand);
@@ -123,7 +125,7 @@ impl JobCore {
         pursuit.phase = Phase::Idle;
     }
 
-    pub(super) fn on_looked(&mut self, errand: Errand, answer: Answer) {
+    pub(super) fn on_looked(&mut self, errand: AttemptPurpose, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
             other => return self.end_job(End::Failed(unreachable_reason(other))),
@@ -166,7 +168,7 @@ impl JobCore {
         self.plan_or_buy(errand);
     }
 
-    fn plan_or_buy(&mut self, errand: Errand) {
+    fn plan_or_buy(&mut self, errand: AttemptPurpose) {
         if let Some(plan) = self.pursuit_mut(errand).plan.take() {
             return self.buy_leases(errand, plan);
         }
@@ -176,7 +178,7 @@ impl JobCore {
         let passed = self.now.tick.since(self.begun);
         let deadline = limits.deadline.map(|deadline| deadline.since(passed));
         let wanted = match errand {
-            Errand::Main => {
+            AttemptPurpose::Main => {
                 let requests = self.spec.requests.saturating_sub(self.answered).max(1);
                 let values = self.common_values();
                 let paid = u32::try_from(self.paid.len()).unwrap_or(u32::MAX);
@@ -193,7 +195,7 @@ impl JobCore {
                     requests,
                 }
             }
-            Errand::Check => {
+            AttemptPurpose::Check => {
                 let check = self.check.clone().expect("a check is under way");
                 let of = self.attempts.get(&check.of).expect("it is decided about");
                 let question = of.questions.first().expect("there is a question");
@@ -217,7 +219,7 @@ impl JobCore {
         self.request_effect(Action::Plan(Box::new(wanted)), Wait::Plan(errand));
     }
 
-    pub(super) fn on_planned(&mut self, errand: Errand, answer: Answer) {
+    pub(super) fn on_planned(&mut self, errand: AttemptPurpose, answer: Answer) {
         let (why, passes) = match answer {
             Answer::Planned(plan) => match self.check_plan(errand, &plan) {
                 Ok(()) => return self.buy_leases(errand, plan),
@@ -245,7 +247,7 @@ impl JobCore {
     }
 
     /// Whether a plan is one, and makes what is wanted of what there is.
-    fn check_plan(&self, errand: Errand, plan: &Plan) -> Result<(), NoPlan> {
+    fn check_plan(&self, errand: AttemptPurpose, plan: &Plan) -> Result<(), NoPlan> {
         let kind = NoPlanKind::Other;
         let no_plan = |text: String| NoPlan { kind, text };
         plan.check_plan()
@@ -253,11 +255,11 @@ impl JobCore {
         let open = self.requests.values().find(|asked| !asked.is_given);
         let values = self.common_values();
         let is_there = |name: &String| match errand {
-            Errand::Main => open.is_some_and(|asked| {
+            AttemptPurpose::Main => open.is_some_and(|asked| {
                 let given = asked.inputs.iter().any(|(input, _)| input == name);
                 given || values.contains_key(name)
             }),
-            Errand::Check => self
+            AttemptPurpose::Check => self
                 .check
                 .as_ref()
                 .is_some_and(|check| check.inputs.iter().any(|(input, _)| input == name)),
@@ -278,10 +280,10 @@ impl JobCore {
         let is_made = |name: &&String| values.contains_key(*name) || wanted.contains(name);
         let is_asked = |name: &String| wanted.contains(&name);
         match errand {
-            Errand::Check if !self.asked_of_check().iter().all(is_asked) => {
+            AttemptPurpose::Check if !self.asked_of_check().iter().all(is_asked) => {
                 Err(no_plan("the plan does not make all of the part".to_owned()))
             }
-            Errand::Main if !self.spec.outputs.iter().all(|name| is_made(&name)) => {
+            AttemptPurpose::Main if !self.spec.outputs.iter().all(|name| is_made(&name)) => {
                 Err(no_plan("the plan does not make all outputs".to_owned()))
             }
             _ => Ok(()),
@@ -289,9 +291,12 @@ impl JobCore {
     }
 
     /// Providers not to buy from: who is decided about decides nothing.
-    pub(super) fn excluded_from(&self, errand: Errand) -> Vec<Exclusion> {
+    pub(super) fn excluded_from(&self, errand: AttemptPurpose) -> Vec<Exclusion> {
         let mut excluded = self.excluded.clone();
-        let check = self.check.as_ref().filter(|_| errand == Errand::Check);
+        let check = self
+            .check
+            .as_ref()
+            .filter(|_| errand == AttemptPurpose::Check);
         let of = check.and_then(|check| self.attempts.get(&check.of));
         let parties = of.into_iter().flat_map(|of| &of.legs);
         excluded.extend(parties.map(|leg| Exclusion {
@@ -330,14 +335,14 @@ impl JobCore {
         outputs.map(|output| output.name.clone()).collect()
     }
 
-    pub(super) fn pause_errand(&mut self, errand: Errand, time: Micros) {
+    pub(super) fn pause_errand(&mut self, errand: AttemptPurpose, time: Micros) {
         self.pursuit_mut(errand).phase = Phase::Pausing;
         let until = self.now.tick.plus(time);
         self.timers.set_timer(Timer::LookAgain(errand), until);
     }
 
     /// Waits until leases that are over give back some of what they hold, if any hold anything.
-    pub(super) fn on_shortage(&mut self, errand: Errand, reason: Reason) {
+    pub(super) fn on_shortage(&mut self, errand: AttemptPurpose, reason: Reason) {
         if let Some(bad_input) = self.bad_input() {
             return self.end_job(End::Failed(bad_input));
         }
@@ -355,10 +360,15 @@ impl JobCore {
         self.pause_errand(errand, ESCROW_PERIOD);
     }
 
-    pub(super) fn begin_attempt(&mut self, errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) {
+    pub(super) fn begin_attempt(
+        &mut self,
+        errand: AttemptPurpose,
+        plan: Box<Plan>,
+        terms: Vec<Terms>,
+    ) {
         let n = self.next_attempt;
         self.next_attempt += 1;
-        *self.pursuit_mut(errand) = Pursuit::default();
+        *self.pursuit_mut(errand) = AttemptPlan::default();
         let leases = terms.iter();
         let leases = leases
             .map(|it| (it.provider, it.lease, it.escrow))
@@ -420,7 +430,7 @@ impl JobCore {
         }
         attempt.note_first_request(&first, last);
         let terms = attempt.legs.iter().map(|leg| leg.terms.clone()).collect();
-        let (is_check, plan) = (errand == Errand::Check, attempt.plan.clone());
+        let (is_check, plan) = (errand == AttemptPurpose::Check, attempt.plan.clone());
         let fact = Fact::Attempt {
             n,
             is_check,
@@ -434,8 +444,8 @@ impl JobCore {
 
     /// The first request that is not answered, what the legs can read of it, and whether it is the
     /// only one.
-    fn first_request(&self, errand: Errand) -> Option<(u32, super::state::Tensors, bool)> {
-        if errand == Errand::Check {
+    fn first_request(&self, errand: AttemptPurpose) -> Option<(u32, super::state::Tensors, bool)> {
+        if errand == AttemptPurpose::Check {
             let check = self.check.as_ref()?;
             return Some((0, check.inputs.clone(), true));
         }
@@ -477,7 +487,7 @@ impl JobCore {
 }
 
 impl Attempt {
-    fn new(errand: Errand, plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
+    fn new(errand: AttemptPurpose, plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
         assert_eq!(plan.legs.len(), terms.len(), "each leg has a lease");
         Attempt {
             errand,
@@ -503,7 +513,7 @@ impl Attempt {
 
     /// An attempt of an earlier life, about whose legs nothing is known.
     pub(super) fn new_resumed(plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
-        let mut attempt = Attempt::new(Errand::Main, plan, terms);
+        let mut attempt = Attempt::new(AttemptPurpose::Main, plan, terms);
         (attempt.is_resumed, attempt.no_more, attempt.has_begun) = (true, true, true);
         attempt
     }

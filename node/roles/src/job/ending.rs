@@ -8,7 +8,7 @@ use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::state::{Stage, Timer, Wait};
 use crate::clock::Micros;
-use crate::lease::BuyerWord;
+use crate::lease::BuyerMessage;
 
 /// The pause before the core looks again after an unreachable market.
 const LOOK_PERIOD: Micros = Micros::from_seconds(1);
@@ -72,7 +72,7 @@ impl JobCore {
                 let is_unseen = has_started && state.made.is_empty();
                 self.push_effect(Action::Say {
                     leg,
-                    word: BuyerWord::Limit { parts: 0 },
+                    word: BuyerMessage::Limit { parts: 0 },
                 });
                 self.let_go(leg, is_unseen);
             }

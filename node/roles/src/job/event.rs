@@ -5,7 +5,7 @@ use souk_market::{Acceptance, AccountKey, Lease, Receipt, Refusal, Trade};
 
 use super::plan::{NoPlan, Plan};
 use crate::effect::Ticket;
-use crate::lease::{Contact, ProviderWord, Request};
+use crate::lease::{Contact, ProviderMessage, Request};
 
 /// One lease of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ pub enum Event {
         /// The leg of the provider.
         leg: Leg,
         /// The provider's word.
-        word: ProviderWord,
+        word: ProviderMessage,
     },
     /// A leg's provider was unreachable, disconnected or sent an invalid word. The shell must send
     /// no further event of that stream.

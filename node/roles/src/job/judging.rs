@@ -13,7 +13,9 @@ use super::comparing::{Purpose, Side};
 use super::event::{Answer, Leg};
 use super::facts::{End, Fact};
 use super::reason::Reason;
-use super::state::{Attempt, Errand, Judging, Progress, Pursuit, Question, Stage, Timer, Wait};
+use super::state::{
+    Attempt, AttemptPlan, AttemptPurpose, Judging, Progress, Question, Stage, Timer, Wait,
+};
 use super::{Check, JobCore, comparing, lineage};
 
 /// The request that an attempt leaves unanswered, if its values are worth keeping.
@@ -151,7 +153,7 @@ impl JobCore {
     /// of the job, or two of its runs differ.
     fn find_left_request(&self, n: u32) -> Option<LeftRequest> {
         let attempt = self.attempts.get(&n)?;
-        if attempt.errand == Errand::Check {
+        if attempt.errand == AttemptPurpose::Check {
             return None;
         }
         let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
@@ -286,7 +288,7 @@ impl JobCore {
         if inputs.len() < part.inputs.len() {
             return self.leave_question(n);
         }
-        let pursuit = Pursuit::default();
+        let pursuit = AttemptPlan::default();
         self.check = Some(Check {
             of: n,
             inputs,
@@ -525,7 +527,9 @@ impl JobCore {
         if let Some(reason) = reason.filter(|_| !is_resumed) {
             self.on_failure(errand, reason, asks, kept);
         }
-        if errand == Errand::Check && self.question_mut().is_none_or(|it| it.third.is_some()) {
+        if errand == AttemptPurpose::Check
+            && self.question_mut().is_none_or(|it| it.third.is_some())
+        {
             self.check = None;
         }
     }

@@ -10,7 +10,7 @@ use super::running::max_work_time;
 use super::state::{Attempt, Progress, Stage, Timer, Wait};
 use super::{JobCore, lineage};
 use crate::clock::Micros;
-use crate::lease::BuyerWord;
+use crate::lease::BuyerMessage;
 
 impl JobCore {
     pub(super) fn lose_for(&mut self, leg: Leg, loss: Loss) {
@@ -99,7 +99,7 @@ impl JobCore {
         if is_working {
             self.push_effect(Action::Say {
                 leg,
-                word: BuyerWord::Limit { parts },
+                word: BuyerMessage::Limit { parts },
             });
         }
         if is_working && (parts > 0 || has_made) {

@@ -363,7 +363,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use souk_market::{Accepts, DeviceId, Millis, Name, OrderId, Permille, Resources, Units};
+    use souk_market::{BuyerFilter, DeviceId, Millis, Name, OrderId, Permille, Resources, Units};
 
     use super::*;
 
@@ -385,7 +385,7 @@ mod tests {
             notice: Millis(0),
             spot: Vec::new(),
             idle: Permille(100),
-            accepts: Accepts::default(),
+            accepts: BuyerFilter::default(),
             resale: None,
         };
         PlanLeg {

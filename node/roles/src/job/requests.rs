@@ -7,7 +7,7 @@ use super::comparing::{self, Purpose, Side};
 use super::event::{Answer, FetchFault, Leg};
 use super::facts::Fact;
 use super::reason::{Objection, Reason};
-use super::state::{Errand, Judging, OpenRequest, Progress, Stage, Tensors, Wait};
+use super::state::{AttemptPurpose, Judging, OpenRequest, Progress, Stage, Tensors, Wait};
 use crate::lease;
 
 impl OpenRequest {
@@ -26,7 +26,7 @@ impl JobCore {
     pub(super) fn on_progress(&mut self, n: u32, request: u32) {
         let is_wanted = self.requests.contains_key(&request);
         let attempt = self.attempt_mut(n);
-        let is_wanted = is_wanted || attempt.errand == Errand::Check;
+        let is_wanted = is_wanted || attempt.errand == AttemptPurpose::Check;
         let is_open = attempt.progress[&request] == Progress::Open;
         if !is_wanted || !is_open || !attempt.is_made(request) {
             return;
@@ -210,8 +210,8 @@ impl JobCore {
         }
         attempt.progress.insert(request, Progress::Here);
         match self.attempt_mut(n).errand {
-            Errand::Main => self.give_answers(n),
-            Errand::Check => {
+            AttemptPurpose::Main => self.give_answers(n),
+            AttemptPurpose::Check => {
                 let answer = self.wanted_outputs(n, request).into_iter();
                 let third = answer.map(|(name, id, _)| (name, id)).collect();
                 let question = self.question_mut().expect("a check is of a question");

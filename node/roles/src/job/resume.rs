@@ -15,7 +15,7 @@ use super::running::{START_AFTER, max_work_time, time_until};
 use super::state::{Attempt, KnownRequest, Stage, Timer, Uncertain, Wait};
 use super::{JobCore, running, start};
 use crate::clock::Micros;
-use crate::lease::{Opening, ProviderWord, WorkResult};
+use crate::lease::{Opening, ProviderMessage, WorkResult};
 
 /// How soon and for how long the core contacts a provider again whose stream breaks: the provider
 /// may be restarting.
@@ -274,11 +274,11 @@ impl JobCore {
         });
     }
 
-    pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderWord) {
+    pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderMessage) {
         match word {
-            ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
+            ProviderMessage::Finished(finished) => self.on_past_finished(leg, *finished),
             // A restarted provider knows no such lease; that is no reason to avoid it.
-            ProviderWord::Failed(_) => self.drop_leg(leg),
+            ProviderMessage::Failed(_) => self.drop_leg(leg),
             // The provider is at work: its result will name the outputs made meanwhile.
             _ => {}
         }

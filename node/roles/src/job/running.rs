@@ -13,7 +13,7 @@ use super::state::{Attempt, LegState, Progress, Stage, Timer};
 use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::{
-    self, BuyerWord, Failure, Opening, ProviderWord, Request, Source, WINDOW_MAX, WorkResult,
+    self, BuyerMessage, Failure, Opening, ProviderMessage, Request, Source, WINDOW_MAX, WorkResult,
 };
 
 /// A part can take its planned time this many times over, plus the allowance: a plan uses peak
@@ -81,7 +81,7 @@ impl JobCore {
         state.stage.is_talking().then_some(state)
     }
 
-    pub(super) fn on_said(&mut self, leg: Leg, word: ProviderWord) {
+    pub(super) fn on_said(&mut self, leg: Leg, word: ProviderMessage) {
         let Some(state) = self.talking_leg(leg) else {
             return;
         };
@@ -91,13 +91,13 @@ impl JobCore {
             return self.on_asked_said(leg, word);
         }
         match (word, stage) {
-            (ProviderWord::Alive, _) => {}
-            (ProviderWord::Failed(failure), _) => {
+            (ProviderMessage::Alive, _) => {}
+            (ProviderMessage::Failed(failure), _) => {
                 let failure = truncate_failure(failure);
                 self.note_blame(leg, &failure);
                 self.lose_leg(leg, Reason::Failed { provider, failure });
             }
-            (ProviderWord::Accepted, Stage::Opened) => {
+            (ProviderMessage::Accepted, Stage::Opened) => {
                 self.set_stage(leg, Stage::Accepted);
                 self.hear_from(leg);
                 let now = self.now.tick;
@@ -105,7 +105,7 @@ impl JobCore {
                 self.begin_ready_legs(leg.attempt);
             }
             (
-                ProviderWord::Fetched {
+                ProviderMessage::Fetched {
                     pieces,
                     held,
                     bytes,
@@ -119,16 +119,16 @@ impl JobCore {
                     bytes,
                 });
             }
-            (ProviderWord::Ready, Stage::Accepted) => {
+            (ProviderMessage::Ready, Stage::Accepted) => {
                 self.set_stage(leg, Stage::Ready);
                 self.report_event(JobEvent::Ready { provider });
                 self.begin_ready_legs(leg.attempt);
             }
-            (ProviderWord::Running { request, part }, Stage::Working) => {
+            (ProviderMessage::Running { request, part }, Stage::Working) => {
                 self.on_running(leg, request, part);
             }
             (
-                ProviderWord::Made {
+                ProviderMessage::Made {
                     request,
                     part,
                     outputs,
@@ -137,14 +137,16 @@ impl JobCore {
             ) => {
                 self.on_made(leg, request, part, outputs);
             }
-            (ProviderWord::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
-            (ProviderWord::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
+            (ProviderMessage::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
+            (ProviderMessage::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
             // The provider returns a lease that did not begin.
-            (ProviderWord::Stalled(failure), _) => {
+            (ProviderMessage::Stalled(failure), _) => {
                 let reason = self.stalled_by(leg, failure);
                 self.lose_leg(leg, reason);
             }
-            (ProviderWord::Finished(finished), Stage::Working) => self.on_finished(leg, *finished),
+            (ProviderMessage::Finished(finished), Stage::Working) => {
+                self.on_finished(leg, *finished)
+            }
             _ => self.lose_for(leg, Loss::Confused),
         }
     }
@@ -219,7 +221,7 @@ impl JobCore {
                 self.set_stage(leg, Stage::Working);
                 self.push_effect(Action::Say {
                     leg,
-                    word: BuyerWord::Go,
+                    word: BuyerMessage::Go,
                 });
                 self.begin_first(leg);
                 self.catch_up(leg);
@@ -278,7 +280,7 @@ impl JobCore {
 
     pub(super) fn fill_running(&mut self) {
         let running = self.attempts.iter();
-        let running = running.filter(|(_, it)| it.errand == super::state::Errand::Main);
+        let running = running.filter(|(_, it)| it.errand == super::state::AttemptPurpose::Main);
         let running: Vec<u32> = running.map(|(n, _)| *n).collect();
         for n in running {
             self.fill_window(n);
@@ -311,11 +313,11 @@ impl JobCore {
                 inputs: asked.readable_values(),
             };
             let request = start::for_place(&attempt.plan, leg.place, &request);
-            words.push(BuyerWord::Next(request));
+            words.push(BuyerMessage::Next(request));
         }
         if attempt.no_more && !state.knows_last {
             state.knows_last = true;
-            words.push(BuyerWord::NoMore);
+            words.push(BuyerMessage::NoMore);
         }
         for word in words {
             self.push_effect(Action::Say { leg, word });

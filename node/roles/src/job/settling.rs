@@ -18,7 +18,7 @@ use super::reason::{Objection, Reason};
 use super::receipt::{Purchase, check_held};
 use super::state::{Attempt, Doubt, Stage, Timer, Wait};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Source, WINDOW_MAX};
+use crate::lease::{BuyerMessage, Source, WINDOW_MAX};
 
 /// How long answers have to decide if no usage note is open. Providers send one at the latest half
 /// a minute after they were asked.
@@ -118,7 +118,7 @@ impl JobCore {
             receipt.body.lease, lease,
             "what is signed is what was asked"
         );
-        let signed = BuyerWord::Signed(receipt.clone());
+        let signed = BuyerMessage::Signed(receipt.clone());
         self.push_effect(Action::Say { leg, word: signed });
         self.push_effect(Action::Hang { leg });
         self.report_event(JobEvent::Signed {
@@ -186,7 +186,7 @@ impl JobCore {
     }
 
     pub(super) fn tell_refused(&mut self, leg: Leg, lease: LeaseId, reason: String) {
-        let word = BuyerWord::Refused { reason };
+        let word = BuyerMessage::Refused { reason };
         self.push_effect(Action::Say { leg, word });
         self.push_effect(Action::Hang { leg });
         self.dispute_lease(lease);

@@ -20,7 +20,7 @@ pub(super) type Tensors = Vec<(String, ContentId)>;
 
 /// The purpose of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) enum Errand {
+pub(super) enum AttemptPurpose {
     /// The attempt answers requests.
     Main,
     /// The attempt decides between two runs of a part that disagree.
@@ -31,15 +31,15 @@ pub(super) enum Errand {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Wait {
     Began,
-    Look(Errand),
-    Plan(Errand),
-    Buy(Errand),
-    Adopt(Errand),
+    Look(AttemptPurpose),
+    Plan(AttemptPurpose),
+    Buy(AttemptPurpose),
+    Adopt(AttemptPurpose),
     Find(u32),
     RecordAttempt(u32),
     RecordSkipped(u32),
-    Skip(Errand),
-    Announce(Errand),
+    Skip(AttemptPurpose),
+    Announce(AttemptPurpose),
     Serve(u32),
     FetchAnswer {
         leg: Leg,
@@ -167,7 +167,7 @@ pub(super) enum Timer {
     /// The job reaches its deadline.
     Deadline,
     /// The core looks at the book or the escrow again.
-    LookAgain(Errand),
+    LookAgain(AttemptPurpose),
     /// The attempt sends its last request.
     SendUntil(u32),
     /// The attempt stops waiting for answers.
@@ -211,7 +211,7 @@ impl Timer {
 
 /// The progress of an attempt's purchase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pursuit {
+pub(super) struct AttemptPlan {
     pub phase: Phase,
     /// The plan to buy.
     pub plan: Option<Box<Plan>>,
@@ -439,7 +439,7 @@ pub(super) enum Judging {
 /// A gang of leases and the work done with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attempt {
-    pub errand: Errand,
+    pub errand: AttemptPurpose,
     /// Whether an earlier life began it.
     pub is_resumed: bool,
     pub plan: Box<Plan>,

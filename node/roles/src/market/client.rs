@@ -50,7 +50,7 @@ pub struct CallId(pub u64);
 
 /// The id of one question to one validator. The client will never use an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Putting(pub u64);
+pub struct RequestAttempt(pub u64);
 
 /// A validator, by its place in the client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -85,7 +85,7 @@ pub enum Event {
     /// A validator answered, or failed to.
     Heard {
         /// The id of the question.
-        putting: Putting,
+        putting: RequestAttempt,
         /// The answer, or why there is none.
         heard: Result<ValidatorAnswer, Silence>,
     },
@@ -150,7 +150,7 @@ pub enum Action {
         /// The call that the question belongs to.
         asked: CallId,
         /// The id of the question, for the answer.
-        putting: Putting,
+        putting: RequestAttempt,
         /// The validator to ask.
         validator: Seat,
         /// The question; the bytes are the same each time.
@@ -159,7 +159,7 @@ pub enum Action {
     /// Put [`Request::Time`] to a validator. Answer: [`Event::Time`], or none if it is silent.
     AskTime(Seat),
     /// Stop waiting for the answer to a question.
-    Stop(Putting),
+    Stop(RequestAttempt),
     /// Reply to a caller.
     Reply {
         /// The call's id.
@@ -210,7 +210,7 @@ enum Timer {
 
 /// The matter of a call.
 #[derive(Clone, Debug, Serialize)]
-enum Matter {
+enum PendingCall {
     Question,
     /// Commands, with the number of signatures so far and whether their expiry was corrected.
     Commands {
@@ -223,14 +223,14 @@ enum Matter {
 /// A question under way.
 #[derive(Clone, Debug, Serialize)]
 struct Open {
-    matter: Matter,
+    matter: PendingCall,
     /// The question to put; none until the batch is signed.
     question: Option<Box<Request>>,
     began: Micros,
     /// The number of validators tried, beginning with `first`.
     tried: usize,
     first: usize,
-    putting: Option<Putting>,
+    putting: Option<RequestAttempt>,
     /// Whether a validator that did not answer may have accepted it.
     repeated: bool,
     last: Silence,
@@ -245,8 +245,8 @@ pub struct MarketClient {
     preferred: usize,
     next: u64,
     open: BTreeMap<CallId, Open>,
-    putting: BTreeMap<Putting, (CallId, Seat)>,
-    waiting: VecDeque<(CallId, Matter, Option<Box<Request>>)>,
+    putting: BTreeMap<RequestAttempt, (CallId, Seat)>,
+    waiting: VecDeque<(CallId, PendingCall, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
     /// When the client last asked all validators for their clocks.
@@ -308,11 +308,11 @@ impl MarketClient {
         match event {
             Event::Ask { asked, question } => {
                 self.waiting
-                    .push_back((asked, Matter::Question, Some(question)));
+                    .push_back((asked, PendingCall::Question, Some(question)));
             }
             Event::Carry { asked, commands } => {
                 let (signed, mended) = (0, false);
-                let matter = Matter::Commands {
+                let matter = PendingCall::Commands {
                     commands,
                     signed,
                     mended,
@@ -410,11 +410,11 @@ impl MarketClient {
 
     fn sign_batch(&mut self, asked: CallId, own: Micros, actions: &mut Vec<Action>) {
         let is_other = |(call, open): (&CallId, &Open)| {
-            *call != asked && matches!(open.matter, Matter::Commands { signed: 1.., .. })
+            *call != asked && matches!(open.matter, PendingCall::Commands { signed: 1.., .. })
         };
         let others = self.open.iter().any(is_other);
         let open = self.open.get_mut(&asked).expect("it is under way");
-        let Matter::Commands {
+        let PendingCall::Commands {
             commands, signed, ..
         } = &mut open.matter
         else {
@@ -451,7 +451,7 @@ impl MarketClient {
 
     /// Puts the question to the next validator.
     fn ask_next_validator(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
-        let putting = Putting(self.next);
+        let putting = RequestAttempt(self.next);
         self.next += 1;
         let open = self.open.get_mut(&asked).expect("it is under way");
         let validator = Seat((open.first + open.tried) % self.validators);
@@ -470,7 +470,7 @@ impl MarketClient {
 
     fn on_heard(
         &mut self,
-        putting: Putting,
+        putting: RequestAttempt,
         heard: Result<ValidatorAnswer, Silence>,
         now: Now,
         own: Micros,
@@ -508,7 +508,7 @@ impl MarketClient {
         // A full validator has accepted nothing; any other may have.
         open.repeated |= silence != Silence::Busy;
         if now.tick.since(open.began) >= PATIENCE {
-            let maybe = open.repeated && matches!(open.matter, Matter::Commands { .. });
+            let maybe = open.repeated && matches!(open.matter, PendingCall::Commands { .. });
             let reply = match maybe {
                 true => Reply::Uncertain(silence),
                 false => Reply::Unreached(silence),
@@ -525,7 +525,7 @@ impl MarketClient {
 
     fn on_answer(&mut self, asked: CallId, answer: Answer, own: Micros, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
-        let Matter::Commands { signed, mended, .. } = &mut open.matter else {
+        let PendingCall::Commands { signed, mended, .. } = &mut open.matter else {
             let answer = Box::new(answer);
             return self.send_reply(asked, Reply::Answer(answer), actions);
         };

@@ -273,7 +273,7 @@ mod tests {
             notice: Millis(0),
             spot: Vec::new(),
             idle: Permille(100),
-            accepts: souk_market::Accepts::default(),
+            accepts: souk_market::BuyerFilter::default(),
             resale: None,
         }
     }

@@ -8,7 +8,7 @@ use super::event::StreamId;
 use super::facts::Fact;
 use crate::clock::Micros;
 use crate::effect::Ticket;
-use crate::lease::{Failure, Offer, OfferAnswer, Part, ProviderWord, Start};
+use crate::lease::{Failure, Offer, OfferAnswer, Part, ProviderMessage, Start};
 
 /// An effect that the provider core requests. The shell keeps the order of the words on one stream,
 /// and of the records. It can carry out all other effects at once and answer them in any order.
@@ -21,7 +21,7 @@ pub enum Action {
         stream: StreamId,
         /// The word. The shell fills in [`crate::lease::WorkResult::shown`], the result shown to
         /// people.
-        word: ProviderWord,
+        word: ProviderMessage,
     },
     /// Answer the offer that opened a stream. No answer.
     Reply {

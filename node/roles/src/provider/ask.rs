@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 use souk_market::{
-    Acceptance, Accepts, Ask, Command, DeviceId, Limit, Millis, OrderId, Refusal, Resources,
+    Acceptance, Ask, BuyerFilter, Command, DeviceId, Limit, Millis, OrderId, Refusal, Resources,
     SpotPrice, TimeInForce, Units,
 };
 
@@ -70,9 +70,9 @@ impl Terms {
             notice: self.notice,
             spot: self.spot.clone(),
             idle: self.idle,
-            accepts: Accepts {
+            accepts: BuyerFilter {
                 reputation: self.reputation_min,
-                ..Accepts::default()
+                ..BuyerFilter::default()
             },
             tif: TimeInForce::Gtc,
         }

@@ -20,7 +20,7 @@ use super::event::NotDone;
 use super::facts::{Fact, PastLease, PastState, Work};
 use super::provider_context::{Follows, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, truncate_text};
+use crate::lease::{BuyerMessage, Failure, ProviderMessage, WorkResult, truncate_text};
 
 /// How long the buyer can take to fetch the outputs and sign.
 const SIGN_WAIT: Micros = Micros::from_seconds(30);
@@ -209,7 +209,7 @@ impl Claim {
             return;
         }
         self.stage = ClaimStage::Told;
-        shared.send_word(self.stream, ProviderWord::Finished(Box::new(finished)));
+        shared.send_word(self.stream, ProviderMessage::Finished(Box::new(finished)));
         match self.must_not_wait(shared) {
             true => self.note_usage(shared, None),
             false => self.await_signature(shared),
@@ -220,7 +220,7 @@ impl Claim {
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) -> bool {
         if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
             shared.close_stream(&mut self.stream);
-            shared.send_word(Some(stream), ProviderWord::Accepted);
+            shared.send_word(Some(stream), ProviderMessage::Accepted);
             self.stream = Some(stream);
             return true;
         }
@@ -228,22 +228,25 @@ impl Claim {
             return false;
         };
         shared.close_stream(&mut self.stream);
-        let word = ProviderWord::Finished(Box::new(finished));
+        let word = ProviderMessage::Finished(Box::new(finished));
         shared.send_word(Some(stream), word);
         self.stream = Some(stream);
         true
     }
 
     /// Handles a word of the buyer.
-    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) {
+    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerMessage) {
         match word {
-            BuyerWord::Signed(receipt) => self.on_receipt(shared, receipt),
-            BuyerWord::Refused { reason } => {
+            BuyerMessage::Signed(receipt) => self.on_receipt(shared, receipt),
+            BuyerMessage::Refused { reason } => {
                 shared.close_stream(&mut self.stream);
                 self.note_unless_signed(shared, Some(truncate_text(reason)));
             }
             // All work was done when the word arrived.
-            BuyerWord::Go | BuyerWord::Next(_) | BuyerWord::NoMore | BuyerWord::Limit { .. } => {}
+            BuyerMessage::Go
+            | BuyerMessage::Next(_)
+            | BuyerMessage::NoMore
+            | BuyerMessage::Limit { .. } => {}
         }
     }
 

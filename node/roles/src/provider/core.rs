@@ -24,7 +24,7 @@ use super::requests::without_source;
 use super::state_feedback::fed_wrongly;
 use crate::clock::{Micros, Now};
 use crate::effect::Effect;
-use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};
+use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderMessage, Start};
 
 /// How often the core looks at the market even without a report of a change.
 const LOOK_PERIOD: Micros = Micros::from_seconds(2);

@@ -9,7 +9,7 @@ use souk_memory::ContentId;
 
 use crate::clock::Micros;
 use crate::effect::Ticket;
-use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
+use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening};
 
 /// A stream that a peer opened. A core must never see the same number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub enum Event {
         /// The stream of the word.
         stream: StreamId,
         /// The buyer's word.
-        word: BuyerWord,
+        word: BuyerMessage,
     },
     /// A stream ended, or its peer sent an invalid word. The shell must send no further event of
     /// the stream, and no word sent on it will arrive.

@@ -29,7 +29,7 @@ use super::requests::Requests;
 use super::{Answer, StreamId};
 use crate::clock::Micros;
 use crate::lease::{
-    ALIVE_PERIOD, BuyerWord, Failure, Offer, OfferAnswer, ProviderWord, Request, Start,
+    ALIVE_PERIOD, BuyerMessage, Failure, Offer, OfferAnswer, ProviderMessage, Request, Start,
 };
 
 /// The time kept at the end of a lease, in which the buyer fetches the outputs and signs. Part of
@@ -204,7 +204,7 @@ impl LeaseCore {
     /// Continues once the begin of the work is on the disk.
     pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
-        shared.send_word(self.stream, ProviderWord::Accepted);
+        shared.send_word(self.stream, ProviderMessage::Accepted);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
         self.stage = WorkStage::Fetching;
         shared.push_effect(Action::Learn {
@@ -222,22 +222,22 @@ impl LeaseCore {
     }
 
     /// Handles a word of the buyer.
-    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) -> Option<End> {
+    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerMessage) -> Option<End> {
         match word {
-            BuyerWord::Go => self.on_go(shared),
-            BuyerWord::Next(request) => self.on_request(shared, &request),
-            BuyerWord::NoMore => {
+            BuyerMessage::Go => self.on_go(shared),
+            BuyerMessage::Next(request) => self.on_request(shared, &request),
+            BuyerMessage::NoMore => {
                 self.no_more = true;
                 self.pump_runs(shared)
             }
-            BuyerWord::Limit { parts: 0 } => self.on_unwanted(shared),
-            BuyerWord::Limit { parts } => {
+            BuyerMessage::Limit { parts: 0 } => self.on_unwanted(shared),
+            BuyerMessage::Limit { parts } => {
                 self.limit = self.limit.min(parts);
                 self.no_more = true;
                 self.pump_runs(shared)
             }
             // The buyer has received no result yet that it could sign.
-            BuyerWord::Signed(_) | BuyerWord::Refused { .. } => {
+            BuyerMessage::Signed(_) | BuyerMessage::Refused { .. } => {
                 shared.close_stream(&mut self.stream);
                 self.on_lost(shared)
             }
@@ -338,7 +338,7 @@ impl LeaseCore {
 
     /// Sends a heartbeat and sets the timer of the next one.
     pub(super) fn say_alive(&self, shared: &mut SharedState) {
-        shared.send_word(self.stream, ProviderWord::Alive);
+        shared.send_word(self.stream, ProviderMessage::Alive);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
     }
 
@@ -346,7 +346,7 @@ impl LeaseCore {
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) {
         shared.close_stream(&mut self.stream);
         shared.timers.stop_timer(Timer::Patience(self.id()));
-        shared.send_word(Some(stream), ProviderWord::Accepted);
+        shared.send_word(Some(stream), ProviderMessage::Accepted);
         self.stream = Some(stream);
     }
 
@@ -390,11 +390,11 @@ impl LeaseCore {
 }
 
 /// Returns the summary of the fetched contents that the buyer receives before the first run.
-fn fetch_summary(arrivals: &[Arrival]) -> ProviderWord {
+fn fetch_summary(arrivals: &[Arrival]) -> ProviderMessage {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let held = arrivals.iter().filter(|arrival| arrival.moved == 0);
     let moved = arrivals.iter().map(|arrival| arrival.moved);
-    ProviderWord::Fetched {
+    ProviderMessage::Fetched {
         pieces: count(arrivals.len()),
         held: count(held.count()),
         bytes: moved.fold(0, u64::saturating_add),

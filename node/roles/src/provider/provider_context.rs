@@ -14,7 +14,7 @@ use super::lease_priority::Turns;
 use super::{StreamId, Terms};
 use crate::clock::{Micros, Now, Timers};
 use crate::effect::{Effect, Waits};
-use crate::lease::{Offer, ProviderWord, WorkResult};
+use crate::lease::{Offer, ProviderMessage, WorkResult};
 use souk_market::AccountKey;
 
 /// The most leases at work at a time. The device serves one; the others fetch their contents.
@@ -250,7 +250,7 @@ impl SharedState {
     }
 
     /// Sends a word to the buyer, if one is connected.
-    pub(super) fn send_word(&mut self, stream: Option<StreamId>, word: ProviderWord) {
+    pub(super) fn send_word(&mut self, stream: Option<StreamId>, word: ProviderMessage) {
         if let Some(stream) = stream {
             self.push_effect(Action::Send { stream, word });
         }

@@ -2,10 +2,10 @@
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::AccountKey;
-use souk_roles::lease::{BuyerWord, Opening};
+use souk_roles::lease::{BuyerMessage, Opening};
 
 use super::*;
-use crate::content::inline_contents::{TO_PROVIDER_BYTES_MAX, WordWith};
+use crate::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
 use crate::folder::key;
 use crate::network::Network;
 use crate::network::wire;
@@ -20,7 +20,7 @@ pub(super) struct Talk {
     /// The number of the stream; a leg may have had others before.
     number: u64,
     pub(super) provider: AccountKey,
-    say: mpsc::Sender<WordWith<BuyerWord>>,
+    say: mpsc::Sender<MessageWithContents<BuyerMessage>>,
 }
 
 /// A message from a stream.
@@ -28,7 +28,7 @@ pub(super) struct Incoming {
     leg: Leg,
     number: u64,
     /// A message, or why the stream ended.
-    said: Result<WordWith<ProviderWord>, String>,
+    said: Result<MessageWithContents<ProviderMessage>, String>,
 }
 
 impl Shell {
@@ -52,7 +52,7 @@ impl Shell {
         self.talks.insert(leg, begun);
         let (network, told) = (self.buyer.network.clone(), self.told.clone());
         self.streams.spawn(async move {
-            let opening = WordWith::without_contents(opening);
+            let opening = MessageWithContents::without_contents(opening);
             let talked =
                 exchange_words(&network, provider, &opening, words, leg, number, &told).await;
             if let Err(why) = talked {
@@ -66,12 +66,12 @@ impl Shell {
 
     /// Sends a message to a leg's provider. A provider that has not received so many messages
     /// counts as lost.
-    pub(super) fn send_word(&mut self, leg: Leg, word: BuyerWord) {
+    pub(super) fn send_word(&mut self, leg: Leg, word: BuyerMessage) {
         let Some(talk) = self.talks.get(&leg) else {
             return;
         };
         let mut contents = Vec::new();
-        if let BuyerWord::Next(request) = &word {
+        if let BuyerMessage::Next(request) = &word {
             let job = attempt_id(self.gathered.job, leg.attempt);
             let given: Vec<_> = request.inputs.iter().map(|(_, id)| *id).collect();
             self.served.grant_contents(job, talk.provider, &given);
@@ -80,7 +80,11 @@ impl Shell {
                 .tensors
                 .inline_contents(given, TO_PROVIDER_BYTES_MAX);
         }
-        if talk.say.try_send(WordWith { word, contents }).is_err() {
+        if talk
+            .say
+            .try_send(MessageWithContents { word, contents })
+            .is_err()
+        {
             self.talks.remove(&leg);
             let why = "it does not read its stream".to_owned();
             self.ready.push_back(Event::Gone { leg, why });
@@ -99,12 +103,12 @@ impl Shell {
         // Messages of a stream that was closed have no reader.
         self.talks.get(&leg).filter(|talk| talk.number == number)?;
         match said {
-            Ok(WordWith { word, contents }) => {
+            Ok(MessageWithContents { word, contents }) => {
                 match &word {
-                    ProviderWord::Finished(finished) => {
+                    ProviderMessage::Finished(finished) => {
                         self.shown.insert(leg, LeaseReport::read(&finished.shown));
                     }
-                    ProviderWord::Made { outputs, .. } => {
+                    ProviderMessage::Made { outputs, .. } => {
                         let named = outputs.iter().map(|(_, id)| *id);
                         self.along.keep_named(leg, contents, named);
                     }
@@ -124,8 +128,8 @@ impl Shell {
 async fn exchange_words(
     network: &Network,
     provider: AccountKey,
-    opening: &WordWith<Opening>,
-    mut words: mpsc::Receiver<WordWith<BuyerWord>>,
+    opening: &MessageWithContents<Opening>,
+    mut words: mpsc::Receiver<MessageWithContents<BuyerMessage>>,
     leg: Leg,
     number: u64,
     told: &mpsc::Sender<Incoming>,
@@ -139,7 +143,7 @@ async fn exchange_words(
     let (mut reader, mut writer) = stream.split();
     let hearing = async {
         loop {
-            match wire::receive::<WordWith<ProviderWord>>(&mut reader).await {
+            match wire::receive::<MessageWithContents<ProviderMessage>>(&mut reader).await {
                 Ok(word) => {
                     let said = Ok(word);
                     let _ = told.send(Incoming { leg, number, said }).await;

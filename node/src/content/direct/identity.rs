@@ -36,7 +36,7 @@ pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
+        .with_custom_certificate_verifier(Arc::new(ExpectedPeerVerifier::new(peer, &provider)))
         .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(
             certified_key(key)?,
         )));
@@ -51,7 +51,7 @@ pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>
     let provider = crypto_provider();
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(Arc::new(OnlyPeer::new(peer, &provider)))
+        .with_client_cert_verifier(Arc::new(ExpectedPeerVerifier::new(peer, &provider)))
         .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(
             certified_key(key)?,
         )));
@@ -86,14 +86,14 @@ fn spki(key: &[u8; 32]) -> Vec<u8> {
 
 /// Accepts only one peer.
 #[derive(Debug)]
-struct OnlyPeer {
+struct ExpectedPeerVerifier {
     spki: Vec<u8>,
     provider: Arc<CryptoProvider>,
 }
 
-impl OnlyPeer {
-    fn new(peer: [u8; 32], provider: &Arc<CryptoProvider>) -> OnlyPeer {
-        OnlyPeer {
+impl ExpectedPeerVerifier {
+    fn new(peer: [u8; 32], provider: &Arc<CryptoProvider>) -> ExpectedPeerVerifier {
+        ExpectedPeerVerifier {
             spki: spki(&peer),
             provider: provider.clone(),
         }
@@ -156,7 +156,7 @@ macro_rules! checks_of_signatures {
     };
 }
 
-impl ServerCertVerifier for OnlyPeer {
+impl ServerCertVerifier for ExpectedPeerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -172,7 +172,7 @@ impl ServerCertVerifier for OnlyPeer {
     checks_of_signatures!();
 }
 
-impl ClientCertVerifier for OnlyPeer {
+impl ClientCertVerifier for ExpectedPeerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

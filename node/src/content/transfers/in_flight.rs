@@ -14,7 +14,7 @@ use super::lock;
 pub(super) type Contents = Mutex<HashMap<ContentId, Arc<WantedContent>>>;
 
 /// A caller's need of a content. Dropping the last one removes the entry.
-pub(super) struct WantedHere<'a> {
+pub(super) struct InFlight<'a> {
     contents: &'a Contents,
     id: ContentId,
     pub(super) wanted: Arc<WantedContent>,
@@ -47,10 +47,10 @@ impl Default for WantedContent {
     }
 }
 
-impl WantedHere<'_> {
-    pub(super) fn new(contents: &Contents, id: ContentId) -> WantedHere<'_> {
+impl InFlight<'_> {
+    pub(super) fn new(contents: &Contents, id: ContentId) -> InFlight<'_> {
         let wanted = lock(contents).entry(id).or_default().clone();
-        WantedHere {
+        InFlight {
             contents,
             id,
             wanted,
@@ -58,7 +58,7 @@ impl WantedHere<'_> {
     }
 }
 
-impl Drop for WantedHere<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         let mut coming = lock(self.contents);
         // One reference belongs to the map and one to this value.

@@ -190,7 +190,7 @@ impl Transfer {
         gate: &mut Gate,
     ) -> Result<(), FetchError> {
         let (mut right, mut ended) = (Vec::new(), Ok(()));
-        let mut line = Patient::new(line);
+        let mut line = TimedReader::new(line);
         for mut frame in self.arrival_mut().missing_frames() {
             let filled = line.fill_frame(&mut frame, gate).await;
             ended = check_and_push(frame, filled, &mut right);
@@ -377,7 +377,7 @@ pub(super) async fn on_a_thread(
 
 /// Reads from a stream, and fails if it is silent for [`SILENCE_MAX`]. One timer serves all reads,
 /// because a gigabyte takes tens of thousands.
-struct Patient<'l> {
+struct TimedReader<'l> {
     line: &'l mut TensorStream,
     timer: Pin<Box<Sleep>>,
     heard: Instant,
@@ -385,9 +385,9 @@ struct Patient<'l> {
     piece: Vec<u8>,
 }
 
-impl<'l> Patient<'l> {
-    fn new(line: &'l mut TensorStream) -> Patient<'l> {
-        Patient {
+impl<'l> TimedReader<'l> {
+    fn new(line: &'l mut TensorStream) -> TimedReader<'l> {
+        TimedReader {
             line,
             timer: Box::pin(sleep(SILENCE_MAX)),
             heard: Instant::now(),

@@ -12,11 +12,11 @@ use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::content::inline_contents::{self, TO_BUYER_BYTES_MAX, WordWith};
+use crate::content::inline_contents::{self, MessageWithContents, TO_BUYER_BYTES_MAX};
 use crate::folder::key;
 use crate::network::wire::{self, WireError};
 use crate::protocols::lease::{
-    BuyerWord, OfferAnswer, Opening, ProviderWord, WINDOW_MAX, WORD_BYTES_MAX,
+    BuyerMessage, OfferAnswer, Opening, ProviderMessage, WINDOW_MAX, WORD_BYTES_MAX,
 };
 
 /// Frames that can wait to be sent on one stream: those of a window of requests, and others.
@@ -27,12 +27,12 @@ pub(in crate::provider) enum Incoming {
     Opened {
         stream: StreamId,
         peer: AccountKey,
-        opening: Box<WordWith<Opening>>,
+        opening: Box<MessageWithContents<Opening>>,
         say: mpsc::Sender<Frame>,
     },
     Said {
         stream: StreamId,
-        word: WordWith<BuyerWord>,
+        word: MessageWithContents<BuyerMessage>,
     },
     Hung {
         stream: StreamId,
@@ -45,7 +45,7 @@ pub(in crate::provider) enum Incoming {
 
 /// A frame to send on a stream.
 pub(in crate::provider) enum Frame {
-    Word(Box<WordWith<ProviderWord>>),
+    Word(Box<MessageWithContents<ProviderMessage>>),
     Taken(OfferAnswer),
 }
 
@@ -86,7 +86,7 @@ impl Provider {
         peer: PeerId,
         owed: bool,
         stream: &mut Stream,
-    ) -> Result<Option<WordWith<Opening>>, WireError> {
+    ) -> Result<Option<MessageWithContents<Opening>>, WireError> {
         match self.intake.receive_next(stream).await {
             Err(WireError::Stream(error)) if !owed && error.kind() == ErrorKind::TimedOut => {
                 Ok(None)
@@ -103,7 +103,7 @@ impl Provider {
     async fn open_stream(
         &self,
         peer: AccountKey,
-        opening: WordWith<Opening>,
+        opening: MessageWithContents<Opening>,
     ) -> Option<(StreamId, mpsc::Receiver<Frame>)> {
         let stream = StreamId(self.streams.fetch_add(1, Ordering::Relaxed));
         let (say, frames) = mpsc::channel(FRAMES_MAX);
@@ -121,7 +121,7 @@ impl Provider {
     async fn on_lease(
         &self,
         buyer: AccountKey,
-        opening: WordWith<Opening>,
+        opening: MessageWithContents<Opening>,
         stream: Stream,
     ) -> Result<(), WireError> {
         let Some((id, frames)) = self.open_stream(buyer, opening).await else {
@@ -145,9 +145,10 @@ async fn read(
 ) {
     let hears = async {
         loop {
-            let word: WordWith<BuyerWord> = wire::receive_short(&mut reader, WORD_BYTES_MAX)
-                .await
-                .ok()?;
+            let word: MessageWithContents<BuyerMessage> =
+                wire::receive_short(&mut reader, WORD_BYTES_MAX)
+                    .await
+                    .ok()?;
             inbox.send(Incoming::Said { stream, word }).await.ok()?;
         }
     };
@@ -187,7 +188,7 @@ impl Shell {
                 say,
             } => {
                 self.peers.insert(stream, say);
-                let WordWith { word, contents } = *opening;
+                let MessageWithContents { word, contents } = *opening;
                 if let Opening::Offer(offer) = &word {
                     self.along
                         .keep_named(stream, contents, [offer.tensor].into_iter());
@@ -199,8 +200,8 @@ impl Shell {
                 })
             }
             Incoming::Said { stream, word } => {
-                let WordWith { word, contents } = word;
-                if let BuyerWord::Next(request) = &word {
+                let MessageWithContents { word, contents } = word;
+                if let BuyerMessage::Next(request) = &word {
                     let named = request.inputs.iter().map(|(_, id)| *id);
                     self.along.keep_named(stream, contents, named);
                 }
@@ -216,13 +217,13 @@ impl Shell {
     }
 
     /// Sends a message to a peer; adds the lease's report to a result.
-    pub(super) fn send_word(&mut self, stream: StreamId, mut word: ProviderWord) {
-        if let ProviderWord::Finished(finished) = &mut word {
+    pub(super) fn send_word(&mut self, stream: StreamId, mut word: ProviderMessage) {
+        if let ProviderMessage::Finished(finished) = &mut word {
             let shown = self.shown.get(&finished.receipt.body.lease);
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
         let contents = match &word {
-            ProviderWord::Made {
+            ProviderMessage::Made {
                 request, outputs, ..
             } => {
                 let ids = outputs.iter().map(|(_, id)| *id);
@@ -234,7 +235,10 @@ impl Shell {
             }
             _ => Vec::new(),
         };
-        self.queue_frame(stream, Frame::Word(Box::new(WordWith { word, contents })));
+        self.queue_frame(
+            stream,
+            Frame::Word(Box::new(MessageWithContents { word, contents })),
+        );
     }
 
     /// Puts a frame into a stream's queue. If the queue is full, the peer is gone.

@@ -34,7 +34,7 @@ const LOST_AFTER: Duration = Duration::from_secs(3);
 const ORDER_MS: u64 = 60_000;
 
 /// The task that carries out these duties.
-pub(super) struct Keeper {
+pub(super) struct MembershipKeeper {
     pub(super) home: PathBuf,
     pub(super) network: Network,
     pub(super) validator: Validator<ExchangeMachine>,
@@ -49,7 +49,7 @@ pub(super) struct Keeper {
     pub(super) learned: HashMap<u64, String>,
 }
 
-impl Keeper {
+impl MembershipKeeper {
     /// Runs until this validator learns that it was removed.
     pub(super) async fn run_until_removed(mut self) {
         let mut heard = Instant::now();

@@ -7,7 +7,7 @@ use super::group_problem::GroupProblem;
 use super::shared_operators::pricing::kind_of_segment;
 use crate::learning::Speeds;
 use crate::learning::estimates::OperatorEstimates;
-use crate::planning::split::{Around, Segment, Shares};
+use crate::planning::split::{Segment, Shares, SharingOverhead};
 use pricing::of_segment;
 
 /// A graph with shared operators.
@@ -24,7 +24,7 @@ pub(super) struct SharedOperator {
     pub segment: Segment,
     pub shares: Shares,
     /// The costs of sharing besides its parts.
-    pub around: Around,
+    pub around: SharingOverhead,
 }
 
 /// A proposal of shared operators under one leading device.

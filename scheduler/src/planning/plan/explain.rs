@@ -9,7 +9,7 @@ use crate::planning::objective::Objective;
 
 /// The reason for a part's device.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Why {
+pub struct PlacementExplanation {
     /// The reason by the plan's objective.
     pub reason: Reason,
     /// The best other device for this part, with all else unchanged.
@@ -143,7 +143,12 @@ fn build_part(
     }
 }
 
-fn explain_part(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) -> Why {
+fn explain_part(
+    model: &Model<'_>,
+    found: &Division,
+    timing: &Timing,
+    k: usize,
+) -> PlacementExplanation {
     let others = (0..model.offers.len()).filter(|&offer| offer != found.offers[k]);
     let changed = others.filter_map(|offer| {
         let mut next = found.clone();
@@ -171,7 +176,7 @@ fn explain_part(model: &Model<'_>, found: &Division, timing: &Timing, k: usize) 
         joules: states_power.then_some(timing.joules),
     });
     let others: Vec<&Timing> = changed.iter().map(|(_, _, timing)| timing).collect();
-    Why {
+    PlacementExplanation {
         reason: choose_reason(model, &others, timing),
         alternative,
     }

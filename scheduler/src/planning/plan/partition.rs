@@ -30,7 +30,7 @@ pub(crate) struct Model<'a> {
     alive: Vec<u64>,
     /// Bytes of each node's states for all sequences after the first.
     further: Vec<u64>,
-    travellers: Vec<Traveller>,
+    travellers: Vec<MovableValue>,
     weights: Vec<HeldWeight>,
 }
 
@@ -41,7 +41,7 @@ struct HeldWeight {
 }
 
 /// A value that is not constant, with its producer and its readers.
-pub(super) struct Traveller {
+pub(super) struct MovableValue {
     pub(super) value: ValueId,
     /// Node that produces it; `None` for the job's inputs.
     pub(super) made: Option<usize>,
@@ -193,7 +193,7 @@ impl<'a> Model<'a> {
         &self.times
     }
 
-    pub(super) fn travellers(&self) -> &[Traveller] {
+    pub(super) fn travellers(&self) -> &[MovableValue] {
         &self.travellers
     }
 
@@ -343,7 +343,7 @@ impl<'a> Model<'a> {
         ready: &mut [(f64, Option<usize>)],
     ) {
         let mut bytes = vec![0u64; ready.len()];
-        let sent = |traveller: &&Traveller| traveller.made.is_none();
+        let sent = |traveller: &&MovableValue| traveller.made.is_none();
         for traveller in self.travellers.iter().filter(sent) {
             for to in division.parts_holding(&traveller.readers) {
                 bytes[to] = bytes[to].saturating_add(traveller.bytes);
@@ -491,7 +491,7 @@ fn further_states(graph: &Graph, sequences: u32) -> Vec<u64> {
     bytes
 }
 
-fn collect_travellers(graph: &Graph) -> Vec<Traveller> {
+fn collect_travellers(graph: &Graph) -> Vec<MovableValue> {
     let fixed = graph.constant_only_nodes();
     let is_output = |index: usize| graph.outputs().contains(&ValueId(index));
     let moving = graph
@@ -501,7 +501,7 @@ fn collect_travellers(graph: &Graph) -> Vec<Traveller> {
         .filter(|(id, value)| is_output(*id) || !value.is_known(&fixed));
     let (states, cuts) = (graph.state_values(), graph.permitted_cuts());
     let may_leave = |id: &ValueId| cuts.as_ref().is_none_or(|cuts| cuts.contains(id));
-    let travellers = moving.map(|(index, value)| Traveller {
+    let travellers = moving.map(|(index, value)| MovableValue {
         value: ValueId(index),
         made: match value.source {
             Source::Node(node) => Some(node.0),

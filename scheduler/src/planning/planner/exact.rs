@@ -25,7 +25,7 @@ const BRANCHES_BETWEEN: u64 = 256;
 
 /// The result of branch and bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exact {
+pub struct ProvenSchedule {
     /// The best plan.
     pub schedule: Schedule,
     /// No plan is shorter than this.
@@ -41,17 +41,20 @@ pub(super) fn plan(problem: &Problem, pace: &mut Pace<'_>) -> Result<Schedule, P
 }
 
 /// Searches the best plan by the problem's objective and a proof that none is better. The effort
-/// can run out before the proof, so you should check [`Exact::proved`].
+/// can run out before the proof, so you should check [`ProvenSchedule::proved`].
 ///
 /// # Errors
 /// [`ProblemError`] if no plan exists at all, or none within the deadline.
-pub fn prove_optimal(problem: &Problem, pace: &mut Pace<'_>) -> Result<Exact, ProblemError> {
+pub fn prove_optimal(
+    problem: &Problem,
+    pace: &mut Pace<'_>,
+) -> Result<ProvenSchedule, ProblemError> {
     let (plans, taken) =
         portfolio::collect_plans(problem, &mut |steps| pace(steps) / SEARCH_SHARE)?;
     let lower_bound = lower_bound(problem);
     let is_fastest = problem.objective() == Objective::Fastest;
     let done = |schedule: &Schedule| is_fastest && schedule.makespan <= lower_bound;
-    let ended = |schedule, proved, branches| Exact {
+    let ended = |schedule, proved, branches| ProvenSchedule {
         schedule,
         lower_bound,
         proved,

@@ -1,7 +1,7 @@
 //! The state of a game: the real exchange, and the true work and holding time.
 
 use souk_market::{
-    Accepts, AccountKey, Ask, Batch, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
+    AccountKey, Ask, Batch, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId, DeviceMicros,
     Dtype, Exchange, Genesis, JobId, Lease, LeaseId, Limit, Millis, Name, Nonce, Permille, Price,
     Receipt, ReceiptBody, Resources, Signature, SignedBatch, SigningKey, Term, TimeInForce, Units,
     VerifiedBatch, Wants,
@@ -240,7 +240,7 @@ fn make_ask() -> Ask {
         notice: Millis(0),
         spot: Vec::new(),
         idle: Permille(0),
-        accepts: Accepts::default(),
+        accepts: BuyerFilter::default(),
         tif: TimeInForce::Gtc,
     }
 }

@@ -13,7 +13,7 @@ use souk_market::{
 };
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, CallId, Event as ClientEvent, MarketClient, Putting, Reply, Seat, Silence,
+    Action, CallId, Event as ClientEvent, MarketClient, Reply, RequestAttempt, Seat, Silence,
     ValidatorAnswer, WatchId,
 };
 use souk_roles::market::market_protocol::Request;
@@ -120,14 +120,14 @@ pub enum ActorEvent {
     /// A question reaches a validator.
     Put {
         life: u64,
-        putting: Putting,
+        putting: RequestAttempt,
         node: usize,
         question: Box<Request>,
     },
     /// An answer reaches the client.
     Heard {
         life: u64,
-        putting: Putting,
+        putting: RequestAttempt,
         heard: Box<Result<ValidatorAnswer, Silence>>,
     },
     /// A validator's current clock reaches the client.
@@ -151,7 +151,7 @@ pub enum ActorEvent {
 pub struct Waiter {
     pub actor: usize,
     pub life: u64,
-    pub putting: Putting,
+    pub putting: RequestAttempt,
     pub node: usize,
     pub question: Box<Request>,
 }

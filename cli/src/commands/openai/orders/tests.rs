@@ -7,7 +7,7 @@ use crate::commands::openai::embeddings::EmbeddingQuestion;
 use crate::commands::texts;
 
 /// The model that comes with souk, whose tokeniser knows two tokens that it does not.
-fn voice() -> Voice {
+fn voice() -> TextModel {
     let (_, mut voice) = texts::open_model(Path::new("bundled"), None).unwrap();
     voice.card.vocabulary -= 2;
     voice
@@ -17,7 +17,7 @@ fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
 }
 
-fn completion(more: Value) -> Result<Vec<(TextOrder, Choice)>, Refusal> {
+fn completion(more: Value) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
     let mut body = object(json!({ "model": "m", "prompt": "lease" }));
     body.extend(object(more));
     let question = Question::from_completion(body).unwrap();

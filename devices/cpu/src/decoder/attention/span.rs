@@ -43,7 +43,7 @@ pub(super) fn attend_span(isa: LaneIsa, look: &Look, span: usize, found: &mut [f
             end if end > *start => end,
             _ => 0,
         });
-    let mut job = SpanLook {
+    let mut job = SpanJob {
         look,
         span,
         counts: ends.collect(),
@@ -66,7 +66,7 @@ pub(super) fn attend_span(isa: LaneIsa, look: &Look, span: usize, found: &mut [f
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn look_512(job: &mut SpanLook<'_>) {
+unsafe fn look_512(job: &mut SpanJob<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { job.run::<crate::decoder::lanes::x86::Wide>() }
 }
@@ -74,12 +74,12 @@ unsafe fn look_512(job: &mut SpanLook<'_>) {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 #[expect(unsafe_code, reason = "built for wider vectors; the caller has them")]
-unsafe fn look_256(job: &mut SpanLook<'_>) {
+unsafe fn look_256(job: &mut SpanJob<'_>) {
     // SAFETY: the caller's contract, handed on.
     unsafe { job.run::<crate::decoder::lanes::x86::Half>() }
 }
 
-struct SpanLook<'a> {
+struct SpanJob<'a> {
     look: &'a Look,
     span: usize,
     /// Positions of the span up to the last that each query sees; 0 where it sees none.
@@ -117,7 +117,7 @@ macro_rules! tiles {
 }
 
 #[expect(unsafe_code, reason = "pointers keep the inner loops free of checks")]
-impl SpanLook<'_> {
+impl SpanJob<'_> {
     /// # Safety
     /// The processor must have the instructions of `L`; queries and caches must be there and stay.
     #[inline(always)]

@@ -17,7 +17,7 @@ const TURNED: [i64; 4] = [0, 2, 1, 3];
 const RANK: usize = 4;
 
 /// Walks back from the node that puts heads together again.
-struct Walk<'r, 'a> {
+struct AttentionMatcher<'r, 'a> {
     reader: &'r SequenceMatcher<'a>,
     nodes: Vec<usize>,
     scale: f32,
@@ -34,7 +34,7 @@ pub(in crate::sequences) fn match_attention(
     let &[batch, length, features] = &sizes[..] else {
         return None;
     };
-    let mut walk = Walk {
+    let mut walk = AttentionMatcher {
         reader,
         nodes: vec![last],
         scale: 1.0,
@@ -74,7 +74,7 @@ pub(in crate::sequences) fn match_attention(
     })
 }
 
-impl<'a> Walk<'_, 'a> {
+impl<'a> AttentionMatcher<'_, 'a> {
     /// Returns the node of this operator that makes a value for one reader alone.
     fn claim_maker(&mut self, name: &str, operator: &str) -> Option<usize> {
         let index = self.reader.maker_for_one(name, operator)?;

@@ -11,7 +11,7 @@ use crate::error::GpuError;
 use crate::operators::elementwise::map;
 use crate::operators::products::{Operand, Product};
 use crate::operators::unfolding::unfold_kernel;
-use crate::recording::{Array, FusedFunction, Groups, Step, Then, widen_array};
+use crate::recording::{Array, ElementFunction, FusedFunction, Groups, Step, widen_array};
 use crate::shaders::{BY_THREAD, PRELUDE, bindings};
 
 /// A node's note that says how its products of 32-bit floats can be summed.
@@ -138,7 +138,11 @@ pub(crate) fn library_conv(
 }
 
 /// A function of one element that the library does not do.
-fn apply_function(step: &mut Step<'_, '_>, made: Array, then: &Then) -> Result<Array, GpuError> {
+fn apply_function(
+    step: &mut Step<'_, '_>,
+    made: Array,
+    then: &ElementFunction,
+) -> Result<Array, GpuError> {
     let wide = widen_array(step.stream, made)?;
     let inputs = [(&wide, DType::F32)];
     map(

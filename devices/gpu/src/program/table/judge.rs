@@ -10,9 +10,9 @@ use souk_reference::random;
 
 use super::super::custom;
 use super::{
-    HOST, OPSET_MIN, Side, Takes, find_declaration, is_packed, is_quantised, takes_quantised,
+    HOST, InputTypes, OPSET_MIN, Side, find_declaration, is_packed, is_quantised, takes_quantised,
 };
-use crate::numbers::doubles::{Doubles, fits_floats, is_double, is_long};
+use crate::numbers::doubles::{DoubleSupport, fits_floats, is_double, is_long};
 use crate::numbers::halves::is_half;
 use crate::numbers::integers::is_whole;
 use crate::numbers::quarters::{is_byte, is_power_of_two};
@@ -35,7 +35,7 @@ pub(crate) struct Judge<'a> {
     pub types: &'a BTreeMap<String, DType>,
     pub weights: &'a BTreeMap<String, Tensor>,
     /// Which numbers of 64 bits the device has.
-    pub doubles: Doubles,
+    pub doubles: DoubleSupport,
     pub opset: i64,
     /// Values the host has.
     pub on_host: BTreeSet<&'a str>,
@@ -59,7 +59,7 @@ impl<'a> Judge<'a> {
         }
         let is_taken = match self.takeover {
             Takeover::Nothing => false,
-            Takeover::Narrow => self.check_node(node, Doubles::default()).is_ok(),
+            Takeover::Narrow => self.check_node(node, DoubleSupport::default()).is_ok(),
             Takeover::All => self.check_node(node, self.doubles).is_ok(),
         };
         let side = if self.is_for_host(node) && !is_taken {
@@ -106,11 +106,17 @@ impl<'a> Judge<'a> {
     /// Returns why the device lacks a node that it would run if it had more 64-bit numbers.
     pub fn unsupported_reason(&self, node: &NodeProto) -> Option<UnsupportedReason> {
         let refused = self.check_node(node, self.doubles).err()?;
-        self.check_node(node, Doubles::ALL).ok().map(|()| refused)
+        self.check_node(node, DoubleSupport::ALL)
+            .ok()
+            .map(|()| refused)
     }
 
     /// Whether a device with these numbers of 64 bits runs the node.
-    fn check_node(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
+    fn check_node(
+        &self,
+        node: &NodeProto,
+        doubles: DoubleSupport,
+    ) -> Result<(), UnsupportedReason> {
         let declared = find_declaration(node.op_type()).ok_or(UnsupportedReason::Operator)?;
         let engine = |reason: &str| Err(UnsupportedReason::Engine(reason.to_owned()));
         for (index, name) in node.input.iter().enumerate() {
@@ -126,7 +132,7 @@ impl<'a> Judge<'a> {
             }
             let dtype = self.dtype(name).ok_or(UnsupportedReason::UnknownDType)?;
             if !self.can_accept(declared.takes, index, name, dtype, doubles) {
-                let would = self.can_accept(declared.takes, index, name, dtype, Doubles::ALL);
+                let would = self.can_accept(declared.takes, index, name, dtype, DoubleSupport::ALL);
                 return Err(match would {
                     true => doubles.unsupported_reason(dtype),
                     false => UnsupportedReason::DType(dtype),
@@ -149,11 +155,11 @@ impl<'a> Judge<'a> {
 
     fn can_accept(
         &self,
-        takes: Takes,
+        takes: InputTypes,
         index: usize,
         name: &str,
         dtype: DType,
-        doubles: Doubles,
+        doubles: DoubleSupport,
     ) -> bool {
         let is_float = is_float(dtype);
         let is_real = is_float || (dtype == DType::F64 && doubles.floats);
@@ -166,22 +172,22 @@ impl<'a> Judge<'a> {
             || is_power_of_two(dtype)
             || (is_double(dtype) && !self.on_host.contains(name));
         match takes {
-            Takes::Floats => is_float,
-            Takes::Reals => is_real,
-            Takes::Numbers => is_number,
-            Takes::Comparable => is_number || dtype == DType::Bool,
-            Takes::Whole => is_integer,
-            Takes::Short => is_real || dtype == DType::Bool || is_narrow_whole(dtype),
-            Takes::Bytes => is_float || is_byte(dtype),
-            Takes::Powers if index == 0 => is_number,
-            Takes::Powers => is_number || is_double(dtype),
-            Takes::Cast => moved || is_double(dtype),
-            Takes::Truths => dtype == DType::Bool,
-            Takes::Words => moved,
-            Takes::Choice if index == 0 => dtype == DType::Bool,
-            Takes::Choice => is_number || dtype == DType::Bool,
-            Takes::Quantised(operator) => takes_quantised(operator, index, dtype),
-            Takes::Masked => is_float || (index == 3 && dtype == DType::Bool),
+            InputTypes::Floats => is_float,
+            InputTypes::Reals => is_real,
+            InputTypes::Numbers => is_number,
+            InputTypes::Comparable => is_number || dtype == DType::Bool,
+            InputTypes::Whole => is_integer,
+            InputTypes::Short => is_real || dtype == DType::Bool || is_narrow_whole(dtype),
+            InputTypes::Bytes => is_float || is_byte(dtype),
+            InputTypes::Powers if index == 0 => is_number,
+            InputTypes::Powers => is_number || is_double(dtype),
+            InputTypes::Cast => moved || is_double(dtype),
+            InputTypes::Truths => dtype == DType::Bool,
+            InputTypes::Words => moved,
+            InputTypes::Choice if index == 0 => dtype == DType::Bool,
+            InputTypes::Choice => is_number || dtype == DType::Bool,
+            InputTypes::Quantised(operator) => takes_quantised(operator, index, dtype),
+            InputTypes::Masked => is_float || (index == 3 && dtype == DType::Bool),
         }
     }
 
@@ -189,7 +195,7 @@ impl<'a> Judge<'a> {
     fn check_attributes(
         &self,
         node: &NodeProto,
-        doubles: Doubles,
+        doubles: DoubleSupport,
     ) -> Result<(), UnsupportedReason> {
         let refused = |name| Err(UnsupportedReason::Attribute(name));
         let is_number = |dtype| is_float(dtype) || is_whole(dtype) || doubles.has_dtype(dtype);
@@ -226,7 +232,7 @@ impl Judge<'_> {
         &self,
         node: &NodeProto,
         base: Option<DType>,
-        doubles: Doubles,
+        doubles: DoubleSupport,
     ) -> Result<(), UnsupportedReason> {
         let exponent = node.input_name(1).and_then(|name| self.dtype(name));
         let (Some(base), Some(exponent)) = (base, exponent) else {
@@ -246,7 +252,11 @@ impl Judge<'_> {
 
     /// Refuses random dropout without a seed: only with a seed do two machines drop the same
     /// elements.
-    fn check_dropout(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
+    fn check_dropout(
+        &self,
+        node: &NodeProto,
+        doubles: DoubleSupport,
+    ) -> Result<(), UnsupportedReason> {
         let weight = |index| {
             node.input_name(index)
                 .and_then(|name| self.weights.get(name))
@@ -313,7 +323,7 @@ pub(crate) fn is_float(dtype: DType) -> bool {
 fn check_cast(
     from: Option<DType>,
     to: Option<DType>,
-    doubles: Doubles,
+    doubles: DoubleSupport,
 ) -> Result<(), UnsupportedReason> {
     let is_known = |dtype: DType| {
         let is_narrow = is_float(dtype) || is_quantised(dtype) || is_power_of_two(dtype);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use souk_market::{
-    Acceptance, Accepts, AccountKey, Ask, Batch, CloseReason, Command, Credits, DeviceId,
+    Acceptance, AccountKey, Ask, Batch, BuyerFilter, CloseReason, Command, Credits, DeviceId,
     DeviceMicros, Dtype, Exchange, Genesis, JobId, Lease, LeaseId, LeaseState, Limit, Listing,
     Millis, Name, Nonce, Permille, Price, Receipt, ReceiptBody, Refusal, Regions, Resources,
     SignedBatch, SigningKey, TimeInForce, Units, VerifiedBatch,
@@ -18,7 +18,7 @@ use crate::job::plan::{
 };
 use crate::job::*;
 use crate::lease::{
-    ALIVE_PERIOD, BuyerWord, Contact, Failure, Offer, Opening, ProviderWord, Request, Source,
+    ALIVE_PERIOD, BuyerMessage, Contact, Failure, Offer, Opening, ProviderMessage, Request, Source,
     Start, UntakenOffer, WorkResult, transcript,
 };
 
@@ -67,7 +67,7 @@ struct Session {
     requests: Vec<Request>,
     no_more: bool,
     limit: Option<u32>,
-    said: VecDeque<ProviderWord>,
+    said: VecDeque<ProviderMessage>,
     words: u32,
     runs: u32,
     made: BTreeMap<u32, Vec<Vec<(String, ContentId)>>>,
@@ -416,7 +416,7 @@ impl World {
             notice: Millis(0),
             spot: Vec::new(),
             idle: Permille(0),
-            accepts: Accepts::default(),
+            accepts: BuyerFilter::default(),
             tif: TimeInForce::Gtc,
         };
         let key = AccountKey::from(&provider_key(provider));
@@ -598,7 +598,7 @@ impl World {
             let work = &self.works[&lease];
             let is_frozen = matches!(self.styles[work.provider], Style::Freezes(_));
             if !(work.is_dead && is_frozen) && self.streams.contains_key(&leg) {
-                self.heard(leg, ProviderWord::Alive);
+                self.heard(leg, ProviderMessage::Alive);
             }
         }
     }
@@ -742,7 +742,7 @@ impl World {
             )),
             Action::Say {
                 leg,
-                word: BuyerWord::Refused { .. },
+                word: BuyerMessage::Refused { .. },
             } => {
                 let lease = self.streams.get(leg).copied();
                 assert!(is_synced(
@@ -1032,7 +1032,7 @@ impl World {
                     begun: self.now.tick,
                     has_gone: false,
                     limit: None,
-                    said: [ProviderWord::Accepted, ProviderWord::Ready].into(),
+                    said: [ProviderMessage::Accepted, ProviderMessage::Ready].into(),
                     words: 0,
                     runs: 0,
                     made: BTreeMap::new(),
@@ -1050,45 +1050,45 @@ impl World {
                 self.streams.insert(leg, lease);
                 self.work_on(lease);
                 let Some(work) = self.works.get_mut(&lease) else {
-                    let failed = ProviderWord::Failed(Failure::Forgotten);
+                    let failed = ProviderMessage::Failed(Failure::Forgotten);
                     self.streams.remove(&leg);
                     return self.heard(leg, failed);
                 };
                 work.said.clear();
                 work.said.push_back(match &work.finished {
-                    Some(finished) => ProviderWord::Finished(Box::new(finished.clone())),
-                    None => ProviderWord::Accepted,
+                    Some(finished) => ProviderMessage::Finished(Box::new(finished.clone())),
+                    None => ProviderMessage::Accepted,
                 });
             }
             Opening::Offer(_) => panic!("a buyer hands on by another way"),
         }
     }
 
-    fn heard(&mut self, leg: Leg, word: ProviderWord) {
+    fn heard(&mut self, leg: Leg, word: ProviderMessage) {
         self.apply(Event::Said { leg, word });
     }
 
-    fn say(&mut self, leg: Leg, word: BuyerWord) {
+    fn say(&mut self, leg: Leg, word: BuyerMessage) {
         let Some(work) = self.streams.get(&leg).and_then(|it| self.works.get_mut(it)) else {
             return;
         };
         assert!(!work.is_over, "nothing follows the last word");
         match word {
-            BuyerWord::Go => work.has_gone = true,
-            BuyerWord::Next(request) => {
+            BuyerMessage::Go => work.has_gone = true,
+            BuyerMessage::Next(request) => {
                 assert!(!work.no_more && work.start.is_complete_request(&request));
                 work.requests.push(request);
             }
-            BuyerWord::NoMore => work.no_more = true,
-            BuyerWord::Limit { parts } => {
+            BuyerMessage::NoMore => work.no_more = true,
+            BuyerMessage::Limit { parts } => {
                 work.limit = Some(parts);
                 work.no_more = true;
             }
-            BuyerWord::Signed(receipt) => {
+            BuyerMessage::Signed(receipt) => {
                 receipt.verify().unwrap();
                 work.is_over = true;
             }
-            BuyerWord::Refused { .. } => {
+            BuyerMessage::Refused { .. } => {
                 work.is_over = true;
                 let lease = self.streams[&leg];
                 self.note(lease);
@@ -1167,7 +1167,7 @@ impl World {
             }
             Style::Confused if work.words > 2 => self.heard(
                 leg,
-                ProviderWord::Made {
+                ProviderMessage::Made {
                     request: 9,
                     part: 9,
                     outputs: vec![],
@@ -1175,7 +1175,7 @@ impl World {
             ),
             _ => {
                 if let Some(word) = work.said.pop_front() {
-                    if let ProviderWord::Made { outputs, .. } = &word {
+                    if let ProviderMessage::Made { outputs, .. } = &word {
                         work.offered.extend(outputs.iter().map(|(_, id)| *id));
                     }
                     self.heard(leg, word);
@@ -1205,7 +1205,7 @@ impl World {
         }
         let style = self.styles[work.provider];
         if style == Style::Fails {
-            let failed = ProviderWord::Failed(Failure::Run("it burns".to_owned()));
+            let failed = ProviderMessage::Failed(Failure::Run("it burns".to_owned()));
             let work = self.works.get_mut(&lease).unwrap();
             work.said.push_back(failed);
             work.has_gone = false;
@@ -1216,7 +1216,7 @@ impl World {
             let why = "3 is not below 2".to_owned();
             let work = self.works.get_mut(&lease).unwrap();
             work.runs += 1;
-            let stalled = ProviderWord::Stalled(Failure::BadInput(why));
+            let stalled = ProviderMessage::Stalled(Failure::BadInput(why));
             work.said.push_back(stalled);
             self.finish(lease);
             return false;
@@ -1225,7 +1225,8 @@ impl World {
             && work.runs >= after
         {
             let work = self.works.get_mut(&lease).unwrap();
-            work.said.push_back(ProviderWord::Stalled(Failure::Expired));
+            work.said
+                .push_back(ProviderMessage::Stalled(Failure::Expired));
             self.finish(lease);
             return false;
         }
@@ -1323,12 +1324,12 @@ impl World {
         self.values.insert(id, value);
         let outputs = vec![(described.outputs[0].name.clone(), id)];
         let part_number = part as u32;
-        work.said.push_back(ProviderWord::Running {
+        work.said.push_back(ProviderMessage::Running {
             request,
             part: part_number,
         });
         let consumers = described.outputs[0].consumers.clone();
-        let made = ProviderWord::Made {
+        let made = ProviderMessage::Made {
             request,
             part: part_number,
             outputs: outputs.clone(),
@@ -1354,7 +1355,7 @@ impl World {
                     why,
                 };
                 work.said
-                    .push_back(ProviderWord::Untaken(Box::new(untaken)));
+                    .push_back(ProviderMessage::Untaken(Box::new(untaken)));
             }
         }
         for (input, id) in described.inputs.iter().zip(inputs) {
@@ -1422,7 +1423,7 @@ impl World {
         };
         work.finished = Some(finished.clone());
         work.said
-            .push_back(ProviderWord::Finished(Box::new(finished)));
+            .push_back(ProviderMessage::Finished(Box::new(finished)));
     }
 
     /// How many requests some provider has that it has not done.

@@ -14,7 +14,7 @@ struct Scene {
 }
 
 /// A question that was put: its name, whom, and what.
-type Put = (Putting, Seat, Request);
+type Put = (RequestAttempt, Seat, Request);
 
 impl Scene {
     fn new() -> Scene {
@@ -52,17 +52,17 @@ impl Scene {
         put(self.apply(Event::Carry { asked, commands }))
     }
 
-    fn hear(&mut self, putting: Putting, answer: Answer) -> Vec<Action> {
+    fn hear(&mut self, putting: RequestAttempt, answer: Answer) -> Vec<Action> {
         let time = None;
         let heard = Ok(ValidatorAnswer { time, answer });
         self.apply(Event::Heard { putting, heard })
     }
 
-    fn applied(&mut self, putting: Putting, refusal: Refusal) -> Vec<Action> {
+    fn applied(&mut self, putting: RequestAttempt, refusal: Refusal) -> Vec<Action> {
         self.hear(putting, Answer::Applied(vec![Err(refusal)]))
     }
 
-    fn silent(&mut self, putting: Putting) -> Vec<Action> {
+    fn silent(&mut self, putting: RequestAttempt) -> Vec<Action> {
         let heard = Err(Silence::Broken);
         self.apply(Event::Heard { putting, heard })
     }

@@ -38,8 +38,8 @@ impl ProviderCore {
         }
         // The log has closed it: there is nothing to sign.
         let word = match self.shared.result_for_buyer(id, peer) {
-            Some(finished) => ProviderWord::Finished(Box::new(finished.clone())),
-            None => ProviderWord::Failed(Failure::Forgotten),
+            Some(finished) => ProviderMessage::Finished(Box::new(finished.clone())),
+            None => ProviderMessage::Failed(Failure::Forgotten),
         };
         self.shared.send_word(Some(stream), word);
         self.shared.push_effect(Action::Hang { stream });
@@ -84,7 +84,7 @@ impl ProviderCore {
         };
         self.shared.push_effect(Action::Tell(report));
         self.shared
-            .send_word(Some(stream), ProviderWord::Failed(failure));
+            .send_word(Some(stream), ProviderMessage::Failed(failure));
         self.shared.push_effect(Action::Hang { stream });
     }
 
@@ -142,7 +142,7 @@ impl ProviderCore {
         Some(Failure::Lease(why.to_owned()))
     }
 
-    pub(super) fn on_said(&mut self, stream: StreamId, word: crate::lease::BuyerWord) {
+    pub(super) fn on_said(&mut self, stream: StreamId, word: crate::lease::BuyerMessage) {
         match self.streams.get(&stream) {
             None => {}
             Some(Use::Opening { start, .. }) => {

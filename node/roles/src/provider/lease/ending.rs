@@ -92,7 +92,7 @@ impl LeaseCore {
     pub(super) fn stall_work(&mut self, shared: &mut SharedState, why: Failure) {
         if self.over.is_none() {
             self.over = Some(why.clone());
-            shared.send_word(self.stream, ProviderWord::Stalled(why));
+            shared.send_word(self.stream, ProviderMessage::Stalled(why));
         }
     }
 

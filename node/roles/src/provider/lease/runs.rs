@@ -118,7 +118,7 @@ impl LeaseCore {
         }
         self.prepared += 1;
         if self.stage == WorkStage::Preparing {
-            shared.send_word(self.stream, ProviderWord::Ready);
+            shared.send_word(self.stream, ProviderMessage::Ready);
             self.stage = WorkStage::Ready;
             if self.may_run {
                 return self.begin_serving(shared);
@@ -211,7 +211,7 @@ impl LeaseCore {
         assert!(!open.at_work && open.part == index, "part by part");
         (open.at_work, open.has_begun) = (true, true);
         let inputs = open.part_inputs(part);
-        let word = ProviderWord::Running {
+        let word = ProviderMessage::Running {
             request: number,
             part: index,
         };
@@ -340,7 +340,7 @@ impl LeaseCore {
         }
         let is_first = !self.bill.has_run();
         self.bill.add_run(number, index, part, &made);
-        let word = ProviderWord::Made {
+        let word = ProviderMessage::Made {
             request: number,
             part: index,
             outputs: made.outputs.clone(),
@@ -421,7 +421,7 @@ impl LeaseCore {
             offer,
             why,
         };
-        shared.send_word(self.stream, ProviderWord::Untaken(Box::new(untaken)));
+        shared.send_word(self.stream, ProviderMessage::Untaken(Box::new(untaken)));
         self.pump_runs(shared)
     }
 }

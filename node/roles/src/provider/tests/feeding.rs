@@ -4,7 +4,7 @@ use souk_market::{Lease, LeaseId, Term};
 use souk_memory::ContentId;
 
 use super::world::*;
-use crate::lease::{BuyerWord, Feedback, Offer, OfferAnswer, Opening, Request, Source, Start};
+use crate::lease::{BuyerMessage, Feedback, Offer, OfferAnswer, Opening, Request, Source, Start};
 use crate::provider::{Action, StreamId};
 
 const YES: OfferAnswer = OfferAnswer::Yes;
@@ -16,7 +16,7 @@ fn session(world: &mut World, start: impl Fn(&Lease) -> Start) -> (Lease, Stream
     let stream = world.open(Opening::Start(Box::new(start(&lease))));
     world.settle();
     assert_eq!(world.words(stream), ["accepted", "fetched", "ready"]);
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     (lease, stream)
 }
 
@@ -33,7 +33,7 @@ fn next(world: &mut World, stream: StreamId, number: u32, sequence: u32) {
     let inputs = Vec::new();
     world.say(
         stream,
-        BuyerWord::Next(Request {
+        BuyerMessage::Next(Request {
             number,
             sequence,
             inputs,
@@ -47,7 +47,7 @@ fn next_whole(world: &mut World, stream: StreamId, number: u32, sequence: u32) {
         sequence,
         ..request(number)
     };
-    world.say(stream, BuyerWord::Next(request));
+    world.say(stream, BuyerMessage::Next(request));
 }
 
 /// The maker offers what it made of a request.
@@ -81,7 +81,7 @@ fn run(world: &mut World, number: u32) {
 
 /// Nothing follows: the session is signed for, and nothing of it is held.
 fn ends_well(world: &mut World, stream: StreamId) {
-    world.say(stream, BuyerWord::NoMore);
+    world.say(stream, BuyerMessage::NoMore);
     world.settle();
     assert_eq!(world.words(stream).last().unwrap(), "finished");
     world.sign(stream);

@@ -4,7 +4,7 @@ use souk_market::{CloseReason, Command, LeaseState, Term};
 
 use super::world::*;
 use crate::clock::Micros;
-use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
+use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening};
 use crate::provider::event::{Event, RunResult};
 use crate::provider::{Action, Answer, ClaimStage, Fact, StreamId};
 
@@ -15,7 +15,7 @@ const HELD_TO_THE_END: u64 = 10_000_000;
 fn told(world: &mut World, start: crate::lease::Start) -> StreamId {
     let stream = world.open(Opening::Start(Box::new(start)));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     assert_eq!(world.words(stream).last().unwrap(), "finished");
     stream
@@ -102,7 +102,7 @@ fn running_long(world: &mut World) -> (souk_market::Lease, StreamId) {
     start.parts[0].expected = Micros::from_seconds(1_200);
     let stream = world.open(Opening::Start(Box::new(start)));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle_but(is_run);
     (lease, stream)
 }
@@ -172,7 +172,7 @@ fn a_buyer_that_refuses_is_noted_at_once() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = told(&mut world, start(&lease, true));
     let reason = "no".repeat(1_000);
-    world.say(stream, BuyerWord::Refused { reason });
+    world.say(stream, BuyerMessage::Refused { reason });
     world.settle();
     assert_eq!(notes(&world), 1);
 }
@@ -225,7 +225,7 @@ fn a_signature_under_another_receipt_is_none() {
     let mut receipt = world.finished(stream).receipt;
     receipt.body.usage.0 -= 1;
     let receipt = receipt.sign_as_buyer(&world.buyer);
-    world.say(stream, BuyerWord::Signed(Box::new(receipt)));
+    world.say(stream, BuyerMessage::Signed(Box::new(receipt)));
     world.settle();
     assert_eq!(notes(&world), 1);
     let signed = |fact: &Fact| matches!(fact, Fact::Signed { .. });
@@ -260,9 +260,9 @@ fn a_buyer_that_is_lost_has_what_it_began_finished_and_nothing_else() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     for number in 1..4 {
-        world.say(stream, BuyerWord::Next(request(number)));
+        world.say(stream, BuyerMessage::Next(request(number)));
     }
     world.settle_but(is_run);
     world.hang(stream);
@@ -277,7 +277,7 @@ fn a_tensor_that_nobody_offers_is_not_awaited_for_a_buyer_that_is_lost() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = world.open(Opening::Start(Box::new(start_of_two(&lease, true))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     world.hang(stream);
     world.live(5_000);
@@ -294,7 +294,7 @@ fn a_buyer_that_is_back_while_it_is_at_work_is_told_the_rest_there() {
     let lease = world.buy(Term::Firm, 100_000);
     let stream = world.open(Opening::Start(Box::new(start_of_two(&lease, true))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     world.hang(stream);
     let back = world.open(Opening::Resume(lease.id));
@@ -336,7 +336,7 @@ fn a_provider_that_dies_gives_back_what_it_only_began() {
     let work = start(&lease, true);
     let stream = world.open(Opening::Start(Box::new(work.clone())));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle_but(is_run);
     world.restart();
     world.settle();
@@ -422,9 +422,9 @@ fn a_session_that_waits_for_its_buyer_is_billed_the_price_of_a_device_that_is_he
     let lease = world.buy(Term::Firm, 100_000);
     let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.live(41_000);
-    world.say(stream, BuyerWord::NoMore);
+    world.say(stream, BuyerMessage::NoMore);
     world.settle();
     let body = world.finished(stream).receipt.body;
     // The first second between two requests is free.
@@ -441,7 +441,7 @@ fn a_buyer_that_holds_a_session_and_sends_nothing_is_asked_and_loses_the_lease()
     let lease = world.buy(Term::Firm, 3_600_000);
     let stream = world.open(Opening::Start(Box::new(start(&lease, false))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.live(119_000);
     let ready = Command::StateReady { lease: lease.id };
     assert!(!world.commands.contains(&ready));
@@ -485,7 +485,7 @@ fn work_that_is_refused_earns_nothing_and_costs_the_price_of_a_device_that_is_he
     let disputed = world.carry(&buyer, Command::Dispute { lease: lease.id });
     disputed.expect("it may");
     let reason = "no".to_owned();
-    world.say(stream, BuyerWord::Refused { reason });
+    world.say(stream, BuyerMessage::Refused { reason });
     world.live(5_000);
     let closed = world.exchange.lease(lease.id).unwrap();
     assert_eq!(closed.refused.0, 30_000, "it states what it used");

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use souk_market::{Command, Lease, Term};
 
 use super::world::*;
-use crate::lease::{BuyerWord, Failure, Opening, Request};
+use crate::lease::{BuyerMessage, Failure, Opening, Request};
 use crate::provider::{Action, Event, StreamId};
 
 /// Something that happens.
@@ -248,16 +248,16 @@ fn say(world: &mut World, buyer: &Buyer, (stream, word, number): (usize, u8, u32
     }
     let has_finished = world.words(stream).iter().any(|word| word == "finished");
     let word = match word {
-        0 | 1 => BuyerWord::Go,
-        2 | 3 if buyer.sessions.contains(&stream) => BuyerWord::Next(step(number, word == 2)),
-        2 | 3 => BuyerWord::Next(request(number)),
-        4 => BuyerWord::NoMore,
-        5 => BuyerWord::Limit {
+        0 | 1 => BuyerMessage::Go,
+        2 | 3 if buyer.sessions.contains(&stream) => BuyerMessage::Next(step(number, word == 2)),
+        2 | 3 => BuyerMessage::Next(request(number)),
+        4 => BuyerMessage::NoMore,
+        5 => BuyerMessage::Limit {
             parts: number.min(2),
         },
         6 if has_finished => return world.sign(stream),
-        6 => BuyerWord::NoMore,
-        _ => BuyerWord::Refused {
+        6 => BuyerMessage::NoMore,
+        _ => BuyerMessage::Refused {
             reason: "no".to_owned(),
         },
     };

@@ -4,7 +4,7 @@ use souk_market::Term;
 
 use super::world::*;
 use crate::effect::Effect;
-use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening, Request, Source, Start};
+use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening, Request, Source, Start};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's word.
@@ -20,7 +20,7 @@ fn a_lease_of_one_request_is_run_signed_settled_and_closed() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, true));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     let words = world.words(stream);
     assert_eq!(words[3..], ["running 0.0", "made 0.0", "finished"]);
@@ -46,7 +46,7 @@ fn a_buyer_hears_every_two_seconds_that_the_provider_of_its_lease_lives() {
     assert_eq!(world.alive, 0);
     world.live(9_000);
     assert_eq!(world.alive, 4, "also while the buyer's word is waited for");
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     let words = world.words(stream);
     assert_eq!(words.last().map(String::as_str), Some("finished"));
@@ -60,10 +60,10 @@ fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider()
         let mut world = World::selling();
         let lease = world.buy(Term::Firm, 60_000);
         let stream = ready(&mut world, start(&lease, is_alone));
-        world.say(stream, BuyerWord::Go);
+        world.say(stream, BuyerMessage::Go);
         if !is_alone {
             world.settle();
-            world.say(stream, BuyerWord::Next(request(1)));
+            world.say(stream, BuyerMessage::Next(request(1)));
         }
         world.settle_but(is_run);
         world.pass(10);
@@ -128,9 +128,9 @@ fn requests_are_run_one_behind_the_other_and_told_in_the_order_in_which_they_wer
     world.slots = 2;
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, false));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     for number in 1..4 {
-        world.say(stream, BuyerWord::Next(request(number)));
+        world.say(stream, BuyerMessage::Next(request(number)));
     }
     world.settle_but(is_run);
     assert_eq!(world.words(stream)[3..], ["running 0.0", "running 1.0"]);
@@ -139,7 +139,7 @@ fn requests_are_run_one_behind_the_other_and_told_in_the_order_in_which_they_wer
     world.carry_out(second.expect("both run"), true);
     assert_eq!(world.words(stream).len(), 5, "it is told after the first");
     world.settle();
-    world.say(stream, BuyerWord::NoMore);
+    world.say(stream, BuyerMessage::NoMore);
     world.settle();
     let words = world.words(stream);
     let made = words.iter().filter(|word| word.starts_with("made"));
@@ -159,9 +159,9 @@ fn steps_of_different_sequences_are_run_at_once_and_those_of_one_in_their_order(
         ..start(&lease, false)
     };
     let stream = ready(&mut world, session);
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     let step = |number, sequence| {
-        BuyerWord::Next(Request {
+        BuyerMessage::Next(Request {
             sequence,
             ..request(number)
         })
@@ -196,7 +196,7 @@ fn a_second_part_waits_for_what_another_lease_gives_and_takes_it_once() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start_of_two(&lease, true));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     let maker = account(&key(3));
     world.open_as(account(&key(4)), Opening::Offer(offer(&lease, 0)));
@@ -225,7 +225,7 @@ fn a_second_run_reads_the_first_runs_tensors_and_not_its_own() {
     start.parts[0] = part(&[("x", Source::Buyer)], "z");
     start.parts[1].inputs.retain(|input| input.name == "z");
     let stream = ready(&mut world, start);
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     let words = world.words(stream);
     assert_eq!(words.last().map(String::as_str), Some("made 0.0"));
@@ -255,8 +255,8 @@ fn what_is_offered_early_is_kept_within_the_window_and_no_further() {
         .filter(|taken| **taken == OfferAnswer::Yes);
     assert_eq!(taken.count(), 63, "one is open, and so many may be early");
     assert!(world.wanted(is_bring).is_none(), "none is open yet");
-    world.say(stream, BuyerWord::Go);
-    world.say(stream, BuyerWord::Next(request(1)));
+    world.say(stream, BuyerMessage::Go);
+    world.say(stream, BuyerMessage::Next(request(1)));
     let comes = |what: &str| {
         let of = |e: &Effect<Action>| matches!(&e.action, Action::Bring { contents, .. } if contents[0].what == what);
         world.pending.iter().filter(|e| of(e)).count()
@@ -270,8 +270,8 @@ fn what_a_lease_makes_is_bounded_in_sum_and_what_was_made_before_is_owed() {
     let lease = world.buy(Term::Firm, 60_000);
     let work = start(&lease, false);
     let stream = ready(&mut world, work.clone());
-    world.say(stream, BuyerWord::Go);
-    world.say(stream, BuyerWord::Next(request(1)));
+    world.say(stream, BuyerMessage::Go);
+    world.say(stream, BuyerMessage::Next(request(1)));
     world.settle_but(is_run);
     let first = world.wanted(is_run).expect("it runs");
     world.carry_out(first, true);
@@ -295,9 +295,9 @@ fn a_request_beyond_the_window_stalls_the_lease_and_what_was_done_is_owed() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, false));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
-    world.say(stream, BuyerWord::Next(request(0)));
+    world.say(stream, BuyerMessage::Next(request(0)));
     world.settle();
     let words = world.words(stream);
     assert!(words.iter().any(|word| word.contains("beyond its window")));
@@ -310,9 +310,9 @@ fn a_receipt_names_no_more_tensors_than_it_holds() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 600_000);
     let stream = ready(&mut world, start(&lease, false));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     for number in 1..300 {
-        world.say(stream, BuyerWord::Next(request(number)));
+        world.say(stream, BuyerMessage::Next(request(number)));
         world.settle();
     }
     let body = world.finished(stream).receipt.body;
@@ -327,7 +327,7 @@ fn an_input_that_does_not_come_ends_the_lease_with_what_was_done() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start_of_two(&lease, true));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     world.open_as(account(&key(3)), Opening::Offer(offer(&lease, 0)));
     let place = world.wanted(is_bring).expect("it is fetched");
@@ -372,9 +372,9 @@ fn a_run_that_fails_is_told_and_nothing_of_the_lease_is_billed() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, false));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
-    world.say(stream, BuyerWord::Next(request(1)));
+    world.say(stream, BuyerMessage::Next(request(1)));
     world.settle_but(is_run);
     world.carry_out(0, false);
     assert!(world.places.is_empty(), "its process ends first");
@@ -423,7 +423,7 @@ fn what_was_offered_and_not_taken_is_told_before_the_result() {
     let consumer = (souk_market::LeaseId(78), account(&key(4)));
     work.parts[0].outputs[0].consumers = vec![consumer];
     let stream = ready(&mut world, work);
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     let is_offer = |action: &Action| matches!(action, Action::Offer { .. });
     world.settle_but(is_offer);
     assert_eq!(world.words(stream).last().unwrap(), "made 0.0");
@@ -437,15 +437,15 @@ fn a_limit_ends_each_request_with_its_first_parts_and_none_ends_all_at_once() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start_of_two(&lease, true));
-    world.say(stream, BuyerWord::Go);
-    world.say(stream, BuyerWord::Limit { parts: 1 });
+    world.say(stream, BuyerMessage::Go);
+    world.say(stream, BuyerMessage::Limit { parts: 1 });
     world.settle();
     assert_eq!(world.words(stream).last().unwrap(), "finished");
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, true));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle_but(is_run);
-    world.say(stream, BuyerWord::Limit { parts: 0 });
+    world.say(stream, BuyerMessage::Limit { parts: 0 });
     assert!(world.wanted(is_run).is_none(), "what runs is stopped");
     world.settle();
     let last = world.words(stream).pop().unwrap();
@@ -462,8 +462,8 @@ fn a_buyers_lower_lease_waits_while_its_higher_one_runs() {
         ready(&mut world, urgent),
         ready(&mut world, start(&low, true)),
     );
-    world.say(first, BuyerWord::Go);
-    world.say(second, BuyerWord::Go);
+    world.say(first, BuyerMessage::Go);
+    world.say(second, BuyerMessage::Go);
     let runs = |world: &World| world.pending.iter().filter(|e| is_run(&e.action)).count();
     assert_eq!(runs(&world), 1);
     let place = world.wanted(is_run).unwrap();
@@ -504,7 +504,7 @@ fn a_disk_that_takes_nothing_lets_nothing_begin_until_it_does() {
     world.live(5_000);
     assert!(world.core.status().is_writable);
     let stream = ready(&mut world, start(&second, true));
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     world.sign(stream);
     world.live(5_000);
@@ -520,7 +520,7 @@ fn two_cores_with_the_same_past_do_the_same() {
         let mut world = World::selling();
         let lease = world.buy(Term::Firm, 60_000);
         let stream = ready(&mut world, start(&lease, false));
-        world.say(stream, BuyerWord::Go);
+        world.say(stream, BuyerMessage::Go);
         world.live(2_000);
         assert_eq!(world.core.status().stage, Stage::Selling);
         world.core.digest()

@@ -3,14 +3,14 @@
 use souk_market::{Command, Credits, LeaseState, Refusal, Term};
 
 use super::world::*;
-use crate::lease::{BuyerWord, Failure, Opening};
+use crate::lease::{BuyerMessage, Failure, Opening};
 use crate::provider::{Action, Answer, Event, NotDone, Report, Stage, StreamId};
 
 /// A stream of requests of which one is done.
 fn streaming(world: &mut World, lease: &souk_market::Lease) -> StreamId {
     let stream = world.open(Opening::Start(Box::new(start(lease, false))));
     world.settle();
-    world.say(stream, BuyerWord::Go);
+    world.say(stream, BuyerMessage::Go);
     world.settle();
     stream
 }
@@ -46,7 +46,7 @@ fn what_runs_when_the_lease_is_over_is_stopped_and_what_was_done_is_owed() {
     let mut world = World::selling();
     let lease = world.buy(Term::Spot, 100_000);
     let stream = streaming(&mut world, &lease);
-    world.say(stream, BuyerWord::Next(request(1)));
+    world.say(stream, BuyerMessage::Next(request(1)));
     world.settle_but(is_run);
     reclaims(&mut world, &lease);
     world.settle_but(is_run);
@@ -109,10 +109,10 @@ fn a_provider_that_stops_withdraws_gives_back_and_ends_when_nothing_is_left() {
         [format!("failed: {}", Failure::Stopping)]
     );
     // A firm lease goes on as long as there is patience.
-    world.say(stream, BuyerWord::Next(request(1)));
+    world.say(stream, BuyerMessage::Next(request(1)));
     world.settle();
     assert_eq!(world.words(stream).last().unwrap(), "made 1.0");
-    world.say(stream, BuyerWord::NoMore);
+    world.say(stream, BuyerMessage::NoMore);
     world.settle();
     world.sign(stream);
     world.settle();

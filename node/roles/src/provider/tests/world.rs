@@ -13,8 +13,8 @@ use souk_memory::ContentId;
 use crate::clock::{Micros, Now};
 use crate::effect::{Effect, Ticket};
 use crate::lease::{
-    BuyerWord, Failure, Feedback, Input, Offer, OfferAnswer, Opening, Output, Part, ProviderWord,
-    Request, Source, Start, WorkResult,
+    BuyerMessage, Failure, Feedback, Input, Offer, OfferAnswer, Opening, Output, Part,
+    ProviderMessage, Request, Source, Start, WorkResult,
 };
 use crate::provider::{
     Action, Answer, Arrival, Config, Event, Fact, MarketView, NotDone, Past, ProviderCore, Report,
@@ -38,7 +38,7 @@ pub struct World {
     pub journal: Vec<Fact>,
     pub is_disk_full: bool,
     /// What was said, by stream.
-    pub said: BTreeMap<StreamId, Vec<ProviderWord>>,
+    pub said: BTreeMap<StreamId, Vec<ProviderMessage>>,
     /// How often it was said that the provider lives.
     pub alive: u32,
     /// What was answered to offers.
@@ -283,11 +283,11 @@ impl World {
                 assert!(runs.len() <= slots as usize, "runs have slots");
             }
             Action::Send {
-                word: ProviderWord::Accepted,
+                word: ProviderMessage::Accepted,
                 ..
             } => {}
             Action::Send {
-                word: ProviderWord::Finished(finished),
+                word: ProviderMessage::Finished(finished),
                 ..
             } => {
                 let of = finished.receipt.body.lease;
@@ -314,7 +314,7 @@ impl World {
                 assert!(!self.hung.contains(stream) || self.is_peer_gone(*stream));
                 let said = self.said.entry(*stream).or_default();
                 match word {
-                    ProviderWord::Alive => self.alive += 1,
+                    ProviderMessage::Alive => self.alive += 1,
                     word => said.push(word.clone()),
                 }
             }
@@ -530,7 +530,7 @@ impl World {
         stream
     }
 
-    pub fn say(&mut self, stream: StreamId, word: BuyerWord) {
+    pub fn say(&mut self, stream: StreamId, word: BuyerMessage) {
         self.on(Event::Said { stream, word });
     }
 
@@ -549,7 +549,7 @@ impl World {
     pub fn finished(&self, stream: StreamId) -> WorkResult {
         let words = self.said[&stream].iter();
         let mut told = words.filter_map(|word| match word {
-            ProviderWord::Finished(finished) => Some((**finished).clone()),
+            ProviderMessage::Finished(finished) => Some((**finished).clone()),
             _ => None,
         });
         told.next().expect("it was told")
@@ -558,7 +558,7 @@ impl World {
     /// The buyer signs what it was told.
     pub fn sign(&mut self, stream: StreamId) {
         let receipt = self.finished(stream).receipt.sign_as_buyer(&self.buyer);
-        self.say(stream, BuyerWord::Signed(Box::new(receipt)));
+        self.say(stream, BuyerMessage::Signed(Box::new(receipt)));
     }
 
     /// What a lease was paid in the end.
@@ -607,18 +607,18 @@ pub fn ran(part: &Part, request: u32) -> RunResult {
     }
 }
 
-fn name(word: &ProviderWord) -> String {
+fn name(word: &ProviderMessage) -> String {
     match word {
-        ProviderWord::Accepted => "accepted".to_owned(),
-        ProviderWord::Fetched { .. } => "fetched".to_owned(),
-        ProviderWord::Ready => "ready".to_owned(),
-        ProviderWord::Running { request, part } => format!("running {request}.{part}"),
-        ProviderWord::Made { request, part, .. } => format!("made {request}.{part}"),
-        ProviderWord::Untaken(untaken) => format!("untaken {}", untaken.offer.name),
-        ProviderWord::Stalled(why) => format!("stalled: {why}"),
-        ProviderWord::Finished(_) => "finished".to_owned(),
-        ProviderWord::Failed(why) => format!("failed: {why}"),
-        ProviderWord::Alive => "alive".to_owned(),
+        ProviderMessage::Accepted => "accepted".to_owned(),
+        ProviderMessage::Fetched { .. } => "fetched".to_owned(),
+        ProviderMessage::Ready => "ready".to_owned(),
+        ProviderMessage::Running { request, part } => format!("running {request}.{part}"),
+        ProviderMessage::Made { request, part, .. } => format!("made {request}.{part}"),
+        ProviderMessage::Untaken(untaken) => format!("untaken {}", untaken.offer.name),
+        ProviderMessage::Stalled(why) => format!("stalled: {why}"),
+        ProviderMessage::Finished(_) => "finished".to_owned(),
+        ProviderMessage::Failed(why) => format!("failed: {why}"),
+        ProviderMessage::Alive => "alive".to_owned(),
     }
 }
 

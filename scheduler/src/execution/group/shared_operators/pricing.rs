@@ -11,7 +11,7 @@ use crate::execution::group::offers::{self, slow_offers};
 use crate::graph::{Graph, NodeId, ValueId};
 use crate::learning::kind_of_class;
 use crate::planning::offer::{Link, Offer, node_seconds};
-use crate::planning::split::{Around, Cut, Devices, Part, PricedSegment, Segment};
+use crate::planning::split::{Cut, Devices, Part, PricedSegment, Segment, SharingOverhead};
 
 impl GroupProblem {
     /// Returns the costs of a segment's parts under a leader.
@@ -50,9 +50,9 @@ impl GroupProblem {
         leader: usize,
         segment: &Segment,
         parts: &[Part],
-    ) -> Result<Around, GroupPlanError> {
+    ) -> Result<SharingOverhead, GroupPlanError> {
         let graph = &self.graph;
-        let mut around = Around::default();
+        let mut around = SharingOverhead::default();
         if members[leader].processor.device_memory().is_none() {
             return Ok(around);
         }

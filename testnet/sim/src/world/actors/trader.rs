@@ -1,9 +1,9 @@
 //! A trader: it sends commands of every kind, based on its knowledge of its own affairs.
 
 use souk_market::{
-    Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
-    Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Permille, Price, Receipt,
-    ReceiptBody, SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
+    Acceptance, AccountKey, Ask, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId,
+    DeviceMicros, Dtype, JobId, Lease, LeaseId, Limit, MarketId, Millis, OrderId, Permille, Price,
+    Receipt, ReceiptBody, SigningKey, SpotPrice, Term, TimeInForce, Units, Wants,
 };
 use souk_roles::market::client::{CallId, Event, Reply};
 use souk_roles::market::market_protocol::{Answer, Request};
@@ -214,7 +214,7 @@ impl Trader {
             notice: Millis(self.random.draw_below(3_000)),
             spot: spot.collect(),
             idle: Permille(0),
-            accepts: Accepts::default(),
+            accepts: BuyerFilter::default(),
             tif: self.draw_lifetime(now),
         }
     }

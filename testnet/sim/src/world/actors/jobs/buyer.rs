@@ -10,7 +10,7 @@ use souk_roles::job::{
     Action, Answer, End, Event, Fact, FetchFault, JobCore, JobEvent, JobSpec, Outcome, Past,
     PlanRequest, request_id,
 };
-use souk_roles::lease::{BuyerWord, Contact, Opening, Request as JobRequest};
+use souk_roles::lease::{BuyerMessage, Contact, Opening, Request as JobRequest};
 use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::market_protocol::Request;
 
@@ -373,8 +373,9 @@ impl World {
             }
             Action::Say { leg, word } => {
                 let cheats = self.never_signs(actor);
-                self.counts.refused_aloud += u64::from(matches!(word, BuyerWord::Refused { .. }));
-                if !(cheats && matches!(word, BuyerWord::Signed(_))) {
+                self.counts.refused_aloud +=
+                    u64::from(matches!(word, BuyerMessage::Refused { .. }));
+                if !(cheats && matches!(word, BuyerMessage::Signed(_))) {
                     self.say_to_worker(actor, leg, &word);
                 }
             }

@@ -5,7 +5,7 @@ use souk_memory::ContentId;
 use souk_roles::job::{
     Action, End, Fact, Loss, Objection, Outcome, Reason, attempt_id, request_id,
 };
-use souk_roles::lease::{BuyerWord, Opening, ProviderWord};
+use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage};
 use souk_roles::provider::{self, Report};
 
 use super::conduct::{Trick, Vice};
@@ -98,7 +98,7 @@ impl World {
             } => !safe.attempts.contains_key(&leg.attempt),
             Action::Sign { receipt } => !safe.right.contains_key(&receipt.body.lease),
             Action::Say {
-                word: BuyerWord::Signed(receipt),
+                word: BuyerMessage::Signed(receipt),
                 ..
             } => !safe.right.contains_key(&receipt.body.lease),
             _ => false,
@@ -119,8 +119,8 @@ impl World {
             provider::Action::Send { stream, word } => {
                 let lease = worker.spoken_of.get(stream);
                 match word {
-                    ProviderWord::Ready => lease.is_none_or(|it| !worker.began.contains(it)),
-                    ProviderWord::Finished(finished) => {
+                    ProviderMessage::Ready => lease.is_none_or(|it| !worker.began.contains(it)),
+                    ProviderMessage::Finished(finished) => {
                         !worker.safe_ran.contains(&finished.receipt.body.lease)
                     }
                     _ => false,

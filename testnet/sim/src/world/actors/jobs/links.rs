@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use souk_market::AccountKey;
 use souk_roles::effect::Ticket;
 use souk_roles::job::{self, Leg};
-use souk_roles::lease::{BuyerWord, OfferAnswer, Opening, ProviderWord};
+use souk_roles::lease::{BuyerMessage, OfferAnswer, Opening, ProviderMessage};
 use souk_roles::provider::{self, StreamId};
 
 use super::EffectResult;
@@ -85,7 +85,7 @@ impl World {
         self.send_frame(number, true, Frame::Word(encode_word(opening)));
     }
 
-    pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, word: &BuyerWord) {
+    pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, word: &BuyerMessage) {
         let life = self.actors.list[opener].life;
         if let Some(link) = self.link_of(opener, life, leg) {
             self.send_frame(link, true, Frame::Word(encode_word(word)));
@@ -116,7 +116,7 @@ impl World {
             .map(|(number, _)| *number)
     }
 
-    pub(super) fn say_to_buyer(&mut self, stream: StreamId, word: &ProviderWord) {
+    pub(super) fn say_to_buyer(&mut self, stream: StreamId, word: &ProviderMessage) {
         self.send_frame(stream.0, false, Frame::Word(encode_word(word)));
     }
 
@@ -238,9 +238,8 @@ impl World {
                     }
                 })
             }
-            Frame::Word(bytes) => {
-                decode_word::<BuyerWord>(&bytes).map(|word| provider::Event::Said { stream, word })
-            }
+            Frame::Word(bytes) => decode_word::<BuyerMessage>(&bytes)
+                .map(|word| provider::Event::Said { stream, word }),
         };
         if let Some(event) = event {
             self.tell_worker(to.0, event);
@@ -248,9 +247,9 @@ impl World {
     }
 
     /// Records that a buyer sees a result of its provider.
-    fn witness_result(&mut self, actor: usize, leg: Leg, word: &ProviderWord) {
+    fn witness_result(&mut self, actor: usize, leg: Leg, word: &ProviderMessage) {
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
-            && let ProviderWord::Made { request, .. } = word
+            && let ProviderMessage::Made { request, .. } = word
         {
             buyer.witness.on_made(leg, *request, self.now);
         }
@@ -264,7 +263,7 @@ impl World {
         match (purpose, frame) {
             (Purpose::Offer(Ticket(u64::MAX)), _) => {}
             (Purpose::Leg(leg), Frame::Word(bytes)) => {
-                if let Some(word) = decode_word::<ProviderWord>(&bytes) {
+                if let Some(word) = decode_word::<ProviderMessage>(&bytes) {
                     self.witness_result(to.0, leg, &word);
                     self.tell_buyer(to.0, job::Event::Said { leg, word });
                 }

@@ -6,7 +6,7 @@ use souk_market::{AccountKey, JobId, LeaseId};
 use souk_memory::ContentId;
 use souk_roles::access::Scope;
 use souk_roles::job::{self, attempt_id};
-use souk_roles::lease::{BuyerWord, Failure, Opening};
+use souk_roles::lease::{BuyerMessage, Failure, Opening};
 use souk_roles::provider::{self, Answer, Arrival, Content, LeaseReaders, Past, Report};
 
 use super::contents::CONTENT_BYTES;
@@ -75,7 +75,7 @@ impl World {
             }
             job::Action::Say {
                 leg,
-                word: BuyerWord::Next(request),
+                word: BuyerMessage::Next(request),
             } => {
                 buyer.witness.on_asked(*leg, request.number, now);
                 let to = self.jobs.talks.get(&(actor, *leg)).copied();
