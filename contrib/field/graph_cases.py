@@ -1,11 +1,13 @@
 """What goes wrong with graphs: outputs, names, functions, sequences, quantised layers, memory."""
+import os
 import re
+import shutil
 
 import numpy as np
 
 from graphs import (
-    BOOL, FLOAT, INT64, X, array, body, constant, helper, node, noise, save, value)
-from net import Failed, alike, expect
+    BOOL, FLOAT, INT64, X, array, body, constant, helper, node, noise, outside, save, value)
+from net import Failed, Skipped, alike, expect
 
 # A value is to be near what ONNX Runtime 1.31.1 gives: of 8 bits rounded one way or the other.
 QUANTISED_NEAR = 0.01
@@ -170,5 +172,27 @@ def values_kept_to_the_end(net):
     expect(ratio <= PEAK_RATIO, f"{ratio} times the peak of the library alone")
 
 
-CASES = [outputs_that_no_node_makes, output_names_that_meet, functions_in_bodies, sequences,
-         dynamic_quantize_lstm, values_kept_to_the_end]
+def weight_of_three_gigabytes(net):
+    """An embedding of 3.07 GB in a file of its own is bought, sent and run, or not bought at all."""
+    rows, width, at_once = 750_000, 1024, 50_000
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if min(free, shutil.disk_usage(net.folder).free) < 4 * (rows * width * 4):
+        raise Skipped("takes 12.3 GB of free memory and of the disk")
+    net.up()
+    with open(net.folder / "table.bin", "wb") as table:
+        for first in range(0, rows, at_once):
+            numbers = np.arange(first, first + at_once, dtype=np.float32)
+            table.write(np.repeat(numbers[:, None], width, 1).tobytes())
+    model = save(
+        net.folder / "model.onnx",
+        [node("Gather", ["table", "ids"], ["found"]),
+         node("ReduceMean", ["found"], ["y"], axes=[1], keepdims=0)],
+        [value("ids", INT64, ["n"])], [value("y")],
+        [outside("table", [rows, width], "table.bin")], opsets={"": 13})
+    ids = array(net.folder / "ids.npy", np.int64([0, 1, 400_000, rows - 1]))
+    found = submit(net, model, "out", ("ids", ids)).get("y.npy")
+    near(found, [0, 1, 400_000, rows - 1], "y")
+
+
+CASES = [weight_of_three_gigabytes, outputs_that_no_node_makes, output_names_that_meet,
+         functions_in_bodies, sequences, dynamic_quantize_lstm, values_kept_to_the_end]

@@ -17,6 +17,14 @@ def constant(name, array):
     return numpy_helper.from_array(np.asarray(array), name)
 
 
+def outside(name, shape, file):
+    """A weight of floats that lies in a file of its own, beside the model."""
+    weight = TensorProto(name=name, data_type=FLOAT, dims=shape)
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=file)
+    return weight
+
+
 def save(path, nodes, inputs, outputs, constants=(), *, opsets=None, functions=()):
     """Writes a model. What a version of the operators is not given for has 18."""
     graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(constants))
