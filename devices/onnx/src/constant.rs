@@ -4,10 +4,13 @@ use souk_memory::Tensor;
 
 use crate::{NodeProto, tensor_from_proto};
 
-/// Returns the value of a `Constant`, if it is a tensor of a known element type. The caller must
-/// check the operator first, because other operators can have attributes of the same names.
+/// Returns the value of a `Constant`, if it is a tensor of a known element type. Another operator
+/// has none, whatever its attributes: `ConstantOfShape` has a `value` too.
 #[must_use]
 pub fn constant_value(node: &NodeProto) -> Option<Tensor> {
+    if node.op_type() != "Constant" {
+        return None;
+    }
     if let Some(value) = node.tensor("value") {
         return tensor_from_proto(value).ok();
     }
@@ -22,4 +25,26 @@ pub fn constant_value(node: &NodeProto) -> Option<Tensor> {
     }
     let values = node.ints("value_ints")?;
     Tensor::from_vec([values.len()], values.to_vec()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::AttributeProto;
+
+    #[test]
+    fn only_a_constant_has_a_value() {
+        let mut node = NodeProto {
+            op_type: Some("Constant".to_owned()),
+            attribute: vec![AttributeProto {
+                name: Some("value_int".to_owned()),
+                i: Some(5),
+                ..AttributeProto::default()
+            }],
+            ..NodeProto::default()
+        };
+        assert_eq!(constant_value(&node), Some(Tensor::scalar(5i64)));
+        node.op_type = Some("ConstantOfShape".to_owned());
+        assert_eq!(constant_value(&node), None);
+    }
 }
