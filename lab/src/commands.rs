@@ -3,12 +3,10 @@
 mod bench;
 mod testnet;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use souk_cli::failure::Failure;
 use souk_cli::folder;
-use souk_cli::program::program_path;
 
 use crate::args::{Args, Command};
 
@@ -25,10 +23,4 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Testnet(command) => testnet::run(folder, output, &command).await?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the path of the `souk` beside this program, which the nodes of a market run.
-fn souk_path() -> Result<PathBuf, Failure> {
-    let name = format!("souk{}", std::env::consts::EXE_SUFFIX);
-    Ok(program_path()?.with_file_name(name))
 }

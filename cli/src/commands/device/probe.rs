@@ -1,5 +1,6 @@
 //! Asks drivers for their devices in a separate process, which a faulty driver can crash.
 
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use souk_vocabulary::profile::Profile;
 use super::super::node::LIBRARY_HINT;
 use crate::args::Probe;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::program::souk_path;
 use crate::show;
 use crate::show::device::Live;
 
@@ -86,7 +88,7 @@ fn read_standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
 
 /// Runs a probe in a separate process with this library of ONNX Runtime, or the default one.
 pub fn run_probe<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) -> OpenDevice<T> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = souk_path().map_err(|failure| failure.cause)?;
     node::run_probe(&program, words, library).map_err(|error| error.to_string())
 }
 
@@ -97,7 +99,8 @@ pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Res
         return Ok(());
     }
     let choice = serde_json::to_string(choice).expect("a choice always encodes");
-    let program = std::env::current_exe().map_err(node::ProbeError::Start);
+    let program =
+        souk_path().map_err(|failure| node::ProbeError::Start(io::Error::other(failure.cause)));
     match program.and_then(|program| node::run_probe_raw(&program, &["open", &choice], library)) {
         Ok(_) => Ok(()),
         Err(cause) => {
@@ -109,7 +112,7 @@ pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Res
 
 /// Asks a separate process for the contents of a library.
 pub fn try_library(library: &Path) -> OpenDevice<LibraryReport> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let program = souk_path().map_err(|failure| failure.cause)?;
     souk_node::device::onnxruntime_library::try_out(&program, library)
 }
 

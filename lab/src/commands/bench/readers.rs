@@ -4,10 +4,10 @@ use crate::readers::{self, ReadingShape, Round};
 use serde_json::json;
 
 use crate::args::MarketBenchArgs;
-use crate::commands::souk_path;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::folder::create_temp_folder;
 use souk_cli::options::Output;
+use souk_cli::program::souk_path;
 use souk_cli::show::{self, Table, print_line};
 
 /// Starts a market, runs readers against it, and shows the time of its commits with and without

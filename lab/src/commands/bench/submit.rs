@@ -4,10 +4,10 @@ use crate::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
 use souk_node::folder::config::Isolation;
 
 use crate::args::SubmitBenchArgs;
-use crate::commands::souk_path;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::folder::create_temp_folder;
 use souk_cli::options::Output;
+use souk_cli::program::souk_path;
 use souk_cli::show::{self, Table, print_line};
 
 /// Starts a market, runs the jobs, and shows their times.

@@ -32,7 +32,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         namespaces: args.netns,
         buyers: args.buyers,
     };
-    let binary = crate::commands::souk_path()?;
+    let binary = souk_cli::program::souk_path()?;
     let report = chaos::run(&binary, folder.path(), &config, stop::wait_for_stop())
         .await
         .map_err(from_chaos)?;

@@ -18,7 +18,7 @@ pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
         length,
         buyers: args.buyers,
     };
-    let binary = crate::commands::souk_path()?;
+    let binary = souk_cli::program::souk_path()?;
     let report = hostile::run(&binary, folder.path(), &config)
         .await
         .map_err(from_chaos)?;
