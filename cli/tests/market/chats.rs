@@ -87,7 +87,7 @@ fn the_model_that_comes_with_souk_says_what_words_mean() {
     let asked = [
         "generate",
         "bundled",
-        "What is a lease?",
+        "What is escrow?",
         "--local",
         "--chat",
     ];

@@ -25,11 +25,12 @@ use crate::stop;
 
 /// The questions, each with words that its answer must contain.
 const QUESTIONS: [(&str, &str); 2] = [
-    ("What is a lease?", "time bought"),
     ("What is escrow?", "held for a lease"),
+    ("What is a lease?", "time bought"),
 ];
 
-/// The question during whose answer a provider is killed, and the number of pieces before that.
+/// The question during whose answer a provider is killed, and the number of pieces before that. The
+/// answer is longer than these and what a session computes ahead, so another must finish it.
 const KILL_AT: (usize, usize) = (1, 3);
 
 /// Largest number of tokens of an answer, and the size of the session for all questions and
