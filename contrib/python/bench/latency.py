@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -90,7 +91,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--jobs", type=int, default=20)
     given = parser.parse_args()
-    images = np.load(DIGITS / "images.npy")
+    images: Any = np.load(DIGITS / "images.npy")
     model = DIGITS / "digits.onnx"
     with souk.testnet() as net, tempfile.TemporaryDirectory() as folder:
         tokens = json.loads((Path(net.folder) / "buyer" / "http-tokens.json").read_text())
@@ -102,7 +103,7 @@ def main() -> None:
         whole: list[float] = []
         command_line: list[float] = []
         for number in range(given.jobs):
-            inputs = {"images": images + np.float32(number) / 1024}
+            inputs: dict[str, Any] = {"images": images + np.float32(number) / 1024}
             began = time.perf_counter()
             net.plan(model, inputs)
             plans.append(time.perf_counter() - began)

@@ -122,7 +122,7 @@ def array_of(name: str, value: ArrayLike) -> NDArray[Any]:
         # A tensor of PyTorch may be on a device, and may want its gradient.
         given = given.detach().cpu().numpy()
     try:
-        array = np.asarray(given)
+        array: Any = np.asarray(given)
     except (ValueError, TypeError) as error:
         raise InputRefused(f"{name} is no array: {error}", "are its rows equally long?") from error
     if not hasattr(given, "dtype") and not hasattr(given, "__array__") and array.dtype.kind == "f":

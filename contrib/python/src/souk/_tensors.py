@@ -105,7 +105,8 @@ def meant(file: NDArray[np.uint8], output: OutputFacts) -> NDArray[Any]:
     """The texts or the dictionaries that an output's numbers stand for."""
     told = json.loads(bytes(file))
     if output.meaning == "texts":
-        return np.array(told, dtype=np.str_).reshape(output.shape)
+        texts: Any = np.array(told, dtype=np.str_)
+        return texts.reshape(output.shape)
     maps = np.empty(len(told), dtype=np.object_)
     maps[:] = told
     return maps
