@@ -46,10 +46,7 @@ use crate::{folder, suggested_command};
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let everywhere = args.everywhere;
     let output = everywhere.output();
-    let folder = &match &everywhere.market {
-        Some(name) => folder::of_market(&everywhere.dir, name)?,
-        None => everywhere.dir.clone(),
-    };
+    let folder = &folder::chosen_folder(&everywhere)?;
     suggested_command::work_in(folder);
     match args.command {
         Command::Demo => return demo::run(output).await,

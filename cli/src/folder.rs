@@ -14,6 +14,7 @@ use souk_node::network;
 use souk_node::protocols::market::Members;
 use tempfile::TempDir;
 
+use crate::args::GlobalArgs;
 use crate::failure::{Failure, Kind};
 
 /// Folder in which jobs announce to each other that they wait for devices.
@@ -29,8 +30,16 @@ pub fn create_temp_folder(prefix: &str) -> Result<TempDir, Failure> {
     })
 }
 
+/// Returns the folder that a command's options choose.
+pub fn chosen_folder(options: &GlobalArgs) -> Result<PathBuf, Failure> {
+    match &options.market {
+        Some(name) => of_market(&options.dir, name),
+        None => Ok(options.dir.clone()),
+    }
+}
+
 /// Returns the folder of the market called `name`. It must be `dir` itself, or directly below it.
-pub fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
+fn of_market(dir: &Path, name: &str) -> Result<PathBuf, Failure> {
     let below = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let below = below.map(|entry| entry.path()).filter(|path| path.is_dir());
     let named = |folder: &PathBuf| {

@@ -14,10 +14,7 @@ use crate::args::{Args, Command};
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
     let everywhere = args.everywhere;
     let output = everywhere.output();
-    let folder = &match &everywhere.market {
-        Some(name) => folder::of_market(&everywhere.dir, name)?,
-        None => everywhere.dir.clone(),
-    };
+    let folder = &folder::chosen_folder(&everywhere)?;
     match args.command {
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Testnet(command) => testnet::run(folder, output, &command).await?,

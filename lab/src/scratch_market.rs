@@ -14,16 +14,6 @@ pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
     })
 }
 
-/// Creates a folder for a market; dropping it removes the folder.
-pub fn create_trial_folder(prefix: &str) -> Result<TempDir, Failure> {
-    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
-    folder.map_err(|error| {
-        let cause = format!("cannot make a folder: {error}");
-        let hint = "check the space left for temporary files";
-        Failure::new(Kind::State, cause, hint)
-    })
-}
-
 /// Fails if a promise was broken, and then keeps the folder with the nodes' logs for analysis.
 pub fn check_violations(folder: TempDir, seed: u64, violations: &[String]) -> Outcome {
     if violations.is_empty() {

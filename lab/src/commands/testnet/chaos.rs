@@ -24,7 +24,7 @@ const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 /// Starts a market in a temporary folder, injects the faults, and reports which promises held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     let length = scratch_market::minutes_to_duration(args.minutes)?;
-    let folder = scratch_market::create_trial_folder("souk-chaos")?;
+    let folder = souk_cli::folder::create_temp_folder("souk-chaos")?;
     let config = ChaosConfig {
         seed: args.seed,
         length,

@@ -12,7 +12,7 @@ use souk_cli::show::{self, print_line};
 /// Starts a market in a temporary folder, attacks it, and reports which promises held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
     let length = scratch_market::minutes_to_duration(args.minutes)?;
-    let folder = scratch_market::create_trial_folder("souk-hostile")?;
+    let folder = souk_cli::folder::create_temp_folder("souk-hostile")?;
     let config = HostileConfig {
         seed: args.seed,
         length,
