@@ -77,7 +77,8 @@ fn signal_sources() -> io::Result<(Interrupt, Terminate)> {
 }
 
 /// The requests to stop since its creation, by signal or by time limit. You can wait for several in
-/// turn: between two waits, it loses no request.
+/// turn: between two waits, it loses no request. Create it before the first thing that a stopped
+/// command must clean up: until then, a signal ends the process.
 pub struct Requests {
     over: watch::Receiver<bool>,
     /// `None` if no handler can be installed: the signal then ends the process by itself.
@@ -125,9 +126,4 @@ impl Default for Requests {
     fn default() -> Requests {
         Requests::new()
     }
-}
-
-/// Waits for Ctrl-C or a request to terminate.
-pub async fn wait_for_stop() {
-    Requests::new().next().await;
 }

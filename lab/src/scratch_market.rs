@@ -5,6 +5,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use souk_cli::failure::{Failure, Kind, Outcome};
+use souk_cli::stop;
 
 /// Converts minutes, which must not be negative, to a duration.
 pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
@@ -12,6 +13,19 @@ pub fn minutes_to_duration(minutes: f64) -> Result<Duration, Failure> {
         let cause = format!("--minutes {minutes} is not a time: {error}");
         Failure::new(Kind::Input, cause, "give minutes from 0")
     })
+}
+
+/// Runs a test of a temporary market until it is done or the user stops it. It then drops the test,
+/// which kills the market's nodes.
+pub async fn run_until_stopped<T, E>(
+    mut stops: stop::Requests,
+    test: impl Future<Output = Result<T, E>>,
+    from_error: impl FnOnce(E) -> Failure,
+) -> Result<T, Failure> {
+    tokio::select! {
+        done = test => done.map_err(from_error),
+        () = stops.next() => Err(Failure::new(Kind::Interrupted, "interrupted", "")),
+    }
 }
 
 /// Fails if a promise was broken, and then keeps the folder with the nodes' logs for analysis.

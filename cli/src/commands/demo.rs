@@ -37,6 +37,7 @@ const NEXT: [&str; 3] = [
 
 /// Runs the demo. If the user interrupts it, it cleans up and exits with the code of an interrupt.
 pub async fn run(output: Output) -> Result<ExitCode, Failure> {
+    let mut stops = stop::Requests::new();
     let home = create_temp_folder("souk-demo-")?;
     let text = output == Output::Text;
     if text {
@@ -55,7 +56,7 @@ pub async fn run(output: Output) -> Result<ExitCode, Failure> {
             Err(failure) if failure.kind == Kind::Interrupted => None,
             shown => Some(shown),
         },
-        () = stop::wait_for_stop() => None,
+        () = stops.next() => None,
     };
     supervisor.stop_all().await;
     drop(home);

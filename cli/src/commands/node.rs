@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
 use souk_node::folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
@@ -72,9 +73,12 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         program: program_path()?,
     };
     let watched = MetricsDoor::bind_http(&args.run).await?;
-    let provider = provider::Provider::start(config)
-        .await
-        .map_err(from_provider)?;
+    let mut stop = pin!(wait_for_stop(args.run));
+    // Dropping a provider that starts restores what it set, such as its devices' power limits.
+    let provider = tokio::select! {
+        provider = provider::Provider::start(config) => provider.map_err(from_provider)?,
+        _ = &mut stop => return Ok(()),
+    };
     watched.serve_metrics(provider.page_maker());
     let sold = provider.advertised_resources();
     report_ready(&show::device_label(sold.model.as_str(), sold.emulated));
@@ -84,7 +88,7 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         reason = "the second request is awaited later"
     )]
     let stop = async {
-        let mut requests = wait_for_stop(args.run).await;
+        let mut requests = stop.await;
         print_message("stopping: leases may finish; a second signal ends them with what is done");
         async move { requests.next().await }
     };

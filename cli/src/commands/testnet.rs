@@ -101,10 +101,11 @@ async fn start_testnet(folder: &Path, output: Output, args: &UpArgs) -> Outcome 
         providers: profile::profile_providers(&args.profile, args.providers)?,
         ..layout::Config::default()
     };
+    let mut stops = stop::Requests::new();
     let mut supervisor = spawn_nodes(folder, &shape)?;
     let ready = tokio::select! {
         ready = start_serving(folder, &mut supervisor, args) => Some(ready),
-        () = stop::wait_for_stop() => None,
+        () = stops.next() => None,
     };
     let page = match ready {
         Some(Ok(page)) => page,
@@ -124,7 +125,7 @@ async fn start_testnet(folder: &Path, output: Output, args: &UpArgs) -> Outcome 
     });
     let text = format!("{READY} {}", up_text(folder, &json, "Ctrl-C or "));
     show::print_result(output, &json, &text);
-    supervisor.run(stop::wait_for_stop(), report_incident).await;
+    supervisor.run(stops.next(), report_incident).await;
     Ok(())
 }
 

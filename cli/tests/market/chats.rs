@@ -95,6 +95,30 @@ fn the_model_that_comes_with_souk_says_what_words_mean() {
     assert_eq!(here["text"], answers[0]);
 }
 
+#[test]
+fn a_demo_that_is_interrupted_while_it_starts_nodes_leaves_nothing() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let mut demo = Command::new(SOUK)
+        .arg("demo")
+        .env("TMPDIR", home.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut line = String::new();
+    let stdout = demo.stdout.as_mut().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    assert!(line.starts_with("starting a market in "), "{line}");
+    kill(demo.id(), "-INT");
+    // A process that the signal itself ends has no code.
+    assert_eq!(demo.wait().expect("it ends").code(), Some(130));
+    assert!(
+        fs::read_dir(home.path())
+            .expect("a folder")
+            .next()
+            .is_none()
+    );
+}
+
 /// A server, which is told to stop when this is dropped.
 pub struct Server {
     process: Child,

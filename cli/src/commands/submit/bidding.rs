@@ -60,6 +60,7 @@ pub async fn buy_with_bid(
     quote: &Quote,
     own: OwnPrice,
 ) -> Result<Lease, Failure> {
+    let mut stops = stop::Requests::new();
     let rested = buyer.place_bid(quote, &job.limits, (id, own)).await;
     let (order, held) = rested.map_err(from_resting)?;
     let until = show::time_of_day(own.until.0);
@@ -75,7 +76,7 @@ pub async fn buy_with_bid(
         () = tokio::time::sleep(left) => {
             return Err(withdraw_bid(buyer, order, id, Kind::NoPlan).await);
         }
-        () = wait_for_stop(kept) => {
+        () = wait_for_stop(&mut stops, kept) => {
             return Err(withdraw_bid(buyer, order, id, Kind::Interrupted).await);
         }
     };
@@ -96,14 +97,16 @@ pub async fn buy_with_bid(
                 Err(Failure::new(Kind::Job, cause, "submit it again"))
             }
         },
-        () = wait_for_stop(kept) => Err(withdraw_bid(buyer, order, id, Kind::Interrupted).await),
+        () = wait_for_stop(&mut stops, kept) => {
+            Err(withdraw_bid(buyer, order, id, Kind::Interrupted).await)
+        }
     }
 }
 
 /// Waits until the user or another process stops the job.
-async fn wait_for_stop(kept: &JobFiles) {
+async fn wait_for_stop(stops: &mut stop::Requests, kept: &JobFiles) {
     tokio::select! {
-        () = stop::wait_for_stop() => {}
+        () = stops.next() => {}
         () = kept.wait_for_cancel() => {}
     }
 }

@@ -4,15 +4,18 @@ use crate::readers::{self, ReadingShape, Round};
 use serde_json::json;
 
 use crate::args::MarketBenchArgs;
+use crate::scratch_market::run_until_stopped;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::folder::create_temp_folder;
 use souk_cli::options::Output;
 use souk_cli::program::souk_path;
 use souk_cli::show::{self, Table, print_line};
+use souk_cli::stop;
 
 /// Starts a market, runs readers against it, and shows the time of its commits with and without
 /// readers.
 pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
+    let stops = stop::Requests::new();
     let scratch = create_temp_folder("souk-bench-")?;
     let shape = ReadingShape {
         readers: args.readers,
@@ -21,10 +24,12 @@ pub async fn run(output: Output, args: &MarketBenchArgs) -> Outcome {
         rounds: args.rounds,
         seconds: args.seconds,
     };
-    let measured = readers::run(&souk_path()?, scratch.path(), shape).await;
-    let rounds = measured.map_err(|error| {
+    let program = souk_path()?;
+    let test = readers::run(&program, scratch.path(), shape);
+    let rounds = run_until_stopped(stops, test, |error| {
         Failure::new(Kind::Unexpected, error, "try fewer readers on this machine")
-    })?;
+    });
+    let rounds = rounds.await?;
     let (without, with): (Vec<Round>, Vec<Round>) =
         rounds.iter().partition(|round| round.readers == 0);
     let median = |of: fn(&Round) -> f64, rounds: &[Round]| {

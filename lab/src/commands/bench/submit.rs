@@ -4,14 +4,17 @@ use crate::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
 use souk_node::folder::config::Isolation;
 
 use crate::args::SubmitBenchArgs;
+use crate::scratch_market::run_until_stopped;
 use souk_cli::failure::{Failure, Kind, Outcome};
 use souk_cli::folder::create_temp_folder;
 use souk_cli::options::Output;
 use souk_cli::program::souk_path;
 use souk_cli::show::{self, Table, print_line};
+use souk_cli::stop;
 
 /// Starts a market, runs the jobs, and shows their times.
 pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
+    let stops = stop::Requests::new();
     let scratch = create_temp_folder("souk-bench-")?;
     let shape = Shape {
         validators: args.validators,
@@ -23,14 +26,13 @@ pub async fn run(output: Output, args: &SubmitBenchArgs) -> Outcome {
             false => Isolation::strongest_supported(),
         },
     };
-    let measured = submissions::run(&souk_path()?, scratch.path(), shape).await;
-    let report = measured.map_err(|error| {
-        Failure::new(
-            Kind::Unexpected,
-            error,
-            "try fewer providers on this machine",
-        )
-    })?;
+    let program = souk_path()?;
+    let test = submissions::run(&program, scratch.path(), shape);
+    let report = run_until_stopped(stops, test, |error| {
+        let hint = "try fewer providers on this machine";
+        Failure::new(Kind::Unexpected, error, hint)
+    });
+    let report = report.await?;
     match output {
         Output::Json => show::print_json(&report),
         Output::Text => print_report(&report),

@@ -24,6 +24,7 @@ const LOGS_HINT: &str = "`souk testnet logs` shows what the nodes wrote";
 /// Starts a market in a temporary folder, injects the faults, and reports which promises held.
 pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
     let length = scratch_market::minutes_to_duration(args.minutes)?;
+    let mut stops = stop::Requests::new();
     let folder = souk_cli::folder::create_temp_folder("souk-chaos")?;
     let config = ChaosConfig {
         seed: args.seed,
@@ -33,7 +34,7 @@ pub async fn run(output: Output, args: &ChaosArgs) -> Outcome {
         buyers: args.buyers,
     };
     let binary = souk_cli::program::souk_path()?;
-    let report = chaos::run(&binary, folder.path(), &config, stop::wait_for_stop())
+    let report = chaos::run(&binary, folder.path(), &config, stops.next())
         .await
         .map_err(from_chaos)?;
     match output {
@@ -51,9 +52,10 @@ pub async fn kill_nodes(folder: &Path, output: Output, args: &ChaosArgs) -> Outc
         per_hour: args.per_hour,
         gateway: args.gateway,
     };
+    let mut stops = stop::Requests::new();
     supervisor::running_pid(folder).map_err(from_supervisor)?;
     let broker = connect_broker(folder).await?;
-    let report = kills::run(folder, &config, &broker, stop::wait_for_stop(), |killed| {
+    let report = kills::run(folder, &config, &broker, stops.next(), |killed| {
         show::print_result(output, &json!(killed), &killed_text(killed));
     });
     let report = report.await.map_err(from_kills)?;

@@ -8,10 +8,12 @@ use crate::scratch_market;
 use souk_cli::failure::Outcome;
 use souk_cli::options::Output;
 use souk_cli::show::{self, print_line};
+use souk_cli::stop;
 
 /// Starts a market in a temporary folder, attacks it, and reports which promises held.
 pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
     let length = scratch_market::minutes_to_duration(args.minutes)?;
+    let stops = stop::Requests::new();
     let folder = souk_cli::folder::create_temp_folder("souk-hostile")?;
     let config = HostileConfig {
         seed: args.seed,
@@ -19,9 +21,8 @@ pub async fn run(output: Output, args: &HostileArgs) -> Outcome {
         buyers: args.buyers,
     };
     let binary = souk_cli::program::souk_path()?;
-    let report = hostile::run(&binary, folder.path(), &config)
-        .await
-        .map_err(from_chaos)?;
+    let test = hostile::run(&binary, folder.path(), &config);
+    let report = scratch_market::run_until_stopped(stops, test, from_chaos).await?;
     match output {
         Output::Json => show::print_json(&report),
         Output::Text => print_report(&report),
