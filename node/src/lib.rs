@@ -8,7 +8,8 @@
 //! [`folder`]; then [`network`]; then [`metrics`], [`content`] and [`device`]; then [`sandbox`] and
 //! [`protocols`]; then [`executor`] and [`client`]; and on top the independent roles.
 //!
-//! For example, you can buy from your own program on the testnet of `souk testnet up`:
+//! The programs in `examples` found a market, sell this machine's CPU, and buy a run of a model. In
+//! short, you can buy from your own program on the testnet of `souk testnet up`:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
