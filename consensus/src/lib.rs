@@ -1,12 +1,12 @@
 //! A replicated, durable, deterministic state machine over raft-rs.
 //!
 //! [`Replica`] is the core: `tick`, `step`, `propose` and `read` change it, and it returns ordered
-//! effects ([`Work`], then [`Outcome`]). It has no I/O, clock, thread or randomness of its own, so
-//! one seed can replay a whole cluster. [`Store`] keeps a replica's data on disk: a segmented
+//! effects ([`RoundWork`], then [`Outcome`]). It has no I/O, clock, thread or randomness,
+//! so one seed can replay a whole cluster. [`Store`] keeps a replica's data on disk: a segmented
 //! write-ahead log and snapshots. Its [`Disk`] is real files in production and a model of a failing
 //! disk in the simulator.
 //!
-//! You must carry out the effects of each [`Work`] in this order: send `send_first`, start
+//! You must carry out the effects of each [`RoundWork`] in this order: send `send_first`, start
 //! `checks`, store `parts` with [`Store::keep_parts`], persist with [`Store::persist`], send
 //! `send_after`, then return the work to [`Replica::on_persisted`] and carry out the [`Outcome`].
 //!
@@ -121,7 +121,7 @@ pub use ids::{Incarnation, LogIndex, LogTime, ReplicaId, Term};
 pub use machine::{
     ChangeStanding, CommandFault, MemberChange, Position, RestoreError, StateMachine, Unable,
 };
-pub use replica::{Outcome, Replica, ReplicaConfig, Work};
+pub use replica::{Outcome, Replica, ReplicaConfig, RoundWork};
 pub use sessions::Sessions;
 pub use snapshot::Snapshot;
 pub use store::{Persist, Recovery, Store, StoreConfig};

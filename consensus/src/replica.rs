@@ -35,7 +35,7 @@ pub use crate::machine::MemberChange;
 pub use admission::StepError;
 pub use applying::ApplyError;
 pub use divergence::Divergence;
-pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
+pub use effects::{Answer, AppliedEntry, NoAnswer, Outcome, RoundWork};
 pub use members::{ChangeError, LEARNER_BEHIND_MAX, PeerProgress};
 pub use proposals::{Busy, COMMAND_BYTES_MAX, Proposal, ProposalLimits, ProposalRefusal, Ticket};
 pub use reads::ReadTicket;

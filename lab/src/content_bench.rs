@@ -209,8 +209,8 @@ impl Holder {
     pub async fn start(bytes: usize, count: u32) -> Result<Holder, BenchError> {
         let key = NodeKey::generate();
         let network = start_loopback(&key, Pieces::default()).await?;
-        let door = DirectListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let tensors = start_tensors(&network, &key, door).await?;
+        let listen = DirectListen::At(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let tensors = start_tensors(&network, &key, listen).await?;
         let words = (0..bytes.div_ceil(8) as u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mut content: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         content.truncate(bytes);

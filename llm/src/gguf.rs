@@ -55,17 +55,17 @@ pub enum Value {
 pub struct Gguf {
     /// The metadata, by key.
     pub metadata: BTreeMap<String, Value>,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorEntry>,
     /// The contents of the file or of each part.
     files: Vec<Bytes>,
 }
 
 /// The position and the type of a tensor.
 #[derive(Clone, Debug)]
-struct Place {
+struct TensorEntry {
     /// Sizes with the outermost first; the file has them in reverse order.
     dims: Vec<usize>,
-    kind: Kind,
+    kind: Encoding,
     /// Index of the tensor's part.
     part: usize,
     start: usize,
@@ -74,7 +74,7 @@ struct Place {
 
 /// How a tensor's numbers are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Encoding {
     F32,
     F16,
     Bf16,
@@ -119,7 +119,7 @@ pub enum GgufError {
         "tensor {name:?} has type {kind}, which is not supported; supported are f32, f16, bf16, \
          q8_0, q4_0 and, kept in 8 bits, q2_K to q6_K, q4_1, q5_0, q5_1, iq4_nl, iq4_xs"
     )]
-    Kind {
+    Encoding {
         /// The tensor's name.
         name: String,
         /// The type's name.
@@ -163,7 +163,7 @@ const KINDS: [&str; 40] = [
     "tq2_0", "36", "37", "38", "mxfp4",
 ];
 
-impl Kind {
+impl Encoding {
     fn from_number(number: u32, name: &str) -> Result<Self, GgufError> {
         match number {
             0 => Ok(Self::F32),
@@ -175,7 +175,7 @@ impl Kind {
                 .map(Self::Blocks)
                 .ok_or_else(|| {
                     let known = KINDS.get(number as usize).map(|it| (*it).to_owned());
-                    GgufError::Kind {
+                    GgufError::Encoding {
                         name: name.to_owned(),
                         kind: known.unwrap_or_else(|| number.to_string()),
                     }
@@ -348,19 +348,19 @@ impl Gguf {
             }
         };
         Some(match place.kind {
-            Kind::F32 => plain(DType::F32),
-            Kind::F16 => plain(DType::F16),
-            Kind::Bf16 => plain(DType::Bf16),
-            Kind::Q8_0 => blocks(DType::I8, split_q8_blocks(&bytes)),
-            Kind::Q4_0 => blocks(DType::I4, split_q4_blocks(&bytes)),
-            Kind::Blocks(kind) => blocks(DType::I8, kind.to_q8_blocks(&bytes)),
+            Encoding::F32 => plain(DType::F32),
+            Encoding::F16 => plain(DType::F16),
+            Encoding::Bf16 => plain(DType::Bf16),
+            Encoding::Q8_0 => blocks(DType::I8, split_q8_blocks(&bytes)),
+            Encoding::Q4_0 => blocks(DType::I4, split_q4_blocks(&bytes)),
+            Encoding::Blocks(kind) => blocks(DType::I8, kind.to_q8_blocks(&bytes)),
         })
     }
 }
 
 /// Returns the integers and scales of 8-bit blocks.
 fn split_q8_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let (_, size) = Kind::Q8_0.block_layout();
+    let (_, size) = Encoding::Q8_0.block_layout();
     let blocks = bytes.len() / size;
     let mut integers = Vec::with_capacity(blocks * BLOCK);
     let mut scales = Vec::with_capacity(blocks * 2);
@@ -375,7 +375,7 @@ fn split_q8_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
 /// the upper bits of the first, and 8 means zero; in a tensor, neighbours share a byte and integers
 /// are signed.
 fn split_q4_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
-    let (_, size) = Kind::Q4_0.block_layout();
+    let (_, size) = Encoding::Q4_0.block_layout();
     let blocks = bytes.len() / size;
     let mut integers = Vec::with_capacity(blocks * BLOCK / 2);
     let mut scales = Vec::with_capacity(blocks * 2);
@@ -394,7 +394,7 @@ fn split_q4_blocks(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (integers, scales)
 }
 
-impl Place {
+impl TensorEntry {
     /// Computes the tensor's range in a file whose tensors begin at `base`.
     fn resolve_range(&mut self, base: u64, length: usize) -> Result<(), GgufError> {
         let start = base.checked_add(self.start as u64);
@@ -503,7 +503,7 @@ impl Reader<'_> {
         })
     }
 
-    fn read_tensor_location(&mut self) -> Result<(String, Place), GgufError> {
+    fn read_tensor_location(&mut self) -> Result<(String, TensorEntry), GgufError> {
         let name = self.read_text()?;
         let wrong = || GgufError::Sizes { name: name.clone() };
         let rank = self.read_u32()? as usize;
@@ -515,7 +515,7 @@ impl Reader<'_> {
             dims.push(usize::try_from(self.read_u64()?).map_err(|_| wrong())?);
         }
         dims.reverse();
-        let kind = Kind::from_number(self.read_u32()?, &name)?;
+        let kind = Encoding::from_number(self.read_u32()?, &name)?;
         let start = usize::try_from(self.read_u64()?).map_err(|_| wrong())?;
         let (elements, bytes) = kind.block_layout();
         let count = Shape::new(dims.clone())
@@ -526,7 +526,7 @@ impl Reader<'_> {
             return Err(wrong());
         }
         let length = (count / elements).checked_mul(bytes).ok_or_else(wrong)?;
-        let place = Place {
+        let place = TensorEntry {
             dims,
             kind,
             part: 0,

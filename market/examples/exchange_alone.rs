@@ -7,6 +7,11 @@
 //! cargo run -p souk-market --example exchange_alone
 //! ```
 
+#![allow(
+    clippy::disallowed_macros,
+    reason = "the exchange does no I/O; this program shows what it did"
+)]
+
 use std::error::Error;
 
 use souk_market::*;

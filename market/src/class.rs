@@ -89,7 +89,7 @@ impl Throughput {
 
 /// A kind of work that a device can run slower than its other figures predict, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum WorkKind {
     /// Matrix products.
     Product,
     /// Convolutions.
@@ -98,12 +98,12 @@ pub enum Work {
     Other,
 }
 
-impl Work {
+impl WorkKind {
     /// Every kind, in the order of [`Slowness`].
     pub const ALL: [Self; 3] = [Self::Product, Self::Convolution, Self::Other];
 }
 
-/// How much longer than predicted each kind of [`Work`] takes, in hundredths: 0 means as long as
+/// How much longer than predicted each [`WorkKind`] takes, in hundredths: 0 means as long as
 /// predicted, 200 means three times as long.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
@@ -112,12 +112,12 @@ pub struct Slowness(pub [u16; 3]);
 
 impl Slowness {
     /// Returns the slowness of one kind, in hundredths.
-    pub fn for_work(&self, work: Work) -> u16 {
+    pub fn for_work(&self, work: WorkKind) -> u16 {
         self.0[work as usize]
     }
 
     /// Returns these figures with `work` set to `hundredths`.
-    pub fn with(mut self, work: Work, hundredths: u16) -> Self {
+    pub fn with(mut self, work: WorkKind, hundredths: u16) -> Self {
         self.0[work as usize] = hundredths;
         self
     }
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn kinds_of_work_are_told_apart() {
-        let slow = Slowness::default().with(Work::Convolution, 200);
-        assert_eq!(Work::ALL.map(|work| slow.for_work(work)), [0, 200, 0]);
+        let slow = Slowness::default().with(WorkKind::Convolution, 200);
+        assert_eq!(WorkKind::ALL.map(|work| slow.for_work(work)), [0, 200, 0]);
     }
 
     #[test]

@@ -57,7 +57,7 @@ use crate::rules::{RULES_VERSION, Rules, RulesChange, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, Millis, Price};
 use spot::SpotAskKey;
-use steps::{LastSteps, Steps};
+use steps::{LastSteps, StepCount};
 
 pub use census::Census;
 pub use explain::{Exclusion, Explanation, FirstAsk, Listing};
@@ -140,7 +140,7 @@ struct Context<'a> {
     key: AccountKey,
     events: &'a mut Vec<Event>,
     /// The steps that the batch's commands have taken so far.
-    steps: &'a mut Steps,
+    steps: &'a mut StepCount,
 }
 
 impl Context<'_> {
@@ -336,8 +336,13 @@ impl Exchange {
         Ok(slot)
     }
 
-    fn run(&mut self, slot: Slot, verified: &VerifiedBatch, applied: &mut BatchOutcome) -> Steps {
-        let mut steps = Steps::default();
+    fn run(
+        &mut self,
+        slot: Slot,
+        verified: &VerifiedBatch,
+        applied: &mut BatchOutcome,
+    ) -> StepCount {
+        let mut steps = StepCount::default();
         let batch = verified.batch();
         let key = batch.account;
         let nameless = self.ledger.get(slot).fresh;

@@ -91,7 +91,8 @@ pub use accounts::{Account, Movements, NONCE_WINDOW};
 pub use approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
 pub use batch::{Batch, BatchFault, COMMANDS_MAX, SignedBatch, VerifiedBatch};
 pub use class::{
-    Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Slowness, Throughput, Work,
+    Band, Class, DTYPES, Dtype, Features, KindCode, Region, Resources, Slowness, Throughput,
+    WorkKind,
 };
 pub use command::{Acceptance, BatchOutcome, Command, Outcome};
 pub use event::{Balances, Event, MoveReason, OrderEnd};

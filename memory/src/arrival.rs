@@ -10,14 +10,14 @@ use thiserror::Error;
 
 use crate::ContentId;
 use crate::outline::{FRAME_BYTES, Outline, OutlineError, hasher_of};
-use crate::room::{Room, SparePages};
+use crate::room::{ContentBuffer, SparePages};
 
 /// Content that arrives frame by frame.
 #[derive(Debug)]
 pub struct Arrival {
     outline: Outline,
     /// The checked frames, then the received part of the next.
-    room: Room,
+    room: ContentBuffer,
     checked: u64,
     spare: Arc<SparePages>,
 }
@@ -48,7 +48,7 @@ impl Arrival {
 
     /// Creates an empty arrival that reuses spare pages if there are any.
     pub(crate) fn with_spare(outline: Outline, spare: Arc<SparePages>) -> Self {
-        let (room, checked) = (Room::new(outline.length(), &spare), 0);
+        let (room, checked) = (ContentBuffer::new(outline.length(), &spare), 0);
         Self {
             outline,
             room,

@@ -22,8 +22,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::ContentId;
+use crate::location::Location;
 use crate::paths::{Hop, Paths, Route};
-use crate::place::Place;
 
 pub use error::HoldError;
 pub use transit::Transit;
@@ -41,9 +41,9 @@ pub enum Step {
         /// The content to copy.
         handle: Handle,
         /// A place that has a copy.
-        from: Place,
+        from: Location,
         /// A place that has space for it.
-        to: Place,
+        to: Location,
         /// The length of the content in bytes.
         bytes: u64,
         /// The time that the copy should take, according to the paths.
@@ -54,7 +54,7 @@ pub enum Step {
         /// The content whose copy to drop.
         handle: Handle,
         /// The place of the copy.
-        place: Place,
+        place: Location,
         /// The bytes that this frees.
         bytes: u64,
     },
@@ -89,7 +89,7 @@ struct Pool {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct EvictionGroup {
     bytes: u64,
-    elsewhere: Vec<Place>,
+    elsewhere: Vec<Location>,
 }
 
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ struct Holding {
     content: Option<ContentId>,
     bytes: u64,
     references: u32,
-    copies: BTreeMap<Place, CopyState>,
+    copies: BTreeMap<Location, CopyState>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -115,11 +115,11 @@ struct CopyState {
 pub struct Holdings {
     items: BTreeMap<Handle, Holding>,
     by_content: BTreeMap<ContentId, Handle>,
-    pools: BTreeMap<Place, Pool>,
+    pools: BTreeMap<Location, Pool>,
     paths: Paths,
     steps: Vec<Step>,
     /// Places that the owner fills and reads by its own transfers.
-    own: BTreeSet<Place>,
+    own: BTreeSet<Location>,
     underway: BTreeMap<u64, Underway>,
     /// The transfer begun last, until the owner takes it.
     started: Option<Transit>,
@@ -153,14 +153,14 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] if pinned copies exceed the limit, which applies nevertheless.
-    pub fn set_limit(&mut self, place: Place, limit: u64) -> Result<(), HoldError> {
+    pub fn set_limit(&mut self, place: Location, limit: u64) -> Result<(), HoldError> {
         self.pools.entry(place).or_default().limit = limit;
         self.make_room(place, 0)
     }
 
     /// Returns the use of a place.
     #[must_use]
-    pub fn pool_use(&self, place: Place) -> PoolUse {
+    pub fn pool_use(&self, place: Location) -> PoolUse {
         let pool = self.pools.get(&place);
         pool.map_or_else(PoolUse::default, |pool| PoolUse {
             limit: pool.limit,
@@ -192,7 +192,7 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
-    pub fn allocate(&mut self, bytes: u64, place: Place) -> Result<Handle, HoldError> {
+    pub fn allocate(&mut self, bytes: u64, place: Location) -> Result<Handle, HoldError> {
         self.make_room(place, bytes)?;
         Ok(self.insert(None, bytes, place))
     }
@@ -207,7 +207,7 @@ impl Holdings {
         &mut self,
         content: ContentId,
         bytes: u64,
-        place: Place,
+        place: Location,
     ) -> Result<Handle, HoldError> {
         let Some(&handle) = self.by_content.get(&content) else {
             self.make_room(place, bytes)?;
@@ -244,7 +244,7 @@ impl Holdings {
 
     /// Returns whether a place has a copy.
     #[must_use]
-    pub fn has_copy(&self, handle: Handle, place: Place) -> bool {
+    pub fn has_copy(&self, handle: Handle, place: Location) -> bool {
         let item = self.items.get(&handle);
         item.is_some_and(|item| item.copies.contains_key(&place))
     }
@@ -253,7 +253,7 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::Unknown`].
-    pub fn copy_places(&self, handle: Handle) -> Result<Vec<Place>, HoldError> {
+    pub fn copy_places(&self, handle: Handle) -> Result<Vec<Location>, HoldError> {
         Ok(self.get_item(handle)?.copies.keys().copied().collect())
     }
 
@@ -270,7 +270,7 @@ impl Holdings {
     /// # Errors
     /// [`HoldError::NoPath`] if no such place has a path to it, [`HoldError::NoRoom`],
     /// [`HoldError::Unknown`], or [`HoldError::Moving`] until the necessary transfers have ended.
-    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn ensure_on(&mut self, handle: Handle, place: Location) -> Result<(), HoldError> {
         if self.has_copy(handle, place) {
             self.mark_used(handle, place);
             return Ok(());
@@ -302,8 +302,8 @@ impl Holdings {
     fn copy_content(
         &mut self,
         handle: Handle,
-        from: Place,
-        to: Place,
+        from: Location,
+        to: Location,
         expected: Duration,
     ) -> Result<(), HoldError> {
         self.room_beside(handle, from, to)?;
@@ -320,7 +320,12 @@ impl Holdings {
     }
 
     /// Makes space for a copy of content at `from`, without evicting that source.
-    fn room_beside(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), HoldError> {
+    fn room_beside(
+        &mut self,
+        handle: Handle,
+        from: Location,
+        to: Location,
+    ) -> Result<(), HoldError> {
         let bytes = self.content_length(handle)?;
         self.copy_mut(handle, from)?.pins += 1;
         let room = self.make_room(to, bytes);
@@ -332,7 +337,7 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
-    pub fn pin_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn pin_copy(&mut self, handle: Handle, place: Location) -> Result<(), HoldError> {
         self.copy_mut(handle, place)?.pins += 1;
         Ok(())
     }
@@ -344,7 +349,7 @@ impl Holdings {
     ///
     /// # Panics
     /// If the copy is not pinned.
-    pub fn unpin_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn unpin_copy(&mut self, handle: Handle, place: Location) -> Result<(), HoldError> {
         let copy = self.copy_mut(handle, place)?;
         assert!(copy.pins > 0, "only what is pinned is unpinned");
         copy.pins -= 1;
@@ -381,7 +386,7 @@ impl Holdings {
 
     fn forget_content(&mut self, handle: Handle) {
         let copies = self.items[&handle].copies.keys();
-        let places: Vec<Place> = copies.copied().collect();
+        let places: Vec<Location> = copies.copied().collect();
         places
             .into_iter()
             .for_each(|place| self.drop_copy(handle, place));
@@ -393,7 +398,7 @@ impl Holdings {
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
-    pub fn on_copy_lost(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    pub fn on_copy_lost(&mut self, handle: Handle, place: Location) -> Result<(), HoldError> {
         let copy = self.copy_mut(handle, place)?;
         copy.pins = 0;
         assert_eq!(copy.moving, 0, "what is being moved is read");
@@ -403,22 +408,22 @@ impl Holdings {
 
     /// Returns the content that has a copy at `place`.
     #[must_use]
-    pub fn handles_at(&self, place: Place) -> Vec<Handle> {
+    pub fn handles_at(&self, place: Location) -> Vec<Handle> {
         let pool = self.pools.get(&place);
         pool.map_or_else(Vec::new, |pool| pool.handles.iter().copied().collect())
     }
 
     /// Returns the place from which the content reaches `to` fastest, and the route. The route
     /// avoids places that could not hold the content, such as a lost device.
-    fn source(&self, handle: Handle, to: Place) -> Result<(Place, Route), HoldError> {
+    fn source(&self, handle: Handle, to: Location) -> Result<(Location, Route), HoldError> {
         let item = self.get_item(handle)?;
-        let takes = |place: Place| match self.pools.get(&place) {
+        let takes = |place: Location| match self.pools.get(&place) {
             Some(pool) => pool.limit >= item.bytes,
             None => true,
         };
         // The owner fetches content from peers; it is not copied from here.
         let here = item.copies.keys();
-        let here = here.filter(|from| !matches!(from, Place::Peer(_)));
+        let here = here.filter(|from| !matches!(from, Location::Peer(_)));
         let routed = here.filter_map(|&from| {
             let route = self.paths.route_through(&takes, [from, to], item.bytes)?;
             Some((from, route))
@@ -428,7 +433,7 @@ impl Holdings {
         soonest.ok_or(HoldError::NoPath { handle, to })
     }
 
-    fn insert(&mut self, content: Option<ContentId>, bytes: u64, place: Place) -> Handle {
+    fn insert(&mut self, content: Option<ContentId>, bytes: u64, place: Location) -> Handle {
         self.handles += 1;
         let handle = Handle(self.handles);
         let item = Holding {
@@ -448,7 +453,7 @@ impl Holdings {
         held.ok_or(HoldError::Unknown { handle })
     }
 
-    fn copy_mut(&mut self, handle: Handle, place: Place) -> Result<&mut CopyState, HoldError> {
+    fn copy_mut(&mut self, handle: Handle, place: Location) -> Result<&mut CopyState, HoldError> {
         self.get_item(handle)?;
         self.copy_mut_of_any(handle, place)
     }
@@ -457,7 +462,7 @@ impl Holdings {
     fn copy_mut_of_any(
         &mut self,
         handle: Handle,
-        place: Place,
+        place: Location,
     ) -> Result<&mut CopyState, HoldError> {
         let item = self.items.get_mut(&handle);
         let item = item.ok_or(HoldError::Unknown { handle })?;

@@ -9,7 +9,7 @@ mod fit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::place::Place;
+use crate::location::Location;
 use fit::Fit;
 
 /// The medium of a path.
@@ -77,9 +77,9 @@ pub struct Path {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
     /// The place where it begins.
-    pub from: Place,
+    pub from: Location,
     /// The place where it ends.
-    pub to: Place,
+    pub to: Location,
     /// The medium of the path.
     pub kind: PathKind,
 }
@@ -109,7 +109,7 @@ struct KnownPath {
 /// All known paths.
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
-    known: BTreeMap<Place, BTreeMap<Place, Vec<KnownPath>>>,
+    known: BTreeMap<Location, BTreeMap<Location, Vec<KnownPath>>>,
 }
 
 impl PathBytes {
@@ -159,7 +159,7 @@ impl Paths {
     ///
     /// # Panics
     /// If the bandwidth is not a positive number.
-    pub fn declare_path(&mut self, from: Place, to: Place, path: Path) {
+    pub fn declare_path(&mut self, from: Location, to: Location, path: Path) {
         assert!(path.bytes_per_second > 0.0, "a path carries something");
         assert!(from != to, "a place needs no path to itself");
         let between = self.known.entry(from).or_default().entry(to).or_default();
@@ -172,7 +172,7 @@ impl Paths {
     }
 
     /// Adds a path in both directions.
-    pub fn declare_both(&mut self, one: Place, other: Place, path: Path) {
+    pub fn declare_both(&mut self, one: Location, other: Location, path: Path) {
         self.declare_path(one, other, path);
         self.declare_path(other, one, path);
     }
@@ -210,7 +210,7 @@ impl Paths {
 
     /// Returns the single path that carries `bytes` fastest.
     #[must_use]
-    pub fn direct_path(&self, from: Place, to: Place, bytes: u64) -> Option<Path> {
+    pub fn direct_path(&self, from: Location, to: Location, bytes: u64) -> Option<Path> {
         let between = self.known.get(&from)?.get(&to)?;
         let paths = between.iter().map(|known| known.path);
         paths.min_by_key(|path| path.transfer_time(bytes))
@@ -218,7 +218,7 @@ impl Paths {
 
     /// Returns the fastest route for `bytes`, or `None` if no path leads there.
     #[must_use]
-    pub fn fastest_route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
+    pub fn fastest_route(&self, from: Location, to: Location, bytes: u64) -> Option<Route> {
         self.route_through(&|_| true, [from, to], bytes)
     }
 
@@ -226,8 +226,8 @@ impl Paths {
     #[must_use]
     pub fn route_through(
         &self,
-        takes: &dyn Fn(Place) -> bool,
-        [from, to]: [Place; 2],
+        takes: &dyn Fn(Location) -> bool,
+        [from, to]: [Location; 2],
         bytes: u64,
     ) -> Option<Route> {
         let mut reached = BTreeMap::from([(from, (Duration::ZERO, None))]);
@@ -270,8 +270,8 @@ impl Paths {
 mod tests {
     use super::*;
 
-    const GPU: Place = Place::Device(crate::place::DeviceIndex(0));
-    const OTHER: Place = Place::Device(crate::place::DeviceIndex(1));
+    const GPU: Location = Location::Device(crate::location::DeviceIndex(0));
+    const OTHER: Location = Location::Device(crate::location::DeviceIndex(1));
 
     fn path(kind: PathKind, latency_us: u64, bytes_per_second: f64) -> Path {
         Path {
@@ -299,12 +299,12 @@ mod tests {
     #[test]
     fn devices_without_a_path_meet_in_host_memory() {
         let mut paths = Paths::default();
-        paths.declare_both(GPU, Place::Host, path(PCIE, 5, 25e9));
-        paths.declare_both(OTHER, Place::Host, path(PCIE, 5, 25e9));
+        paths.declare_both(GPU, Location::Host, path(PCIE, 5, 25e9));
+        paths.declare_both(OTHER, Location::Host, path(PCIE, 5, 25e9));
         let route = paths.fastest_route(GPU, OTHER, 25_000_000).unwrap();
         assert_eq!(route.hops.len(), 2);
         assert_eq!(route.time, Duration::from_micros(2 * (5 + 1_000)));
-        assert_eq!(paths.fastest_route(GPU, Place::Disk, 1), None);
+        assert_eq!(paths.fastest_route(GPU, Location::Disk, 1), None);
     }
 
     #[test]
@@ -322,10 +322,10 @@ mod tests {
     #[test]
     fn measured_transfers_replace_declared_figures() {
         let mut paths = Paths::default();
-        paths.declare_path(GPU, Place::Host, path(PCIE, 5, 64e9));
+        paths.declare_path(GPU, Location::Host, path(PCIE, 5, 64e9));
         let hop = Hop {
             from: GPU,
-            to: Place::Host,
+            to: Location::Host,
             kind: PCIE,
         };
         for round in 0..20u64 {
@@ -334,7 +334,7 @@ mod tests {
             let nanoseconds = 30_000 + bytes / 12;
             paths.observe_transfer(hop, bytes, Duration::from_nanos(nanoseconds));
         }
-        let learned = paths.direct_path(GPU, Place::Host, 1).unwrap();
+        let learned = paths.direct_path(GPU, Location::Host, 1).unwrap();
         assert!(
             (learned.bytes_per_second / 12e9 - 1.0).abs() < 0.01,
             "{learned:?}"
@@ -348,7 +348,7 @@ mod tests {
         let mut paths = Paths::default();
         paths.declare_both(GPU, OTHER, path(PathKind::NvLink, 5, 300e9));
         for place in [GPU, OTHER] {
-            paths.declare_both(place, Place::Host, path(PCIE, 5, 64e9));
+            paths.declare_both(place, Location::Host, path(PCIE, 5, 64e9));
         }
         let hop = Hop {
             from: GPU,

@@ -30,14 +30,14 @@ const GUESSED_SHARE: u32 = 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefetchPredictor {
     /// The works by the id that names each, for example that of its model.
-    works: BTreeMap<ContentId, Work>,
+    works: BTreeMap<ContentId, WorkRecord>,
     /// The works by their last run, the longest ago first.
     order: VecDeque<ContentId>,
 }
 
 /// The record of one work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Work {
+struct WorkRecord {
     /// The contents that it needed at its last run.
     contents: Vec<ContentId>,
     /// How often each other work followed it.
@@ -95,7 +95,7 @@ impl PrefetchPredictor {
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;
-        let bounded = |work: &Work| {
+        let bounded = |work: &WorkRecord| {
             work.contents.len() <= CONTENTS_MAX
                 && work.followers.len() <= FOLLOWERS_MAX
                 && work.followers.values().all(|count| *count < COUNT_MAX)
@@ -107,7 +107,7 @@ impl PrefetchPredictor {
     }
 }
 
-impl Work {
+impl WorkRecord {
     fn followed_by(&mut self, work: ContentId) {
         let known = self.followers.contains_key(&work);
         if !known && self.followers.len() == FOLLOWERS_MAX {

@@ -151,7 +151,7 @@ fn map_pages(length: u64) -> Option<MmapMut> {
 
 /// Memory for some content, filled from its beginning.
 #[derive(Debug)]
-pub(crate) enum Room {
+pub(crate) enum ContentBuffer {
     /// A vector as long as the received bytes.
     Heap(Vec<u8>),
     /// Pages at least as long as the content.
@@ -164,7 +164,7 @@ pub(crate) enum Room {
     },
 }
 
-impl Room {
+impl ContentBuffer {
     /// Creates memory for `length` bytes; the system commits none of it yet.
     pub(crate) fn new(length: u64, spare: &Arc<SparePages>) -> Self {
         let wanted = (length >= PAGES_BYTES_MIN).then(|| Pages::new(length, spare));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     fn content(length: u64, spare: &Arc<SparePages>) -> Bytes {
-        let mut room = Room::new(length, spare);
+        let mut room = ContentBuffer::new(length, spare);
         let bytes = room.unfilled_mut().len();
         room.unfilled_mut().fill(1);
         room.advance_filled(bytes);
@@ -269,7 +269,7 @@ mod tests {
     fn either_kind_holds_what_came_and_no_more() {
         let spare = spare(8);
         for length in [10, PAGES_BYTES_MIN] {
-            let mut room = Room::new(length, &spare);
+            let mut room = ContentBuffer::new(length, &spare);
             room.extend(b"abcdef");
             room.truncate(4);
             room.truncate(9);
@@ -282,13 +282,13 @@ mod tests {
 
     #[test]
     fn long_content_is_written_where_it_stays() {
-        let mut room = Room::new(PAGES_BYTES_MIN, &spare(1));
+        let mut room = ContentBuffer::new(PAGES_BYTES_MIN, &spare(1));
         room.extend(b"ab");
         assert_eq!(room.unfilled_mut().len() as u64, PAGES_BYTES_MIN - 2);
         room.unfilled_mut()[..2].copy_from_slice(b"cd");
         room.advance_filled(2);
         assert_eq!(&room.into_bytes()[..], b"abcd");
-        assert!(Room::new(3, &spare(1)).unfilled_mut().is_empty());
+        assert!(ContentBuffer::new(3, &spare(1)).unfilled_mut().is_empty());
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
         drop(part);
         assert_eq!(spare.spare_bytes(), 2 * PAGES_BYTES_MIN);
         // What was there before is not seen: nothing has come yet.
-        let room = Room::new(PAGES_BYTES_MIN, &spare);
+        let room = ContentBuffer::new(PAGES_BYTES_MIN, &spare);
         assert!(room.filled_bytes().is_empty());
         let again = content(PAGES_BYTES_MIN + 1, &spare);
         assert_ne!(again.as_ptr(), at, "they are another's now");

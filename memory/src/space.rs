@@ -23,8 +23,8 @@ use thiserror::Error;
 
 use crate::ContentId;
 use crate::holdings::{Handle, HoldError, Holdings, PoolUse, Step};
+use crate::location::Location;
 use crate::paths::{Path, PathBytes, PathKind, Paths};
-use crate::place::Place;
 use crate::store::FolderError;
 pub use foreign::{Content, Move};
 use spill::Spill;
@@ -57,7 +57,7 @@ pub enum SpaceError {
         /// The handle of the content.
         handle: Handle,
         /// The place with the unwritten space.
-        place: Place,
+        place: Location,
     },
     /// A transfer brought bytes of another length than expected.
     #[error("{handle} has {expected} bytes, {found} were transferred")]
@@ -92,11 +92,11 @@ pub struct MoveTotals {
 #[derive(Debug)]
 pub struct Space<D> {
     holdings: Holdings,
-    copies: BTreeMap<(Handle, Place), Content<D>>,
+    copies: BTreeMap<(Handle, Location), Content<D>>,
     spill: Option<Arc<Spill>>,
     moved: MoveTotals,
     /// The bytes to and from each device, by kind of path.
-    over: BTreeMap<Place, PathBytes>,
+    over: BTreeMap<Location, PathBytes>,
     /// The transfer that the last change began, until a thread takes it.
     begun: Option<Move<D>>,
 }
@@ -108,14 +108,14 @@ impl<D: Clone> Space<D> {
     /// [`FolderError`] if the spill folder is not usable.
     pub fn open(config: SpaceConfig) -> Result<Self, SpaceError> {
         let mut holdings = Holdings::new(Paths::default());
-        holdings.set_limit(Place::Host, config.host_bytes_max)?;
+        holdings.set_limit(Location::Host, config.host_bytes_max)?;
         let mut spill = None;
         if let Some((folder, bytes_max)) = config.spill {
             spill = Some(Arc::new(Spill::open(folder, bytes_max)?));
-            holdings.set_own(Place::Disk);
-            holdings.set_limit(Place::Disk, bytes_max)?;
+            holdings.set_own(Location::Disk);
+            holdings.set_limit(Location::Disk, bytes_max)?;
             let paths = holdings.paths_mut();
-            paths.declare_both(Place::Host, Place::Disk, config.disk);
+            paths.declare_both(Location::Host, Location::Disk, config.disk);
         }
         Ok(Self {
             holdings,
@@ -128,20 +128,23 @@ impl<D: Clone> Space<D> {
     }
 
     /// Adds a device's memory and its path to the host, or changes its limit. `device` must be a
-    /// [`Place::Device`].
+    /// [`Location::Device`].
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] if pinned copies exceed the new limit; the space evicts others
     /// nevertheless.
     pub fn add_device(
         &mut self,
-        device: Place,
+        device: Location,
         bytes_max: u64,
         to_host: Path,
     ) -> Result<(), SpaceError> {
-        assert!(matches!(device, Place::Device(_)), "{device} is no device");
+        assert!(
+            matches!(device, Location::Device(_)),
+            "{device} is no device"
+        );
         let paths = self.holdings.paths_mut();
-        paths.declare_both(device, Place::Host, to_host);
+        paths.declare_both(device, Location::Host, to_host);
         let limited = self.holdings.set_limit(device, bytes_max);
         self.run_steps(limited)
     }
@@ -165,7 +168,7 @@ impl<D: Clone> Space<D> {
 
     /// Returns the use of a place.
     #[must_use]
-    pub fn pool_use(&self, place: Place) -> PoolUse {
+    pub fn pool_use(&self, place: Location) -> PoolUse {
         self.holdings.pool_use(place)
     }
 
@@ -173,7 +176,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] if pinned copies exceed it, or [`HoldError::Moving`].
-    pub fn set_limit(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
+    pub fn set_limit(&mut self, place: Location, bytes_max: u64) -> Result<(), SpaceError> {
         let limited = self.holdings.set_limit(place, bytes_max);
         self.run_steps(limited)
     }
@@ -187,7 +190,7 @@ impl<D: Clone> Space<D> {
         &mut self,
         content: ContentId,
         bytes: Bytes,
-        place: Place,
+        place: Location,
     ) -> Result<Handle, SpaceError> {
         self.check_host(place)?;
         let adopted = self
@@ -204,7 +207,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] if there is no space, or until transfers have ended.
-    pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Place) -> Result<Handle, SpaceError> {
+    pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Location) -> Result<Handle, SpaceError> {
         self.check_host(place)?;
         let length = bytes.len() as u64;
         self.take_up(Content::Host(bytes), length, place)
@@ -214,7 +217,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] if there is no path or space, or until transfers have ended.
-    pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Content<D>, SpaceError> {
+    pub fn ensure_on(&mut self, handle: Handle, place: Location) -> Result<Content<D>, SpaceError> {
         let ensured = self.holdings.ensure_on(handle, place);
         self.run_steps(ensured)?;
         let content = self.copies.get(&(handle, place)).cloned();
@@ -225,7 +228,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] if there is no copy.
-    pub fn pin_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+    pub fn pin_copy(&mut self, handle: Handle, place: Location) -> Result<(), SpaceError> {
         Ok(self.holdings.pin_copy(handle, place)?)
     }
 
@@ -233,7 +236,7 @@ impl<D: Clone> Space<D> {
     ///
     /// # Errors
     /// [`HoldError`] if there is no copy.
-    pub fn unpin_copy(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
+    pub fn unpin_copy(&mut self, handle: Handle, place: Location) -> Result<(), SpaceError> {
         Ok(self.holdings.unpin_copy(handle, place)?)
     }
 
@@ -250,7 +253,7 @@ impl<D: Clone> Space<D> {
 
     /// Forgets all copies at a place whose device failed. Returns the content that has no copy
     /// left. The place holds nothing again until it gets a limit.
-    pub fn forget_place(&mut self, place: Place) -> Vec<Handle> {
+    pub fn forget_place(&mut self, place: Location) -> Vec<Handle> {
         let orphans = self.holdings.forget_place(place);
         let settled = self.run_steps(Ok(()));
         assert!(settled.is_ok(), "forgetting copies in memory cannot fail");
@@ -274,7 +277,7 @@ impl<D: Clone> Space<D> {
         Ok(result?)
     }
 
-    fn copy_content(&mut self, handle: Handle, from: Place, to: Place) {
+    fn copy_content(&mut self, handle: Handle, from: Location, to: Location) {
         // Allocated space without content has nothing to copy.
         let Some(content) = self.copies.get(&(handle, from)).cloned() else {
             return;

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::holdings::Handle;
-use crate::place::Place;
+use crate::location::Location;
 
 /// Content up to this size moves together with other such content, because a transfer's fixed cost
 /// is then most of its time.
@@ -47,9 +47,9 @@ pub struct WantedContent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The place of departure.
-    pub from: Place,
+    pub from: Location,
     /// The place of arrival.
-    pub to: Place,
+    pub to: Location,
     /// The content: one item, or several small ones.
     pub items: Vec<WantedContent>,
 }
@@ -59,9 +59,9 @@ pub struct Batch {
 #[error("{WAITING_MAX} transfers wait from {from} to {to}: wait for some of them")]
 pub struct PathFull {
     /// The place of departure.
-    pub from: Place,
+    pub from: Location,
     /// The place of arrival.
-    pub to: Place,
+    pub to: Location,
 }
 
 /// The counts of transfers so far.
@@ -115,9 +115,9 @@ struct PathQueue {
 /// All queues of transfers.
 #[derive(Clone, Debug, Default)]
 pub struct Transfers {
-    queues: BTreeMap<(Place, Place), PathQueue>,
+    queues: BTreeMap<(Location, Location), PathQueue>,
     /// Hops over which waiting threads move content themselves, and the number of those threads.
-    awaited: BTreeMap<(Place, Place), u64>,
+    awaited: BTreeMap<(Location, Location), u64>,
     asked: u64,
     counts: TransferCounts,
 }
@@ -130,8 +130,8 @@ impl Transfers {
     pub fn request_transfer(
         &mut self,
         wanted: WantedContent,
-        from: Place,
-        to: Place,
+        from: Location,
+        to: Location,
         urgency: Urgency,
     ) -> Result<(), PathFull> {
         let queue = self.queues.entry((from, to)).or_default();
@@ -159,7 +159,7 @@ impl Transfers {
     /// Takes the most urgent transfer that a free path can move now and, if it is small, further
     /// small ones.
     pub fn take_batch(&mut self) -> Option<Batch> {
-        let first = |(path, queue): (&(Place, Place), &PathQueue)| {
+        let first = |(path, queue): (&(Location, Location), &PathQueue)| {
             let free = self.is_free(*path, queue);
             let (rank, _) = queue.waiting.first_key_value().filter(|_| free)?;
             Some((*rank, *path))
@@ -196,7 +196,7 @@ impl Transfers {
     /// Returns whether a transfer waits for a free path.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        let ready = |(path, queue): (&(Place, Place), &PathQueue)| {
+        let ready = |(path, queue): (&(Location, Location), &PathQueue)| {
             self.is_free(*path, queue) && !queue.waiting.is_empty()
         };
         self.queues.iter().any(ready)
@@ -204,10 +204,10 @@ impl Transfers {
 
     /// Returns whether a path is free: no batch moves on it, and no thread moves awaited content
     /// over one of its hops. A path through the host has the hops to the host and from it.
-    fn is_free(&self, path: (Place, Place), queue: &PathQueue) -> bool {
-        let over = |hop: &(Place, Place)| {
-            let leaves = hop.0 == path.0 || hop.0 == Place::Host;
-            leaves && (hop.1 == path.1 || hop.1 == Place::Host)
+    fn is_free(&self, path: (Location, Location), queue: &PathQueue) -> bool {
+        let over = |hop: &(Location, Location)| {
+            let leaves = hop.0 == path.0 || hop.0 == Location::Host;
+            leaves && (hop.1 == path.1 || hop.1 == Location::Host)
         };
         queue.moving.is_empty() && !self.awaited.keys().any(over)
     }
@@ -218,8 +218,8 @@ impl Transfers {
     pub fn begin_awaited(
         &mut self,
         content: impl IntoIterator<Item = Handle>,
-        from: Place,
-        to: Place,
+        from: Location,
+        to: Location,
     ) {
         *self.awaited.entry((from, to)).or_default() += 1;
         for handle in content {
@@ -232,7 +232,7 @@ impl Transfers {
     }
 
     /// Records that a thread's own transfer arrived or failed.
-    pub fn end_awaited(&mut self, from: Place, to: Place) {
+    pub fn end_awaited(&mut self, from: Location, to: Location) {
         let going = self.awaited.get_mut(&(from, to));
         let going = going.expect("it was told when it began");
         *going -= 1;
@@ -305,14 +305,14 @@ mod tests {
     /// So many handles.
     fn handles(count: usize) -> Vec<Handle> {
         let mut holdings = Holdings::new(Paths::default());
-        holdings.set_limit(Place::Host, 1 << 20).unwrap();
-        let one = |_| holdings.allocate(1, Place::Host).unwrap();
+        holdings.set_limit(Location::Host, 1 << 20).unwrap();
+        let one = |_| holdings.allocate(1, Location::Host).unwrap();
         (0..count).map(one).collect()
     }
 
     fn want(transfers: &mut Transfers, handle: Handle, bytes: u64, urgency: Urgency) {
         let wanted = WantedContent { handle, bytes };
-        let asked = transfers.request_transfer(wanted, Place::Disk, Place::Host, urgency);
+        let asked = transfers.request_transfer(wanted, Location::Disk, Location::Host, urgency);
         asked.unwrap();
     }
 
@@ -363,7 +363,7 @@ mod tests {
             handle,
             bytes: 1 << 30,
         };
-        let (disk, host, device) = (Place::Disk, Place::Host, Place::device(0));
+        let (disk, host, device) = (Location::Disk, Location::Host, Location::device(0));
         transfers
             .request_transfer(large(all[0]), disk, host, Urgency::Awaited)
             .unwrap();
@@ -410,7 +410,7 @@ mod tests {
     #[test]
     fn what_somebody_moves_who_waits_goes_before_what_waits_for_its_way() {
         let (mut transfers, all) = (Transfers::default(), handles(4));
-        let (host, one, other) = (Place::Host, Place::device(0), Place::device(1));
+        let (host, one, other) = (Location::Host, Location::device(0), Location::device(1));
         let ways = [(host, one), (one, other), (host, other), (one, host)];
         for (&handle, (from, to)) in all.iter().zip(ways) {
             let wanted = WantedContent { handle, bytes: 1 };
@@ -438,8 +438,8 @@ mod tests {
         let (mut transfers, all) = (Transfers::default(), handles(2));
         want(&mut transfers, all[0], 1, Urgency::Planned);
         want(&mut transfers, all[1], 1, Urgency::Guessed);
-        transfers.begin_awaited([all[0]], Place::Disk, Place::Host);
-        transfers.end_awaited(Place::Disk, Place::Host);
+        transfers.begin_awaited([all[0]], Location::Disk, Location::Host);
+        transfers.end_awaited(Location::Disk, Location::Host);
         assert_eq!(taken(&mut transfers), [all[1]]);
         let counts = transfers.counts();
         let begun = ByUrgency {
@@ -455,7 +455,7 @@ mod tests {
         let (mut transfers, all) = (Transfers::default(), handles(WAITING_MAX + 1));
         let mut asked = all.iter().map(|&handle| {
             let wanted = WantedContent { handle, bytes: 1 };
-            transfers.request_transfer(wanted, Place::Disk, Place::Host, Urgency::Planned)
+            transfers.request_transfer(wanted, Location::Disk, Location::Host, Urgency::Planned)
         });
         assert!(asked.by_ref().take(WAITING_MAX).all(|asked| asked.is_ok()));
         assert!(asked.next().unwrap().is_err());

@@ -20,7 +20,7 @@ use souk_node::folder::key::NodeKey;
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{AccountKey, Credits, Founder, Genesis, Name};
 use souk_node::network::{Network, NetworkConfig, Options};
-use souk_node::validator::node::{Seat, SeatConfig, reached_at};
+use souk_node::validator::node::{ValidatorNode, ValidatorNodeConfig, reached_at};
 
 /// The credits of the buyer, in micro-credits: 100 credits.
 const BUYER_CREDITS: Credits = Credits(100_000_000);
@@ -35,15 +35,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
         found_market(&folder)?;
     }
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
-    let config = SeatConfig {
+    let config = ValidatorNodeConfig {
         home: folder.clone(),
         key: NodeKey::load(&folder.join(KEY_FILE))?,
         market: market.clone(),
         validator: config::read(&folder.join(VALIDATOR_FILE))?,
         network: Options::default(),
     };
-    let seat = Seat::start(config, |_| {}).await?;
-    let validator = tokio::spawn(seat.run(async {
+    let started = ValidatorNode::start(config, |_| {}).await?;
+    let validator = tokio::spawn(started.run(async {
         // If no signal can be heard, the system ends the process.
         let _ = tokio::signal::ctrl_c().await;
     }));

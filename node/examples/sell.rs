@@ -7,9 +7,11 @@
 //! Run the example `found_market` on the folder first, or `souk market join`.
 
 use std::error::Error;
+use std::future::pending;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::FutureExt;
 use souk_node::folder::config::{DeviceChoice, FORMAT, Isolation, KEY_FILE, ProviderFile};
 use souk_node::folder::key::NodeKey;
 use souk_node::folder::market_file::MarketFile;
@@ -57,10 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         "{} is for sale",
         provider.advertised_resources().model.as_str()
     );
-    let stop = async {
-        // If no signal can be heard, the system ends the process.
-        let _ = tokio::signal::ctrl_c().await;
-        std::future::pending::<()>()
-    };
+    // If no signal can be heard, the system ends the process. A second one does not hurry leases.
+    let stop = tokio::signal::ctrl_c().map(|_| pending());
     Ok(provider.run(stop, DRAIN_TIME).await?)
 }

@@ -57,7 +57,7 @@ use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
 use crate::network::{Network, NetworkConfig};
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
-use job_priority::Turn;
+use job_priority::QueuedJob;
 use link_estimates::LinkEstimates;
 use past_times::PastTimes;
 use planner::Planner;
@@ -340,8 +340,8 @@ impl Buyer {
     }
 
     /// Returns the place of a job with these limits among the buyer's jobs.
-    fn new_turn(&self, limits: &Limits) -> Arc<Turn> {
-        Arc::new(Turn::new(self.queue.as_deref(), limits.priority))
+    fn new_turn(&self, limits: &Limits) -> Arc<QueuedJob> {
+        Arc::new(QueuedJob::new(self.queue.as_deref(), limits.priority))
     }
 
     /// Returns the subject of a job: the id of the model, the shapes of its inputs, and the inputs.

@@ -34,7 +34,7 @@ use souk_scheduler::graph::value_extents;
 pub use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 use crate::folder::config::{DeviceChoice, ProviderFile};
 use crate::folder::limits::ProviderLimits;
@@ -564,7 +564,7 @@ pub fn provider_resources(file: &ProviderFile, whole: &Profile) -> Resources {
 }
 
 /// Returns the market's number of a kind.
-fn kind_code(kind: &Kind) -> KindCode {
+fn kind_code(kind: &ProcessorKind) -> KindCode {
     let mut kinds = class_name::KINDS.iter();
     let known = kinds.find(|(name, _)| *name == kind.name());
     known

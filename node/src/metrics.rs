@@ -27,7 +27,7 @@ pub type PageMaker = Arc<dyn Fn() -> BoxFuture<'static, Option<Page>> + Send + S
 
 /// How a figure can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// It only grows, unless the node restarts or its owner resets it.
     Counter,
     /// It goes up and down.
@@ -37,7 +37,7 @@ pub enum Kind {
 /// The figures of one name.
 pub struct Family<'p> {
     family: &'p mut MetricFamily,
-    kind: Kind,
+    kind: MetricKind,
 }
 
 impl Page {
@@ -54,14 +54,14 @@ impl Page {
     /// # Panics
     /// If the name is not valid: it must begin with a letter and consist of letters, digits and
     /// underscores. The unit should come last.
-    pub fn add_family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
+    pub fn add_family(&mut self, kind: MetricKind, name: &'static str, help: &str) -> Family<'_> {
         assert!(is_name(name), "{name} is no name of a metric");
         let mut family = MetricFamily::default();
         family.set_name(name.to_owned());
         family.set_help(help.to_owned());
         family.set_field_type(match kind {
-            Kind::Counter => MetricType::COUNTER,
-            Kind::Gauge => MetricType::GAUGE,
+            MetricKind::Counter => MetricType::COUNTER,
+            MetricKind::Gauge => MetricType::GAUGE,
         });
         self.families.push(family);
         let family = self.families.last_mut().expect("it was put there just now");
@@ -70,13 +70,13 @@ impl Page {
 
     /// Adds one figure without labels that goes up and down.
     pub fn add_gauge(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
-        self.add_family(Kind::Gauge, name, help)
+        self.add_family(MetricKind::Gauge, name, help)
             .add_figure(&[], value);
     }
 
     /// Adds one figure without labels that only grows.
     pub fn add_counter(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
-        self.add_family(Kind::Counter, name, help)
+        self.add_family(MetricKind::Counter, name, help)
             .add_figure(&[], value);
     }
 
@@ -111,12 +111,12 @@ impl Family<'_> {
         let mut metric = Metric::from_label(labels.iter().map(pair).collect());
         let value = value.into().0;
         match self.kind {
-            Kind::Counter => {
+            MetricKind::Counter => {
                 let mut counter = Counter::default();
                 counter.set_value(value);
                 metric.set_counter(counter);
             }
-            Kind::Gauge => {
+            MetricKind::Gauge => {
                 let mut gauge = Gauge::default();
                 gauge.set_value(value);
                 metric.set_gauge(gauge);
@@ -175,9 +175,13 @@ mod tests {
     fn a_page_is_in_the_text_format_of_prometheus() {
         let mut page = Page::default();
         page.add_gauge("souk_peers", "Who is connected.", 3_usize);
-        page.add_family(Kind::Counter, "souk_joules_total", "By\nmeter \\ model.")
-            .add_figure(&[("device", "a \"b\"\\\n"), ("source", "meter")], 1.5)
-            .add_figure(&[("device", "c"), ("source", "model")], f64::NAN);
+        page.add_family(
+            MetricKind::Counter,
+            "souk_joules_total",
+            "By\nmeter \\ model.",
+        )
+        .add_figure(&[("device", "a \"b\"\\\n"), ("source", "meter")], 1.5)
+        .add_figure(&[("device", "c"), ("source", "model")], f64::NAN);
         let expected = "# HELP souk_peers Who is connected.\n\
                         # TYPE souk_peers gauge\n\
                         souk_peers 3\n\

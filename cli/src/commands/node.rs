@@ -12,7 +12,7 @@ use souk_node::metrics::PageMaker;
 use souk_node::network;
 use souk_node::provider::{self, ProviderError};
 use souk_node::sandbox::SandboxFault;
-use souk_node::validator::node::{self, Seat, SeatError};
+use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 
 use super::key::from_key;
 use crate::args::{ProviderRunArgs, RunArgs};
@@ -28,23 +28,24 @@ pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave
 
 /// Runs a validator until a signal stops it.
 pub async fn run_validator(folder: &Path, run: RunArgs) -> Outcome {
-    let config = node::SeatConfig {
+    let config = node::ValidatorNodeConfig {
         home: folder.to_owned(),
         key: key(folder)?,
         market: MarketFile::read_nearest(folder).map_err(from_config)?,
         validator: config::read(&folder.join(VALIDATOR_FILE)).map_err(from_config)?,
         network: network_options(&run),
     };
-    let watched = MetricsDoor::bind_http(&run).await?;
+    let watched = MetricsListener::bind_http(&run).await?;
     let stop = async { drop(wait_for_stop(run).await) };
     tokio::pin!(stop);
-    let seat = tokio::select! {
-        seat = Seat::start(config, report_waiting) => seat.map_err(from_seat)?,
+    let started = tokio::select! {
+        started = ValidatorNode::start(config, report_waiting) => started,
         () = &mut stop => return Ok(()),
     };
-    watched.serve_metrics(seat.page_maker());
+    let validator = started.map_err(from_validator)?;
+    watched.serve_metrics(validator.page_maker());
     report_ready("validator");
-    seat.run(stop).await.map_err(from_seat)
+    validator.run(stop).await.map_err(from_validator)
 }
 
 /// Tells the user of a new validator that an operator must add it.
@@ -72,7 +73,7 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
         network: network_options(&args.run),
         program: program_path()?,
     };
-    let watched = MetricsDoor::bind_http(&args.run).await?;
+    let watched = MetricsListener::bind_http(&args.run).await?;
     let mut stop = pin!(wait_for_stop(args.run));
     // Dropping a provider that starts restores what it set, such as its devices' power limits.
     let provider = tokio::select! {
@@ -104,35 +105,37 @@ fn network_options(run: &RunArgs) -> network::Options {
 }
 
 /// The metrics server of a node, if its arguments ask for one.
-struct MetricsDoor {
+struct MetricsListener {
     #[cfg(feature = "gateway")]
-    door: Option<souk_gateway::Door>,
+    listener: Option<souk_gateway::HttpListener>,
 }
 
-impl MetricsDoor {
+impl MetricsListener {
     /// Listens before the node starts, so that a failure appears at once.
     #[cfg(feature = "gateway")]
-    async fn bind_http(run: &RunArgs) -> Result<MetricsDoor, Failure> {
+    async fn bind_http(run: &RunArgs) -> Result<MetricsListener, Failure> {
         let Some(address) = run.http else {
-            return Ok(MetricsDoor { door: None });
+            return Ok(MetricsListener { listener: None });
         };
-        let door = souk_gateway::Door::bind_loopback(address).await;
-        let door = door.map_err(super::serve::from_door)?;
-        print_message(&format!("metrics: http://{}/metrics", door.address()));
-        Ok(MetricsDoor { door: Some(door) })
+        let listener = souk_gateway::HttpListener::bind_loopback(address).await;
+        let listener = listener.map_err(super::serve::from_listener)?;
+        print_message(&format!("metrics: http://{}/metrics", listener.address()));
+        Ok(MetricsListener {
+            listener: Some(listener),
+        })
     }
 
     #[cfg(not(feature = "gateway"))]
     #[expect(clippy::unused_async, reason = "with the gateway it waits")]
-    async fn bind_http(_: &RunArgs) -> Result<MetricsDoor, Failure> {
-        Ok(MetricsDoor {})
+    async fn bind_http(_: &RunArgs) -> Result<MetricsListener, Failure> {
+        Ok(MetricsListener {})
     }
 
     /// Serves the metrics from now on.
     fn serve_metrics(self, figures: PageMaker) {
         #[cfg(feature = "gateway")]
-        if let Some(door) = self.door {
-            tokio::spawn(souk_gateway::serve_metrics(door, figures));
+        if let Some(listener) = self.listener {
+            tokio::spawn(souk_gateway::serve_metrics(listener, figures));
         }
         #[cfg(not(feature = "gateway"))]
         drop(figures);
@@ -169,7 +172,7 @@ async fn wait_for_stop(run: RunArgs) -> Requests {
     requests
 }
 
-pub fn from_seat(error: SeatError) -> Failure {
+pub fn from_validator(error: ValidatorNodeError) -> Failure {
     let steps = "stop it, `souk validator init --new-log` in its folder, start it, and let the \
                  operator `souk validator add` its address";
     if error.is_for_later_build() {
@@ -177,31 +180,33 @@ pub fn from_seat(error: SeatError) -> Failure {
         return Failure::new(Kind::State, error, hint);
     }
     match error {
-        SeatError::Wiped { raft_id, .. } => {
+        ValidatorNodeError::Wiped { raft_id, .. } => {
             let hint = format!(
                 "let the operator `souk validator remove {raft_id}`; then have this machine join \
                  as a new validator: {steps}"
             );
             Failure::new(Kind::State, error, hint)
         }
-        SeatError::Removed { .. } => {
+        ValidatorNodeError::Removed { .. } => {
             let hint = format!("to have this machine as a new validator: {steps}");
             Failure::new(Kind::State, error, hint)
         }
-        SeatError::Config(error) => from_config(error),
-        SeatError::Network(error) => from_network(error),
-        SeatError::Replica(_) | SeatError::Folder { .. } => {
+        ValidatorNodeError::Config(error) => from_config(error),
+        ValidatorNodeError::Network(error) => from_network(error),
+        ValidatorNodeError::Replica(_) | ValidatorNodeError::Folder { .. } => {
             let hint = "put the damaged log aside with `souk validator init --new-log`, have the \
                         operator `souk validator remove` its old id and `souk validator add` its \
                         address; `souk validator restore` a backup first to send less";
             Failure::new(Kind::State, error, hint)
         }
-        SeatError::Impostor { .. } | SeatError::Key(_) | SeatError::RaftId => Failure::new(
+        ValidatorNodeError::Impostor { .. }
+        | ValidatorNodeError::Key(_)
+        | ValidatorNodeError::RaftId => Failure::new(
             Kind::State,
             error,
             "compare market.json with validator.json and the key",
         ),
-        SeatError::Failure(_) => Failure::new(
+        ValidatorNodeError::Failure(_) => Failure::new(
             Kind::Unexpected,
             error,
             "check the disk, then start it again",

@@ -25,7 +25,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use souk_gateway::{Body, Door, DoorError, JSON_BYTES_MAX, LocalKey, Problem, from_here};
+use souk_gateway::{
+    Body, HttpListener, JSON_BYTES_MAX, ListenerError, LocalKey, Problem, from_here,
+};
 use souk_llm::grammar::Grammar;
 use souk_testnet::process::READY;
 use tokio::sync::Semaphore;
@@ -79,7 +81,9 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let mut requests = stop::Requests::new();
     let (model, voice) = texts::open_model(&args.model, args.place.context)?;
     let name = voice.card.name.clone();
-    let door = Door::bind_loopback(args.listen).await.map_err(from_door)?;
+    let listener = HttpListener::bind_loopback(args.listen)
+        .await
+        .map_err(from_listener)?;
     let stop = StopSignal::new();
     let (market, model) = ((folder, output), (model, voice.room));
     let size = SessionSize {
@@ -109,7 +113,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         (keep, args.place.draft),
     );
     let mut working = tokio::task::spawn_blocking(move || work.run(place));
-    let url = format!("http://{}/v1", door.address());
+    let url = format!("http://{}/v1", listener.address());
     let facts = json!({ "ready": true, "url": url, "model": name, "key_file": path });
     let text = format!(
         "{READY} {url} with {name}; its key is in {}; stop with Ctrl-C",
@@ -129,7 +133,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         begun: begun.map_or(0, |it| it.as_secs()),
     });
     tokio::select! {
-        () = door.serve(router(server.clone())) => {}
+        () = listener.serve(router(server.clone())) => {}
         () = requests.next() => {}
     }
     server.desk.close();
@@ -144,13 +148,13 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     done.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
 }
 
-fn from_door(error: DoorError) -> Failure {
+fn from_listener(error: ListenerError) -> Failure {
     let (kind, hint) = match error {
-        DoorError::NotLoopback { .. } => (
+        ListenerError::NotLoopback { .. } => (
             Kind::Input,
             "give --listen 127.0.0.1:0, and put a proxy with a password in front of it for others",
         ),
-        DoorError::Listen { .. } => (
+        ListenerError::Listen { .. } => (
             Kind::Network,
             "another program may listen there: give --listen another port",
         ),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_gateway::{
-    Config, DoorError, Gateway, GatewayError, Scope, TOKENS_FILE, TokenError, page_at, page_of,
+    Config, Gateway, GatewayError, ListenerError, Scope, TOKENS_FILE, TokenError, page_at, page_of,
 };
 use souk_node::folder::market_file::MarketFile;
 use souk_testnet::process::READY;
@@ -78,14 +78,14 @@ pub fn page_scope(args: PageArgs) -> Scope {
 }
 
 /// Converts a failure to listen.
-pub fn from_door(error: DoorError) -> Failure {
+pub fn from_listener(error: ListenerError) -> Failure {
     match error {
-        DoorError::NotLoopback { .. } => Failure::new(
+        ListenerError::NotLoopback { .. } => Failure::new(
             Kind::Input,
             error,
             "give --http 127.0.0.1:0, and put a proxy with a password in front of it for others",
         ),
-        DoorError::Listen { .. } => Failure::new(
+        ListenerError::Listen { .. } => Failure::new(
             Kind::Network,
             error,
             "another program may listen there: give --http another port",
@@ -95,7 +95,7 @@ pub fn from_door(error: DoorError) -> Failure {
 
 fn from_gateway(error: GatewayError) -> Failure {
     match error {
-        GatewayError::Door(error) => from_door(error),
+        GatewayError::HttpListener(error) => from_listener(error),
         GatewayError::Token(error) => from_tokens(error),
         GatewayError::Contents(_) | GatewayError::Keys(_) | GatewayError::Address(_) => {
             Failure::new(Kind::State, error, FOLDER_HINT)

@@ -71,7 +71,7 @@ fn init_validator(folder: &Path, output: Output, new: &ValidatorInitArgs) -> Out
         let hint = "give --listen an address of this machine and a port, not 0";
         return Err(Failure::new(Kind::Input, cause, hint));
     };
-    let aside = validator::node::put_aside(folder).map_err(node::from_seat)?;
+    let aside = validator::node::put_aside(folder).map_err(node::from_validator)?;
     let file = ValidatorFile {
         format: FORMAT,
         raft_id: None,
@@ -322,7 +322,7 @@ fn from_restore(error: RestoreError) -> Failure {
         ),
         RestoreError::Backup(_) => (Kind::State, "check the folder's permissions and the space"),
         RestoreError::Market { .. } => (Kind::Input, "give this market's backup, or another --dir"),
-        RestoreError::Seat(_) | RestoreError::Config(_) => {
+        RestoreError::ValidatorNode(_) | RestoreError::Config(_) => {
             (Kind::State, "restore market.json and validator.json")
         }
         RestoreError::NoFounder => (

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
 
-use super::effects::{Answer, AppliedEntry, NoAnswer, Outcome, Work};
+use super::effects::{Answer, AppliedEntry, NoAnswer, Outcome, RoundWork};
 use super::proposals::LandedProposal;
 use super::verifying::{Standing, UnappliedEntry};
 use super::{Replica, Ticket};
@@ -59,7 +59,7 @@ impl<M: StateMachine> Replica<M> {
     /// # Errors
     /// If a received snapshot cannot be restored, or an entry cannot be applied: the replica must
     /// stop.
-    pub fn on_persisted(&mut self, work: Work) -> Result<Outcome, ApplyError> {
+    pub fn on_persisted(&mut self, work: RoundWork) -> Result<Outcome, ApplyError> {
         let mut ready = self
             .in_work
             .take()

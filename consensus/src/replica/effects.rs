@@ -19,7 +19,7 @@ use crate::wire::{Envelope, to_envelopes};
 
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
-pub struct Work {
+pub struct RoundWork {
     /// Messages to send at once; a leader can send appends while its own disk is still writing.
     pub send_first: Vec<Envelope>,
     /// Checks that you can run concurrently with the rest; see [`Replica::on_verified`].
@@ -92,7 +92,7 @@ pub enum NoAnswer {
 
 impl<M: StateMachine> Replica<M> {
     /// Returns the next round of effects, if there is any. `now` is the local clock.
-    pub fn take_work(&mut self, now: LogTime) -> Option<Work> {
+    pub fn take_work(&mut self, now: LogTime) -> Option<RoundWork> {
         self.on_call(now);
         self.flush();
         if !self.has_work() {
@@ -120,7 +120,7 @@ impl<M: StateMachine> Replica<M> {
         let send_after = to_envelopes(free);
         self.in_work = Some(ready);
         let parts = self.incoming.as_mut().map(Incoming::take_unkept);
-        Some(Work {
+        Some(RoundWork {
             send_first,
             checks: self.verifying.take_checks(),
             parts: parts.unwrap_or_default(),

@@ -89,7 +89,7 @@ pub struct Call {
 }
 
 /// One step of a run.
-pub enum Work {
+pub enum RunStep {
     /// A kernel is launched.
     Kernel(Call),
     /// Matrices are multiplied by the library.
@@ -257,8 +257,8 @@ impl Driver {
 
     /// Executes work in order. Launches work that ran before with the same memory as one graph. The
     /// caller must keep that memory alive.
-    pub fn run(&self, work: &[Work]) -> Result<(), String> {
-        let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
+    pub fn run(&self, work: &[RunStep]) -> Result<(), String> {
+        let key: Vec<u64> = work.iter().flat_map(RunStep::key).collect();
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
         let _alone = self.order.lock_stream();
         match graphs.seen.get(&key) {
@@ -285,10 +285,10 @@ impl Driver {
         Ok(())
     }
 
-    fn launch_all(&self, work: &[Work]) -> Result<(), String> {
+    fn launch_all(&self, work: &[RunStep]) -> Result<(), String> {
         work.iter().try_for_each(|step| match step {
-            Work::Kernel(call) => self.launch_kernel(call),
-            Work::Product(product) => self.multiply_matrices(product),
+            RunStep::Kernel(call) => self.launch_kernel(call),
+            RunStep::Product(product) => self.multiply_matrices(product),
         })
     }
 
@@ -425,7 +425,7 @@ impl Kernel {
     }
 }
 
-impl Work {
+impl RunStep {
     /// Returns a key of this work: two pieces of work with one key do the same to the same memory.
     fn key(&self) -> Vec<u64> {
         match self {

@@ -15,10 +15,10 @@ mod product;
 use std::time::Duration;
 
 use souk_vocabulary::profile::{self, Memory, Profile};
-use souk_vocabulary::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+use souk_vocabulary::taxonomy::{GpuApi, MemoryKind, ProcessorKind, Trait};
 use thiserror::Error;
 
-pub use driver::{Block, Driver, Kernel, Span, Work};
+pub use driver::{Block, Driver, Kernel, RunStep, Span};
 pub use library::{Absent, check_libraries};
 pub use product::{FusedFunction, Product, Side, Sums, even_stride};
 
@@ -82,7 +82,7 @@ impl CudaDevice {
             name: profile::GPU.to_owned(),
             vendor: "NVIDIA".to_owned(),
             model: self.name.clone(),
-            kind: Kind::Gpu {
+            kind: ProcessorKind::Gpu {
                 api: GpuApi::Cuda {
                     capability: self.capability,
                 },

@@ -18,7 +18,7 @@ use souk_vocabulary::links;
 use souk_vocabulary::processor::RunError;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
-use souk_vocabulary::taxonomy::{Kind, MemoryKind};
+use souk_vocabulary::taxonomy::{MemoryKind, ProcessorKind};
 
 use super::{Pace, State};
 
@@ -196,7 +196,10 @@ fn is_apart(profile: &Profile) -> bool {
     use MemoryKind::{Gddr6, Gddr6x, Gddr7, Hbm2, Hbm2e, Hbm3, Hbm3e};
     let kind = profile.memory.kind;
     let own = matches!(kind, Hbm2 | Hbm2e | Hbm3 | Hbm3e | Gddr6 | Gddr6x | Gddr7);
-    own && !matches!(profile.kind, Kind::Cpu { .. } | Kind::Wasm)
+    own && !matches!(
+        profile.kind,
+        ProcessorKind::Cpu { .. } | ProcessorKind::Wasm
+    )
 }
 
 impl DeviceMemory for EmulatedMemory {

@@ -10,7 +10,7 @@ use souk_host::system;
 use souk_memory::paths::Path as Link;
 use souk_vocabulary::links;
 use souk_vocabulary::profile::{self, Memory, Profile};
-use souk_vocabulary::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+use souk_vocabulary::taxonomy::{GpuApi, MemoryKind, ProcessorKind, Trait};
 use thiserror::Error;
 use wgpu::{
     Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance, InstanceDescriptor,
@@ -145,7 +145,7 @@ impl Adapter {
         }
     }
 
-    fn device_kind(&self) -> Kind {
+    fn device_kind(&self) -> ProcessorKind {
         let api = match (self.info.vendor, self.info.backend) {
             (QUALCOMM, _) => GpuApi::Adreno,
             (ARM, _) => GpuApi::Mali,
@@ -153,9 +153,9 @@ impl Adapter {
             _ => GpuApi::WebGpu,
         };
         if self.is_software() {
-            return Kind::Custom;
+            return ProcessorKind::Custom;
         }
-        Kind::Gpu { api }
+        ProcessorKind::Gpu { api }
     }
 
     /// Where Linux describes it, if the driver says which card it is.

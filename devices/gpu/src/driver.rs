@@ -361,11 +361,11 @@ fn launch_cuda(driver: &cuda::Driver, launches: &[Launch]) -> Result<(), GpuErro
                 };
                 let arrays: Vec<cuda::Span> = arrays.iter().filter_map(span).collect();
                 let call = kernel.call(&arrays, *groups).map_err(GpuError::Kernel)?;
-                spelt.push(cuda::Work::Kernel(call));
+                spelt.push(cuda::RunStep::Kernel(call));
             }
             Launch::Product(product) => {
                 if let Some(product) = product.map_places(span) {
-                    spelt.push(cuda::Work::Product(product));
+                    spelt.push(cuda::RunStep::Product(product));
                 }
             }
         }

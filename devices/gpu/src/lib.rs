@@ -36,7 +36,7 @@ use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Estimate, Processor, Program};
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::residency::DeviceMemory;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 pub use adapter::{Adapter, GpuConfig, OpenError, list_adapters};
 use context::Context;
@@ -138,7 +138,7 @@ impl Processor for Gpu {
     /// A software adapter, whose profile states no kind, uses all cores.
     fn host_cores(&self) -> usize {
         match self.profile.kind {
-            Kind::Custom => system::available_cores(),
+            ProcessorKind::Custom => system::available_cores(),
             _ => 0,
         }
     }

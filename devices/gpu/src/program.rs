@@ -28,7 +28,7 @@ use crate::recording::{
     Array, Matrix, Step, Stream, Value, narrow_array, tensor_from_words, upload_tensor,
 };
 use crate::{memory, operators};
-use fusion::{Fusion, Place};
+use fusion::{Fusion, FusionRole};
 use matrices::Source;
 use table::{Judge, Side, Takeover};
 
@@ -37,7 +37,7 @@ pub(crate) struct GpuProgram {
     context: Arc<Context>,
     graph: Graph,
     sides: Vec<Side>,
-    places: Vec<Place>,
+    places: Vec<FusionRole>,
     weights: BTreeMap<String, Value>,
     /// Matrices that kernels read in their stored form, by the names of the values that stay
     /// unmade.
@@ -98,20 +98,20 @@ impl GpuProgram {
         let nodes = self.graph.nodes().iter().zip(&self.places);
         for ((node, place), (side, ends)) in nodes.zip(self.sides.iter().zip(&self.ends)) {
             let fused = match place {
-                Place::Head(fused) => fused,
+                FusionRole::Head(fused) => fused,
                 _ => &self.alone,
             };
             let overwritten = node.input_name(0).filter(|name| states.contains(*name));
             let overwrites = overwritten.is_some_and(|name| ends.iter().any(|it| it == name));
             let made = match (side, place) {
-                (_, Place::Taken) => Ok(Vec::new()),
+                (_, FusionRole::Taken) => Ok(Vec::new()),
                 (Side::Host, _) => self.on_host(node, stream, values),
                 (Side::Device, _) => self.on_device((node, overwrites), fused, stream, values),
             };
             let made =
                 made.map_err(|error| error.into_run_error(&self.context.name, Some(node)))?;
             let names = match place {
-                Place::Head(fused) => std::slice::from_ref(&fused.output),
+                FusionRole::Head(fused) => std::slice::from_ref(&fused.output),
                 _ => &node.output,
             };
             for (name, value) in names.iter().zip(made) {
@@ -455,7 +455,7 @@ fn send_weights(
 }
 
 /// Returns for each node the values that it is the last to read or make.
-fn last_uses(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
+fn last_uses(graph: &Graph, places: &[FusionRole]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs
         .iter()
@@ -466,7 +466,7 @@ fn last_uses(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     for (node, place) in graph.nodes().iter().zip(places).rev() {
         let names = node.input.iter().chain(&node.output).map(String::as_str);
         let more = match place {
-            Place::Head(fused) => fused.input_names(node),
+            FusionRole::Head(fused) => fused.input_names(node),
             _ => Vec::new(),
         };
         let named = names.chain(more).filter(|name| !name.is_empty());

@@ -124,7 +124,7 @@ pub(crate) fn group_reduction(combine: &str) -> String {
 /// size, step read, step written, start, stride, size of the source, and the values outside it (0
 /// none, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the sizes, or the
 /// first one of an array of its own.
-pub(crate) fn copy_kernel(word: Word, has_fill: bool) -> String {
+pub(crate) fn copy_kernel(word: CopyUnit, has_fill: bool) -> String {
     let name = word.name();
     let (names, fill): (&[_], _) = match has_fill {
         true => (
@@ -168,7 +168,7 @@ pub(crate) fn copy_kernel(word: Word, has_fill: bool) -> String {
 
 /// The unit of a copy that does not interpret its elements.
 #[derive(Clone, Copy)]
-pub(crate) enum Word {
+pub(crate) enum CopyUnit {
     /// 32 bits.
     Single,
     /// 64 bits.
@@ -177,7 +177,7 @@ pub(crate) enum Word {
     Half,
 }
 
-impl Word {
+impl CopyUnit {
     fn name(self) -> &'static str {
         match self {
             Self::Single => "u32",
@@ -188,7 +188,7 @@ impl Word {
 }
 
 /// `y[i] = x[places[i]]` in runs of `p[1]` words; a place below 0 gives the fill `p[2]`.
-pub(crate) fn take_kernel(word: Word) -> String {
+pub(crate) fn take_kernel(word: CopyUnit) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);
@@ -201,7 +201,7 @@ pub(crate) fn take_kernel(word: Word) -> String {
 }
 
 /// `y[places[i]] = x[i]` in runs of `p[1]` words; a place below 0 is skipped.
-pub(crate) fn put_kernel(word: Word) -> String {
+pub(crate) fn put_kernel(word: CopyUnit) -> String {
     let name = word.name();
     let arrays = bindings(&[("x", name), ("places", "i32"), ("y", name)], 1);
     let prelude = prelude(&arrays);

@@ -12,7 +12,7 @@ use ort::ep::{
 };
 use souk_host::discover;
 use souk_vocabulary::profile::{Backend, Memory, Profile};
-use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, Kind, MemoryKind, NpuFamily};
+use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, MemoryKind, NpuFamily, ProcessorKind};
 
 /// ONNX Runtime's name for the provider that every library has.
 const HOST: &str = "CPUExecutionProvider";
@@ -25,14 +25,14 @@ pub struct Provider {
     /// The processor to use, if the provider reaches several.
     pub device: Option<&'static str>,
     /// The kind of its processor.
-    pub kind: Kind,
+    pub kind: ProcessorKind,
 }
 
 /// A provider that a library's build can include.
 struct ProviderEntry {
     name: &'static str,
     device: Option<&'static str>,
-    kind: fn(CpuIsa) -> Kind,
+    kind: fn(CpuIsa) -> ProcessorKind,
     is_built_in: fn() -> ort::Result<bool>,
 }
 
@@ -41,7 +41,7 @@ const KNOWN: [ProviderEntry; 11] = [
     new_entry::<QNN>(|_| npu_kind(NpuFamily::QualcommHexagon)),
     new_entry::<CoreML>(|_| npu_kind(NpuFamily::AppleNeuralEngine)),
     new_entry::<CANN>(|_| npu_kind(NpuFamily::HuaweiAscend)),
-    new_entry::<Vitis>(|_| Kind::Fpga {
+    new_entry::<Vitis>(|_| ProcessorKind::Fpga {
         family: FpgaFamily::AmdXilinx,
     }),
     // The architecture and the compute capability appear only when a model is loaded.
@@ -50,16 +50,16 @@ const KNOWN: [ProviderEntry; 11] = [
     new_entry::<CUDA>(|_| cuda_kind()),
     openvino_entry("NPU", |_| npu_kind(NpuFamily::IntelVpu)),
     openvino_entry("GPU", |_| gpu_kind(GpuApi::OneApi)),
-    openvino_entry("CPU", |isa| Kind::Cpu { isa }),
+    openvino_entry("CPU", |isa| ProcessorKind::Cpu { isa }),
     ProviderEntry {
         name: HOST,
         device: None,
-        kind: |isa| Kind::Cpu { isa },
+        kind: |isa| ProcessorKind::Cpu { isa },
         is_built_in: || Ok(true),
     },
 ];
 
-const fn new_entry<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+const fn new_entry<T: ExecutionProvider>(kind: fn(CpuIsa) -> ProcessorKind) -> ProviderEntry {
     ProviderEntry {
         name: T::NAME,
         device: None,
@@ -68,22 +68,22 @@ const fn new_entry<T: ExecutionProvider>(kind: fn(CpuIsa) -> Kind) -> ProviderEn
     }
 }
 
-const fn openvino_entry(device: &'static str, kind: fn(CpuIsa) -> Kind) -> ProviderEntry {
+const fn openvino_entry(device: &'static str, kind: fn(CpuIsa) -> ProcessorKind) -> ProviderEntry {
     ProviderEntry {
         device: Some(device),
         ..new_entry::<OpenVINO>(kind)
     }
 }
 
-const fn npu_kind(family: NpuFamily) -> Kind {
-    Kind::Npu { family }
+const fn npu_kind(family: NpuFamily) -> ProcessorKind {
+    ProcessorKind::Npu { family }
 }
 
-const fn gpu_kind(api: GpuApi) -> Kind {
-    Kind::Gpu { api }
+const fn gpu_kind(api: GpuApi) -> ProcessorKind {
+    ProcessorKind::Gpu { api }
 }
 
-const fn cuda_kind() -> Kind {
+const fn cuda_kind() -> ProcessorKind {
     gpu_kind(GpuApi::Cuda { capability: (0, 0) })
 }
 
@@ -133,7 +133,7 @@ impl Provider {
 
     /// Returns whether it computes on the host's CPU.
     pub(super) fn is_cpu(&self) -> bool {
-        matches!(self.kind, Kind::Cpu { .. })
+        matches!(self.kind, ProcessorKind::Cpu { .. })
     }
 
     /// Returns whether its provider reaches several processors, of which a machine can lack some.
@@ -177,8 +177,8 @@ impl Provider {
     /// Returns the processor's maker; `host` is the host's.
     fn vendor_name(&self, host: &str) -> String {
         match &self.kind {
-            Kind::Cpu { .. } => host,
-            Kind::Gpu { api } => match api {
+            ProcessorKind::Cpu { .. } => host,
+            ProcessorKind::Gpu { api } => match api {
                 GpuApi::Cuda { .. } => "NVIDIA",
                 GpuApi::Rocm { .. } => "AMD",
                 GpuApi::OneApi => "Intel",
@@ -187,7 +187,7 @@ impl Provider {
                 GpuApi::Mali => "Arm",
                 GpuApi::WebGpu => "unknown",
             },
-            Kind::Npu { family } => match family {
+            ProcessorKind::Npu { family } => match family {
                 NpuFamily::AppleNeuralEngine => "Apple",
                 NpuFamily::QualcommHexagon => "Qualcomm",
                 NpuFamily::IntelVpu => "Intel",
@@ -196,7 +196,7 @@ impl Provider {
                 NpuFamily::GoogleEdge => "Google",
                 NpuFamily::Other => "unknown",
             },
-            Kind::Fpga {
+            ProcessorKind::Fpga {
                 family: FpgaFamily::AmdXilinx,
             } => "AMD",
             _ => "unknown",
@@ -208,9 +208,9 @@ impl Provider {
     /// have its own, which no provider reports.
     fn host_memory(&self) -> Option<MemoryKind> {
         match self.kind {
-            Kind::Cpu { .. } => Some(MemoryKind::Unknown),
+            ProcessorKind::Cpu { .. } => Some(MemoryKind::Unknown),
             // These are part of the host's chip.
-            Kind::Npu {
+            ProcessorKind::Npu {
                 family:
                     NpuFamily::AppleNeuralEngine | NpuFamily::QualcommHexagon | NpuFamily::IntelVpu,
             } => Some(MemoryKind::Unified),

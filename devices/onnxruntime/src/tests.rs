@@ -11,7 +11,7 @@ use souk_onnx::subgraph::node_name;
 use souk_onnx::{Dimension, NodeProto, ValueInfoProto};
 use souk_testing::{matmul_subgraph, model, node, product_inputs, subgraph, with_ints};
 use souk_vocabulary::processor::RunError;
-use souk_vocabulary::taxonomy::{Kind, NpuFamily};
+use souk_vocabulary::taxonomy::{NpuFamily, ProcessorKind};
 
 use super::*;
 
@@ -350,7 +350,7 @@ fn elsewhere() -> Option<OnnxRuntime> {
         }
     };
     assert_eq!(provider.title(), "OpenVINOExecutionProvider:CPU");
-    provider.kind = Kind::Npu {
+    provider.kind = ProcessorKind::Npu {
         family: NpuFamily::IntelVpu,
     };
     let profile = device.profile.clone();

@@ -162,7 +162,7 @@ enum Side {
 
 /// The engine of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum RunEngine {
     Own,
     /// The other engine's first run on these shapes.
     Trial,
@@ -196,7 +196,7 @@ impl Times {
 impl Round {
     /// Returns the engine of the next run: the winner, or without one the engine with fewer runs.
     /// Counts the run when it begins, so that concurrent runs take turns too.
-    fn begin_run(&mut self) -> Turn {
+    fn begin_run(&mut self) -> RunEngine {
         let side = match self.winner {
             Some(winner) => winner,
             None if self.other.runs < self.own.runs => Side::Other,
@@ -205,27 +205,27 @@ impl Round {
         match side {
             Side::Own => {
                 self.own.runs += 1;
-                Turn::Own
+                RunEngine::Own
             }
             Side::Other => {
                 self.other.runs += 1;
                 if self.other.runs == 1 {
-                    Turn::Trial
+                    RunEngine::Trial
                 } else {
-                    Turn::Other
+                    RunEngine::Other
                 }
             }
         }
     }
 
-    fn record_run(&mut self, turn: Turn, time: Duration) {
+    fn record_run(&mut self, turn: RunEngine, time: Duration) {
         if self.winner.is_some() {
             return;
         }
         match turn {
-            Turn::Own => self.own.record_run(time),
-            Turn::Other => self.other.record_run(time),
-            Turn::Trial | Turn::Last => return,
+            RunEngine::Own => self.own.record_run(time),
+            RunEngine::Other => self.other.record_run(time),
+            RunEngine::Trial | RunEngine::Last => return,
         }
         if self.own.is_ready() && self.other.is_ready() {
             let faster = self.other.best < self.own.best;
@@ -243,7 +243,7 @@ impl Contestants {
     }
 
     /// Returns the program for the next run on these shapes.
-    fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+    fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, RunEngine) {
         self.quiet += 1;
         if self.find_round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
             self.quiet = 0;
@@ -253,13 +253,13 @@ impl Contestants {
         let turn = match self.find_round(shapes) {
             Some(round) => round.begin_run(),
             None => match self.nearest_winner(shapes) {
-                Side::Own => Turn::Own,
-                Side::Other => Turn::Other,
+                Side::Own => RunEngine::Own,
+                Side::Other => RunEngine::Other,
             },
         };
         let program = match turn {
-            Turn::Trial | Turn::Other => &self.other,
-            Turn::Own | Turn::Last => &self.own,
+            RunEngine::Trial | RunEngine::Other => &self.other,
+            RunEngine::Own | RunEngine::Last => &self.own,
         };
         (program.clone(), turn)
     }
@@ -345,12 +345,12 @@ impl Contest {
     }
 
     /// Returns the program for the next run.
-    fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
+    fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, RunEngine) {
         let mut stage = self.lock_stage();
         match &mut *stage {
             Stage::Before { own, times, .. } => {
                 times.runs += 1;
-                (own.clone(), Turn::Own)
+                (own.clone(), RunEngine::Own)
             }
             Stage::Between(held) => {
                 let next = held.next(shapes);
@@ -359,15 +359,15 @@ impl Contest {
                 }
                 next
             }
-            Stage::Over(program) => (program.clone(), Turn::Last),
+            Stage::Over(program) => (program.clone(), RunEngine::Last),
         }
     }
 
     /// Notes the time of a run. The faster engine wins these shapes once both have run often
     /// enough.
-    fn record_run(&self, turn: Turn, shapes: &Shapes, time: Duration) {
+    fn record_run(&self, turn: RunEngine, shapes: &Shapes, time: Duration) {
         match (&mut *self.lock_stage(), turn) {
-            (Stage::Before { times, .. }, Turn::Own) => times.record_run(time),
+            (Stage::Before { times, .. }, RunEngine::Own) => times.record_run(time),
             (Stage::Between(held), _) => {
                 if let Some(round) = held.find_round(shapes) {
                     round.record_run(turn, time);
@@ -418,12 +418,12 @@ impl Program for Contest {
         let shapes: Shapes = shapes.collect();
         let (program, turn) = self.next(&shapes);
         match program.run(inputs) {
-            Ok(outcome) if turn == Turn::Trial => self.compare_results(&outcome, inputs),
+            Ok(outcome) if turn == RunEngine::Trial => self.compare_results(&outcome, inputs),
             Ok(outcome) => {
                 self.record_run(turn, &shapes, outcome.busy);
                 Ok(outcome)
             }
-            Err(error) if matches!(turn, Turn::Own | Turn::Last) => Err(error),
+            Err(error) if matches!(turn, RunEngine::Own | RunEngine::Last) => Err(error),
             Err(error) => match self.drop_other() {
                 Some(own) => own.run(inputs),
                 None => Err(error),

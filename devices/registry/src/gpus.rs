@@ -4,7 +4,7 @@ use souk_gpu::{Adapter, Gpu, GpuConfig, OpenError};
 use souk_memory::DType;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Throughput;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 use crate::{copies, measure};
 
@@ -34,13 +34,13 @@ fn measure_gpu(gpu: Gpu) -> Gpu {
     measured.write_to_profile(&mut profile, &[DType::Bf16]);
     // A software GPU would compute the products of 16-bit floats for seconds.
     let operations_per_second = match profile.kind {
-        Kind::Custom => measured.f32_operations_per_second,
+        ProcessorKind::Custom => measured.f32_operations_per_second,
         _ => measure::product_rate(&gpu, DType::F16),
     };
     let halves = Throughput {
         operations_per_second,
         sparse: false,
-        measured: profile.kind != Kind::Custom,
+        measured: profile.kind != ProcessorKind::Custom,
     };
     profile.throughput.insert(DType::F16, halves);
     let gpu = gpu.with_profile(profile);

@@ -22,7 +22,7 @@ use souk_onnx::{
 };
 use souk_vocabulary::processor::{Estimate, Processor, Program, WorkError};
 use souk_vocabulary::profile::{self, Memory, Profile, Throughput};
-use souk_vocabulary::taxonomy::{Kind, MemoryKind, Trait};
+use souk_vocabulary::taxonomy::{MemoryKind, ProcessorKind, Trait};
 
 use undisturbed::CpuTimeScope;
 
@@ -142,7 +142,7 @@ pub fn cpu_profile(description: &CpuDescription, measured: &CpuMeasurement) -> P
         name: profile::CPU.to_owned(),
         vendor: description.vendor.clone(),
         model: description.model.clone(),
-        kind: Kind::Cpu {
+        kind: ProcessorKind::Cpu {
             isa: description.isa,
         },
         emulated: false,

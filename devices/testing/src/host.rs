@@ -25,13 +25,13 @@ pub struct HostKernel {
 }
 
 #[repr(C)]
-struct Place {
+struct Dim3 {
     x: u32,
     y: u32,
     z: u32,
 }
 
-type Entry = unsafe extern "C" fn(*const *mut c_void, *const u32, Place, Place);
+type Entry = unsafe extern "C" fn(*const *mut c_void, *const u32, Dim3, Dim3);
 
 impl HostKernel {
     /// Compiles a kernel.
@@ -57,7 +57,7 @@ impl HostKernel {
     pub fn launch(&self, arrays: &[(*mut c_void, u32)], groups: [u32; 3]) {
         let bound = self.bindings.iter().map(|&binding| arrays[binding]);
         let (addresses, lengths): (Vec<*mut c_void>, Vec<u32>) = bound.unzip();
-        let place = |[x, y, z]: [u32; 3]| Place { x, y, z };
+        let place = |[x, y, z]: [u32; 3]| Dim3 { x, y, z };
         // SAFETY: the symbol is that of `host.cpp`, which has this type; the arrays are the
         // kernel's, in its order, and it stays within their lengths.
         unsafe {

@@ -16,7 +16,7 @@ use souk_onnx::{
     OperatorSetIdProto, ValueInfoProto, encode_model, tensor_to_proto,
 };
 use souk_vocabulary::profile::{Memory, Profile};
-use souk_vocabulary::taxonomy::{CpuIsa, Kind, MemoryKind};
+use souk_vocabulary::taxonomy::{CpuIsa, MemoryKind, ProcessorKind};
 
 /// Returns the profile of an unknown CPU.
 #[must_use]
@@ -25,7 +25,7 @@ pub fn cpu_profile() -> Profile {
         name: "test-cpu".to_owned(),
         vendor: String::new(),
         model: String::new(),
-        kind: Kind::Cpu { isa: CpuIsa::Other },
+        kind: ProcessorKind::Cpu { isa: CpuIsa::Other },
         emulated: false,
         memory: Memory {
             kind: MemoryKind::Unknown,

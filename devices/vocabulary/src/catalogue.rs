@@ -12,7 +12,7 @@ use serde::Deserialize;
 use souk_memory::DType;
 
 use crate::profile::{Memory, Power, Profile, Throughput};
-use crate::taxonomy::{Kind, MemoryKind, Trait};
+use crate::taxonomy::{MemoryKind, ProcessorKind, Trait};
 
 /// The data file, compiled into the program.
 const FILE: &str = include_str!("../catalogue.json");
@@ -167,7 +167,7 @@ impl From<Entry> for Profile {
 }
 
 impl Entry {
-    fn parse_kind(&self) -> Kind {
+    fn parse_kind(&self) -> ProcessorKind {
         let details = [
             ("api", &self.api),
             ("generation", &self.generation),
@@ -187,13 +187,13 @@ impl Entry {
 
 /// Returns the assumed time to launch one operator, because data sheets do not state it: the order
 /// of magnitude of each kind's usual runtime.
-fn assumed_launch(kind: &Kind) -> Duration {
+fn assumed_launch(kind: &ProcessorKind) -> Duration {
     let microseconds = match kind {
-        Kind::Cpu { .. } | Kind::Lpu => 1,
-        Kind::Gpu { .. } => 5,
-        Kind::Tpu { .. } | Kind::Wasm => 10,
-        Kind::Fpga { .. } | Kind::Dsp { .. } | Kind::Custom => 20,
-        Kind::Npu { .. } => 50,
+        ProcessorKind::Cpu { .. } | ProcessorKind::Lpu => 1,
+        ProcessorKind::Gpu { .. } => 5,
+        ProcessorKind::Tpu { .. } | ProcessorKind::Wasm => 10,
+        ProcessorKind::Fpga { .. } | ProcessorKind::Dsp { .. } | ProcessorKind::Custom => 20,
+        ProcessorKind::Npu { .. } => 50,
     };
     Duration::from_micros(microseconds)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
 
-use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
+use crate::taxonomy::{GpuApi, MemoryKind, ProcessorKind, Trait};
 
 /// The name of the machine's own CPU.
 pub const CPU: &str = "cpu";
@@ -24,7 +24,7 @@ pub struct Profile {
     pub model: String,
     /// The kind of processor.
     #[serde(flatten)]
-    pub kind: Kind,
+    pub kind: ProcessorKind,
     /// Whether time and energy come from this profile instead of hardware.
     pub emulated: bool,
     /// Capacity and speed of its memory.
@@ -159,7 +159,7 @@ impl Profile {
             _ if self.emulated => Some(Backend::Emulated),
             (
                 GPU,
-                Kind::Gpu {
+                ProcessorKind::Gpu {
                     api: GpuApi::Cuda { .. },
                 },
             ) => Some(Backend::Cuda),
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn what_a_device_runs_through_is_told_by_what_it_is() {
         let card = find_processor("nvidia-v100-sxm2-32").unwrap();
-        let named = |name: &str, emulated, kind: &Kind| Profile {
+        let named = |name: &str, emulated, kind: &ProcessorKind| Profile {
             name: name.to_owned(),
             emulated,
             kind: kind.clone(),
@@ -270,13 +270,19 @@ mod tests {
         };
         let isa = CpuIsa::Other;
         for (profile, backend) in [
-            (named(CPU, false, &Kind::Cpu { isa }), Some(Backend::Cpu)),
+            (
+                named(CPU, false, &ProcessorKind::Cpu { isa }),
+                Some(Backend::Cpu),
+            ),
             (
                 named("onnxruntime", false, &card.kind),
                 Some(Backend::Onnxruntime),
             ),
             (named(GPU, false, &card.kind), Some(Backend::Cuda)),
-            (named(GPU, false, &Kind::Custom), Some(Backend::Wgpu)),
+            (
+                named(GPU, false, &ProcessorKind::Custom),
+                Some(Backend::Wgpu),
+            ),
             (card.clone(), Some(Backend::Emulated)),
             (named("nvidia-v100-sxm2-32", false, &card.kind), None),
         ] {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A kind of processor, with the properties that decide whether a program fits it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ProcessorKind {
     /// A general-purpose processor.
     Cpu {
         /// Instruction set.
@@ -220,7 +220,7 @@ pub enum Trait {
     FixedShape,
 }
 
-impl Kind {
+impl ProcessorKind {
     /// Returns the kind in one short word: `cpu`, `gpu`, `tpu`, ...
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -238,7 +238,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ProcessorKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(self.name())
     }

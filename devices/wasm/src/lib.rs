@@ -24,8 +24,8 @@ use wasmi::{
 };
 use wasmi_core::LimiterError;
 
-/// Fuel that a run gets at a time. It looks at the clock in between, so a run can end this much fuel
-/// after its time.
+/// Fuel that a run gets at a time. It looks at the clock in between, so a run can end this much
+/// fuel after its time.
 const SLICE_FUEL: u64 = 20_000_000;
 
 /// Most frames of calls, which bounds recursion.

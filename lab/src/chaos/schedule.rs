@@ -116,7 +116,7 @@ impl Fault {
 
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FaultKind {
     Kill,
     Stop,
     Clock,
@@ -129,16 +129,16 @@ enum Kind {
 }
 
 /// Every kind. Those that need a network and a disk for each node must come last.
-const KINDS: [Kind; 9] = [
-    Kind::Kill,
-    Kind::Stop,
-    Kind::Clock,
-    Kind::Jump,
-    Kind::Lie,
-    Kind::Stall,
-    Kind::Cut,
-    Kind::Mute,
-    Kind::Fill,
+const KINDS: [FaultKind; 9] = [
+    FaultKind::Kill,
+    FaultKind::Stop,
+    FaultKind::Clock,
+    FaultKind::Jump,
+    FaultKind::Lie,
+    FaultKind::Stall,
+    FaultKind::Cut,
+    FaultKind::Mute,
+    FaultKind::Fill,
 ];
 
 /// Number of kinds that need only processes.
@@ -161,7 +161,7 @@ pub(super) fn draw_kills(
     per_hour: u32,
     nodes: &[String],
 ) -> Vec<(Duration, String)> {
-    let faults = deal_faults(&[Kind::Kill], seed, length, per_hour, nodes);
+    let faults = deal_faults(&[FaultKind::Kill], seed, length, per_hour, nodes);
     let kill = |planned: PlannedFault| match planned.fault {
         Fault::Kill { node, .. } => Some((Duration::from_secs(planned.at_seconds), node)),
         _ => None,
@@ -170,7 +170,7 @@ pub(super) fn draw_kills(
 }
 
 fn deal_faults(
-    kinds: &[Kind],
+    kinds: &[FaultKind],
     seed: u64,
     length: Duration,
     per_hour: u32,
@@ -198,31 +198,31 @@ fn deal_faults(
 }
 
 /// Returns a fault of this kind, on a random node that can have it.
-fn draw_fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fault {
+fn draw_fault(random: &mut Random, kind: FaultKind, nodes: &[String], seconds: u64) -> Fault {
     // Only providers compute.
-    let computes = matches!(kind, Kind::Lie | Kind::Stall);
+    let computes = matches!(kind, FaultKind::Lie | FaultKind::Stall);
     let may = |node: &&String| !computes || node.starts_with("provider");
     let suited: Vec<&String> = nodes.iter().filter(may).collect();
     let node = suited[random.draw_index(suited.len())].clone();
     let ahead_ms = CLOCKS_MS[random.draw_index(CLOCKS_MS.len())];
     match kind {
-        Kind::Kill => Fault::Kill { node, seconds },
-        Kind::Stop => Fault::Stop { node, seconds },
-        Kind::Cut => Fault::Cut { node, seconds },
-        Kind::Mute => Fault::Mute { node, seconds },
-        Kind::Fill => Fault::Fill { node, seconds },
-        Kind::Clock => Fault::Clock {
+        FaultKind::Kill => Fault::Kill { node, seconds },
+        FaultKind::Stop => Fault::Stop { node, seconds },
+        FaultKind::Cut => Fault::Cut { node, seconds },
+        FaultKind::Mute => Fault::Mute { node, seconds },
+        FaultKind::Fill => Fault::Fill { node, seconds },
+        FaultKind::Clock => Fault::Clock {
             node,
             seconds,
             ahead_ms,
         },
-        Kind::Jump => Fault::Jump {
+        FaultKind::Jump => Fault::Jump {
             node,
             seconds,
             ahead_ms,
         },
-        Kind::Lie => Fault::Lie { node, seconds },
-        Kind::Stall => Fault::Stall { node, seconds },
+        FaultKind::Lie => Fault::Lie { node, seconds },
+        FaultKind::Stall => Fault::Stall { node, seconds },
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::OrderId;
 
 use super::{Key, NONE};
-use node::{Inner, LEAF, Leaf, Place, WIDTH, count_before, count_up_to};
+use node::{Inner, LEAF, Leaf, SortKey, WIDTH, count_before, count_up_to};
 
 pub(crate) use node::{Demand, Summary};
 
@@ -116,9 +116,9 @@ pub(crate) struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn resume_place(&self) -> Option<Place> {
+    fn resume_place(&self) -> Option<SortKey> {
         let (key, id) = self.from?;
-        Some(Place {
+        Some(SortKey {
             key: key.0,
             id: id.0,
         })
@@ -136,7 +136,7 @@ impl Tree {
         terms: u32,
         of_terms: &[Summary],
     ) {
-        let place = Place {
+        let place = SortKey {
             key: key.0,
             id: id.0,
         };
@@ -173,7 +173,7 @@ impl Tree {
     }
 
     /// Finds the leaf for `place`, joining `own` into every summary on the path.
-    fn find_leaf(&mut self, place: Place, own: Option<&Summary>) -> (u32, Path) {
+    fn find_leaf(&mut self, place: SortKey, own: Option<&Summary>) -> (u32, Path) {
         let mut path = Path::default();
         let mut at = self.root;
         for step in path.iter_mut().take(self.depth as usize) {
@@ -203,7 +203,7 @@ impl Tree {
         path: &Path,
         left_at: u32,
         left_summary: Summary,
-        right: (Place, u32, Summary),
+        right: (SortKey, u32, Summary),
     ) {
         let (mut left_at, mut left_summary, mut right) = (left_at, left_summary, right);
         for (parent_at, child) in path[..self.depth as usize].iter().rev() {
@@ -240,7 +240,7 @@ impl Tree {
         );
     }
 
-    fn first_of(&self, at: u32) -> Place {
+    fn first_of(&self, at: u32) -> SortKey {
         match self.depth {
             0 => self.leaves[at as usize].places[0],
             _ => self.inners[at as usize].places[0],
@@ -249,7 +249,7 @@ impl Tree {
 
     /// Removes an order, which must be in the tree and have its terms still in use.
     pub(crate) fn remove(&mut self, key: Key, id: OrderId, of_terms: &[Summary]) {
-        let place = Place {
+        let place = SortKey {
             key: key.0,
             id: id.0,
         };

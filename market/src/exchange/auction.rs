@@ -18,7 +18,7 @@ use crate::order::Side;
 use crate::units::{Count, Millis, Price, Rounding, Units, divide_rounded, widening_product};
 
 use super::matching::{Fill, bids_for};
-use super::steps::{Steps, TIMER_STEPS};
+use super::steps::{StepCount, TIMER_STEPS};
 use super::{Exchange, Timer};
 
 /// The orders of a side that take part in an auction: those with the best prices.
@@ -60,7 +60,7 @@ impl Exchange {
     pub(super) fn hold_auction(
         &mut self,
         book: BookId,
-        steps: &mut Steps,
+        steps: &mut StepCount,
         events: &mut Vec<Event>,
     ) {
         self.books.book_mut(book).auction_at = None;
@@ -106,7 +106,7 @@ impl Exchange {
 
     /// Returns the best orders of each side that suit any order of the other; the rest must have no
     /// influence on the price.
-    fn eligible_orders(&self, book: BookId, steps: &mut Steps) -> (Vec<Order>, Vec<Order>) {
+    fn eligible_orders(&self, book: BookId, steps: &mut StepCount) -> (Vec<Order>, Vec<Order>) {
         let class = self.books.book(book);
         let best = |side| {
             self.books
@@ -134,7 +134,7 @@ impl Exchange {
     pub(super) fn hold_last_auction(
         &mut self,
         book: BookId,
-        steps: &mut Steps,
+        steps: &mut StepCount,
         events: &mut Vec<Event>,
     ) {
         if let Some(at) = self.books.book(book).auction_at {
@@ -154,7 +154,13 @@ impl Exchange {
 
     /// Returns whether a bid could trade with any of these asks, the cheapest first. Any ask that
     /// suits a bid is among the asks that suit some bid.
-    fn suits_some_ask(&self, bid: &Order, asks: &[Order], each: u32, steps: &mut Steps) -> bool {
+    fn suits_some_ask(
+        &self,
+        bid: &Order,
+        asks: &[Order],
+        each: u32,
+        steps: &mut StepCount,
+    ) -> bool {
         let view = self.bid_view(bid);
         let most = (each / VisitBudget::CHECK) as usize;
         let cheap = asks

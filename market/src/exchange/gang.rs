@@ -22,7 +22,7 @@ use crate::units::{Count, Credits, Price};
 use super::bid::LiveBid;
 use super::displace::Displacement;
 use super::matching::Fill;
-use super::steps::{SPOT_STEPS, Steps, assignment_steps};
+use super::steps::{SPOT_STEPS, StepCount, assignment_steps};
 use super::{Context, Exchange};
 
 /// The cost of an assignment and, to choose among equal costs, its candidates: a number in base
@@ -169,7 +169,11 @@ impl Exchange {
         Acceptance::Ganged { trades }
     }
 
-    fn gang_takes(&self, legs: &[LiveBid], steps: &mut Steps) -> Result<Vec<UnitSource>, Refusal> {
+    fn gang_takes(
+        &self,
+        legs: &[LiveBid],
+        steps: &mut StepCount,
+    ) -> Result<Vec<UnitSource>, Refusal> {
         let asks = |bid: &LiveBid| self.asks_for(bid, legs.len(), steps);
         let mut candidates: Vec<Candidates> = legs.iter().map(asks).collect();
         if let Ok(takes) = assign_legs(&candidates, legs, steps) {
@@ -219,7 +223,7 @@ impl Exchange {
     }
 
     /// Returns the cheapest suitable ask of each of the cheapest providers.
-    fn asks_for(&self, bid: &LiveBid, count: usize, steps: &mut Steps) -> Candidates {
+    fn asks_for(&self, bid: &LiveBid, count: usize, steps: &mut StepCount) -> Candidates {
         let mut visits = VisitBudget::new();
         let order: &Order = &bid.order;
         let mut found = Candidates::new();
@@ -260,7 +264,7 @@ impl Exchange {
 fn assign_legs(
     candidates: &[Candidates],
     legs: &[LiveBid],
-    steps: &mut Steps,
+    steps: &mut StepCount,
 ) -> Result<Vec<UnitSource>, Refusal> {
     let slots = |found: &Candidates| found.iter().map(|(slot, _)| *slot).collect::<Vec<_>>();
     let mut providers: Vec<Slot> = candidates.iter().flat_map(slots).collect();

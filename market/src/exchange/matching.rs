@@ -15,7 +15,7 @@ use crate::units::{Credits, Millis, Price, Units};
 
 use super::bid::{BidView, LiveBid};
 use super::leases::LeaseOpening;
-use super::steps::Steps;
+use super::steps::StepCount;
 use super::{Context, Exchange};
 
 /// The part of a bid that one ask will fill.
@@ -215,7 +215,7 @@ impl Exchange {
 /// Asks that search for bids.
 impl Exchange {
     /// Returns how many units of a fill-or-kill ask could trade now.
-    pub(super) fn fillable_units(&self, ask: &Order, steps: &mut Steps) -> Units {
+    pub(super) fn fillable_units(&self, ask: &Order, steps: &mut StepCount) -> Units {
         debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
         let query = self.bids_for_any_price(ask);

@@ -12,7 +12,7 @@ use crate::units::{Count, Credits, Millis, Price, Units};
 use super::bid::LiveBid;
 use super::displace::Displacement;
 use super::matching::Fill;
-use super::steps::{SPOT_STEPS, Steps};
+use super::steps::{SPOT_STEPS, StepCount};
 use super::{Context, Exchange};
 
 /// The effect of a bid on the market, computed before it happens.
@@ -193,7 +193,7 @@ impl Exchange {
         live: &LiveBid,
         bid: &Bid,
         auction: Option<Millis>,
-        steps: &mut Steps,
+        steps: &mut StepCount,
     ) -> Result<Plan, Refusal> {
         let mut visits = VisitBudget::new();
         let (mut fills, mut rest) = match auction {

@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 use crate::rules::{CHANGES_MAX, Rules, RulesChange, SETTINGS_MAX, Setting, Upgrade};
 use crate::units::{Count, Millis};
 
-use super::steps::Steps;
+use super::steps::StepCount;
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
@@ -64,7 +64,7 @@ impl Exchange {
     }
 
     /// Applies an announced change.
-    pub(super) fn change_rules(&mut self, id: u64, steps: &mut Steps, events: &mut Vec<Event>) {
+    pub(super) fn change_rules(&mut self, id: u64, steps: &mut StepCount, events: &mut Vec<Event>) {
         let change = self.changes.remove(&id).expect("a change's timer has one");
         assert!(change.at <= self.now, "not before its time");
         for setting in &change.settings {

@@ -42,9 +42,9 @@ pub(super) const TIMER_STEP: u32 = 64;
 
 /// A count of steps.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Steps(u32);
+pub(super) struct StepCount(u32);
 
-impl Steps {
+impl StepCount {
     pub(super) fn spend_steps(&mut self, steps: u32) {
         self.0 = self.0.saturating_add(steps);
     }
@@ -90,7 +90,7 @@ impl Exchange {
     }
 
     /// Checks that a batch that has taken `taken` steps has enough left for a command.
-    pub(super) fn check_steps(&self, taken: Steps, command: &Command) -> Result<(), Refusal> {
+    pub(super) fn check_steps(&self, taken: StepCount, command: &Command) -> Result<(), Refusal> {
         let left = BATCH_STEPS.saturating_sub(taken.steps_taken());
         match steps_at_most(command) <= left {
             true => Ok(()),

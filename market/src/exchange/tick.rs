@@ -4,7 +4,7 @@ use crate::event::{Event, OrderEnd};
 use crate::lease::LeaseState;
 use crate::units::Millis;
 
-use super::steps::{Steps, TIMER_STEP, TIMER_STEPS};
+use super::steps::{StepCount, TIMER_STEP, TIMER_STEPS};
 use super::{Exchange, Timer};
 
 impl Exchange {
@@ -15,7 +15,7 @@ impl Exchange {
     pub(super) fn advance_time(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
         let now = now.max(self.now);
         let before = self.now;
-        let mut steps = Steps::default();
+        let mut steps = StepCount::default();
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             if steps.steps_taken() >= TIMER_STEPS {
                 return steps.steps_taken();
@@ -32,7 +32,7 @@ impl Exchange {
         steps.steps_taken()
     }
 
-    fn fire_timer(&mut self, timer: Timer, steps: &mut Steps, events: &mut Vec<Event>) {
+    fn fire_timer(&mut self, timer: Timer, steps: &mut StepCount, events: &mut Vec<Event>) {
         match timer {
             Timer::OrderExpires(id) => {
                 let order = self.books.get(id);

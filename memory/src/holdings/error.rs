@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::Handle;
-use crate::place::Place;
+use crate::location::Location;
 
 /// Why the bookkeeping refused a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -20,13 +20,13 @@ pub enum HoldError {
         /// The handle of the content.
         handle: Handle,
         /// The place without a copy.
-        place: Place,
+        place: Location,
     },
     /// The place has no limit, so it can hold nothing.
     #[error("{place} has no memory: set its limit first")]
     NoPool {
         /// The place without a limit.
-        place: Place,
+        place: Location,
     },
     /// The place is full of copies that cannot go.
     #[error(
@@ -34,7 +34,7 @@ pub enum HoldError {
     )]
     NoRoom {
         /// The full place.
-        place: Place,
+        place: Location,
         /// The limit of the place, in bytes.
         limit: u64,
         /// Bytes that the place holds.
@@ -48,7 +48,7 @@ pub enum HoldError {
         /// The handle of the content.
         handle: Handle,
         /// The place to reach.
-        to: Place,
+        to: Location,
     },
     /// The party that offers the content states another length than the known one.
     #[error("{handle} has {bytes} bytes, {stated} were stated: one of them is wrong")]
@@ -64,14 +64,14 @@ pub enum HoldError {
     #[error("a move to or from {place} must end first")]
     Moving {
         /// The place from or to which the transfer goes.
-        place: Place,
+        place: Location,
     },
     /// Only transfers, or the device itself, fill a device's own memory; only transfers fill the
     /// disk, and only the peer fills a peer's memory.
     #[error("content cannot be put in {place} directly: move it there")]
     Own {
         /// The place that the process cannot fill directly.
-        place: Place,
+        place: Location,
     },
     /// A copy is in use: its users must unpin it first.
     #[error("{handle} is in use in {place}: unpin it first")]
@@ -79,6 +79,6 @@ pub enum HoldError {
         /// The handle of the content.
         handle: Handle,
         /// The place of the copy in use.
-        place: Place,
+        place: Location,
     },
 }

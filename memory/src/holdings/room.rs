@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use super::{CopyState, EvictionGroup, Handle, HoldError, Holding, Holdings, Step};
+use crate::location::Location;
 use crate::paths::Hop;
-use crate::place::Place;
 
 impl Holdings {
     /// Evicts copies at `place` until `wanted` more bytes fit. If it fails, the evictions before
     /// that remain, and the owner must still carry out their steps.
-    pub(super) fn make_room(&mut self, place: Place, wanted: u64) -> Result<(), HoldError> {
-        if matches!(place, Place::Peer(_)) {
+    pub(super) fn make_room(&mut self, place: Location, wanted: u64) -> Result<(), HoldError> {
+        if matches!(place, Location::Peer(_)) {
             // A peer counts its own memory; this only keeps the stated sum from overflowing.
             let pool = self.pools.entry(place).or_default();
             let (limit, used) = (u64::MAX, pool.used);
@@ -67,7 +67,7 @@ impl Holdings {
     /// that are `stuck`.
     pub(super) fn cheapest_copy(
         &self,
-        place: Place,
+        place: Location,
         stuck: &BTreeSet<EvictionGroup>,
     ) -> Option<(Handle, f64)> {
         let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
@@ -95,13 +95,13 @@ impl Holdings {
 
     /// Returns the seconds to bring a copy back for each byte that it frees, or `None` if it cannot
     /// go.
-    pub(super) fn eviction_cost(&self, handle: Handle, place: Place) -> Option<f64> {
+    pub(super) fn eviction_cost(&self, handle: Handle, place: Location) -> Option<f64> {
         let item = &self.items[&handle];
         // An empty copy frees no space.
         if item.bytes == 0 {
             return None;
         }
-        let back = |from: Place| Some(self.paths.fastest_route(from, place, item.bytes)?.time);
+        let back = |from: Location| Some(self.paths.fastest_route(from, place, item.bytes)?.time);
         let elsewhere = item.copies.keys().filter(|other| **other != place);
         let seconds = match elsewhere.filter_map(|&other| back(other)).min() {
             Some(time) => time,
@@ -117,7 +117,7 @@ impl Holdings {
         Some(seconds.as_secs_f64() / item.bytes as f64)
     }
 
-    fn evict_copy(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
+    fn evict_copy(&mut self, handle: Handle, place: Location) -> Result<(), HoldError> {
         let item = &self.items[&handle];
         let (bytes, copies) = (item.bytes, item.copies.len());
         if copies == 1 {
@@ -145,14 +145,14 @@ impl Holdings {
         Ok(())
     }
 
-    pub(super) fn add_copy(&mut self, handle: Handle, place: Place) {
+    pub(super) fn add_copy(&mut self, handle: Handle, place: Location) {
         self.put_copy(handle, place);
         let pool = &self.pools[&place];
         assert!(pool.used <= pool.limit, "a pool is never over its limit");
     }
 
     /// Adds a copy for which space was reserved; the limit may have become lower since.
-    pub(super) fn put_copy(&mut self, handle: Handle, place: Place) {
+    pub(super) fn put_copy(&mut self, handle: Handle, place: Location) {
         self.unlist_copies(handle);
         let item = self.items.get_mut(&handle).expect("what is copied is held");
         let pool = self.pools.get_mut(&place).expect("room was made in it");
@@ -173,7 +173,7 @@ impl Holdings {
         self.list_copies(handle);
     }
 
-    pub(super) fn drop_copy(&mut self, handle: Handle, place: Place) {
+    pub(super) fn drop_copy(&mut self, handle: Handle, place: Location) {
         self.unlist_copies(handle);
         let item = self
             .items
@@ -196,7 +196,7 @@ impl Holdings {
         self.list_copies(handle);
     }
 
-    pub(super) fn mark_used(&mut self, handle: Handle, place: Place) {
+    pub(super) fn mark_used(&mut self, handle: Handle, place: Location) {
         self.unlist_copies(handle);
         self.uses += 1;
         let (uses, level) = (self.uses, self.pools[&place].level);
@@ -255,7 +255,7 @@ impl Holdings {
 
 impl Holding {
     /// Returns the facts that determine how much it costs to bring back the copy at a place.
-    fn eviction_group(&self, place: Place) -> EvictionGroup {
+    fn eviction_group(&self, place: Location) -> EvictionGroup {
         let places = self.copies.keys().copied();
         EvictionGroup {
             bytes: self.bytes,

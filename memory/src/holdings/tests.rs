@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::location::DeviceIndex;
 use crate::paths::{Path, PathKind};
-use crate::place::DeviceIndex;
 
-const GPU: Place = Place::Device(DeviceIndex(0));
-const NPU: Place = Place::Device(DeviceIndex(1));
+const GPU: Location = Location::Device(DeviceIndex(0));
+const NPU: Location = Location::Device(DeviceIndex(1));
 
 fn path(latency_us: u64, bytes_per_second: f64) -> Path {
     Path {
@@ -20,15 +20,15 @@ fn path(latency_us: u64, bytes_per_second: f64) -> Path {
 /// Two devices at unlike distances from the host, a slow disk.
 fn holdings(gpu: u64, npu: u64, host: u64, disk: u64) -> Holdings {
     let mut paths = Paths::default();
-    paths.declare_both(GPU, Place::Host, path(10, 10e9));
-    paths.declare_both(NPU, Place::Host, path(5, 1e9));
-    paths.declare_both(Place::Host, Place::Disk, path(100, 0.5e9));
+    paths.declare_both(GPU, Location::Host, path(10, 10e9));
+    paths.declare_both(NPU, Location::Host, path(5, 1e9));
+    paths.declare_both(Location::Host, Location::Disk, path(100, 0.5e9));
     let mut holdings = Holdings::new(paths);
     for (place, limit) in [
         (GPU, gpu),
         (NPU, npu),
-        (Place::Host, host),
-        (Place::Disk, disk),
+        (Location::Host, host),
+        (Location::Disk, disk),
     ] {
         holdings.set_limit(place, limit).unwrap();
     }
@@ -42,13 +42,13 @@ fn id(text: &str) -> ContentId {
 #[test]
 fn equal_content_is_held_once_and_goes_with_its_last_reference() {
     let mut held = holdings(0, 0, 100, 0);
-    let first = held.adopt_content(id("a"), 60, Place::Host).unwrap();
-    let second = held.adopt_content(id("a"), 60, Place::Host).unwrap();
-    assert_eq!((first, held.pool_use(Place::Host).used), (second, 60));
+    let first = held.adopt_content(id("a"), 60, Location::Host).unwrap();
+    let second = held.adopt_content(id("a"), 60, Location::Host).unwrap();
+    assert_eq!((first, held.pool_use(Location::Host).used), (second, 60));
     held.release_reference(first).unwrap();
-    assert!(held.has_copy(first, Place::Host));
+    assert!(held.has_copy(first, Location::Host));
     held.release_reference(first).unwrap();
-    assert_eq!(held.pool_use(Place::Host).used, 0);
+    assert_eq!(held.pool_use(Location::Host).used, 0);
     assert_eq!(
         held.release_reference(first),
         Err(HoldError::Unknown { handle: first })
@@ -59,7 +59,9 @@ fn equal_content_is_held_once_and_goes_with_its_last_reference() {
 fn what_is_cheap_to_bring_back_goes_first() {
     let mut held = holdings(100, 0, 1000, 0);
     // One has a copy in host memory, the other would have to be moved there first.
-    let copied = held.adopt_content(id("copied"), 50, Place::Host).unwrap();
+    let copied = held
+        .adopt_content(id("copied"), 50, Location::Host)
+        .unwrap();
     held.ensure_on(copied, GPU).unwrap();
     let only = held.adopt_content(id("only"), 50, GPU).unwrap();
     // Touched last, and still the one to go.
@@ -71,12 +73,14 @@ fn what_is_cheap_to_bring_back_goes_first() {
 #[test]
 fn of_equal_prices_the_one_used_longest_ago_goes() {
     let mut held = holdings(0, 0, 100, 1000);
-    let first = held.adopt_content(id("first"), 50, Place::Host).unwrap();
-    let second = held.adopt_content(id("second"), 50, Place::Host).unwrap();
-    held.ensure_on(first, Place::Host).unwrap();
-    held.adopt_content(id("third"), 50, Place::Host).unwrap();
-    assert_eq!(held.copy_places(second).unwrap(), [Place::Disk]);
-    assert_eq!(held.copy_places(first).unwrap(), [Place::Host]);
+    let first = held.adopt_content(id("first"), 50, Location::Host).unwrap();
+    let second = held
+        .adopt_content(id("second"), 50, Location::Host)
+        .unwrap();
+    held.ensure_on(first, Location::Host).unwrap();
+    held.adopt_content(id("third"), 50, Location::Host).unwrap();
+    assert_eq!(held.copy_places(second).unwrap(), [Location::Disk]);
+    assert_eq!(held.copy_places(first).unwrap(), [Location::Host]);
 }
 
 #[test]
@@ -85,12 +89,12 @@ fn of_many_copies_few_are_looked_at_for_the_one_that_goes() {
     let mut held = holdings(0, 0, 8 * COUNT, 1 << 20);
     let adopt = |held: &mut Holdings, number: u64| {
         let content = ContentId::for_content(&number.to_le_bytes());
-        held.adopt_content(content, 8, Place::Host).unwrap()
+        held.adopt_content(content, 8, Location::Host).unwrap()
     };
     let first: Vec<Handle> = (0..COUNT).map(|number| adopt(&mut held, number)).collect();
     for number in COUNT..2 * COUNT {
         adopt(&mut held, number);
-        let alike = &held.pools[&Place::Host].alike;
+        let alike = &held.pools[&Location::Host].alike;
         assert_eq!(alike.len(), 1, "all of them cost as much to bring back");
     }
     let gone = held.take_steps().into_iter().filter_map(|step| match step {
@@ -106,17 +110,17 @@ fn the_only_copy_moves_down_place_by_place() {
     let oldest = held.adopt_content(id("oldest"), 50, GPU).unwrap();
     let middle = held.adopt_content(id("middle"), 50, GPU).unwrap();
     held.adopt_content(id("newest"), 50, GPU).unwrap();
-    assert_eq!(held.copy_places(oldest).unwrap(), [Place::Disk]);
-    assert_eq!(held.copy_places(middle).unwrap(), [Place::Host]);
-    let kinds: Vec<Place> = held
+    assert_eq!(held.copy_places(oldest).unwrap(), [Location::Disk]);
+    assert_eq!(held.copy_places(middle).unwrap(), [Location::Host]);
+    let kinds: Vec<Location> = held
         .take_steps()
         .into_iter()
         .filter_map(copied_to)
         .collect();
-    assert_eq!(kinds, [Place::Host, Place::Disk, Place::Host]);
+    assert_eq!(kinds, [Location::Host, Location::Disk, Location::Host]);
 }
 
-fn copied_to(step: Step) -> Option<Place> {
+fn copied_to(step: Step) -> Option<Location> {
     match step {
         Step::Copy { to, .. } => Some(to),
         Step::Drop { .. } => None,
@@ -126,14 +130,14 @@ fn copied_to(step: Step) -> Option<Place> {
 #[test]
 fn what_is_pinned_stays_and_fullness_is_said() {
     let mut held = holdings(0, 0, 100, 1000);
-    let handle = held.adopt_content(id("a"), 80, Place::Host).unwrap();
-    held.pin_copy(handle, Place::Host).unwrap();
-    let full = held.adopt_content(id("b"), 30, Place::Host).unwrap_err();
+    let handle = held.adopt_content(id("a"), 80, Location::Host).unwrap();
+    held.pin_copy(handle, Location::Host).unwrap();
+    let full = held.adopt_content(id("b"), 30, Location::Host).unwrap_err();
     assert_eq!(
         full.to_string(),
         "host memory has no room for 30 bytes: 80 of 100 are held and cannot be moved"
     );
-    let place = Place::Host;
+    let place = Location::Host;
     assert_eq!(
         held.release_reference(handle),
         Err(HoldError::Pinned { handle, place })
@@ -144,19 +148,19 @@ fn what_is_pinned_stays_and_fullness_is_said() {
 fn a_smaller_limit_evicts_and_a_larger_one_makes_room() {
     let mut held = holdings(0, 0, 100, 1000);
     for name in ["a", "b", "c", "d"] {
-        held.adopt_content(id(name), 25, Place::Host).unwrap();
+        held.adopt_content(id(name), 25, Location::Host).unwrap();
     }
-    held.set_limit(Place::Host, 50).unwrap();
+    held.set_limit(Location::Host, 50).unwrap();
     assert_eq!(
         (
-            held.pool_use(Place::Host).used,
-            held.pool_use(Place::Disk).used
+            held.pool_use(Location::Host).used,
+            held.pool_use(Location::Disk).used
         ),
         (50, 50)
     );
-    held.set_limit(Place::Host, 200).unwrap();
-    held.adopt_content(id("e"), 150, Place::Host).unwrap();
-    assert_eq!(held.pool_use(Place::Host).peak, 200);
+    held.set_limit(Location::Host, 200).unwrap();
+    held.adopt_content(id("e"), 150, Location::Host).unwrap();
+    assert_eq!(held.pool_use(Location::Host).peak, 200);
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn copies_come_from_where_they_come_soonest() {
     let mut nvlink = path(1, 300e9);
     nvlink.kind = PathKind::NvLink;
     held.paths_mut().declare_path(NPU, GPU, nvlink);
-    let handle = held.adopt_content(id("a"), 500, Place::Host).unwrap();
+    let handle = held.adopt_content(id("a"), 500, Location::Host).unwrap();
     held.ensure_on(handle, NPU).unwrap();
     let _ = held.take_steps();
     held.ensure_on(handle, GPU).unwrap();
@@ -207,10 +211,10 @@ proptest! {
     /// is held loses its last copy, and each pool counts what lies there.
     #[test]
     fn steps_and_bookkeeping_agree(acts in prop::collection::vec(act(), 1..120)) {
-        const PLACES: [Place; 4] = [GPU, NPU, Place::Host, Place::Disk];
+        const PLACES: [Location; 4] = [GPU, NPU, Location::Host, Location::Disk];
         let mut held = holdings(120, 90, 200, 400);
         let mut handles: Vec<Handle> = Vec::new();
-        let mut model: BTreeSet<(Handle, Place)> = BTreeSet::new();
+        let mut model: BTreeSet<(Handle, Location)> = BTreeSet::new();
         for act in acts {
             let at = |index: usize| handles.get(index).copied();
             match act {
@@ -254,7 +258,7 @@ proptest! {
 }
 
 /// What goes first where every copy is looked at.
-fn cheapest_of_all(held: &Holdings, place: Place) -> Option<(Handle, f64)> {
+fn cheapest_of_all(held: &Holdings, place: Location) -> Option<(Handle, f64)> {
     let copies = held.pools[&place].handles.iter().filter_map(|&handle| {
         let copy = &held.items[&handle].copies[&place];
         let idle = copy.pins == 0 && copy.moving == 0;
@@ -265,7 +269,7 @@ fn cheapest_of_all(held: &Holdings, place: Place) -> Option<(Handle, f64)> {
     first.map(|(handle, worth, _)| (handle, worth))
 }
 
-fn follow(model: &mut BTreeSet<(Handle, Place)>, steps: Vec<Step>) {
+fn follow(model: &mut BTreeSet<(Handle, Location)>, steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Copy {

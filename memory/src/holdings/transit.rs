@@ -7,8 +7,8 @@
 //! and its source stays.
 
 use super::{Handle, HoldError, Holdings};
+use crate::location::Location;
 use crate::paths::Hop;
-use crate::place::Place;
 
 /// Content in transfer over one hop. Report once that it has [arrived](Holdings::finish_transit) or
 /// [failed](Holdings::give_up).
@@ -35,18 +35,18 @@ pub(super) struct Underway {
 
 impl Holdings {
     /// Declares that only the owner's transfers can bring content to this place and from it.
-    pub fn set_own(&mut self, place: Place) {
+    pub fn set_own(&mut self, place: Location) {
         self.own.insert(place);
     }
 
-    pub(crate) fn is_own(&self, place: Place) -> bool {
+    pub(crate) fn is_own(&self, place: Location) -> bool {
         self.own.contains(&place)
     }
 
     /// Returns whether this process can write to the place directly: it is neither a peer nor
     /// filled only by transfers.
-    pub(crate) fn is_filled_here(&self, place: Place) -> bool {
-        !self.is_own(place) && !matches!(place, Place::Peer(_))
+    pub(crate) fn is_filled_here(&self, place: Location) -> bool {
+        !self.is_own(place) && !matches!(place, Location::Peer(_))
     }
 
     /// Takes the transfer that the refused change needs, unless another caller has it. You must
@@ -64,7 +64,7 @@ impl Holdings {
 
     /// Returns whether content is in transfer to a place.
     #[must_use]
-    pub fn is_coming(&self, handle: Handle, place: Place) -> bool {
+    pub fn is_coming(&self, handle: Handle, place: Location) -> bool {
         let mut underway = self.underway.values();
         underway.any(|transit| transit.handle == handle && transit.hop.to == place)
     }
@@ -75,7 +75,7 @@ impl Holdings {
     }
 
     /// Returns whether a transfer in progress can free space at a place.
-    pub(super) fn is_awaited_at(&self, place: Place) -> bool {
+    pub(super) fn is_awaited_at(&self, place: Location) -> bool {
         let mut underway = self.underway.values();
         underway.any(|transit| transit.hop.from == place || transit.hop.to == place)
     }
@@ -155,7 +155,7 @@ impl Holdings {
 
     /// Forgets all copies at a place and all transfers to it. Returns the content that has no copy
     /// left. The place holds nothing again until it gets a limit.
-    pub fn forget_place(&mut self, place: Place) -> Vec<Handle> {
+    pub fn forget_place(&mut self, place: Location) -> Vec<Handle> {
         let doomed: Vec<u64> = self
             .underway
             .iter()

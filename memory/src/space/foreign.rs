@@ -9,8 +9,8 @@ use bytes::Bytes;
 use super::spill::{Spill, SpilledCopy};
 use super::{Space, SpaceError};
 use crate::holdings::{Handle, HoldError, Transit};
+use crate::location::Location;
 use crate::paths::{Path, PathBytes, PathKind};
-use crate::place::Place;
 use crate::store::FolderError;
 
 /// A copy of some content.
@@ -60,7 +60,7 @@ impl<D: Clone> Space<D> {
     /// As for [`Space::add_device`].
     pub fn add_memory(
         &mut self,
-        device: Place,
+        device: Location,
         bytes_max: u64,
         to_host: Path,
     ) -> Result<(), SpaceError> {
@@ -76,7 +76,7 @@ impl<D: Clone> Space<D> {
         &mut self,
         copy: D,
         bytes: u64,
-        place: Place,
+        place: Location,
     ) -> Result<Handle, SpaceError> {
         self.take_up(Content::Device(copy), bytes, place)
     }
@@ -85,7 +85,7 @@ impl<D: Clone> Space<D> {
         &mut self,
         content: Content<D>,
         bytes: u64,
-        place: Place,
+        place: Location,
     ) -> Result<Handle, SpaceError> {
         let allocated = self.holdings.allocate(bytes, place);
         let handle = self.run_steps(allocated)?;
@@ -113,7 +113,7 @@ impl<D: Clone> Space<D> {
         assert!(self.begun.is_none(), "a move is taken when it was begun");
         let spill = self.spill.clone();
         self.begun = Some(Move {
-            spill: spill.filter(|_| transit.hop.to == Place::Disk),
+            spill: spill.filter(|_| transit.hop.to == Location::Disk),
             transit,
             content,
         });
@@ -144,8 +144,8 @@ impl<D: Clone> Space<D> {
             });
         }
         match (hop.from, hop.to) {
-            (_, Place::Disk) => self.moved.spilled_bytes += bytes,
-            (Place::Disk, _) => self.moved.restored_bytes += bytes,
+            (_, Location::Disk) => self.moved.spilled_bytes += bytes,
+            (Location::Disk, _) => self.moved.restored_bytes += bytes,
             (from, to) => {
                 if hop.kind != PathKind::Unified {
                     self.moved.copied_bytes += bytes;
@@ -180,37 +180,37 @@ impl<D: Clone> Space<D> {
     }
 
     /// Counts bytes that a device gave to the host when it made them, without keeping a copy.
-    pub fn record_delivery(&mut self, device: Place, bytes: u64) {
+    pub fn record_delivery(&mut self, device: Location, bytes: u64) {
         let path = self
             .holdings
             .paths()
-            .direct_path(device, Place::Host, bytes);
+            .direct_path(device, Location::Host, bytes);
         let Some(path) = path.filter(|_| self.holdings.is_own(device)) else {
             return;
         };
         if path.kind != PathKind::Unified {
             self.moved.copied_bytes += bytes;
         }
-        self.count(path.kind, bytes, [device, Place::Host]);
+        self.count(path.kind, bytes, [device, Location::Host]);
     }
 
     /// Returns the bytes to and from a device, by kind of path.
     #[must_use]
-    pub fn path_bytes(&self, device: Place) -> PathBytes {
+    pub fn path_bytes(&self, device: Location) -> PathBytes {
         self.over.get(&device).copied().unwrap_or_default()
     }
 
-    pub(super) fn count(&mut self, kind: PathKind, bytes: u64, ends: [Place; 2]) {
+    pub(super) fn count(&mut self, kind: PathKind, bytes: u64, ends: [Location; 2]) {
         self.moved.over.add(kind, bytes);
         for end in ends {
-            if matches!(end, Place::Device(_)) {
+            if matches!(end, Location::Device(_)) {
                 self.over.entry(end).or_default().add(kind, bytes);
             }
         }
     }
 
     /// Checks that this process can write to the place directly.
-    pub(super) fn check_host(&self, place: Place) -> Result<(), SpaceError> {
+    pub(super) fn check_host(&self, place: Location) -> Result<(), SpaceError> {
         match self.holdings.is_filled_here(place) {
             true => Ok(()),
             false => Err(HoldError::Own { place }.into()),

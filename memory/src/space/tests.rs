@@ -6,8 +6,8 @@ use super::*;
 
 mod adverse;
 
-const CPU: Place = Place::Device(crate::place::DeviceIndex(0));
-const GPU: Place = Place::Device(crate::place::DeviceIndex(1));
+const CPU: Location = Location::Device(crate::location::DeviceIndex(0));
+const GPU: Location = Location::Device(crate::location::DeviceIndex(1));
 
 fn path(kind: PathKind) -> Path {
     Path {
@@ -70,11 +70,11 @@ fn until_done<T>(
 
 fn adopt(space: &mut Space<u32>, bytes: Bytes) -> Result<Handle, SpaceError> {
     until_done(space, |space| {
-        space.adopt_unnamed(bytes.clone(), Place::Host)
+        space.adopt_unnamed(bytes.clone(), Location::Host)
     })
 }
 
-fn bring(space: &mut Space<u32>, handle: Handle, place: Place) -> Result<Bytes, SpaceError> {
+fn bring(space: &mut Space<u32>, handle: Handle, place: Location) -> Result<Bytes, SpaceError> {
     until_done(space, |space| space.ensure_on(handle, place)).map(here)
 }
 
@@ -84,7 +84,7 @@ fn operators_on_one_cpu_copy_no_byte() {
     let input = Bytes::from(vec![7; 4096]);
     let address = input.as_ptr();
     let mut value = space
-        .adopt_content(ContentId::for_content(&input), input, Place::Host)
+        .adopt_content(ContentId::for_content(&input), input, Location::Host)
         .unwrap();
     // A chain of operators, each reading what the one before made.
     for operator in 0..100u8 {
@@ -99,7 +99,7 @@ fn operators_on_one_cpu_copy_no_byte() {
         space.release_reference(value).unwrap();
         value = made;
     }
-    space.ensure_on(value, Place::Host).unwrap();
+    space.ensure_on(value, Location::Host).unwrap();
     assert_eq!(space.move_totals().copied_bytes, 0);
     assert_eq!(
         space.move_totals().shared_bytes,
@@ -113,7 +113,11 @@ fn a_memory_of_its_own_gets_a_copy() {
     let (mut space, _folder) = space(1 << 20);
     let bytes = Bytes::from(vec![1; 500]);
     let handle = space
-        .adopt_content(ContentId::for_content(&bytes), bytes.clone(), Place::Host)
+        .adopt_content(
+            ContentId::for_content(&bytes),
+            bytes.clone(),
+            Location::Host,
+        )
         .unwrap();
     let there = here(space.ensure_on(handle, GPU).unwrap());
     assert!(there == bytes && there.as_ptr() != bytes.as_ptr());
@@ -125,7 +129,7 @@ fn a_memory_of_its_own_gets_a_copy() {
 #[test]
 fn devices_that_share_the_hosts_memory_share_each_others() {
     let (mut space, _folder) = space(1 << 20);
-    let second = Place::Device(crate::place::DeviceIndex(2));
+    let second = Location::Device(crate::location::DeviceIndex(2));
     space
         .add_device(second, 1 << 20, path(PathKind::Shared))
         .unwrap();
@@ -139,7 +143,7 @@ fn devices_that_share_the_hosts_memory_share_each_others() {
 #[test]
 fn parts_of_one_chip_hand_on_in_its_memory() {
     let (mut space, _folder) = space(1 << 20);
-    let other = Place::Device(crate::place::DeviceIndex(2));
+    let other = Location::Device(crate::location::DeviceIndex(2));
     space
         .add_device(other, 1 << 20, path(PathKind::Unified))
         .unwrap();
@@ -164,7 +168,7 @@ fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
     assert_eq!(space.move_totals().spilled_bytes, 3 * 400);
     for (fill, handle) in (0..).zip(&handles) {
         assert_eq!(
-            bring(&mut space, *handle, Place::Host).unwrap(),
+            bring(&mut space, *handle, Location::Host).unwrap(),
             block(fill)
         );
     }
@@ -174,8 +178,8 @@ fn what_does_not_fit_is_spilled_and_comes_back_as_it_was() {
         .for_each(|handle| space.release_reference(handle).unwrap());
     assert_eq!(
         (
-            space.pool_use(Place::Host).used,
-            space.pool_use(Place::Disk).used
+            space.pool_use(Location::Host).used,
+            space.pool_use(Location::Disk).used
         ),
         (0, 0)
     );
@@ -202,7 +206,7 @@ fn equal_contents_are_one_file_until_the_last_has_gone() {
     space.release_reference(twins[0]).unwrap();
     assert_eq!(files(&folder), 1);
     assert_eq!(
-        bring(&mut space, twins[1], Place::Host).unwrap(),
+        bring(&mut space, twins[1], Location::Host).unwrap(),
         vec![5; 400]
     );
     space.release_reference(twins[1]).unwrap();
@@ -220,13 +224,13 @@ fn a_disk_that_refuses_loses_nothing() {
     let second = adopt(&mut space, Bytes::from(vec![2; 400]));
     assert!(matches!(second, Err(SpaceError::Disk(_))));
     assert_eq!(bring(&mut space, first, CPU).unwrap(), vec![1; 400]);
-    assert_eq!(space.pool_use(Place::Disk).used, 0);
+    assert_eq!(space.pool_use(Location::Disk).used, 0);
 }
 
 #[test]
 fn a_full_disk_is_no_room() {
     let (mut space, _folder) = space(500);
-    space.set_limit(Place::Disk, 300).unwrap();
+    space.set_limit(Location::Disk, 300).unwrap();
     let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     let second = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap_err();
     assert!(
@@ -241,20 +245,22 @@ fn others_use_the_space_while_content_goes_to_disk_and_comes_back() {
     let (mut space, _folder) = space(1000);
     let first = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     let second = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
-    let third = space.adopt_unnamed(Bytes::from(vec![3; 400]), Place::Host);
+    let third = space.adopt_unnamed(Bytes::from(vec![3; 400]), Location::Host);
     assert!(matches!(
         third,
-        Err(SpaceError::Hold(HoldError::Moving { place: Place::Disk }))
+        Err(SpaceError::Hold(HoldError::Moving {
+            place: Location::Disk
+        }))
     ));
     let writing = space.take_move().unwrap();
     assert_eq!(writing.transit.handle, first);
     // It is being written: what leaves is still read, and what fits is taken up.
-    let read = space.ensure_on(first, Place::Host).unwrap();
+    let read = space.ensure_on(first, Location::Host).unwrap();
     assert_eq!(here(read), vec![1; 400]);
-    let read = space.ensure_on(second, Place::Host).unwrap();
+    let read = space.ensure_on(second, Location::Host).unwrap();
     assert_eq!(here(read), vec![2; 400]);
     let small = space
-        .adopt_unnamed(Bytes::from(vec![5; 100]), Place::Host)
+        .adopt_unnamed(Bytes::from(vec![5; 100]), Location::Host)
         .unwrap();
     space.release_reference(small).unwrap();
     carry_out(&mut space, writing).unwrap();
@@ -264,12 +270,12 @@ fn others_use_the_space_while_content_goes_to_disk_and_comes_back() {
     assert!(space.ensure_on(first, CPU).is_err());
     let reading = space.take_move().unwrap();
     let other = space
-        .adopt_unnamed(Bytes::from(vec![4; 50]), Place::Host)
+        .adopt_unnamed(Bytes::from(vec![4; 50]), Location::Host)
         .unwrap();
     // Released while it is read: it goes when it comes.
     space.release_reference(first).unwrap();
     carry_out(&mut space, reading).unwrap();
-    assert_eq!(space.pool_use(Place::Disk).used, 0);
+    assert_eq!(space.pool_use(Location::Disk).used, 0);
     space.release_reference(second).unwrap();
     space.release_reference(other).unwrap();
     assert!(space.holdings().is_empty());
@@ -283,12 +289,12 @@ fn a_damaged_spill_is_an_error_not_a_wrong_number() {
     let name = ContentId::for_content(&[1; 400]).to_string();
     let path = folder.path().join(&name[..2]).join(&name);
     std::fs::write(&path, [9; 400]).unwrap();
-    let damaged = bring(&mut space, first, Place::Host).unwrap_err();
+    let damaged = bring(&mut space, first, Location::Host).unwrap_err();
     assert!(
         matches!(damaged, SpaceError::Disk(FolderError::Damaged { .. })),
         "{damaged}"
     );
-    let gone = bring(&mut space, first, Place::Host).unwrap_err();
+    let gone = bring(&mut space, first, Location::Host).unwrap_err();
     assert!(
         matches!(gone, SpaceError::Hold(HoldError::NoPath { .. })),
         "{gone}"
@@ -299,7 +305,7 @@ fn a_damaged_spill_is_an_error_not_a_wrong_number() {
 fn a_failed_device_leaves_what_has_another_copy() {
     let (mut space, _folder) = space(1 << 20);
     let both = space
-        .adopt_unnamed(Bytes::from(vec![1; 100]), Place::Host)
+        .adopt_unnamed(Bytes::from(vec![1; 100]), Location::Host)
         .unwrap();
     space.ensure_on(both, GPU).unwrap();
     let only = space.adopt_unnamed(Bytes::from(vec![2; 100]), GPU).unwrap();
@@ -331,12 +337,16 @@ fn ten_thousand_jobs_leave_nothing_behind() {
             .adopt_content(
                 ContentId::for_content(&job.to_le_bytes()),
                 input,
-                Place::Host,
+                Location::Host,
             )
             .unwrap();
         let mut made = vec![input];
         for operator in 0..8u8 {
-            let place = if operator % 2 == 0 { CPU } else { Place::Host };
+            let place = if operator % 2 == 0 {
+                CPU
+            } else {
+                Location::Host
+            };
             let last = *made.last().unwrap();
             space.ensure_on(last, place).unwrap();
             made.push(

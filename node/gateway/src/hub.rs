@@ -63,12 +63,12 @@ pub struct Hub {
     ring: Mutex<Ring>,
     follow: broadcast::Sender<Occurrence>,
     index: AtomicU64,
-    places: Arc<Places>,
+    places: Arc<FollowerSlots>,
 }
 
 /// Counts of the followers.
 #[derive(Debug, Default)]
-struct Places {
+struct FollowerSlots {
     streams: AtomicUsize,
     /// By topic: the number of followers, and whether a new one still needs the current state.
     wanted: Mutex<BTreeMap<String, (usize, bool)>>,
@@ -83,8 +83,8 @@ struct Ring {
 
 /// A follower's place; dropping it releases the place.
 #[derive(Debug)]
-pub struct Place {
-    places: Arc<Places>,
+pub struct FollowerSlot {
+    places: Arc<FollowerSlots>,
     topics: BTreeSet<String>,
 }
 
@@ -120,7 +120,7 @@ impl Hub {
     }
 
     /// Returns a place for a follower of these topics, or `None` if no place is free.
-    pub fn reserve_place(&self, topics: BTreeSet<String>) -> Option<Place> {
+    pub fn reserve_place(&self, topics: BTreeSet<String>) -> Option<FollowerSlot> {
         let places = self.places.clone();
         let taken = places.streams.fetch_add(1, Ordering::Relaxed);
         {
@@ -131,7 +131,7 @@ impl Hub {
                 *is_new = true;
             }
         }
-        let place = Place { places, topics };
+        let place = FollowerSlot { places, topics };
         (taken < STREAMS_MAX).then_some(place)
     }
 
@@ -195,7 +195,7 @@ impl Hub {
     }
 }
 
-impl Drop for Place {
+impl Drop for FollowerSlot {
     fn drop(&mut self) {
         self.places.streams.fetch_sub(1, Ordering::Relaxed);
         let wanted = self.places.wanted.lock();

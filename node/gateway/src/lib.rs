@@ -86,14 +86,14 @@ use state::State;
 pub use access::{LocalKey, Scope, TOKENS_FILE, TokenError, from_here};
 pub use address::{page_at, page_of};
 pub use extract::{Body, JSON_BYTES_MAX};
-pub use listener::{Door, DoorError};
+pub use listener::{HttpListener, ListenerError};
 pub use metrics_server::serve_metrics;
 pub use problem::Problem;
 pub use routes::api_document;
 
 /// A listening gateway.
 pub struct Gateway {
-    door: Door,
+    listener: HttpListener,
     state: state::SharedState,
     _told: Option<PublishedAddress>,
 }
@@ -113,7 +113,7 @@ pub struct Config {
 pub enum GatewayError {
     /// The gateway cannot listen on its address.
     #[error(transparent)]
-    Door(#[from] DoorError),
+    HttpListener(#[from] ListenerError),
     /// The tokens cannot be read or created.
     #[error(transparent)]
     Token(#[from] TokenError),
@@ -139,16 +139,16 @@ impl Gateway {
             name,
             address,
         } = config;
-        let door = Door::bind_loopback(address).await?;
+        let listener = HttpListener::bind_loopback(address).await?;
         let access = Access::new(&TokenFile::load_or_create(&folder)?);
         let contents = Contents::open(&folder).map_err(GatewayError::Contents)?;
         let keys = Keys::open(&folder).map_err(GatewayError::Keys)?;
-        let told = PublishedAddress::publish_address(&folder, door.address())
+        let told = PublishedAddress::publish_address(&folder, listener.address())
             .await
             .map_err(GatewayError::Address)?;
         let state = Arc::new(State::new(buyer, (folder, name), (access, contents, keys)));
         Ok(Gateway {
-            door,
+            listener,
             state,
             _told: told,
         })
@@ -157,14 +157,14 @@ impl Gateway {
     /// Returns the address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.door.address()
+        self.listener.address()
     }
 
     /// Answers requests and resumes the jobs of an earlier process, for as long as you await it. If
     /// jobs still run when you stop, the next process will resume them.
     pub async fn run(self) {
         let router = routes::router(self.state.clone());
-        let serving = self.door.serve(router);
+        let serving = self.listener.serve(router);
         let following = follow::follow_market(self.state.clone());
         let recovering = job_runner::recover_jobs(self.state);
         tokio::join!(serving, following, recovering);

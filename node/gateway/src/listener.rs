@@ -47,7 +47,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nCont
 
 /// A failure to listen.
 #[derive(Debug, thiserror::Error)]
-pub enum DoorError {
+pub enum ListenerError {
     /// The address is not a loopback address, so others could read along.
     #[error("HTTP is served on loopback addresses only, and {address} is not one")]
     NotLoopback {
@@ -66,27 +66,27 @@ pub enum DoorError {
 
 /// A listening socket.
 #[derive(Debug)]
-pub struct Door {
+pub struct HttpListener {
     listener: TcpListener,
     address: SocketAddr,
     /// Longest time for a head to arrive.
     pub(crate) head_patience: Duration,
 }
 
-impl Door {
+impl HttpListener {
     /// Listens on a loopback address. If you pass port 0, the system selects a free port, which
-    /// [`Door::address`] returns.
+    /// [`HttpListener::address`] returns.
     ///
     /// # Errors
-    /// [`DoorError`]: the address is not a loopback address, or cannot be bound.
-    pub async fn bind_loopback(address: SocketAddr) -> Result<Door, DoorError> {
+    /// [`ListenerError`]: the address is not a loopback address, or cannot be bound.
+    pub async fn bind_loopback(address: SocketAddr) -> Result<HttpListener, ListenerError> {
         if !address.ip().is_loopback() {
-            return Err(DoorError::NotLoopback { address });
+            return Err(ListenerError::NotLoopback { address });
         }
-        let failed = |cause| DoorError::Listen { address, cause };
+        let failed = |cause| ListenerError::Listen { address, cause };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Door {
+        Ok(HttpListener {
             listener,
             address,
             head_patience: HEAD_PATIENCE,

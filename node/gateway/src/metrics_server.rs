@@ -10,12 +10,12 @@ use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
 
 use crate::access::from_here;
 use crate::headers::finish_response;
-use crate::listener::Door;
+use crate::listener::HttpListener;
 use crate::problem::{Code, Problem};
 
 /// Answers requests for metrics for as long as you await it.
-pub async fn serve_metrics(door: Door, figures: PageMaker) {
-    door.serve(router(figures)).await;
+pub async fn serve_metrics(listener: HttpListener, figures: PageMaker) {
+    listener.serve(router(figures)).await;
 }
 
 fn router(figures: PageMaker) -> Router {
@@ -67,12 +67,12 @@ mod tests {
     use super::*;
     use crate::listener::{CONNECTIONS_MAX, HEAD_BYTES_MAX, HEAD_PATIENCE};
 
-    /// A door with a page that counts how often it was made.
-    async fn door(head_patience: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
+    /// Serves a page that counts how often it was made.
+    async fn serve_page(head_patience: Duration) -> (SocketAddr, Arc<AtomicUsize>) {
         let local = "127.0.0.1:0".parse().unwrap();
-        let mut door = Door::bind_loopback(local).await.unwrap();
-        door.head_patience = head_patience;
-        let (address, made) = (door.address(), Arc::new(AtomicUsize::new(0)));
+        let mut listener = HttpListener::bind_loopback(local).await.unwrap();
+        listener.head_patience = head_patience;
+        let (address, made) = (listener.address(), Arc::new(AtomicUsize::new(0)));
         let count = made.clone();
         let page: PageMaker = Arc::new(move || {
             let nth = count.fetch_add(1, Ordering::SeqCst) + 1;
@@ -80,7 +80,7 @@ mod tests {
             page.add_gauge("souk_made", "How often.", nth);
             Box::pin(async move { Some(page) })
         });
-        tokio::spawn(serve_metrics(door, page));
+        tokio::spawn(serve_metrics(listener, page));
         (address, made)
     }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_page_is_answered_and_everything_else_refused() {
-        let (address, made) = door(HEAD_PATIENCE).await;
+        let (address, made) = serve_page(HEAD_PATIENCE).await;
         let question = |first: &str, host: &str| {
             format!("{first} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes()
         };
@@ -140,7 +140,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endless_question_is_not_heard_out() {
-        let (address, made) = door(HEAD_PATIENCE).await;
+        let (address, made) = serve_page(HEAD_PATIENCE).await;
         let begin = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
         let endless = [begin, vec![b'a'; 2 * HEAD_BYTES_MAX]].concat();
         let answer = ask(address, &endless).await;
@@ -153,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn connections_without_a_question_keep_nobody_out() {
-        let (address, made) = door(Duration::from_secs(600)).await;
+        let (address, made) = serve_page(Duration::from_secs(600)).await;
         let mut others = Vec::new();
         for nth in 0..3 * CONNECTIONS_MAX {
             let mut stream = TcpStream::connect(address).await.unwrap();
@@ -178,13 +178,13 @@ mod tests {
     #[tokio::test]
     async fn answers_that_go_on_are_not_cut_off_and_one_more_is_refused() {
         let local = "127.0.0.1:0".parse().unwrap();
-        let door = Door::bind_loopback(local).await.unwrap();
-        let address = door.address();
+        let listener = HttpListener::bind_loopback(local).await.unwrap();
+        let address = listener.address();
         let endless = || async {
             let begun = futures::stream::iter([Ok::<_, Infallible>("begun\n")]);
             Body::from_stream(begun.chain(futures::stream::pending()))
         };
-        tokio::spawn(door.serve(Router::new().route("/", get(endless))));
+        tokio::spawn(listener.serve(Router::new().route("/", get(endless))));
         let question = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let mut others = Vec::new();
         for _ in 0..CONNECTIONS_MAX {
@@ -214,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_is_slow_is_closed() {
-        let (address, made) = door(Duration::from_millis(1)).await;
+        let (address, made) = serve_page(Duration::from_millis(1)).await;
         let answer = ask(address, b"GET /metrics HT").await;
         assert!(
             answer.is_empty() || answer.starts_with("HTTP/1.1 408 "),
@@ -225,12 +225,12 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_others_reach_and_one_in_use_are_refused_by_name() {
-        let open = Door::bind_loopback("0.0.0.0:0".parse().unwrap())
+        let open = HttpListener::bind_loopback("0.0.0.0:0".parse().unwrap())
             .await
             .unwrap_err();
         assert!(open.to_string().contains("0.0.0.0:0"), "{open}");
-        let (address, _) = door(HEAD_PATIENCE).await;
-        let taken = Door::bind_loopback(address).await.unwrap_err();
+        let (address, _) = serve_page(HEAD_PATIENCE).await;
+        let taken = HttpListener::bind_loopback(address).await.unwrap_err();
         assert!(taken.to_string().contains(&address.to_string()), "{taken}");
     }
 }

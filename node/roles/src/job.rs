@@ -62,7 +62,7 @@ pub use action::{Action, JobEvent, Outcome, Spending};
 pub use event::{Answer, CommandError, Event, FetchFault, Leg};
 pub use facts::{End, Fact, Past, attempt_id, request_id};
 pub use money::{bid_for_leg, escrow_and_duration};
-pub use plan::{Exclusion, Plan, PlanRequest, Work};
+pub use plan::{Exclusion, Plan, PlanRequest, PlanScope};
 pub use reason::{Loss, Objection, Reason};
 pub use spec::{JobSpec, Limits};
 

@@ -35,7 +35,7 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A job's place among its buyer's jobs. Dropping it withdraws the announcement.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct QueuedJob {
     /// The folder of announcements; none if the job has no priority.
     folder: Option<PathBuf>,
     priority: Priority,
@@ -57,10 +57,10 @@ struct WishFile {
     _file: File,
 }
 
-impl Turn {
+impl QueuedJob {
     /// Returns a place in `folder`. A job without a priority waits for no job and blocks none.
-    pub(super) fn new(folder: Option<&Path>, priority: Option<Priority>) -> Turn {
-        Turn {
+    pub(super) fn new(folder: Option<&Path>, priority: Option<Priority>) -> QueuedJob {
+        QueuedJob {
             folder: folder.filter(|_| priority.is_some()).map(Path::to_owned),
             priority: priority.unwrap_or_default(),
             said: Mutex::default(),
@@ -215,8 +215,8 @@ mod tests {
         }
     }
 
-    fn turn(folder: &Path, priority: Priority) -> Turn {
-        let turn = Turn::new(Some(folder), Some(priority));
+    fn turn(folder: &Path, priority: Priority) -> QueuedJob {
+        let turn = QueuedJob::new(Some(folder), Some(priority));
         turn.announce_demands(&demands(10));
         turn
     }
@@ -228,7 +228,7 @@ mod tests {
         let low = turn(folder.path(), Priority::Low);
         let normal = turn(folder.path(), Priority::Normal);
         let high = turn(folder.path(), Priority::High);
-        let behind = |turn: &Turn| match turn.check_precedence(asks.iter()) {
+        let behind = |turn: &QueuedJob| match turn.check_precedence(asks.iter()) {
             Ok(()) => 0,
             Err(QuoteError::Behind { jobs }) => jobs,
             Err(other) => panic!("{other}"),
@@ -255,7 +255,7 @@ mod tests {
             low.check_precedence([listing(1, 11), listing(2, 9)].iter())
                 .is_err()
         );
-        let none = Turn::new(Some(folder.path()), None);
+        let none = QueuedJob::new(Some(folder.path()), None);
         assert!(none.check_precedence([listing(1, 5)].iter()).is_ok());
     }
 

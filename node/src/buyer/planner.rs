@@ -10,13 +10,13 @@ use souk_memory::{ContentId, Tensor};
 use souk_roles::clock::Micros;
 use souk_roles::job::plan::{
     LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart,
-    PlanRequest, Work,
+    PlanRequest, PlanScope,
 };
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, Weight};
 
 use super::compare::part_tolerance;
-use super::job_priority::Turn;
+use super::job_priority::QueuedJob;
 use super::quote::{self, Quote};
 use super::remaining_graph::{self, RestError};
 use super::{Buyer, QuoteError};
@@ -33,7 +33,7 @@ pub(super) struct Planner {
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
     /// The job's place among the buyer's jobs, from the first plan until its purchase.
-    turn: Option<Arc<Turn>>,
+    turn: Option<Arc<QueuedJob>>,
     weights: BTreeMap<ContentId, Weight>,
     bought: BTreeMap<ContentId, Quote>,
     /// The last quote.
@@ -134,7 +134,7 @@ impl Planner {
         let priority = self.limits.priority;
         let turn = self
             .turn
-            .get_or_insert_with(|| Arc::new(Turn::new(queue, priority)));
+            .get_or_insert_with(|| Arc::new(QueuedJob::new(queue, priority)));
         let (turn, buyer) = (turn.clone(), self.buyer.clone());
         let excluded = wanted.excluded.clone();
         async move { Ok(quote::over_book(&buyer, graph?, &limits, &excluded, &turn).await?) }
@@ -156,14 +156,14 @@ impl Planner {
     }
 
     /// Returns the graph of some work.
-    fn graph_of(&self, work: &Work) -> Result<Graph, RestError> {
+    fn graph_of(&self, work: &PlanScope) -> Result<Graph, RestError> {
         match work {
-            Work::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
-            Work::Rest(values) => {
+            PlanScope::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
+            PlanScope::Rest(values) => {
                 let values = self.read_tensors(values)?;
                 remaining_graph::remaining_graph(&self.graph, &self.inputs, &values)
             }
-            Work::Part { plan, part, inputs } => {
+            PlanScope::Part { plan, part, inputs } => {
                 let quote = self.bought.get(plan).ok_or(RestError::Unknown)?;
                 let part = quote.parts.get(*part as usize).ok_or(RestError::Unknown)?;
                 let mut bindings = Bindings::new();

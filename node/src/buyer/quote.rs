@@ -17,7 +17,7 @@ use souk_scheduler::planning::{
 };
 
 use super::Buyer;
-use super::job_priority::Turn;
+use super::job_priority::QueuedJob;
 use super::quote_error::QuoteError;
 use super::terms::{self, MICRO};
 use crate::buyer::job::{Job, Limits};
@@ -61,7 +61,7 @@ pub struct Quote {
     /// What earlier jobs at its providers took beyond their plans.
     pub(super) overheads: Overheads,
     /// Its place among the buyer's jobs, until its leases are bought.
-    pub(super) turn: Arc<Turn>,
+    pub(super) turn: Arc<QueuedJob>,
 }
 
 /// An operator of the model that some asks do not run.
@@ -268,7 +268,7 @@ pub(super) async fn over_book(
     graph: Graph,
     limits: &Limits,
     excluded: &[Exclusion],
-    turn: &Arc<Turn>,
+    turn: &Arc<QueuedJob>,
 ) -> Result<Quote, QuoteError> {
     let needed = operators::needed_operators(&graph);
     let demands = build_demands(buyer, limits, &graph, &needed);

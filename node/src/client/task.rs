@@ -10,8 +10,8 @@ use libp2p::PeerId;
 use souk_market::{AccountKey, Command, MarketId, Millis};
 use souk_roles::clock::Micros;
 use souk_roles::market::client::{
-    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Reply, RequestAttempt, Seat, Silence,
-    ValidatorAnswer, WatchId,
+    ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Reply, RequestAttempt, Silence,
+    ValidatorAnswer, ValidatorIndex, WatchId,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -375,7 +375,7 @@ impl Task {
             }
             EffectEnd::Time(validator, time) => {
                 let place = self.validators.iter().position(|peer| *peer == validator)?;
-                let validator = Seat(place);
+                let validator = ValidatorIndex(place);
                 time.map(|time| Event::Time { validator, time })
             }
             EffectEnd::Watched(watch) => {
@@ -456,7 +456,7 @@ impl Task {
     }
 
     /// Asks one validator for the time on its clock. The core asks a silent one again later.
-    fn ask_time(&mut self, validator: Seat) {
+    fn ask_time(&mut self, validator: ValidatorIndex) {
         let validator = self.validators[validator.0 % self.validators.len()];
         let network = self.network.clone();
         self.effects.spawn(async move {
@@ -468,8 +468,8 @@ impl Task {
     }
 
     /// Forwards one validator's notices of changes until its stream ends.
-    fn forward_notices(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
-        let validator = self.validators[seat % self.validators.len()];
+    fn forward_notices(&mut self, watch: WatchId, index: usize, account: AccountKey) {
+        let validator = self.validators[index % self.validators.len()];
         let (network, told) = (self.network.clone(), self.told.clone());
         let begun = self.effects.spawn(async move {
             let hearing = async {

@@ -165,7 +165,7 @@ struct DirectState {
     key: NodeKey,
     listening: DirectListen,
     /// Its own address; the IP part may stand for all interfaces.
-    door: Option<SocketAddr>,
+    address: Option<SocketAddr>,
     awaited: Mutex<HashMap<Token, oneshot::Sender<TcpStream>>>,
     kept: Mutex<HashMap<PeerId, Vec<(Instant, Channel)>>>,
     refused: Mutex<HashMap<PeerId, (Instant, String)>>,
@@ -185,12 +185,12 @@ impl DirectChannels {
             DirectListen::At(address) => Some(TcpListener::bind(address).await?),
             DirectListen::Off | DirectListen::Nowhere => None,
         };
-        let door = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+        let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let channels = DirectChannels(Arc::new(DirectState {
             network,
             key,
             listening,
-            door,
+            address,
             awaited: Mutex::default(),
             kept: Mutex::default(),
             refused: Mutex::default(),
@@ -300,7 +300,7 @@ impl DirectState {
         let account = key::account_of(&peer).ok_or_else(|| NotAKey(peer.to_string()))?;
         let proposal: Proposal =
             with_timeout(wire::receive_short(&mut stream, WORD_BYTES_MAX)).await?;
-        let Some(place) = Place::try_reserve(&self, peer) else {
+        let Some(place) = ServedSlot::try_reserve(&self, peer) else {
             with_timeout(wire::send(&mut stream, &DirectReply::Full)).await?;
             return Err(DirectError::Full);
         };
@@ -355,13 +355,13 @@ impl DirectState {
 
     /// Returns the addresses at which the other end can dial this one.
     async fn reachable_addresses(&self) -> Vec<SocketAddr> {
-        let Some(door) = self.door else {
+        let Some(address) = self.address else {
             return Vec::new();
         };
-        if !door.ip().is_unspecified() {
-            return vec![door];
+        if !address.ip().is_unspecified() {
+            return vec![address];
         }
-        // The door is on all interfaces: take those that libp2p found.
+        // The address is on all interfaces: take those that libp2p found.
         let listening = self.network.own_addresses().await;
         let ip = |part| match part {
             Protocol::Ip4(ip) => Some(IpAddr::from(ip)),
@@ -371,8 +371,8 @@ impl DirectState {
         let ips = listening
             .iter()
             .filter_map(|address| address.iter().find_map(ip));
-        let doors = ips.map(|ip| SocketAddr::new(ip, door.port()));
-        doors.take(ADDRESSES_MAX).collect()
+        let addresses = ips.map(|ip| SocketAddr::new(ip, address.port()));
+        addresses.take(ADDRESSES_MAX).collect()
     }
 
     fn take_kept(&self, peer: PeerId) -> Option<Channel> {
@@ -443,13 +443,13 @@ impl Drop for ExpectedConnection {
 }
 
 /// A peer's place among the served direct channels. Dropping it frees the place.
-struct Place {
+struct ServedSlot {
     inner: Arc<DirectState>,
     peer: PeerId,
 }
 
-impl Place {
-    fn try_reserve(inner: &Arc<DirectState>, peer: PeerId) -> Option<Place> {
+impl ServedSlot {
+    fn try_reserve(inner: &Arc<DirectState>, peer: PeerId) -> Option<ServedSlot> {
         let mut served = lock(&inner.served);
         let all: usize = served.values().sum();
         let ours = served.get(&peer).copied().unwrap_or(0);
@@ -458,11 +458,11 @@ impl Place {
         }
         served.insert(peer, ours + 1);
         let inner = inner.clone();
-        Some(Place { inner, peer })
+        Some(ServedSlot { inner, peer })
     }
 }
 
-impl Drop for Place {
+impl Drop for ServedSlot {
     fn drop(&mut self) {
         let mut served = lock(&self.inner.served);
         if let Some(count) = served.get_mut(&self.peer) {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use souk_market::{Dtype, Price, Resources, Work};
+use souk_market::{Dtype, Price, Resources, WorkKind};
 use souk_memory::DType;
 use souk_roles::market::operators;
 use souk_scheduler::graph::Node;
@@ -70,11 +70,11 @@ fn runnable_operators(stated: &souk_market::Operators) -> Operators {
 
 /// Converts the stated slowness of kinds of work into the planner's form.
 fn to_slowness(stated: &souk_market::Slowness) -> Slowness {
-    let times = |work: Work| 1.0 + f64::from(stated.for_work(work)) / 100.0;
+    let times = |work: WorkKind| 1.0 + f64::from(stated.for_work(work)) / 100.0;
     Slowness {
-        product: times(Work::Product),
-        convolution: times(Work::Convolution),
-        other: times(Work::Other),
+        product: times(WorkKind::Product),
+        convolution: times(WorkKind::Convolution),
+        other: times(WorkKind::Other),
     }
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use souk_onnx::custom::Custom;
 use souk_vocabulary::profile::Profile;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
@@ -243,7 +243,7 @@ impl ProviderLimits {
     /// Returns the bytes of a device for sale: its memory, if known, within the limit.
     pub fn memory_sold(&self, device: &Profile) -> Result<u64, LimitRefusal> {
         // Outside Linux the machine's memory is unknown, but its CPU is for sale all the same.
-        let is_known = device.memory.bytes > 0 || matches!(device.kind, Kind::Cpu { .. });
+        let is_known = device.memory.bytes > 0 || matches!(device.kind, ProcessorKind::Cpu { .. });
         match self.memory_mib {
             None if !is_known => Err(LimitRefusal::MemoryUnknown {
                 model: device.model.clone(),

@@ -4,12 +4,12 @@ use std::fs;
 
 use souk_host::system;
 
-use super::{Kind, Page};
+use super::{MetricKind, Page};
 
 /// Adds these metrics; leaves out those that the system does not report.
 pub(super) fn add_metrics(page: &mut Page) {
     page.add_family(
-        Kind::Gauge,
+        MetricKind::Gauge,
         "souk_build_info",
         "The souk that runs, always 1.",
     )

@@ -14,7 +14,7 @@ use souk_host::system;
 use souk_scheduler::execution::{LostDevice, Runner};
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::Provider;
 use crate::clock::unix_ms;
@@ -108,7 +108,9 @@ impl Live {
                 _ => member_label(label, index, profile),
             },
             source: match profile.kind {
-                Kind::Cpu { .. } if !profile.emulated => Source::Host(system::Load::default()),
+                ProcessorKind::Cpu { .. } if !profile.emulated => {
+                    Source::Host(system::Load::default())
+                }
                 _ => Source::Nobody,
             },
             profile: profile.clone(),

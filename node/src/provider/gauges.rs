@@ -9,7 +9,7 @@ use souk_roles::provider::{ProviderStatus, Stage};
 use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::clock::unix_ms;
-use crate::metrics::{Kind, Page, peers, to_seconds};
+use crate::metrics::{MetricKind, Page, peers, to_seconds};
 
 /// Returns a page of metrics, or none once the provider is gone.
 pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {
@@ -52,7 +52,7 @@ async fn add_state(page: &mut Page, provider: &Provider) {
     if let Some(sandboxes) = provider.executor.sandbox_counts() {
         let help = "Processes for leases: those that wait for one, those that start, and leases \
                     that wait for a process.";
-        page.add_family(Kind::Gauge, "souk_provider_sandboxes", help)
+        page.add_family(MetricKind::Gauge, "souk_provider_sandboxes", help)
             .add_figure(&[("state", "ready")], sandboxes.ready)
             .add_figure(&[("state", "starting")], sandboxes.starting)
             .add_figure(&[("state", "wanted")], sandboxes.wanted);
@@ -60,12 +60,16 @@ async fn add_state(page: &mut Page, provider: &Provider) {
     add_live_figures(page, &provider.live.last_figures());
     let (sent, received) = provider.tensors.bytes_moved();
     let help = "Bytes of content that went to other peers and came from them, since the start.";
-    page.add_family(Kind::Counter, "souk_content_transferred_bytes_total", help)
-        .add_figure(&[("direction", "sent")], sent)
-        .add_figure(&[("direction", "received")], received);
+    page.add_family(
+        MetricKind::Counter,
+        "souk_content_transferred_bytes_total",
+        help,
+    )
+    .add_figure(&[("direction", "sent")], sent)
+    .add_figure(&[("direction", "received")], received);
     let store = provider.tensors.store().usage();
     let help = "Bytes of content in memory: held for use, and kept free for content that comes.";
-    page.add_family(Kind::Gauge, "souk_content_memory_bytes", help)
+    page.add_family(MetricKind::Gauge, "souk_content_memory_bytes", help)
         .add_figure(&[("state", "held")], store.memory_bytes)
         .add_figure(&[("state", "spare")], store.spare_bytes);
     let help = "Bytes of content that memory may hold.";
@@ -108,7 +112,7 @@ fn add_live_figures(page: &mut Page, figures: &LiveFigures) {
         ),
     ];
     for (name, help, figure) in told {
-        let mut family = page.add_family(Kind::Gauge, name, help);
+        let mut family = page.add_family(MetricKind::Gauge, name, help);
         for device in &figures.devices {
             let emulated = if device.emulated { "true" } else { "false" };
             let labels = [
@@ -213,7 +217,7 @@ const OF_DEVICES: [DeviceFigure; 6] = [
 
 fn add_devices(page: &mut Page, report: &Report) {
     for (name, help, figure) in OF_DEVICES {
-        let mut family = page.add_family(Kind::Counter, name, help);
+        let mut family = page.add_family(MetricKind::Counter, name, help);
         for (device, done) in &report.devices {
             let emulated = if done.emulated { "true" } else { "false" };
             let labels = [
@@ -225,7 +229,7 @@ fn add_devices(page: &mut Page, report: &Report) {
         }
     }
     let help = "Time of leases in which a device did not compute, and why.";
-    let mut idle = page.add_family(Kind::Counter, "souk_device_idle_seconds_total", help);
+    let mut idle = page.add_family(MetricKind::Counter, "souk_device_idle_seconds_total", help);
     for (device, done) in &report.devices {
         let causes = [
             ("data", done.idle.data_micros),
@@ -240,7 +244,7 @@ fn add_devices(page: &mut Page, report: &Report) {
         }
     }
     let help = "Energy, by a meter or from a description of the device.";
-    let mut joules = page.add_family(Kind::Counter, "souk_device_joules_total", help);
+    let mut joules = page.add_family(MetricKind::Counter, "souk_device_joules_total", help);
     for (device, done) in &report.devices {
         let Some(energy) = done.energy else { continue };
         joules
@@ -256,72 +260,77 @@ fn add_devices(page: &mut Page, report: &Report) {
 }
 
 /// A figure of a memory.
-type MemoryFigure = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
+type MemoryFigure = (
+    MetricKind,
+    &'static str,
+    &'static str,
+    fn(&MemoryReport) -> u64,
+);
 
 /// The figures of each memory that holds tensors between devices.
 const OF_MEMORIES: [MemoryFigure; 11] = [
     (
-        Kind::Gauge,
+        MetricKind::Gauge,
         "souk_memory_limit_bytes",
         "What it may hold, at the last run's end.",
         |it| it.limit_bytes,
     ),
     (
-        Kind::Gauge,
+        MetricKind::Gauge,
         "souk_memory_used_bytes",
         "What it held, at the last run's end.",
         |it| it.used_bytes,
     ),
     (
-        Kind::Gauge,
+        MetricKind::Gauge,
         "souk_memory_peak_bytes",
         "The most that it held at a time.",
         |it| it.peak_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_copied_bytes_total",
         "Bytes copied between memories.",
         |it| it.copied_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_shared_bytes_total",
         "Bytes handed on by reference.",
         |it| it.shared_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_spilled_bytes_total",
         "Bytes written to disk for want of room.",
         |it| it.spilled_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_restored_bytes_total",
         "Bytes read back from there.",
         |it| it.restored_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_nvlink_bytes_total",
         "Bytes over direct links between devices.",
         |it| it.nvlink_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_pcie_bytes_total",
         "Bytes over PCI Express.",
         |it| it.pcie_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_host_bytes_total",
         "Bytes that the host's processor copied to a device or from it.",
         |it| it.host_bytes,
     ),
     (
-        Kind::Counter,
+        MetricKind::Counter,
         "souk_memory_unified_bytes_total",
         "Bytes handed over in a memory that device and host have together.",
         |it| it.unified_bytes,

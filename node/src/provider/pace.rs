@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use souk_market::{Dtype, Resources, Slowness, Work};
+use souk_market::{Dtype, Resources, Slowness, WorkKind};
 use souk_scheduler::planning::{Objective, Slowness as Times};
 use souk_vocabulary::profile::Profile;
 
@@ -151,7 +151,7 @@ impl Pace {
     pub(super) fn has_changed(&self, known: Times) -> bool {
         let inner = self.lock_inner();
         let (due, advertised) = (inner.next_speed(known), inner.advertised);
-        Work::ALL.iter().any(|&work| {
+        WorkKind::ALL.iter().any(|&work| {
             let change = due.time_factor(work) / advertised.time_factor(work);
             !(1.0 - CHANGE..=1.0 + CHANGE).contains(&change)
         })
@@ -216,7 +216,7 @@ impl PaceState {
         let known = of_each(known);
         let times: [f64; 3] = std::array::from_fn(|place| {
             let due = (known[place].max(1.0) / least).max(1.0 / first);
-            let now = self.advertised.time_factor(Work::ALL[place]);
+            let now = self.advertised.time_factor(WorkKind::ALL[place]);
             // A job that beat the advertised speed never worsens it, whatever the earlier jobs got.
             let is_good = last.is_some_and(|got| known[place].max(1.0) / got < now);
             let most = if is_good { now } else { now * STEP_MAX };
@@ -243,7 +243,7 @@ impl Speed {
     }
 
     /// Returns the time of a kind of work as a multiple of its time at the peak.
-    fn time_factor(&self, work: Work) -> f64 {
+    fn time_factor(&self, work: WorkKind) -> f64 {
         (1.0 + f64::from(self.slowness.for_work(work)) / 100.0) / self.share
     }
 
@@ -358,7 +358,7 @@ mod tests {
                 // However often the market is looked at before the next job.
                 pace.set_advertised(pace.next_speed(spoilt));
             }
-            let times = Work::ALL.map(|work| pace.advertised_speed().time_factor(work));
+            let times = WorkKind::ALL.map(|work| pace.advertised_speed().time_factor(work));
             // Shares are told in hundredths, so a step may be a little longer.
             let most = STEP_MAX.powi(job) * 1.04;
             assert!(times.iter().all(|times| *times <= most), "{job}: {times:?}");
@@ -517,6 +517,6 @@ mod tests {
         };
         let due = settled(&Pace::new(0.5), known);
         assert_eq!((due.share, due.slowness.0), (0.5, [0, 50, 0]));
-        assert!((due.time_factor(Work::Convolution) - 3.0).abs() < 0.01);
+        assert!((due.time_factor(WorkKind::Convolution) - 3.0).abs() < 0.01);
     }
 }

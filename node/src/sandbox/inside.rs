@@ -23,7 +23,7 @@ use souk_scheduler::execution::{
     Cancel, Clock, GroupRunError, Moment, Precedence, RunResult, Runner, Stream, Task, TaskError,
 };
 use souk_vocabulary::profile::Profile;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::shared_content::SharedContent;
 use super::{RunMode, SandboxPolicy};
@@ -182,7 +182,7 @@ fn warm_up(runner: &Runner) {
     for (_, device) in runner.devices() {
         let profile = device.profile();
         // A driver's first run can take long; the provider tried its device at its own start.
-        if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
+        if profile.emulated || matches!(profile.kind, ProcessorKind::Cpu { .. }) {
             // If this fails, the sandbox is no less fit for jobs.
             let _ = warm::warm_up_device(&**device);
         }

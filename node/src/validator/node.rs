@@ -59,7 +59,7 @@ const REPLICA_FOLDER: &str = "replica";
 const STATEMENTS_FOLDER: &str = "statements";
 
 /// The configuration of a validator node.
-pub struct SeatConfig {
+pub struct ValidatorNodeConfig {
     /// The validator's folder.
     pub home: PathBuf,
     /// The validator's key.
@@ -74,7 +74,7 @@ pub struct SeatConfig {
 
 /// Why a validator stopped or did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum SeatError {
+pub enum ValidatorNodeError {
     /// The market's file is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -126,13 +126,15 @@ pub enum SeatError {
     Failure(#[from] ValidatorFailure),
 }
 
-impl SeatError {
+impl ValidatorNodeError {
     /// Returns whether a later release of souk can continue in this folder, while this one cannot.
     #[must_use]
     pub fn is_for_later_build(&self) -> bool {
         let error = match self {
-            SeatError::Failure(ValidatorFailure::Replica(ReplicaFailure::Apply(error)))
-            | SeatError::Replica(ValidatorError::Start(StartError::Apply(error))) => error,
+            ValidatorNodeError::Failure(ValidatorFailure::Replica(ReplicaFailure::Apply(
+                error,
+            )))
+            | ValidatorNodeError::Replica(ValidatorError::Start(StartError::Apply(error))) => error,
             _ => return false,
         };
         exchange_machine::is_for_later_build(error)
@@ -140,18 +142,21 @@ impl SeatError {
 }
 
 /// A running validator.
-pub struct Seat {
+pub struct ValidatorNode {
     id: ReplicaId,
     validator: Validator<ExchangeMachine>,
     ended: ValidatorEnd,
     keeper: MembershipKeeper,
 }
 
-impl Seat {
+impl ValidatorNode {
     /// Recovers the replica, joins the network and serves. A new validator waits here for its
     /// admission and passes its address to `waiting`.
-    pub async fn start(config: SeatConfig, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
-        let SeatConfig {
+    pub async fn start(
+        config: ValidatorNodeConfig,
+        waiting: impl FnOnce(&str),
+    ) -> Result<ValidatorNode, ValidatorNodeError> {
+        let ValidatorNodeConfig {
             home,
             key,
             market,
@@ -160,28 +165,18 @@ impl Seat {
         } = config;
         if home.join(REMOVED_FILE).exists() {
             let raft_id = file.raft_id.unwrap_or_default();
-            return Err(SeatError::Removed { raft_id });
+            return Err(ValidatorNodeError::Removed { raft_id });
         }
-        let listen = Some(file.listen.clone());
-        let peers_file = Some(home.join(network::PEERS_FILE));
-        let network = Network::start(
-            &key,
-            network::NetworkConfig {
-                listen,
-                peers_file,
-                options: network,
-            },
-        )
-        .await?;
+        let network = join_network(&home, &key, &file, network).await?;
         for contact in market.contacts()? {
             // The network has just started, so it has not stopped.
             let _ = network.add_contact(&contact).await;
         }
         let address = reached_at(&file.listen, &key);
-        let place = SeatAssignment::find_seat(&home, &network, &key, &market, &mut file, || {
+        let assigned = IdAssignment::find_id(&home, &network, &key, &market, &mut file, || {
             waiting(address.as_deref().unwrap_or_default());
         });
-        let SeatAssignment { id, told, founders } = place.await?;
+        let IdAssignment { id, told, founders } = assigned.await?;
         let (writer, statements) = open_statements(&home)?;
         let (machine, changes) = exchange_machine::new_machine(&market, writer);
         let machine = machine.signing_with(key.signing_key().clone());
@@ -212,7 +207,7 @@ impl Seat {
             peers,
             learned: HashMap::new(),
         };
-        Ok(Seat {
+        Ok(ValidatorNode {
             id,
             validator,
             ended,
@@ -228,7 +223,7 @@ impl Seat {
     }
 
     /// Serves until `stop` ends, the replica fails, or the market has removed this validator.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), SeatError> {
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ValidatorNodeError> {
         let ended = self.ended.wait_for_end();
         tokio::pin!(ended);
         let home = self.keeper.home.clone();
@@ -244,12 +239,12 @@ impl Seat {
         }
         create_marker(&home, REMOVED_FILE)?;
         let raft_id = self.id.get();
-        Err(SeatError::Removed { raft_id })
+        Err(ValidatorNodeError::Removed { raft_id })
     }
 }
 
 /// A validator's place among the others, before it begins.
-struct SeatAssignment {
+struct IdAssignment {
     id: ReplicaId,
     /// The members that the other validators named, if it asked them.
     told: Vec<Member>,
@@ -257,15 +252,15 @@ struct SeatAssignment {
     founders: Option<Vec<ReplicaId>>,
 }
 
-impl SeatAssignment {
-    async fn find_seat(
+impl IdAssignment {
+    async fn find_id(
         home: &Path,
         network: &Network,
         key: &NodeKey,
         market: &MarketFile,
         file: &mut ValidatorFile,
         waiting: impl FnOnce(),
-    ) -> Result<SeatAssignment, SeatError> {
+    ) -> Result<IdAssignment, ValidatorNodeError> {
         let mine = key.peer_id();
         let members = founder_ids(market)?;
         let others: Vec<PeerId> = members
@@ -281,12 +276,12 @@ impl SeatAssignment {
             let (raft_id, told) = admitted.await;
             file.raft_id = Some(raft_id);
             config::write(&home.join(VALIDATOR_FILE), file)?;
-            return SeatAssignment::from_parts(home, raft_id, account, Some(told), None);
+            return IdAssignment::from_parts(home, raft_id, account, Some(told), None);
         };
-        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+        let id = ReplicaId::new(raft_id).ok_or(ValidatorNodeError::RaftId)?;
         let founder = members.get(&mine) == Some(&id);
         if !founder && members.values().any(|member| *member == id) {
-            return Err(SeatError::Impostor { raft_id });
+            return Err(ValidatorNodeError::Impostor { raft_id });
         }
         let told = match (founder, holds_log(home)) {
             // It needs no confirmation.
@@ -296,10 +291,10 @@ impl SeatAssignment {
         };
         match &told {
             Some(told) if told.shows_removal(raft_id) => {
-                return Err(SeatError::Removed { raft_id });
+                return Err(ValidatorNodeError::Removed { raft_id });
             }
             Some(told) if told.names_another(raft_id, account) => {
-                return Err(SeatError::Impostor { raft_id });
+                return Err(ValidatorNodeError::Impostor { raft_id });
             }
             _ => {}
         }
@@ -308,7 +303,7 @@ impl SeatAssignment {
             all.sort_unstable();
             all
         });
-        SeatAssignment::from_parts(home, raft_id, account, told, founders)
+        IdAssignment::from_parts(home, raft_id, account, told, founders)
     }
 
     fn from_parts(
@@ -317,22 +312,37 @@ impl SeatAssignment {
         account: AccountKey,
         told: Option<MembersTold>,
         founders: Option<Vec<ReplicaId>>,
-    ) -> Result<SeatAssignment, SeatError> {
-        let id = ReplicaId::new(raft_id).ok_or(SeatError::RaftId)?;
+    ) -> Result<IdAssignment, ValidatorNodeError> {
+        let id = ReplicaId::new(raft_id).ok_or(ValidatorNodeError::RaftId)?;
         let known = told.map(|told| told.known);
         let begun = known.as_ref();
         let begun = begun.is_some_and(|known| known.has_begun(raft_id, account));
         let begun = begun || home.join(FOUNDED_FILE).exists();
         if begun && !holds_log(home) {
             let path = home.join(REPLICA_FOLDER);
-            return Err(SeatError::Wiped { raft_id, path });
+            return Err(ValidatorNodeError::Wiped { raft_id, path });
         }
-        Ok(SeatAssignment {
+        Ok(IdAssignment {
             id,
             told: known.map_or_else(Vec::new, |known| known.staying_members().cloned().collect()),
             founders,
         })
     }
+}
+
+/// Starts the network of a validator that listens at its file's address.
+async fn join_network(
+    home: &Path,
+    key: &NodeKey,
+    file: &ValidatorFile,
+    options: network::Options,
+) -> Result<Network, network::StartError> {
+    let config = network::NetworkConfig {
+        listen: Some(file.listen.clone()),
+        peers_file: Some(home.join(network::PEERS_FILE)),
+        options,
+    };
+    Network::start(key, config).await
 }
 
 /// Returns the address at which peers reach a validator that listens at `listen`; none if `listen`
@@ -364,10 +374,10 @@ pub fn has_begun(home: &Path) -> bool {
 ///
 /// # Errors
 /// If the file system refuses.
-pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
+pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, ValidatorNodeError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |source| SeatError::Folder { path, source }
+        move |source| ValidatorNodeError::Folder { path, source }
     };
     for mark in [FOUNDED_FILE, REMOVED_FILE].map(|name| home.join(name)) {
         if mark.exists() {
@@ -385,9 +395,9 @@ pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
     Ok(Some(aside))
 }
 
-fn open_statements(home: &Path) -> Result<(StatementWriter, Statements), SeatError> {
+fn open_statements(home: &Path) -> Result<(StatementWriter, Statements), ValidatorNodeError> {
     let path = home.join(REPLICA_FOLDER).join(STATEMENTS_FOLDER);
-    statements::open_folder(&path).map_err(|source| SeatError::Folder { path, source })
+    statements::open_folder(&path).map_err(|source| ValidatorNodeError::Folder { path, source })
 }
 
 fn holds_log(home: &Path) -> bool {
@@ -411,10 +421,10 @@ pub fn audit_log(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, Val
     validator::audit_folder(&home.join(REPLICA_FOLDER), checkpoint_entries, machine)
 }
 
-fn founder_ids(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, SeatError> {
+fn founder_ids(market: &MarketFile) -> Result<HashMap<PeerId, ReplicaId>, ValidatorNodeError> {
     let founders = market.genesis.validators.iter();
     let member = |founder: &Founder| {
-        let id = ReplicaId::new(founder.raft_id).ok_or(SeatError::RaftId)?;
+        let id = ReplicaId::new(founder.raft_id).ok_or(ValidatorNodeError::RaftId)?;
         Ok((key::peer_of(&founder.account.0)?, id))
     };
     founders.map(member).collect()
@@ -442,14 +452,14 @@ fn replica_config(
     )
 }
 
-fn mark_founded(home: &Path) -> Result<(), SeatError> {
+fn mark_founded(home: &Path) -> Result<(), ValidatorNodeError> {
     create_marker(home, FOUNDED_FILE)
 }
 
-fn create_marker(home: &Path, name: &str) -> Result<(), SeatError> {
+fn create_marker(home: &Path, name: &str) -> Result<(), ValidatorNodeError> {
     let path = home.join(name);
     match path.exists() {
         true => Ok(()),
-        false => fs::write(&path, "").map_err(|source| SeatError::Folder { path, source }),
+        false => fs::write(&path, "").map_err(|source| ValidatorNodeError::Folder { path, source }),
     }
 }

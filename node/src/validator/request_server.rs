@@ -49,7 +49,7 @@ const ASKED_BURST: u32 = 4_096;
 const ASKED_PER_SECOND: u32 = 2_048;
 
 /// The state that all streams of the server share.
-struct Door {
+struct SharedState {
     network: Network,
     validator: Validator<ExchangeMachine>,
     genesis: Box<Genesis>,
@@ -75,7 +75,7 @@ pub(super) fn serve_market(
     genesis: &Genesis,
     news: ExchangeNews,
 ) {
-    let door = Arc::new(Door {
+    let shared = Arc::new(SharedState {
         network: network.clone(),
         validator,
         genesis: Box::new(genesis.clone()),
@@ -86,9 +86,9 @@ pub(super) fn serve_market(
         rate_limit: RateLimit::new(ASKED_BURST, ASKED_PER_SECOND),
     });
     network.serve_protocol(PROTOCOL, STREAMS_MAX, move |peer, stream| {
-        let door = door.clone();
+        let shared = shared.clone();
         async move {
-            let ended = door.serve_stream(peer, stream).await;
+            let ended = shared.serve_stream(peer, stream).await;
             if let Err(error) = &ended {
                 tracing::debug!(%peer, %error, "a market stream ended early");
             }
@@ -97,7 +97,7 @@ pub(super) fn serve_market(
     });
 }
 
-impl Door {
+impl SharedState {
     async fn serve_stream(&self, peer: PeerId, mut stream: Stream) -> Result<(), WireError> {
         let mut consistency = Consistency::Linearizable;
         while let Some(request) = self.intake.receive_next::<Request>(&mut stream).await? {

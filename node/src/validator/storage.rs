@@ -6,7 +6,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use souk_consensus::disk::FolderDisk;
-use souk_consensus::replica::Work;
+use souk_consensus::replica::RoundWork;
 use souk_consensus::wal::WalError;
 use souk_consensus::{LogIndex, ReplicaId, Snapshot, Store};
 use tokio::sync::oneshot;
@@ -20,8 +20,8 @@ const JOBS_MAX: usize = 1;
 enum DiskJob {
     /// Make the work of a round durable.
     Persist {
-        work: Box<Work>,
-        reply: oneshot::Sender<Result<Box<Work>, WalError>>,
+        work: Box<RoundWork>,
+        reply: oneshot::Sender<Result<Box<RoundWork>, WalError>>,
     },
     /// Keep a snapshot and release the entries that it covers.
     Keep {
@@ -54,8 +54,8 @@ impl Storage {
     /// Makes `work` durable with one sync, and returns it.
     pub(super) async fn persist_work(
         &mut self,
-        work: Box<Work>,
-    ) -> Result<Box<Work>, ValidatorFailure> {
+        work: Box<RoundWork>,
+    ) -> Result<Box<RoundWork>, ValidatorFailure> {
         self.run_job(|reply| DiskJob::Persist { work, reply }).await
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use souk_consensus::replica::{ChangeError, MemberChange, Proposal, Status, Work};
+use souk_consensus::replica::{ChangeError, MemberChange, Proposal, RoundWork, Status};
 use souk_consensus::wire::Envelope;
 use souk_consensus::{Check, ReplicaId, Snapshot, Verdict};
 use souk_market::Millis;
@@ -246,7 +246,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(())
     }
 
-    async fn persist_work(&mut self, work: Box<Work>) -> Result<(), ValidatorFailure> {
+    async fn persist_work(&mut self, work: Box<RoundWork>) -> Result<(), ValidatorFailure> {
         let at_hand = std::mem::take(&mut self.at_hand);
         // The disk's thread must have its work before the checks at hand begin.
         let checked = async { Check::run_all::<M>(&at_hand) };

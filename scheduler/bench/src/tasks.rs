@@ -11,7 +11,9 @@ use serde::Serialize;
 use souk_host::system;
 use souk_onnx::subgraph::Subgraph;
 use souk_scheduler::execution::dispatch::Results;
-use souk_scheduler::execution::worker_pool::{Fault, Job, JobEnd, TaskTime, Work, WorkerPool};
+use souk_scheduler::execution::worker_pool::{
+    Fault, Job, JobEnd, TaskFunction, TaskTime, WorkerPool,
+};
 use souk_scheduler::execution::{GroupError, Moment};
 use souk_scheduler::learning::Speeds;
 use souk_scheduler::planning::Time;
@@ -175,7 +177,7 @@ pub fn measure_subprocess(device: &SubprocessDevice) -> Result<SubprocessReport,
     };
     let mut best = f64::INFINITY;
     let mut speeds = Speeds::new(1, 1);
-    let work: Work = Arc::new(work);
+    let work: TaskFunction = Arc::new(work);
     for _ in 0..ROUNDS {
         let job = Job {
             work: work.clone(),

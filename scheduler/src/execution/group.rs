@@ -40,8 +40,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_memory::holdings::PoolUse;
+use souk_memory::location::Location;
 use souk_memory::paths::{Path, PathKind};
-use souk_memory::place::Place;
 use souk_memory::space::{MoveTotals, SpaceConfig};
 use souk_memory::transfers::TransferCounts;
 use souk_memory::{ContentId, Store};
@@ -205,7 +205,7 @@ impl DeviceGroup {
     /// memory.
     pub fn memory_stats(&self) -> (MoveTotals, PoolUse) {
         let space = self.memories.lock();
-        (space.move_totals(), space.pool_use(Place::Host))
+        (space.move_totals(), space.pool_use(Location::Host))
     }
 
     pub fn set_host_limit(&self, host_bytes_max: u64) -> Result<(), GroupRunError> {

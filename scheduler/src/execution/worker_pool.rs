@@ -24,7 +24,7 @@ use crate::planning::schedule::Schedule;
 use crate::planning::time::Time;
 use job::{ActiveJob, BatchRun};
 
-pub use job::{Call, DeviceUse, Execution, Fault, Job, JobEnd, Stretch, TaskTime, Work};
+pub use job::{Call, DeviceUse, Execution, Fault, Job, JobEnd, Stretch, TaskFunction, TaskTime};
 pub use moment::Moment;
 
 /// Polls for work before a device sleeps: about 20 us, twice the time to sleep and wake.
@@ -425,7 +425,7 @@ impl PoolState {
         device: usize,
         batch: &mut Vec<u32>,
         wake: &mut u64,
-    ) -> Option<(u64, Work, Moment)> {
+    ) -> Option<(u64, TaskFunction, Moment)> {
         let Self { jobs, level, .. } = self;
         let mut take = |job: &mut ActiveJob| {
             let share = job.used_share();

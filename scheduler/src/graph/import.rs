@@ -13,7 +13,9 @@ use super::captures::captured_names;
 use super::cost::Cost;
 use super::external::{Files, read_weight};
 use super::order::topological_order;
-use super::shape::{Fact, InnerWork, Scope, Steps, bodies_work, constant_fact, infer_outputs};
+use super::shape::{
+    Fact, InferenceBudget, InnerWork, Scope, bodies_work, constant_fact, infer_outputs,
+};
 use super::{Bindings, Graph, ImportError, Node, NodeId, Source, Value, ValueId, fold, inline};
 
 /// Oldest standard operator set that the operator rules cover.
@@ -333,7 +335,7 @@ impl Draft {
     /// gaps.
     fn infer_outputs(&mut self, opset: i64) -> Result<(), ImportError> {
         let outputs: BTreeSet<ValueId> = self.outputs.iter().copied().collect();
-        let steps = Steps::default();
+        let steps = InferenceBudget::default();
         for index in 0..self.nodes.len() {
             let node = &self.nodes[index];
             let inputs: Vec<Option<&Fact>> = node

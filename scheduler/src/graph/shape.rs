@@ -32,7 +32,7 @@ use souk_onnx::{routing, sampling};
 use thiserror::Error;
 
 use super::Weight;
-pub(crate) use bodies::{InnerWork, Scope, Steps, inner_work as bodies_work};
+pub(crate) use bodies::{InferenceBudget, InnerWork, Scope, inner_work as bodies_work};
 pub(crate) use operation::Operation;
 pub(crate) use work::node_work;
 

@@ -155,8 +155,8 @@ fn forged_steps(
     let all = |kind| -> Vec<(ConfChangeType, u64)> {
         others.iter().map(|(_, id)| (kind, id.get())).collect()
     };
-    let seats = liar.machine().roster().seats();
-    let leaves = |id: &ReplicaId| seats.get(&id.get()).is_none_or(|seat| seat.leaving);
+    let entries = liar.machine().roster().entries();
+    let leaves = |id: &ReplicaId| entries.get(&id.get()).is_none_or(|entry| entry.leaving);
     let is_member = |id: &ReplicaId| liar.status().members.get_voters().contains(&id.get());
     let all_known = others.iter().all(|(_, id)| is_member(id) && !leaves(id));
     match random.draw_below(4) {

@@ -69,7 +69,7 @@ impl World {
     /// Returns the next order. Operators admit machines in the order of their ids, so that each
     /// gets its own.
     fn next_order(&self, roster: &Roster) -> Option<Order> {
-        let unknown = |id: &u64| !roster.seats().contains_key(id);
+        let unknown = |id: &u64| !roster.entries().contains_key(id);
         if let Some(raft_id) = (1..self.next_id).find(unknown) {
             return Some(Order::Admit {
                 account: AccountKey::from(&operators::validator_key(raft_id)),

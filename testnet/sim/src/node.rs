@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use souk_consensus::check::{ForgedCommand, checks_of};
-use souk_consensus::replica::{AppliedEntry, ProposalLimits, Work};
+use souk_consensus::replica::{AppliedEntry, ProposalLimits, RoundWork};
 use souk_consensus::store::StoreOpenError;
 use souk_consensus::views::Views;
 use souk_consensus::wal::WalConfig;
@@ -460,7 +460,7 @@ impl Node {
     fn make_durable(
         &mut self,
         now: u64,
-        work: Box<Work>,
+        work: Box<RoundWork>,
         done: &mut CompletedRound,
     ) -> Option<Round> {
         if let Some(died) = self.dies_after(Boundary::SentFirst, done) {
@@ -498,7 +498,7 @@ impl Node {
     }
 
     /// Keeps the received parts of a snapshot. Returns false if the disk failed.
-    fn keep_parts(&mut self, work: &Work) -> bool {
+    fn keep_parts(&mut self, work: &RoundWork) -> bool {
         let store = self.running.as_mut().map(|running| &mut running.store);
         store.is_some_and(|store| store.keep_parts(&work.parts).is_ok())
     }

@@ -23,7 +23,7 @@ const ABOVE_FOURS: u8 = 8;
 
 /// The storage format of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MatrixFormat {
     /// Floats of 32 bits.
     Floats,
     /// Floats of 16 bits.
@@ -48,7 +48,7 @@ pub(super) enum MatrixSource {
 /// A packed matrix.
 #[derive(Debug)]
 pub(super) struct Matrix {
-    pub kind: Kind,
+    pub kind: MatrixFormat,
     /// Columns of the result.
     pub rows: usize,
     /// Numbers of each.
@@ -57,17 +57,17 @@ pub(super) struct Matrix {
 }
 
 impl MatrixSource {
-    pub fn kind(&self) -> Option<Kind> {
+    pub fn kind(&self) -> Option<MatrixFormat> {
         match self {
             Self::Floats(tensor) => match tensor.dtype() {
-                DType::F32 => Some(Kind::Floats),
-                DType::F16 => Some(Kind::Halves),
-                DType::Bf16 => Some(Kind::Brains),
+                DType::F32 => Some(MatrixFormat::Floats),
+                DType::F16 => Some(MatrixFormat::Halves),
+                DType::Bf16 => Some(MatrixFormat::Brains),
                 _ => None,
             },
             Self::Blocks(integers, _) => match integers.dtype() {
-                DType::I8 => Some(Kind::Eights),
-                DType::I4 => Some(Kind::Fours),
+                DType::I8 => Some(MatrixFormat::Eights),
+                DType::I4 => Some(MatrixFormat::Fours),
                 _ => None,
             },
         }
@@ -98,7 +98,7 @@ impl MatrixSource {
     }
 }
 
-impl Kind {
+impl MatrixFormat {
     /// Whether products with it take rows of bytes.
     pub fn is_blocks(self) -> bool {
         matches!(self, Self::Eights | Self::Fours)
@@ -166,17 +166,17 @@ impl Matrix {
         for (at, to) in to.iter_mut().enumerate().take(depth) {
             let place = at * LANES + lane;
             *to = match self.kind {
-                Kind::Floats => {
+                MatrixFormat::Floats => {
                     let bytes = &tile[place * 4..place * 4 + 4];
                     f32::from_le_bytes(bytes.try_into().expect("four bytes"))
                 }
-                Kind::Halves => F16(half(place * 2)).to_f32(),
-                Kind::Brains => f32::from_bits(u32::from(half(place * 2)) << 16),
-                Kind::Eights => {
+                MatrixFormat::Halves => F16(half(place * 2)).to_f32(),
+                MatrixFormat::Brains => f32::from_bits(u32::from(half(place * 2)) << 16),
+                MatrixFormat::Eights => {
                     let kept = i16::from(tile[eight_place(at, lane)]);
                     f32::from(kept - i16::from(ABOVE_EIGHTS)) * scale(at)
                 }
-                Kind::Fours => {
+                MatrixFormat::Fours => {
                     let (place, shift) = four_place(at, lane);
                     let kept = i16::from((tile[place] >> shift) & 15);
                     f32::from(kept - i16::from(ABOVE_FOURS)) * scale(at)
@@ -202,10 +202,10 @@ fn four_place(at: usize, lane: usize) -> (usize, u32) {
 
 impl MatrixSource {
     /// Puts a row to its place in a tile of zeros.
-    fn pack_row(&self, kind: Kind, row: usize, lane: usize, depth: usize, to: &mut [u8]) {
+    fn pack_row(&self, kind: MatrixFormat, row: usize, lane: usize, depth: usize, to: &mut [u8]) {
         match self {
             Self::Floats(tensor) => {
-                let size = if kind == Kind::Floats { 4 } else { 2 };
+                let size = if kind == MatrixFormat::Floats { 4 } else { 2 };
                 let bytes = &tensor.bytes()[row * depth * size..][..depth * size];
                 for (at, number) in bytes.chunks_exact(size).enumerate() {
                     to[(at * LANES + lane) * size..][..size].copy_from_slice(number);
@@ -218,7 +218,7 @@ impl MatrixSource {
                 for (block, scale) in from.chunks_exact(2).enumerate() {
                     behind[(block * LANES + lane) * 2..][..2].copy_from_slice(scale);
                 }
-                if kind == Kind::Eights {
+                if kind == MatrixFormat::Eights {
                     pack_eights(&integers.bytes()[row * depth..][..depth], lane, to);
                 } else {
                     pack_fours(&integers.bytes()[row * depth / 2..][..depth / 2], lane, to);

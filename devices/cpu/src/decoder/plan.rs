@@ -16,7 +16,7 @@ use souk_onnx::states::{StatePort, model_states};
 use super::cache::{CacheOrder, CacheShape};
 use super::matrix::MatrixSource;
 use nodes::Reader;
-pub(super) use slots::Place;
+pub(super) use slots::RowSlot;
 
 /// A value of the plan: rows of a width.
 pub(super) type RowsId = usize;
@@ -28,7 +28,7 @@ pub(super) struct DecoderPlan {
     /// Steps that can be done at once.
     pub stages: Vec<Range<usize>>,
     /// Where each value lies.
-    pub places: Vec<Place>,
+    pub places: Vec<RowSlot>,
     /// Floats in a row of each slot.
     pub slots: Vec<usize>,
     pub matrices: Vec<MatrixSource>,

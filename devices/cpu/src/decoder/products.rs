@@ -5,7 +5,7 @@
 //! offset, and the sum serves to subtract the effect of that offset.
 
 use super::lanes::{Array, LANES, LaneIsa, Lanes};
-use super::matrix::{BLOCK, Kind, Matrix};
+use super::matrix::{BLOCK, Matrix, MatrixFormat};
 
 /// Upper bound on the rows computed at once, which share the loads of a tile's numbers.
 const ROWS_MAX: usize = 4;
@@ -137,11 +137,11 @@ impl TileProduct<'_> {
         // SAFETY: the caller's contract: rows are as deep as the tile.
         let sums: [L; N] = unsafe {
             match self.matrix.kind {
-                Kind::Floats => self.floats::<L, Floats, N>(read),
-                Kind::Halves => self.floats::<L, Halves, N>(read),
-                Kind::Brains => self.floats::<L, Brains, N>(read),
-                Kind::Eights => self.blocks::<L, Eights, N>(read),
-                Kind::Fours => self.blocks::<L, Fours, N>(read),
+                MatrixFormat::Floats => self.floats::<L, Floats, N>(read),
+                MatrixFormat::Halves => self.floats::<L, Halves, N>(read),
+                MatrixFormat::Brains => self.floats::<L, Brains, N>(read),
+                MatrixFormat::Eights => self.blocks::<L, Eights, N>(read),
+                MatrixFormat::Fours => self.blocks::<L, Fours, N>(read),
             }
         };
         for (row, sum) in sums.into_iter().enumerate() {

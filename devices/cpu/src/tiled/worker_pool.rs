@@ -72,11 +72,11 @@ impl Progress {
 
     /// Does the remaining tasks of a stage and returns their number: first a thread's own block,
     /// which its caches hold from the stage and the run before, then the others'.
-    fn run_stage(&self, tasks: usize, seat: usize, work: impl Fn(usize)) -> usize {
+    fn run_stage(&self, tasks: usize, thread: usize, work: impl Fn(usize)) -> usize {
         let blocks = self.taken.len();
         let start = |block: usize| tasks * block / blocks;
         let mut worked = 0;
-        for block in (seat..blocks).chain(0..seat) {
+        for block in (thread..blocks).chain(0..thread) {
             let (start, end) = (start(block), start(block + 1));
             loop {
                 let task = start + self.taken[block].0.fetch_add(1, Ordering::Relaxed);
@@ -140,13 +140,14 @@ fn work_through(
     broken: &AtomicBool,
     work: &(impl Fn(usize, usize) + Sync),
 ) {
-    let seat = rayon::current_thread_index().unwrap_or(0);
+    let thread = rayon::current_thread_index().unwrap_or(0);
     for (stage, (&tasks, progress)) in tasks.iter().zip(progress).enumerate() {
         if tasks == 0 {
             continue;
         }
-        let worked =
-            progress.run_stage(tasks, seat % progress.taken.len(), |task| work(stage, task));
+        let worked = progress.run_stage(tasks, thread % progress.taken.len(), |task| {
+            work(stage, task)
+        });
         progress.done.fetch_add(worked, Ordering::Release);
         let mut looks = 0u32;
         while progress.done.load(Ordering::Acquire) < tasks {

@@ -9,12 +9,12 @@ struct Layout {
     bias: u32,
     /// Exponent and fraction of the largest value.
     largest: u32,
-    kind: Kind,
+    kind: SpecialValues,
 }
 
 /// How a format encodes NaN and infinity.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum SpecialValues {
     /// As in wider floats.
     Ieee,
     /// The largest pattern is NaN; there is no infinity.
@@ -25,10 +25,10 @@ enum Kind {
 
 fn float_layout(dtype: DType) -> Option<Layout> {
     let (fraction_bits, bias, largest, kind) = match dtype {
-        DType::F8E4M3Fn => (3, 7, 0x7e, Kind::Finite),
-        DType::F8E4M3FnUz => (3, 8, 0x7f, Kind::UnsignedZero),
-        DType::F8E5M2 => (2, 15, 0x7b, Kind::Ieee),
-        DType::F8E5M2FnUz => (2, 16, 0x7f, Kind::UnsignedZero),
+        DType::F8E4M3Fn => (3, 7, 0x7e, SpecialValues::Finite),
+        DType::F8E4M3FnUz => (3, 8, 0x7f, SpecialValues::UnsignedZero),
+        DType::F8E5M2 => (2, 15, 0x7b, SpecialValues::Ieee),
+        DType::F8E5M2FnUz => (2, 16, 0x7f, SpecialValues::UnsignedZero),
         _ => return None,
     };
     Some(Layout {
@@ -172,21 +172,21 @@ fn float_functions(layout: &Layout, saturates: bool) -> String {
     } = layout;
     // The patterns that are not finite, and the patterns for NaN and for overflow.
     let (odd, none, beyond) = match kind {
-        Kind::Ieee => ("rest >= 0x7cu", "sign | 0x7eu", "sign | 0x7cu"),
-        Kind::Finite => ("rest == 0x7fu", "sign | 0x7fu", "sign | 0x7fu"),
-        Kind::UnsignedZero => ("h == 0x80u", "0x80u", "0x80u"),
+        SpecialValues::Ieee => ("rest >= 0x7cu", "sign | 0x7eu", "sign | 0x7cu"),
+        SpecialValues::Finite => ("rest == 0x7fu", "sign | 0x7fu", "sign | 0x7fu"),
+        SpecialValues::UnsignedZero => ("h == 0x80u", "0x80u", "0x80u"),
     };
     let odd_bits = match kind {
-        Kind::Ieee => "0x7f800000u | ((rest & 3u) << 21u)",
-        Kind::Finite | Kind::UnsignedZero => "0x7fc00000u",
+        SpecialValues::Ieee => "0x7f800000u | ((rest & 3u) << 21u)",
+        SpecialValues::Finite | SpecialValues::UnsignedZero => "0x7fc00000u",
     };
     let beyond = match saturates {
         true => format!("sign | {largest}u"),
         false => beyond.to_owned(),
     };
     let zero = match kind {
-        Kind::UnsignedZero => "if (r == 0u) { return 0u; }",
-        Kind::Ieee | Kind::Finite => "",
+        SpecialValues::UnsignedZero => "if (r == 0u) { return 0u; }",
+        SpecialValues::Ieee | SpecialValues::Finite => "",
     };
     let shift = 23 - fraction_bits;
     let moved = (127 - bias) << 23;

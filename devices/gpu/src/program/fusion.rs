@@ -29,7 +29,7 @@ pub(crate) struct Fusion {
 
 /// The role of a node in the fusion.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
+pub(crate) enum FusionRole {
     /// The node runs alone.
     Alone,
     /// Other nodes are fused into it.
@@ -57,10 +57,14 @@ impl Fusion {
 
 /// Returns the role of each node of a graph that runs on these sides, for a device that multiplies
 /// 8-bit floats or does not.
-pub(crate) fn plan_fusion(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
+pub(crate) fn plan_fusion(
+    graph: &Graph,
+    sides: &[Side],
+    multiplies_quarters: bool,
+) -> Vec<FusionRole> {
     let nodes = graph.nodes();
     let readers = value_readers(graph);
-    let mut places = vec![Place::Alone; nodes.len()];
+    let mut places = vec![FusionRole::Alone; nodes.len()];
     for (index, node) in nodes.iter().enumerate() {
         if !is_head(node) || sides[index] != Side::Device {
             continue;
@@ -88,9 +92,9 @@ pub(crate) fn plan_fusion(graph: &Graph, sides: &[Side], multiplies_quarters: bo
             continue;
         }
         for next in taken {
-            places[next] = Place::Taken;
+            places[next] = FusionRole::Taken;
         }
-        places[index] = Place::Head(Box::new(fused));
+        places[index] = FusionRole::Head(Box::new(fused));
     }
     places
 }

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::error::GpuError;
 use crate::numbers::halves::is_half;
 use crate::numbers::integers::packed_bits;
-use crate::program::fusion::Place;
+use crate::program::fusion::FusionRole;
 use crate::program::table::Side;
 use crate::recording::{Matrix, Scales, Stream, Value, upload_tensor};
 
@@ -135,14 +135,18 @@ fn can_read_matrix(
 }
 
 /// Skips nodes whose matrix no reader needs.
-pub(crate) fn skip_unread(graph: &Graph, sources: &BTreeMap<String, Source>, places: &mut [Place]) {
+pub(crate) fn skip_unread(
+    graph: &Graph,
+    sources: &BTreeMap<String, Source>,
+    places: &mut [FusionRole],
+) {
     for (node, place) in graph.nodes().iter().zip(places) {
         if node
             .output
             .first()
             .is_some_and(|it| sources.contains_key(it))
         {
-            *place = Place::Taken;
+            *place = FusionRole::Taken;
         }
     }
 }

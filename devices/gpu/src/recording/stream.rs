@@ -12,7 +12,7 @@ use crate::context::{Context, PooledBuffer};
 use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
 use crate::numbers::packed::{element_type, per_word};
-use crate::shaders::{Numbers, Word};
+use crate::shaders::{CopyUnit, Numbers};
 
 /// Alignment in words of a dispatch's sizes, which must be as large as that of any device.
 const WORDS_ALIGNMENT: usize = 64;
@@ -72,11 +72,11 @@ impl Array {
     }
 
     /// The unit in which kernels move its elements, if it is not packed.
-    pub fn word(&self) -> Word {
+    pub fn word(&self) -> CopyUnit {
         match self.dtype {
-            _ if self.is_double => Word::Double,
-            DType::F16 => Word::Half,
-            _ => Word::Single,
+            _ if self.is_double => CopyUnit::Double,
+            DType::F16 => CopyUnit::Half,
+            _ => CopyUnit::Single,
         }
     }
 

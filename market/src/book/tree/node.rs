@@ -57,12 +57,12 @@ impl Summary {
 
 /// The sort key of an order: price, then arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct SortKey {
     pub key: u64,
     pub id: u64,
 }
 
-impl Place {
+impl SortKey {
     /// Returns both parts as one number, which compares without a branch.
     #[inline]
     pub(super) fn rank(self) -> u128 {
@@ -72,14 +72,14 @@ impl Place {
 
 /// Returns how many of the places come before `place`.
 #[inline]
-pub(super) fn count_before(places: &[Place], place: Place) -> usize {
+pub(super) fn count_before(places: &[SortKey], place: SortKey) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() < rank)
 }
 
 /// Returns how many of the places come before `place` or equal it.
 #[inline]
-pub(super) fn count_up_to(places: &[Place], place: Place) -> usize {
+pub(super) fn count_up_to(places: &[SortKey], place: SortKey) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() <= rank)
 }
@@ -88,7 +88,7 @@ pub(super) fn count_up_to(places: &[Place], place: Place) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Leaf {
     pub len: u32,
-    pub places: [Place; LEAF],
+    pub places: [SortKey; LEAF],
     /// Each order's index in the slab, and its terms.
     pub orders: [(u32, u32); LEAF],
 }
@@ -97,7 +97,7 @@ pub(super) struct Leaf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inner {
     pub len: u32,
-    pub places: [Place; WIDTH],
+    pub places: [SortKey; WIDTH],
     pub children: [u32; WIDTH],
     pub summaries: [Summary; WIDTH],
 }
@@ -106,7 +106,7 @@ impl Leaf {
     pub(super) fn new_empty() -> Self {
         Self {
             len: 0,
-            places: [Place::default(); LEAF],
+            places: [SortKey::default(); LEAF],
             orders: [(NONE, NONE); LEAF],
         }
     }
@@ -118,7 +118,7 @@ impl Leaf {
         std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
     }
 
-    pub(super) fn insert(&mut self, at: usize, place: Place, slot: u32, terms: u32) {
+    pub(super) fn insert(&mut self, at: usize, place: SortKey, slot: u32, terms: u32) {
         let len = self.len as usize;
         assert!(at <= len && len < LEAF, "there is room");
         debug_assert!(
@@ -175,13 +175,13 @@ impl Inner {
     pub(super) fn new_empty() -> Self {
         Self {
             len: 0,
-            places: [Place::default(); WIDTH],
+            places: [SortKey::default(); WIDTH],
             children: [NONE; WIDTH],
             summaries: [Summary::default(); WIDTH],
         }
     }
 
-    pub(super) fn insert(&mut self, at: usize, place: Place, child: u32, summary: Summary) {
+    pub(super) fn insert(&mut self, at: usize, place: SortKey, child: u32, summary: Summary) {
         let len = self.len as usize;
         assert!(at <= len && len < WIDTH, "there is room");
         debug_assert!(
@@ -225,7 +225,7 @@ impl Inner {
     }
 
     /// Returns the last child that begins at or before `place`, or the first child if none does.
-    pub(super) fn child_for(&self, place: Place) -> usize {
+    pub(super) fn child_for(&self, place: SortKey) -> usize {
         debug_assert!(self.len > 0, "a node has children");
         let after = count_up_to(&self.places[..self.len as usize], place);
         after.saturating_sub(1)

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
-use crate::place::DeviceIndex;
+use crate::location::DeviceIndex;
 use crate::space::SpaceConfig;
 
-const GPU: Place = Place::Device(DeviceIndex(0));
-const OTHER: Place = Place::Device(DeviceIndex(1));
-const CPU: Place = Place::Device(DeviceIndex(2));
+const GPU: Location = Location::Device(DeviceIndex(0));
+const OTHER: Location = Location::Device(DeviceIndex(1));
+const CPU: Location = Location::Device(DeviceIndex(2));
 const PCIE: PathKind = PathKind::Pcie {
     generation: 5,
     lanes: 16,
@@ -71,7 +71,7 @@ fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
         Content::Disk(_) => unreachable!("it was read from there"),
     };
     let content = match step.transit.hop.to {
-        Place::Host => Content::Host(bytes(fill, step.transit.bytes)),
+        Location::Host => Content::Host(bytes(fill, step.transit.bytes)),
         _ => Content::Device(fill),
     };
     space
@@ -80,7 +80,7 @@ fn carry_out(space: &mut Space<u8>, step: Move<u8>) {
 }
 
 /// Asks until it is there; gives what it was and the hops it took.
-fn brought(space: &mut Space<u8>, handle: Handle, to: Place) -> (Content<u8>, Vec<PathKind>) {
+fn brought(space: &mut Space<u8>, handle: Handle, to: Location) -> (Content<u8>, Vec<PathKind>) {
     let mut hops = Vec::new();
     loop {
         match space.ensure_on(handle, to) {
@@ -96,7 +96,7 @@ fn brought(space: &mut Space<u8>, handle: Handle, to: Place) -> (Content<u8>, Ve
 #[test]
 fn two_who_want_the_same_copy_move_it_once() {
     let mut space = space(1 << 20, 1 << 20);
-    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    let handle = space.adopt_unnamed(bytes(7, 500), Location::Host).unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     let step = space.take_move().unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
@@ -146,15 +146,15 @@ fn eviction_moves_to_the_host_before_the_room_is_free() {
     assert!(is_moving(&refused));
     let step = space.take_move().unwrap();
     assert_eq!(step.content, Content::Device(1));
-    assert_eq!(step.transit.hop.to, Place::Host);
+    assert_eq!(step.transit.hop.to, Location::Host);
     carry_out(&mut space, step);
     let new = space.adopt_resident(2, 600, GPU).unwrap();
-    assert_eq!(space.holdings().copy_places(old).unwrap(), [Place::Host]);
+    assert_eq!(space.holdings().copy_places(old).unwrap(), [Location::Host]);
     assert_eq!(space.pool_use(GPU).used, 600);
     // Back it comes, and the other goes.
     let (there, hops) = brought(&mut space, old, GPU);
     assert_eq!((there, hops), (Content::Device(1), vec![PCIE, PCIE]));
-    assert_eq!(space.holdings().copy_places(new).unwrap(), [Place::Host]);
+    assert_eq!(space.holdings().copy_places(new).unwrap(), [Location::Host]);
 }
 
 #[test]
@@ -172,14 +172,14 @@ fn what_is_in_use_is_not_evicted_and_fullness_is_said() {
 #[test]
 fn a_failed_move_leaves_its_room_and_may_be_asked_for_again() {
     let mut space = space(1 << 20, 1000);
-    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    let handle = space.adopt_unnamed(bytes(7, 500), Location::Host).unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     let step = space.take_move().unwrap();
     space.on_transfer_failed(step.transit);
     assert_eq!(space.pool_use(GPU).used, 0);
     brought(&mut space, handle, GPU);
     let short = space.adopt_resident(1, 10, GPU).unwrap();
-    assert!(is_moving(&space.ensure_on(short, Place::Host)));
+    assert!(is_moving(&space.ensure_on(short, Location::Host)));
     let step = space.take_move().unwrap();
     let wrong = space.on_transfer_ended(step.transit, Content::Host(bytes(1, 9)), None);
     assert!(matches!(wrong, Err(SpaceError::Length { .. })));
@@ -188,7 +188,7 @@ fn a_failed_move_leaves_its_room_and_may_be_asked_for_again() {
 #[test]
 fn what_is_released_on_its_way_goes_when_it_comes() {
     let mut space = space(1 << 20, 1000);
-    let handle = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    let handle = space.adopt_unnamed(bytes(7, 500), Location::Host).unwrap();
     assert!(is_moving(&space.ensure_on(handle, GPU)));
     let step = space.take_move().unwrap();
     space.release_reference(handle).unwrap();
@@ -196,7 +196,10 @@ fn what_is_released_on_its_way_goes_when_it_comes() {
     carry_out(&mut space, step);
     assert!(space.holdings().is_empty());
     assert_eq!(
-        (space.pool_use(GPU).used, space.pool_use(Place::Host).used),
+        (
+            space.pool_use(GPU).used,
+            space.pool_use(Location::Host).used
+        ),
         (0, 0)
     );
 }
@@ -204,20 +207,23 @@ fn what_is_released_on_its_way_goes_when_it_comes() {
 #[test]
 fn a_lost_memory_gives_up_what_was_coming_and_what_left_it_in_time_is_kept() {
     let mut space = space(1 << 20, 1000);
-    let coming = space.adopt_unnamed(bytes(7, 500), Place::Host).unwrap();
+    let coming = space.adopt_unnamed(bytes(7, 500), Location::Host).unwrap();
     assert!(is_moving(&space.ensure_on(coming, GPU)));
     let coming_step = space.take_move().unwrap();
     let leaving = space.adopt_resident(2, 100, GPU).unwrap();
-    assert!(is_moving(&space.ensure_on(leaving, Place::Host)));
+    assert!(is_moving(&space.ensure_on(leaving, Location::Host)));
     let leaving_step = space.take_move().unwrap();
     let gone = space.adopt_resident(3, 100, GPU).unwrap();
     assert_eq!(space.forget_place(GPU), [leaving, gone]);
     carry_out(&mut space, coming_step);
     carry_out(&mut space, leaving_step);
-    assert_eq!(space.holdings().copy_places(coming).unwrap(), [Place::Host]);
+    assert_eq!(
+        space.holdings().copy_places(coming).unwrap(),
+        [Location::Host]
+    );
     assert_eq!(
         space.holdings().copy_places(leaving).unwrap(),
-        [Place::Host]
+        [Location::Host]
     );
     assert_eq!(space.pool_use(GPU).used, 0);
     assert!(
@@ -225,7 +231,7 @@ fn a_lost_memory_gives_up_what_was_coming_and_what_left_it_in_time_is_kept() {
         "nothing lies there"
     );
     assert!(matches!(
-        space.ensure_on(gone, Place::Host),
+        space.ensure_on(gone, Location::Host),
         Err(SpaceError::Hold(HoldError::NoPath { .. }))
     ));
 }
@@ -283,13 +289,13 @@ fn act() -> impl Strategy<Value = Act> {
 struct World {
     space: Space<u8>,
     held: BTreeMap<Handle, (u8, u64)>,
-    pins: Vec<(Handle, Place)>,
+    pins: Vec<(Handle, Location)>,
     moves: Vec<Move<u8>>,
     fill: u8,
 }
 
 impl World {
-    const PLACES: [Place; 4] = [GPU, OTHER, CPU, Place::Host];
+    const PLACES: [Location; 4] = [GPU, OTHER, CPU, Location::Host];
 
     /// Takes the move that a refusal began; others pass.
     fn after<T>(&mut self, answer: Result<T, SpaceError>) -> Option<T> {
@@ -363,10 +369,10 @@ impl World {
         }
     }
 
-    fn unpin(&mut self, whose: impl Fn(&(Handle, Place)) -> bool) {
+    fn unpin(&mut self, whose: impl Fn(&(Handle, Location)) -> bool) {
         let (done, kept) = self.pins.drain(..).partition(whose);
         self.pins = kept;
-        let done: Vec<(Handle, Place)> = done;
+        let done: Vec<(Handle, Location)> = done;
         for (handle, place) in done {
             self.space.unpin_copy(handle, place).unwrap();
         }
@@ -400,7 +406,7 @@ proptest! {
         }
         prop_assert!(world.space.holdings().is_empty());
         prop_assert!(!world.space.holdings().is_moving());
-        for place in World::PLACES.into_iter().chain([Place::Disk]) {
+        for place in World::PLACES.into_iter().chain([Location::Disk]) {
             prop_assert_eq!(world.space.pool_use(place).used, 0);
         }
         let shelves = std::fs::read_dir(folder.path()).unwrap();
@@ -426,7 +432,7 @@ fn no_way_leads_over_a_place_that_was_lost_or_is_too_small() {
         if lost {
             space.forget_place(OTHER);
         }
-        let handle = space.adopt_unnamed(bytes(1, 600), Place::Host).unwrap();
+        let handle = space.adopt_unnamed(bytes(1, 600), Location::Host).unwrap();
         assert!(is_moving(&space.ensure_on(handle, GPU)));
         space.take_move().unwrap().transit.hop.to
     };

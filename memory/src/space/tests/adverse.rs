@@ -15,7 +15,7 @@ fn a_spill_that_is_damaged_or_gone_is_told_once_and_takes_no_room() {
     let blocks = [1, 2, 3].map(|fill| vec![fill; 400]);
     let handles = blocks.clone().map(|block| adopt(&mut space, block.into()));
     let [damaged, removed, last] = handles.map(Result::unwrap);
-    assert_eq!(space.pool_use(Place::Disk).used, 800);
+    assert_eq!(space.pool_use(Location::Disk).used, 800);
     std::fs::write(file_of(folder.path(), &blocks[0]), [9; 400]).unwrap();
     std::fs::remove_file(file_of(folder.path(), &blocks[1])).unwrap();
     space.release_reference(last).unwrap();
@@ -33,7 +33,7 @@ fn a_spill_that_is_damaged_or_gone_is_told_once_and_takes_no_room() {
             Err(SpaceError::Hold(HoldError::NoPath { .. }))
         ));
     }
-    assert_eq!(space.pool_use(Place::Disk).used, 0);
+    assert_eq!(space.pool_use(Location::Disk).used, 0);
     // What was equal to it is written again, and read.
     let same = adopt(&mut space, blocks[0].clone().into()).unwrap();
     adopt(&mut space, blocks[2].clone().into()).unwrap();
@@ -74,15 +74,21 @@ fn a_full_disk_keeps_nothing_from_going_that_lies_elsewhere_too() {
     let only = adopt(&mut space, Bytes::from(vec![1; 400])).unwrap();
     let both = adopt(&mut space, Bytes::from(vec![2; 400])).unwrap();
     bring(&mut space, both, GPU).unwrap();
-    space.set_limit(Place::Disk, 300).unwrap();
+    space.set_limit(Location::Disk, 300).unwrap();
     // By what it costs to bring it back the other would go first, and it has nowhere to go.
     let third = adopt(&mut space, Bytes::from(vec![3; 400])).unwrap();
     assert_eq!(space.holdings().copy_places(both).unwrap(), [GPU]);
-    assert_eq!(bring(&mut space, only, Place::Host).unwrap(), vec![1; 400]);
+    assert_eq!(
+        bring(&mut space, only, Location::Host).unwrap(),
+        vec![1; 400]
+    );
     let fourth = adopt(&mut space, Bytes::from(vec![4; 400])).unwrap_err();
     assert_eq!(
         fourth.to_string(),
         "host memory has no room for 400 bytes: 800 of 1000 are held and cannot be moved"
     );
-    assert_eq!(bring(&mut space, third, Place::Host).unwrap(), vec![3; 400]);
+    assert_eq!(
+        bring(&mut space, third, Location::Host).unwrap(),
+        vec![3; 400]
+    );
 }

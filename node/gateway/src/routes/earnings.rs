@@ -39,7 +39,7 @@ pub fn router() -> OpenApiRouter<SharedState> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-struct Steps {
+struct StepQuery {
     /// How long a step is: seconds, or such as `15m`, `1h` or `1d`; else an hour.
     #[param(pattern = "^[1-9][0-9]{0,5}[smhd]?$")]
     step: Option<String>,
@@ -90,12 +90,12 @@ struct EarningView {
 /// What an account earned by leases that closed lately, step by step. `me` is the gateway's own
 /// account.
 #[utoipa::path(get, path = "/v1/providers/{account}/earnings", tag = "parties",
-    params(("account" = String, Path, description = "Its 64 hexadecimal digits, or me"), Steps),
+    params(("account" = String, Path, description = "Its 64 hexadecimal digits, or me"), StepQuery),
     responses((status = 200, body = EarningsView)), security(("token" = ["read"])))]
 async fn earnings(
     State(state): State<SharedState>,
     Path(account): Path<String>,
-    Parameters(asked): Parameters<Steps>,
+    Parameters(asked): Parameters<StepQuery>,
 ) -> Result<Json<EarningsView>, Problem> {
     let step = asked.step.as_deref().map_or(Ok(STEP), parse_seconds)?;
     let count = match asked.steps {

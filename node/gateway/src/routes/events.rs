@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::Parameters;
-use crate::hub::{EventId, Occurrence, Place, STREAMS_MAX};
+use crate::hub::{EventId, FollowerSlot, Occurrence, STREAMS_MAX};
 use crate::job_view;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
@@ -50,7 +50,7 @@ struct Follower {
     /// Number of the last event that the stream sent.
     last: Option<u64>,
     is_over: bool,
-    _place: Place,
+    _place: FollowerSlot,
 }
 
 /// Follow. Each event is named by its topic and holds it whole; `Last-Event-ID` takes up a stream

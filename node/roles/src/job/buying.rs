@@ -9,7 +9,7 @@ use super::action::{Action, JobEvent, Spending};
 use super::bidding::{BOOK_PERIOD, unreachable_reason};
 use super::event::Answer;
 use super::facts::{End, Fact, Terms, attempt_id};
-use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, Work};
+use super::plan::{Exclusion, NoPlan, NoPlanKind, Plan, PlanRequest, PlanScope};
 use super::reason::Reason;
 use super::state::{
     Attempt, AttemptPlan, AttemptPurpose, Judging, LegState, Phase, Shortage, Stage, Timer, Wait,
@@ -185,7 +185,7 @@ impl JobCore {
                 // What follows a full receipt is spread as that was.
                 let spread = if self.losses.is_empty() { 0 } else { paid };
                 PlanRequest {
-                    work: Work::Rest(values.into_iter().collect()),
+                    work: PlanScope::Rest(values.into_iter().collect()),
                     budget: left,
                     deadline,
                     providers_min: limits.providers_min.saturating_sub(spread).max(1),
@@ -200,7 +200,7 @@ impl JobCore {
                 let of = self.attempts.get(&check.of).expect("it is decided about");
                 let question = of.questions.first().expect("there is a question");
                 PlanRequest {
-                    work: Work::Part {
+                    work: PlanScope::Part {
                         plan: of.plan.id,
                         part: question.part,
                         inputs: check.inputs,

@@ -22,7 +22,7 @@ pub const PARTS_MAX: usize = 4_096;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
     /// The work to plan.
-    pub work: Work,
+    pub work: PlanScope,
     /// The rest of the budget; none if the account's balance is the only limit.
     pub budget: Option<Credits>,
     /// The rest of the time; none for any time.
@@ -60,7 +60,7 @@ impl Exclusion {
 
 /// A piece of work that can be planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Work {
+pub enum PlanScope {
     /// The rest of the job, given these values by name; all of it if there are none.
     Rest(Vec<(String, ContentId)>),
     /// One part of an earlier plan by itself, with its inputs.

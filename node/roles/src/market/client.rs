@@ -54,7 +54,7 @@ pub struct RequestAttempt(pub u64);
 
 /// A validator, by its place in the client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub struct Seat(pub usize);
+pub struct ValidatorIndex(pub usize);
 
 /// An event that happens to a client.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ pub enum Event {
     /// A validator that the client only asked for the time sent it.
     Time {
         /// The validator that answered.
-        validator: Seat,
+        validator: ValidatorIndex,
         /// The time that its clock shows.
         time: Millis,
     },
@@ -152,12 +152,12 @@ pub enum Action {
         /// The id of the question, for the answer.
         putting: RequestAttempt,
         /// The validator to ask.
-        validator: Seat,
+        validator: ValidatorIndex,
         /// The question; the bytes are the same each time.
         question: Box<Request>,
     },
     /// Put [`Request::Time`] to a validator. Answer: [`Event::Time`], or none if it is silent.
-    AskTime(Seat),
+    AskTime(ValidatorIndex),
     /// Stop waiting for the answer to a question.
     Stop(RequestAttempt),
     /// Reply to a caller.
@@ -172,7 +172,7 @@ pub enum Action {
         /// The id of the watch, for the answer.
         watch: WatchId,
         /// The validator to ask.
-        validator: Seat,
+        validator: ValidatorIndex,
         /// The account to watch.
         account: AccountKey,
     },
@@ -245,7 +245,7 @@ pub struct MarketClient {
     preferred: usize,
     next: u64,
     open: BTreeMap<CallId, Open>,
-    putting: BTreeMap<RequestAttempt, (CallId, Seat)>,
+    putting: BTreeMap<RequestAttempt, (CallId, ValidatorIndex)>,
     waiting: VecDeque<(CallId, PendingCall, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
@@ -382,7 +382,7 @@ impl MarketClient {
             return;
         }
         self.clocks_asked = Some(now.tick);
-        actions.extend((0..self.validators).map(|place| Action::AskTime(Seat(place))));
+        actions.extend((0..self.validators).map(|place| Action::AskTime(ValidatorIndex(place))));
     }
 
     fn forget_call(&mut self, asked: CallId, actions: &mut Vec<Action>) {
@@ -454,7 +454,7 @@ impl MarketClient {
         let putting = RequestAttempt(self.next);
         self.next += 1;
         let open = self.open.get_mut(&asked).expect("it is under way");
-        let validator = Seat((open.first + open.tried) % self.validators);
+        let validator = ValidatorIndex((open.first + open.tried) % self.validators);
         open.putting = Some(putting);
         let question = open.question.clone().expect("what is put is signed");
         self.putting.insert(putting, (asked, validator));
@@ -575,7 +575,7 @@ impl MarketClient {
 
     fn watch_account(&mut self, account: AccountKey, actions: &mut Vec<Action>) {
         let (watch, turn) = self.watching.begin_watch(account);
-        let validator = Seat(turn % self.validators);
+        let validator = ValidatorIndex(turn % self.validators);
         actions.push(Action::Watch {
             watch,
             validator,

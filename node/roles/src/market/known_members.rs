@@ -25,12 +25,12 @@ impl KnownMembers {
     #[must_use]
     pub fn new(genesis: &Genesis) -> Self {
         let genesis = Roster::new(genesis);
-        let seats = genesis.seats().iter();
-        let founder = seats.map(|(raft_id, seat)| {
+        let entries = genesis.entries().iter();
+        let founder = entries.map(|(raft_id, entry)| {
             let founder = Member {
                 raft_id: *raft_id,
-                account: seat.account,
-                address: seat.address.clone(),
+                account: entry.account,
+                address: entry.address.clone(),
                 standing: Standing::Voter,
                 begun: false,
                 speaks: 0,

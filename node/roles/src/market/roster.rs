@@ -94,7 +94,7 @@ pub struct SignedOrder {
 
 /// A validator's entry in the roster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RosterSeat {
+pub struct RosterEntry {
     /// The validator's key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
@@ -205,7 +205,7 @@ pub struct Roster {
     numbers: BTreeMap<AccountKey, u64>,
     awaited: Vec<AwaitedOrder>,
     next_id: u64,
-    seats: BTreeMap<u64, RosterSeat>,
+    entries: BTreeMap<u64, RosterEntry>,
 }
 
 impl SignedOrder {
@@ -250,7 +250,7 @@ impl Roster {
             numbers: BTreeMap::new(),
             awaited: Vec::new(),
             next_id: 1,
-            seats: BTreeMap::new(),
+            entries: BTreeMap::new(),
         };
         for founder in &genesis.validators {
             roster.add_seat(founder.raft_id, founder.account, founder.address.clone());
@@ -269,21 +269,21 @@ impl Roster {
     }
 
     /// Returns every validator, past and present, by raft id.
-    pub fn seats(&self) -> &BTreeMap<u64, RosterSeat> {
-        &self.seats
+    pub fn entries(&self) -> &BTreeMap<u64, RosterEntry> {
+        &self.entries
     }
 
     /// Returns the entry of a key that is not leaving.
-    pub fn find_seat(&self, account: AccountKey) -> Option<(u64, &RosterSeat)> {
-        let mut seats = self.seats.iter();
-        let found = seats.find(|(_, seat)| seat.account == account && !seat.leaving);
-        found.map(|(raft_id, seat)| (*raft_id, seat))
+    pub fn find_entry(&self, account: AccountKey) -> Option<(u64, &RosterEntry)> {
+        let mut entries = self.entries.iter();
+        let found = entries.find(|(_, entry)| entry.account == account && !entry.leaving);
+        found.map(|(raft_id, entry)| (*raft_id, entry))
     }
 
     /// Returns the raft ids of the validators that should stay.
     pub fn staying_ids(&self) -> impl Iterator<Item = u64> + '_ {
-        let seats = self.seats.iter().filter(|(_, seat)| !seat.leaving);
-        seats.map(|(raft_id, _)| *raft_id)
+        let entries = self.entries.iter().filter(|(_, entry)| !entry.leaving);
+        entries.map(|(raft_id, _)| *raft_id)
     }
 
     /// Applies an order and returns the raft id that it concerns.
@@ -364,10 +364,10 @@ impl Roster {
 
     /// Returns all signed orders that made the roster.
     pub fn orders(&self) -> impl Iterator<Item = &SignedOrder> {
-        let seats = self.seats.values();
-        seats.flat_map(|seat| {
-            let operators = seat.admission.iter().chain(&seat.removal);
-            operators.chain(&seat.beginning)
+        let entries = self.entries.values();
+        entries.flat_map(|entry| {
+            let operators = entry.admission.iter().chain(&entry.removal);
+            operators.chain(&entry.beginning)
         })
     }
 
@@ -447,7 +447,7 @@ impl Roster {
         orders: Vec<SignedOrder>,
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
-        if let Some((raft_id, _)) = self.find_seat(account) {
+        if let Some((raft_id, _)) = self.find_entry(account) {
             return Err(RosterRefusal::Known { account, raft_id });
         }
         if self.staying_ids().count() >= SEATS_MAX {
@@ -464,9 +464,9 @@ impl Roster {
         if self.staying_ids().count() == 1 {
             return Err(RosterRefusal::Last(raft_id));
         }
-        let seat = self.staying_seat(raft_id)?;
-        seat.leaving = true;
-        seat.removal = orders;
+        let entry = self.staying_seat(raft_id)?;
+        entry.leaving = true;
+        entry.removal = orders;
         Ok(raft_id)
     }
 
@@ -479,29 +479,29 @@ impl Roster {
     ) -> Result<u64, RosterRefusal> {
         check_address(address)?;
         let body = &signed.body;
-        let seat = self.staying_seat(raft_id)?;
-        if seat.account != body.signer {
+        let entry = self.staying_seat(raft_id)?;
+        if entry.account != body.signer {
             return Err(RosterRefusal::Operator(body.signer));
         }
-        check_newer(body.number, seat.number)?;
-        seat.number = body.number;
-        seat.begun = true;
-        seat.address = address.to_owned();
-        seat.speaks = speaks;
-        seat.beginning = Some(signed.clone());
+        check_newer(body.number, entry.number)?;
+        entry.number = body.number;
+        entry.begun = true;
+        entry.address = address.to_owned();
+        entry.speaks = speaks;
+        entry.beginning = Some(signed.clone());
         Ok(raft_id)
     }
 
-    fn staying_seat(&mut self, raft_id: u64) -> Result<&mut RosterSeat, RosterRefusal> {
-        match self.seats.get_mut(&raft_id) {
+    fn staying_seat(&mut self, raft_id: u64) -> Result<&mut RosterEntry, RosterRefusal> {
+        match self.entries.get_mut(&raft_id) {
             None => Err(RosterRefusal::Unknown(raft_id)),
-            Some(seat) if seat.leaving => Err(RosterRefusal::Removed(raft_id)),
-            Some(seat) => Ok(seat),
+            Some(entry) if entry.leaving => Err(RosterRefusal::Removed(raft_id)),
+            Some(entry) => Ok(entry),
         }
     }
 
     fn add_seat(&mut self, raft_id: u64, account: AccountKey, address: String) {
-        let seat = RosterSeat {
+        let entry = RosterEntry {
             account,
             address,
             begun: false,
@@ -513,7 +513,7 @@ impl Roster {
             number: 0,
         };
         self.next_id = self.next_id.max(raft_id + 1);
-        let before = self.seats.insert(raft_id, seat);
+        let before = self.entries.insert(raft_id, entry);
         assert!(before.is_none(), "a raft id is given once");
     }
 }

@@ -17,7 +17,7 @@ use souk_market::{
 use super::StreamId;
 use super::action::{Action, Report};
 use super::event::NotDone;
-use super::facts::{Fact, PastLease, PastState, Work};
+use super::facts::{Fact, LeaseResult, PastLease, PastState};
 use super::provider_context::{Follows, RETRY, SharedState, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Failure, ProviderMessage, WorkResult, truncate_text};
@@ -73,7 +73,7 @@ pub(super) struct Claim {
     noted_part: Option<DeviceMicros>,
     /// Whether the provider can still claim the time during which the device was held.
     is_claimable: bool,
-    work: Option<Box<Work>>,
+    work: Option<Box<LeaseResult>>,
     /// The receipt with both signatures.
     receipt: Option<Box<Receipt>>,
 }
@@ -82,7 +82,7 @@ impl Claim {
     /// Creates the claim for a lease with completed work.
     pub(super) fn of_work(
         shared: &mut SharedState,
-        work: Work,
+        work: LeaseResult,
         ends_at: Millis,
         stream: Option<StreamId>,
     ) -> Claim {

@@ -15,7 +15,7 @@ use super::ask::Shelf;
 use super::claim::{Claim, ClaimStage, not_written};
 use super::config::Config;
 use super::event::{Answer, Event, MarketView, StreamId};
-use super::facts::{Fact, Past, Work};
+use super::facts::{Fact, LeaseResult, Past};
 use super::lease::{End, LeaseCore, WorkStage, is_own};
 use super::provider_context::{
     BegunLeases, Follows, RUNNING_MAX, STREAMS_MAX, SharedState, Stage, Timer, Wait,

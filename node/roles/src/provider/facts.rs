@@ -44,7 +44,7 @@ pub enum Fact {
         /// The receipt's body and the outputs, which the provider can still deliver after a
         /// restart; none if the lease is closed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        work: Option<Box<Work>>,
+        work: Option<Box<LeaseResult>>,
     },
     /// Both sides signed.
     Signed {
@@ -68,7 +68,7 @@ pub enum Fact {
 
 /// The result of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct LeaseResult {
     /// The receipt body that the provider signs.
     pub body: ReceiptBody,
     /// The outputs of each request, by number.
@@ -114,7 +114,7 @@ pub enum PastState {
         /// The device time it used.
         usage: DeviceMicros,
         /// Its results, if the journal has them.
-        work: Option<Box<Work>>,
+        work: Option<Box<LeaseResult>>,
     },
     /// Both sides signed.
     Signed {

@@ -71,7 +71,7 @@ pub(super) enum Wait {
     /// Records facts, and then takes the next step.
     Record(Vec<Fact>, Follows),
     /// Carries out an effect for a lease at work.
-    Work(LeaseId, Effort),
+    LeaseResult(LeaseId, Effort),
     /// Signs a receipt of this provider.
     Sign(LeaseId),
     /// Sends a command about the money of a lease.
@@ -368,7 +368,7 @@ impl SharedState {
     /// Returns the pending effects for a lease at work.
     pub(super) fn pending_efforts(&self, lease: LeaseId) -> impl Iterator<Item = &Effort> {
         self.waits.iter().filter_map(move |wait| match wait {
-            Wait::Work(of, effort) if *of == lease => Some(effort),
+            Wait::LeaseResult(of, effort) if *of == lease => Some(effort),
             _ => None,
         })
     }

@@ -1,8 +1,8 @@
 //! The effects that a validator core requests.
 
 use souk_consensus::replica::{
-    Answer, AppliedEntry, ApplyError, ChangeError, Divergence, Forgery, ProposalRefusal, StepError,
-    Work,
+    Answer, AppliedEntry, ApplyError, ChangeError, Divergence, Forgery, ProposalRefusal, RoundWork,
+    StepError,
 };
 use souk_consensus::wire::Envelope;
 use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot};
@@ -21,7 +21,7 @@ pub enum Action<M: AnsweringMachine> {
     Check(Vec<Check>),
     /// Make parts and entries durable, with one sync. Answer: `Persisted` with the same work. A
     /// disk failure ends the validator.
-    Persist(Box<Work>),
+    Persist(Box<RoundWork>),
     /// Respond to a caller.
     Respond {
         /// The caller to respond to.

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use souk_consensus::replica::{Forgery, Outcome, ReadTicket, StepError, Work};
+use souk_consensus::replica::{Forgery, Outcome, ReadTicket, RoundWork, StepError};
 use souk_consensus::{LogTime, Replica, Verdict};
 
 use super::action::{Action, News, ReplicaFailure, Report, Response};
@@ -38,7 +38,7 @@ enum Stage {
     /// The disk writes the round's work.
     Persisting,
     /// The work is durable, and acknowledged.
-    Durable(Box<Work>),
+    Durable(Box<RoundWork>),
     /// The disk writes a snapshot.
     Keeping,
     /// The replica cannot continue.
@@ -238,7 +238,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
-    fn on_persisted(&mut self, mut work: Box<Work>) {
+    fn on_persisted(&mut self, mut work: Box<RoundWork>) {
         self.tells_at = None;
         let acknowledged = std::mem::take(&mut work.send_after);
         self.actions.push_back(Action::Send(acknowledged));
@@ -295,7 +295,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         false
     }
 
-    fn conclude_round(&mut self, work: Work) {
+    fn conclude_round(&mut self, work: RoundWork) {
         let Outcome {
             send,
             applied,
@@ -367,7 +367,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
 }
 
 /// Returns whether a round has work for the disk.
-fn is_for_disk(work: &Work) -> bool {
+fn is_for_disk(work: &RoundWork) -> bool {
     let persist = &work.persist;
     !work.parts.is_empty() || persist.snapshot.is_some() || persist.must_sync
 }

@@ -1,7 +1,7 @@
 //! The events that can happen to a validator.
 
 use bytes::Bytes;
-use souk_consensus::replica::{MemberChange, Proposal, Work};
+use souk_consensus::replica::{MemberChange, Proposal, RoundWork};
 use souk_consensus::{LogIndex, LogTime, ReplicaId, Snapshot, Verdict};
 
 use super::questions::AnsweringMachine;
@@ -71,7 +71,7 @@ pub enum Event<M: AnsweringMachine> {
     /// A check has ended.
     Verdict(Verdict<M::Command>),
     /// The work of a round is durable.
-    Persisted(Box<Work>),
+    Persisted(Box<RoundWork>),
     /// A snapshot is durable, and the entries that it replaces are deleted.
     Kept {
         /// The snapshot that is durable.

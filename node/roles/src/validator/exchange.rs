@@ -268,9 +268,9 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     }
 
     fn has_signed(&self, by: ReplicaId, statement: &[u8], signature: &[u8]) -> bool {
-        let seat = self.roster.seats().get(&by.get());
-        seat.is_some_and(|seat| {
-            vouchers::has_signed(self.exchange.market(), statement, seat.account, signature)
+        let entry = self.roster.entries().get(&by.get());
+        entry.is_some_and(|entry| {
+            vouchers::has_signed(self.exchange.market(), statement, entry.account, signature)
         })
     }
 

@@ -87,7 +87,7 @@ pub fn may_have_backup(
     now: Millis,
 ) -> bool {
     let (body, raft_id) = (&order.body, validator.get());
-    let own = roster.seats().get(&raft_id).map(|seat| seat.account);
+    let own = roster.entries().get(&raft_id).map(|entry| entry.account);
     let may = roster.is_operator(body.signer) || Some(body.signer) == own;
     let is_this = body.order == Order::Backup { raft_id };
     order.verify().is_ok() && may && is_this && body.expires > now
@@ -108,14 +108,14 @@ pub fn members_of(roster: &Roster, status: &Status) -> Members {
         true => Some(status.last.0),
         false => group.others.get(id).map(|(reached, _)| *reached),
     };
-    let seats = roster.seats().iter();
-    let validators = seats.map(|(id, seat)| Member {
+    let entries = roster.entries().iter();
+    let validators = entries.map(|(id, entry)| Member {
         raft_id: *id,
-        account: seat.account,
-        address: seat.address.clone(),
-        standing: standing(id, seat.leaving),
-        begun: seat.begun,
-        speaks: seat.speaks,
+        account: entry.account,
+        address: entry.address.clone(),
+        standing: standing(id, entry.leaving),
+        begun: entry.begun,
+        speaks: entry.speaks,
         reached: reached(id).filter(|_| leads),
         running: leads.then(|| group.is_running(*id)),
     });

@@ -25,15 +25,15 @@ pub(super) const NOBODY: Tally = Tally {
 /// What the roster says about a change of raft's members. Nobody joins twice and nobody who left
 /// comes back, so only [`ChangeStanding::Unordered`] is ever followed by another answer.
 pub(super) fn judge_change(roster: &Roster, change: MemberChange) -> ChangeStanding {
-    let seat = |id: ReplicaId| roster.seats().get(&id.get());
+    let entry = |id: ReplicaId| roster.entries().get(&id.get());
     match change {
-        MemberChange::AddLearner(id) | MemberChange::Promote(id) => match seat(id) {
+        MemberChange::AddLearner(id) | MemberChange::Promote(id) => match entry(id) {
             None => ChangeStanding::Unordered,
-            Some(seat) if seat.leaving => ChangeStanding::Outdated,
+            Some(entry) if entry.leaving => ChangeStanding::Outdated,
             Some(_) => ChangeStanding::Ordered,
         },
-        MemberChange::Remove(id) => match seat(id) {
-            Some(seat) if seat.leaving => ChangeStanding::Ordered,
+        MemberChange::Remove(id) => match entry(id) {
+            Some(entry) if entry.leaving => ChangeStanding::Ordered,
             _ => ChangeStanding::Unordered,
         },
     }
@@ -103,19 +103,19 @@ fn vouching_members(
         false => offered.known.clone(),
     };
     let has_left = |id: &ReplicaId| {
-        let seat = theirs.seats().get(&id.get());
-        let removal = seat.map_or(&[][..], |seat| &seat.removal);
+        let entry = theirs.entries().get(&id.get());
+        let removal = entry.map_or(&[][..], |entry| &entry.removal);
         !offered.voters.contains(id) && mine.proves_removal(id.get(), removal)
     };
     let stayed = known.iter().filter(|id| !has_left(id));
     let ids: BTreeSet<ReplicaId> = stayed.chain(offered.voters).copied().collect();
     let account = |id: ReplicaId| {
-        if let Some(seat) = mine.seats().get(&id.get()) {
-            return Some((id, seat.account));
+        if let Some(entry) = mine.entries().get(&id.get()) {
+            return Some((id, entry.account));
         }
-        let seat = theirs.seats().get(&id.get())?;
-        let is_admitted = mine.proves_admission(seat.account, &seat.admission);
-        is_admitted.then_some((id, seat.account))
+        let entry = theirs.entries().get(&id.get())?;
+        let is_admitted = mine.proves_admission(entry.account, &entry.admission);
+        is_admitted.then_some((id, entry.account))
     };
     let members: Option<BTreeMap<_, _>> = ids.into_iter().map(account).collect();
     let members = members?;

@@ -175,9 +175,9 @@ fn a_changed_byte_on_the_way_ends_the_channel() {
 #[tokio::test]
 async fn who_was_not_invited_does_not_come_to_the_handshake() {
     let (channels, key, _) = node(dialled()).await;
-    let door = channels.0.door.unwrap();
+    let address = channels.0.address.unwrap();
     let stranger = tokio::task::spawn_blocking(move || {
-        let mut connection = TcpStream::connect(door).unwrap();
+        let mut connection = TcpStream::connect(address).unwrap();
         connection.write_all(&Token::default()).unwrap();
         dialling_end(connection, &NodeKey::generate(), key.public_key()).err()
     });
@@ -189,11 +189,11 @@ async fn who_was_not_invited_does_not_come_to_the_handshake() {
 async fn an_address_that_answers_is_found_among_those_that_do_not() {
     let (silent, _kept) = silent_address().await;
     let (channels, ..) = node(dialled()).await;
-    let door = channels.0.door.unwrap();
+    let address = channels.0.address.unwrap();
     let mut addresses = vec![silent; ADDRESSES_MAX - 2];
-    addresses.extend([dead_address(), door]);
+    addresses.extend([dead_address(), address]);
     let dialled = dial_first(addresses, Token::default()).await.unwrap();
-    assert_eq!(dialled.peer_addr().unwrap(), door);
+    assert_eq!(dialled.peer_addr().unwrap(), address);
     let none = dial_first(vec![dead_address()], Token::default()).await;
     assert!(none.unwrap_err().to_string().contains("127.0.0.1:"));
 }
@@ -203,10 +203,10 @@ async fn knocked_at(address: &str) -> (DialOutcome, bool) {
     let (_server, _, contact) = node(dialled()).await;
     let (client, ..) = node(DirectListen::Off).await;
     client.0.network.add_contact(&contact).await.unwrap();
-    let door = TcpListener::bind(address).await.unwrap();
+    let listener = TcpListener::bind(address).await.unwrap();
     let proposal = Proposal {
         token: Token::default(),
-        addresses: vec![door.local_addr().unwrap()],
+        addresses: vec![listener.local_addr().unwrap()],
     };
     let peer = contact.peer_id().unwrap();
     let mut stream = client.0.network.open_stream(peer, PROTOCOL).await.unwrap();
@@ -216,7 +216,7 @@ async fn knocked_at(address: &str) -> (DialOutcome, bool) {
     wire::send(&mut stream, &turn).await.unwrap();
     tokio::select! {
         answer = wire::receive::<DialOutcome>(&mut stream) => (answer.unwrap(), false),
-        _ = door.accept() => (DialOutcome::Dialled, true),
+        _ = listener.accept() => (DialOutcome::Dialled, true),
     }
 }
 

@@ -4,7 +4,7 @@ use souk_consensus::replica::{Role, Status};
 use souk_market::{Census, Totals};
 use souk_roles::validator::questions::{Question, Reply};
 
-use crate::metrics::{Kind, Page, peers};
+use crate::metrics::{MetricKind, Page, peers};
 use crate::network::Network;
 use crate::validator::exchange_machine::ExchangeMachine;
 use crate::validator::{Consistency, ReadMoment, Validator};
@@ -36,7 +36,7 @@ pub(super) async fn metrics_page(
 
 fn add_log(page: &mut Page, status: &Status) {
     let help = "What the validator is: 1 of these.";
-    let mut roles = page.add_family(Kind::Gauge, "souk_log_role", help);
+    let mut roles = page.add_family(MetricKind::Gauge, "souk_log_role", help);
     for (name, role) in [
         ("leader", Role::Leader),
         ("follower", Role::Follower),
@@ -52,7 +52,7 @@ fn add_log(page: &mut Page, status: &Status) {
     page.add_gauge("souk_log_term", "The term of the log.", status.term.0);
     let help = "Entries of the log: the last one, the last on a majority, the last applied here, \
                 and the last in a snapshot.";
-    page.add_family(Kind::Gauge, "souk_log_index", help)
+    page.add_family(MetricKind::Gauge, "souk_log_index", help)
         .add_figure(&[("position", "last")], status.last.0)
         .add_figure(&[("position", "committed")], status.commit.0)
         .add_figure(&[("position", "applied")], status.applied.0)
@@ -90,7 +90,7 @@ fn add_exchange(page: &mut Page, (census, totals, seen): &(Census, Totals, ReadM
         census.trades_made,
     );
     let help = "Credits of all accounts, in micro-credits, by where they are.";
-    page.add_family(Kind::Gauge, "souk_market_micro_credits", help)
+    page.add_family(MetricKind::Gauge, "souk_market_micro_credits", help)
         .add_figure(&[("balance", "available")], totals.available.0)
         .add_figure(&[("balance", "escrow")], totals.escrow.0)
         .add_figure(&[("balance", "stake")], totals.stake.0)

@@ -83,20 +83,20 @@ impl MembershipKeeper {
     async fn update_connections(&mut self, roster: &Roster, status: &Status) {
         let members = Group::from_status(status);
         let is_member = |id: &u64| members.voters.contains(id) || members.learners.contains(id);
-        let mut seats: BTreeMap<u64, (AccountKey, &str)> = BTreeMap::new();
+        let mut entries: BTreeMap<u64, (AccountKey, &str)> = BTreeMap::new();
         for member in &self.told {
-            if !roster.seats().contains_key(&member.raft_id) {
-                seats.insert(member.raft_id, (member.account, &member.address));
+            if !roster.entries().contains_key(&member.raft_id) {
+                entries.insert(member.raft_id, (member.account, &member.address));
             }
         }
-        for (id, seat) in roster.seats() {
-            if !seat.leaving || is_member(id) {
-                seats.insert(*id, (seat.account, &seat.address));
+        for (id, entry) in roster.entries() {
+            if !entry.leaving || is_member(id) {
+                entries.insert(*id, (entry.account, &entry.address));
             }
         }
-        seats.remove(&self.id.get());
+        entries.remove(&self.id.get());
         let mut peers = HashMap::new();
-        for (id, (account, address)) in seats {
+        for (id, (account, address)) in entries {
             let (Ok(peer), Some(replica)) =
                 (crate::folder::key::peer_of(&account.0), ReplicaId::new(id))
             else {
@@ -117,24 +117,24 @@ impl MembershipKeeper {
     /// Records in the log that this validator has begun, with its address.
     async fn record_beginning(&self, roster: &Roster) {
         let id = self.id.get();
-        let Some(seat) = roster.seats().get(&id).filter(|seat| !seat.leaving) else {
+        let Some(entry) = roster.entries().get(&id).filter(|entry| !entry.leaving) else {
             return;
         };
-        let address = self.address.as_ref().unwrap_or(&seat.address);
-        let mine = seat.account == AccountKey(self.key.public_key());
-        if mine && seat.begun {
+        let address = self.address.as_ref().unwrap_or(&entry.address);
+        let mine = entry.account == AccountKey(self.key.public_key());
+        if mine && entry.begun {
             // From here on an empty folder counts as a loss.
             if let Err(error) = super::mark_founded(&self.home) {
                 tracing::warn!(%error, "the folder could not be marked as having a log");
             }
         }
-        let is_known = seat.begun && seat.address == *address && seat.speaks == RULES_VERSION;
+        let is_known = entry.begun && entry.address == *address && entry.speaks == RULES_VERSION;
         if !mine || is_known {
             return;
         }
         let body = Body {
             market: self.genesis.market_id(),
-            signer: seat.account,
+            signer: entry.account,
             number: unix_us(),
             expires: Millis(unix_ms() + ORDER_MS),
             order: Order::Begin {
@@ -156,8 +156,8 @@ impl MembershipKeeper {
     /// Takes the next step towards the members that the roster names.
     async fn advance_membership(&self, roster: &Roster, status: &Status) {
         let wanted: BTreeSet<u64> = roster.staying_ids().collect();
-        let seats = roster.seats().iter().filter(|(_, seat)| seat.begun);
-        let begun: BTreeSet<u64> = seats.map(|(id, _)| *id).collect();
+        let entries = roster.entries().iter().filter(|(_, entry)| entry.begun);
+        let begun: BTreeSet<u64> = entries.map(|(id, _)| *id).collect();
         let Some(step) = Group::from_status(status).next_step(&wanted, &begun) else {
             return;
         };

@@ -9,7 +9,7 @@ use std::path::Path;
 use souk_consensus::{Digest, LogIndex, StateMachine};
 use souk_market::MarketId;
 
-use super::{REPLICA_FOLDER, SeatError, founder_ids, has_begun};
+use super::{REPLICA_FOLDER, ValidatorNodeError, founder_ids, has_begun};
 use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
 use crate::folder::key::NodeKey;
 use crate::folder::market_file::MarketFile;
@@ -56,7 +56,7 @@ pub enum RestoreError {
     },
     /// The market's file is not usable.
     #[error(transparent)]
-    Seat(Box<SeatError>),
+    ValidatorNode(Box<ValidatorNodeError>),
     /// This node is not a founder, so the market cannot begin again from it.
     #[error(
         "this node's key belongs to none of the validators in market.json, which found the market"
@@ -95,7 +95,8 @@ pub fn restore_backup(
         return Err(RestoreError::Market { wanted, found: of });
     }
     if found {
-        let founders = founder_ids(market).map_err(|error| RestoreError::Seat(Box::new(error)))?;
+        let founders =
+            founder_ids(market).map_err(|error| RestoreError::ValidatorNode(Box::new(error)))?;
         let mine = founders.get(&key.peer_id());
         name_founder(home, mine.ok_or(RestoreError::NoFounder)?.get())?;
         let mut all: Vec<_> = founders.into_values().collect();

@@ -10,7 +10,7 @@ use souk_consensus::replica::{Proposal, Status};
 use souk_market::{AccountKey, Millis};
 use souk_roles::validator::members::{self, OrderEntry};
 
-use super::{Door, unavailable_answer};
+use super::{SharedState, unavailable_answer};
 use crate::folder::contact::Contact;
 use crate::network::OpenError;
 use crate::protocols::market::{Answer, OrderRefusal};
@@ -21,7 +21,7 @@ use crate::validator::raft_link;
 /// A new validator must answer within this time, which must be less than the operator waits.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Door {
+impl SharedState {
     /// Returns the validators, as this one sees them.
     pub(super) async fn list_members(&self) -> Answer {
         match self.roster_and_status().await {

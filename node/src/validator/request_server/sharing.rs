@@ -19,14 +19,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 type AnswerReceiver<T> = watch::Receiver<Option<T>>;
 
 /// The state of one question.
-struct Turn<T> {
+struct SharedQuestion<T> {
     /// The answer that new callers join, while the next query has not begun.
     next: Option<AnswerReceiver<T>>,
     put_at: Instant,
 }
 
 /// The questions of late.
-pub(super) struct Sharing<T>(Arc<Mutex<HashMap<Vec<u8>, Turn<T>>>>);
+pub(super) struct Sharing<T>(Arc<Mutex<HashMap<Vec<u8>, SharedQuestion<T>>>>);
 
 impl<T> Default for Sharing<T> {
     fn default() -> Self {
@@ -53,7 +53,7 @@ impl<T: Clone + Send + Sync + 'static> Sharing<T> {
         let now = Instant::now();
         let mut turns = lock(&self.0);
         let begins_at = match turns.get(&question) {
-            Some(Turn {
+            Some(SharedQuestion {
                 next: Some(next), ..
             }) => return next.clone(),
             Some(turn) => now.max(turn.put_at + PAUSE),
@@ -61,7 +61,7 @@ impl<T: Clone + Send + Sync + 'static> Sharing<T> {
         };
         turns.retain(|_, turn| turn.next.is_some() || turn.put_at + PAUSE > now);
         let (answer, answered) = watch::channel(None);
-        let turn = Turn {
+        let turn = SharedQuestion {
             next: Some(answered.clone()),
             put_at: begins_at,
         };

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use souk_memory::location::Location;
 use souk_memory::paths::{Path, PathKind, Paths, Route};
-use souk_memory::place::Place;
-use souk_vocabulary::taxonomy::Kind;
+use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::GroupDevice;
 use super::offers::all_emulated;
@@ -22,8 +22,8 @@ const HAND_OVER_MAX: Duration = Duration::from_micros(200);
 /// batch of a small transformer. The run chooses by the length of each tensor.
 const WAY_BYTES: u64 = 1 << 20;
 
-pub(super) fn device_place(device: usize) -> Place {
-    Place::device(u16::try_from(device).expect("devices are few"))
+pub(super) fn device_place(device: usize) -> Location {
+    Location::device(u16::try_from(device).expect("devices are few"))
 }
 
 /// Returns the handover time to another device's thread: measured, unless all devices are emulated.
@@ -45,7 +45,7 @@ pub(super) fn build_links(members: &[GroupDevice], hand_over: Duration, paths: &
             .collect()
     };
     let host = |device: usize| {
-        let way = paths.fastest_route(Place::Host, device_place(device), WAY_BYTES);
+        let way = paths.fastest_route(Location::Host, device_place(device), WAY_BYTES);
         let way = way.and_then(|route| sum(paths, &route));
         way.unwrap_or(Link {
             latency_seconds: 0.0,
@@ -124,7 +124,7 @@ pub(super) fn limit_of(member: &GroupDevice, host_bytes_max: u64) -> u64 {
 /// addresses, other devices as part of the same chip.
 pub(super) fn shared_memory_path(member: &GroupDevice) -> Path {
     let kind = match member.processor.profile().kind {
-        Kind::Cpu { .. } | Kind::Wasm => PathKind::Shared,
+        ProcessorKind::Cpu { .. } | ProcessorKind::Wasm => PathKind::Shared,
         _ => PathKind::Unified,
     };
     Path {

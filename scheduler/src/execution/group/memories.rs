@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use souk_memory::Tensor;
 use souk_memory::holdings::{Handle, HoldError};
-use souk_memory::place::{DeviceIndex, Place};
+use souk_memory::location::{DeviceIndex, Location};
 use souk_memory::space::{Content, SpaceConfig, SpaceError};
 use souk_memory::transfers::Urgency;
 use souk_vocabulary::processor::{Outcome, Program, RunError};
@@ -154,21 +154,21 @@ impl Memories {
     }
 
     /// Returns the source of a tensor: the host if it has a copy, else the disk, else a device.
-    pub fn source_place(&self, kept: &HeldTensor) -> Place {
+    pub fn source_place(&self, kept: &HeldTensor) -> Location {
         let space = self.lock();
         let places = space
             .holdings()
             .copy_places(kept.handle)
             .unwrap_or_default();
-        let apart = |place: &Place| match index(*place) {
+        let apart = |place: &Location| match index(*place) {
             Some(device) => self.own_memory(device).is_some(),
-            None => *place == Place::Disk,
+            None => *place == Location::Disk,
         };
         if places.iter().all(apart) {
-            let disk = places.iter().find(|place| **place == Place::Disk);
-            return disk.or(places.first()).copied().unwrap_or(Place::Host);
+            let disk = places.iter().find(|place| **place == Location::Disk);
+            return disk.or(places.first()).copied().unwrap_or(Location::Host);
         }
-        Place::Host
+        Location::Host
     }
 
     /// Returns the links between the devices, as the paths know them now.
@@ -214,7 +214,7 @@ impl Memories {
     pub fn bring_and_pin(
         &self,
         kept: &HeldTensor,
-        place: Place,
+        place: Location,
         log: Option<&RunLog>,
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
@@ -229,7 +229,7 @@ impl Memories {
     pub fn bring_to(
         &self,
         kept: &HeldTensor,
-        place: Place,
+        place: Location,
         log: Option<&RunLog>,
     ) -> Result<TensorHandle, MemoryError> {
         let content = self.until_done(AWAITED, Some(kept), log, |space| {
@@ -240,7 +240,7 @@ impl Memories {
 
     /// Brings a tensor to the host and returns it.
     pub fn on_host(&self, kept: &HeldTensor, log: &RunLog) -> Result<Tensor, MemoryError> {
-        match self.bring_to(kept, Place::Host, Some(log))? {
+        match self.bring_to(kept, Location::Host, Some(log))? {
             TensorHandle::Host(tensor) => Ok(tensor),
             TensorHandle::Device(_) => unreachable!("what is in host memory is no device's"),
         }
@@ -314,7 +314,7 @@ impl Memories {
     }
 
     /// Brings a tensor to a place by moves alone, if that place has room.
-    pub fn bring_ahead(&self, kept: &HeldTensor, to: Place, log: Option<&RunLog>) {
+    pub fn bring_ahead(&self, kept: &HeldTensor, to: Location, log: Option<&RunLog>) {
         let ahead = self.until_done(Urgency::Planned, Some(kept), log, |space| {
             let holdings = space.holdings();
             let is_there = holdings.has_copy(kept.handle, to);
@@ -339,7 +339,7 @@ impl Memories {
         let at = device_place(device);
         let resident = match made {
             TensorHandle::Host(tensor) if self.own_memory(device).is_some() => {
-                return self.adopt_host(name, tensor, Place::Host, log);
+                return self.adopt_host(name, tensor, Location::Host, log);
             }
             TensorHandle::Host(tensor) => return self.adopt_host(name, tensor, at, log),
             TensorHandle::Device(resident) => resident,
@@ -361,7 +361,7 @@ impl Memories {
                 let tensor = resident.to_host();
                 let tensor = tensor.map_err(|cause| MemoryError::Device { device, cause })?;
                 self.lock().record_delivery(at, bytes);
-                self.adopt_host(name, &tensor, Place::Host, log)
+                self.adopt_host(name, &tensor, Location::Host, log)
             }
             Err(error) => Err(error),
         }
@@ -372,7 +372,7 @@ impl Memories {
         &self,
         name: &str,
         tensor: &Tensor,
-        place: Place,
+        place: Location,
         log: Option<&RunLog>,
     ) -> Result<HeldTensor, MemoryError> {
         let handle = self.until_done(AWAITED, None, log, |space| {
@@ -394,10 +394,10 @@ impl Memories {
             let limit = links::limit_of(&self.members[device], host_bytes_max);
             self.set_limit(device_place(device), limit)?;
         }
-        self.set_limit(Place::Host, host_bytes_max)
+        self.set_limit(Location::Host, host_bytes_max)
     }
 
-    fn set_limit(&self, place: Place, bytes_max: u64) -> Result<(), MemoryError> {
+    fn set_limit(&self, place: Location, bytes_max: u64) -> Result<(), MemoryError> {
         self.until_done(AWAITED, None, None, |space| {
             space.set_limit(place, bytes_max)
         })
@@ -458,15 +458,15 @@ impl Memories {
     }
 }
 
-fn index(place: Place) -> Option<usize> {
+fn index(place: Location) -> Option<usize> {
     match place {
-        Place::Device(DeviceIndex(index)) => Some(usize::from(index)),
+        Location::Device(DeviceIndex(index)) => Some(usize::from(index)),
         _ => None,
     }
 }
 
 /// Returns whether a place has room for a tensor without an eviction.
-fn has_room(space: &Space, kept: &HeldTensor, to: Place) -> bool {
+fn has_room(space: &Space, kept: &HeldTensor, to: Location) -> bool {
     let pool = space.pool_use(to);
     pool.used.saturating_add(kept.byte_size()) <= pool.limit
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use souk_memory::holdings::PoolUse;
+use souk_memory::location::Location;
 use souk_memory::paths::PathBytes;
-use souk_memory::place::Place;
 use souk_memory::space::MoveTotals;
 
 use super::DeviceGroup;
@@ -31,9 +31,9 @@ impl DeviceGroup {
         let (since, over) = std::mem::replace(since, now.clone());
         let (moved, now) = now;
         let space = self.memories.lock();
-        let host = space.pool_use(Place::Host);
+        let host = space.pool_use(Location::Host);
         let of_devices = (0..).zip(&self.members).map(|(index, member)| {
-            let place = Place::device(index);
+            let place = Location::device(index);
             let over = now[usize::from(index)].bytes_since(&over[usize::from(index)]);
             let held = build_memory_report(space.pool_use(place), over);
             (member.label.clone(), held)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
-use souk_memory::place::Place;
+use souk_memory::location::Location;
 use souk_memory::transfers::{TransferCounts, Urgency, WantedContent};
 
 use super::held_tensor::HeldTensor;
@@ -80,34 +80,34 @@ impl PrefetchHandle {
     /// Requests a tensor that a fragment on a device will read at a place. It moves there if that
     /// is the device's own memory or the tensor is in another's; otherwise it comes back from disk
     /// if there is room.
-    pub fn want_at(&self, kept: &HeldTensor, to: Place, device: usize, log: &Arc<RunLog>) {
+    pub fn want_at(&self, kept: &HeldTensor, to: Location, device: usize, log: &Arc<RunLog>) {
         self.ask_at(kept, to, device, (Urgency::Planned, log));
     }
 
     /// Requests a tensor that a fragment on the device may read, unless another device runs that
     /// fragment.
-    pub fn guess_at(&self, kept: &HeldTensor, to: Place, device: usize, log: &Arc<RunLog>) {
+    pub fn guess_at(&self, kept: &HeldTensor, to: Location, device: usize, log: &Arc<RunLog>) {
         self.ask_at(kept, to, device, (Urgency::Guessed, log));
     }
 
-    fn ask_at(&self, kept: &HeldTensor, to: Place, device: usize, how: (Urgency, &Arc<RunLog>)) {
+    fn ask_at(&self, kept: &HeldTensor, to: Location, device: usize, how: (Urgency, &Arc<RunLog>)) {
         let memories = &self.0.memories;
         let (urgency, log) = how;
         if !memories.any_own() {
-            return self.ask(kept, [Place::Disk, Place::Host], urgency, None);
+            return self.ask(kept, [Location::Disk, Location::Host], urgency, None);
         }
         let from = memories.source_place(kept);
-        let in_memory = matches!(from, Place::Host | Place::Disk);
+        let in_memory = matches!(from, Location::Host | Location::Disk);
         match memories.own_memory(device).is_some() || !in_memory {
             true => self.ask(kept, [from, to], urgency, Some(log)),
-            false => self.ask(kept, [Place::Disk, Place::Host], urgency, None),
+            false => self.ask(kept, [Location::Disk, Location::Host], urgency, None),
         }
     }
 
     fn ask(
         &self,
         kept: &HeldTensor,
-        [from, to]: [Place; 2],
+        [from, to]: [Location; 2],
         urgency: Urgency,
         log: Option<&Arc<RunLog>>,
     ) {
@@ -176,7 +176,7 @@ fn run_prefetcher(shared: &Arc<PrefetchShared>) {
 }
 
 /// Brings a batch: tensors with a common hop together, then each one the rest of its way.
-fn bring_batch(memories: &Memories, asked: &[QueuedTransfer], to: Place) {
+fn bring_batch(memories: &Memories, asked: &[QueuedTransfer], to: Location) {
     if asked.len() > 1 {
         let wanted = asked.iter().map(|(kept, log)| (kept, log.as_deref()));
         memories.bring_together(wanted, to, Urgency::Planned);
@@ -218,7 +218,7 @@ mod tests {
         let shape = Shape::new(vec![400]).unwrap();
         let tensor = Tensor::new(DType::U8, shape, Bytes::from(vec![byte; 400])).unwrap();
         memories
-            .adopt_host("tensor", &tensor, Place::Host, None)
+            .adopt_host("tensor", &tensor, Location::Host, None)
             .unwrap()
     }
 
@@ -240,7 +240,7 @@ mod tests {
             memories
                 .lock()
                 .holdings()
-                .has_copy(first.handle, Place::Host)
+                .has_copy(first.handle, Location::Host)
         };
         assert!(!is_back(), "it was spilled");
         memories.lock().release_reference(second.handle).unwrap();
@@ -249,7 +249,7 @@ mod tests {
         let log = Arc::new(RunLog::new(&[], clock, false));
         prefetcher
             .new_handle()
-            .want_at(&first, Place::Host, 0, &log);
+            .want_at(&first, Location::Host, 0, &log);
         prefetcher.wait_until_idle();
         assert!(is_back(), "nobody had to ask for it");
         assert_eq!(memories.lock().move_totals().restored_bytes, 400);

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use souk_memory::location::{DeviceIndex, Location};
 use souk_memory::paths::{Hop, PathKind};
-use souk_memory::place::{DeviceIndex, Place};
 
 use super::GroupDevice;
 use crate::execution::lock::lock;
@@ -52,7 +52,7 @@ impl RunLog {
             (hop.to, SpanKind::TransferIn),
         ];
         for (end, kind) in ends {
-            if let Place::Device(DeviceIndex(device)) = end {
+            if let Location::Device(DeviceIndex(device)) = end {
                 self.push(usize::from(device), "memory", &name, kind, at);
             }
         }

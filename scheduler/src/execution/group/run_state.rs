@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use souk_memory::holdings::HoldError;
-use souk_memory::place::Place;
+use souk_memory::location::Location;
 use souk_memory::space::SpaceError;
 use souk_memory::{Shape, Tensor};
 use souk_onnx::subgraph::CompileError;
@@ -328,7 +328,7 @@ impl RunState {
     fn hold_input(&self, name: &str, tensor: &Tensor) -> Result<(), MemoryError> {
         let adopted = self
             .memories
-            .adopt_host(name, tensor, Place::Host, Some(&self.log));
+            .adopt_host(name, tensor, Location::Host, Some(&self.log));
         self.hold_value(adopted?)
     }
 
@@ -470,7 +470,7 @@ impl RunState {
         let space = self.memories.lock();
         let limit = |place| space.pool_use(place).limit;
         self.memories.own_memory(device).is_some()
-            || limit(device_place(device)) < limit(Place::Host)
+            || limit(device_place(device)) < limit(Location::Host)
     }
 
     fn record(
@@ -537,9 +537,9 @@ pub(super) fn failed_run(error: MemoryError) -> GroupRunError {
 
 /// Returns the place from which a fragment reads a value: the host if it reads only some rows, else
 /// its device.
-fn source(read: &FragmentInput, device: Place) -> Place {
+fn source(read: &FragmentInput, device: Location) -> Location {
     match read.rows {
-        Some(_) => Place::Host,
+        Some(_) => Location::Host,
         None => device,
     }
 }

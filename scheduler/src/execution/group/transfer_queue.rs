@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use souk_memory::holdings::Handle;
+use souk_memory::location::Location;
 use souk_memory::paths::Hop;
-use souk_memory::place::Place;
 use souk_memory::transfers::{Transfers, Urgency};
 
 use super::held_tensor::HeldTensor;
@@ -32,7 +32,7 @@ pub(super) type QueuedTransfer = (HeldTensor, Option<Arc<RunLog>>);
 pub(super) struct TransferState {
     pub transfers: Transfers,
     /// The waiting transfers by their destination.
-    pub asked: BTreeMap<(Handle, Place), QueuedTransfer>,
+    pub asked: BTreeMap<(Handle, Location), QueuedTransfer>,
     pub threads: Vec<JoinHandle<()>>,
     /// Number of threads that move a batch now.
     pub moving: usize,

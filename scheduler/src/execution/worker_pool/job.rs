@@ -28,7 +28,7 @@ pub struct Call {
 
 /// Runs one task of a job. The pool calls it on the device's thread. A panic counts as a fault of
 /// the task and will end the job.
-pub type Work = Arc<dyn Fn(Call) -> Result<TaskTime, Fault> + Send + Sync>;
+pub type TaskFunction = Arc<dyn Fn(Call) -> Result<TaskTime, Fault> + Send + Sync>;
 
 /// The duration of a task that the pool compares with its estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct Job {
     /// then by device. You can leave it empty for none.
     pub host_transfers: Arc<[Time]>,
     /// The function that runs a task.
-    pub work: Work,
+    pub work: TaskFunction,
     /// Says whether results survive the failure of their device.
     pub results: Results,
     /// Jobs with a higher priority go first.
@@ -170,7 +170,7 @@ pub(super) struct BatchRun {
 pub(super) struct ActiveJob {
     pub number: u64,
     dispatch: Dispatch,
-    work: Work,
+    work: TaskFunction,
     results: Results,
     pub owner: Option<u64>,
     priority: u8,
@@ -258,7 +258,7 @@ impl ActiveJob {
         device: usize,
         batch: &mut Vec<u32>,
         wake: &mut u64,
-    ) -> Option<(u64, Work, Moment)> {
+    ) -> Option<(u64, TaskFunction, Moment)> {
         if self.has_ended() {
             return None;
         }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use super::job::{BatchRun, Call, Fault, JobEnd, TaskTime, Work};
+use super::job::{BatchRun, Call, Fault, JobEnd, TaskFunction, TaskTime};
 use super::{Moment, PoolShared, PoolState};
 
 /// Runs batches until the worker pool stops.
@@ -42,7 +42,11 @@ pub(super) fn run_worker(shared: &PoolShared, device: usize) {
 
 /// Runs tasks in order up to the first failure. Returns the number of successful tasks, their time
 /// as the device reports it, if it does, and the failure.
-fn run(work: &Work, device: usize, batch: &[u32]) -> (usize, Option<Duration>, Option<Fault>) {
+fn run(
+    work: &TaskFunction,
+    device: usize,
+    batch: &[u32],
+) -> (usize, Option<Duration>, Option<Fault>) {
     let mut stated = None;
     for (index, &task) in batch.iter().enumerate() {
         let call = Call {

@@ -29,15 +29,15 @@ const STEPS_MAX: u64 = 200_000;
 
 /// The number of node inferences in bodies that remain.
 #[derive(Clone, Debug)]
-pub(crate) struct Steps(Rc<Cell<u64>>);
+pub(crate) struct InferenceBudget(Rc<Cell<u64>>);
 
-impl Default for Steps {
+impl Default for InferenceBudget {
     fn default() -> Self {
         Self(Rc::new(Cell::new(STEPS_MAX)))
     }
 }
 
-impl Steps {
+impl InferenceBudget {
     /// Uses up this many steps and returns whether enough of them remained.
     fn take_steps(&self, steps: usize) -> bool {
         let left = self.0.get().checked_sub(steps as u64);
@@ -58,11 +58,11 @@ impl Steps {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
     facts: BTreeMap<String, Fact>,
-    steps: Steps,
+    steps: InferenceBudget,
 }
 
 impl Scope {
-    pub fn new(facts: BTreeMap<String, Fact>, steps: &Steps) -> Self {
+    pub fn new(facts: BTreeMap<String, Fact>, steps: &InferenceBudget) -> Self {
         let steps = steps.clone();
         Self { facts, steps }
     }
@@ -482,7 +482,7 @@ mod tests {
             ("x".to_owned(), floats(&[2, 3])),
             ("y".to_owned(), floats(&[2, 4])),
         ]);
-        Scope::new(facts, &Steps::default())
+        Scope::new(facts, &InferenceBudget::default())
     }
 
     fn either() -> NodeProto {

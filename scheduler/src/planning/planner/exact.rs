@@ -7,7 +7,7 @@
 //! perfectly over the devices.
 
 use super::portfolio::{self, Plans};
-use super::room::Room;
+use super::room::FreeMemory;
 use super::{Pace, anneal, in_time};
 use crate::planning::objective::{Figures, Objective, Score};
 use crate::planning::problem::{Problem, ProblemError};
@@ -112,7 +112,7 @@ struct Search<'a, 'p> {
     finish: Vec<Time>,
     waiting: Vec<usize>,
     free: Vec<Time>,
-    room: Room,
+    room: FreeMemory,
     tail: Vec<Time>,
     least: Vec<Time>,
     work_left: Time,
@@ -138,7 +138,7 @@ impl<'a, 'p> Search<'a, 'p> {
                 .map(|task| problem.inputs_of(task).len())
                 .collect(),
             free: vec![0; problem.device_count()],
-            room: Room::new(problem),
+            room: FreeMemory::new(problem),
             tail: anneal::least_tails(problem),
             work_left: least.iter().sum(),
             least,

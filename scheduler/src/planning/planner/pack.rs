@@ -2,7 +2,7 @@
 //! room for the last. Tasks with the fewest possible devices come first, then the largest.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
-use super::room::Room;
+use super::room::FreeMemory;
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
@@ -36,7 +36,7 @@ pub(super) fn plan(problem: &Problem) -> Option<Schedule> {
 
 /// Returns a device for each task.
 fn pack_tasks(problem: &Problem, choice: PackRule) -> Option<Vec<usize>> {
-    let mut room = Room::new(problem);
+    let mut room = FreeMemory::new(problem);
     let mut tasks: Vec<usize> = (0..problem.task_count()).collect();
     let homes = |task: usize| {
         let row = problem.exec_row(task).iter();

@@ -4,11 +4,11 @@ use crate::planning::problem::Problem;
 
 /// Free bytes by device.
 #[derive(Clone, Debug)]
-pub(crate) struct Room {
+pub(crate) struct FreeMemory {
     left: Vec<u64>,
 }
 
-impl Room {
+impl FreeMemory {
     /// Creates the memory of empty devices.
     pub(crate) fn new(problem: &Problem) -> Self {
         let devices = 0..problem.device_count();

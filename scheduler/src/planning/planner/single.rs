@@ -1,7 +1,7 @@
 //! Runs everything on one device: the plan that every other plan must beat.
 
 use super::Pace;
-use super::room::Room;
+use super::room::FreeMemory;
 use super::state::{PartialSchedule, Placing};
 use crate::planning::objective::Objective;
 use crate::planning::problem::{Problem, ProblemError};
@@ -30,7 +30,7 @@ pub(crate) fn best_single_device(problem: &Problem) -> Option<Schedule> {
 fn total_time(problem: &Problem, device: usize) -> Option<Time> {
     let mut end: Time = 0;
     let all = problem.topological_order().iter().copied();
-    if !Room::new(problem).fits_all(problem, all, device) {
+    if !FreeMemory::new(problem).fits_all(problem, all, device) {
         return None;
     }
     for &task in problem.topological_order() {

@@ -3,7 +3,7 @@
 //! Each device has a sorted list of its idle gaps, so a bisection finds the earliest place for a
 //! task without a walk over all placed tasks.
 
-use super::room::Room;
+use super::room::FreeMemory;
 use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
@@ -39,7 +39,7 @@ pub(crate) struct PartialSchedule<'a> {
     pub(crate) device: Vec<usize>,
     pub(crate) start: Vec<Time>,
     pub(crate) finish: Vec<Time>,
-    room: Room,
+    room: FreeMemory,
     makespan: Time,
 }
 
@@ -92,7 +92,7 @@ impl<'a> PartialSchedule<'a> {
             device: vec![UNPLACED; problem.task_count()],
             start: vec![0; problem.task_count()],
             finish: vec![0; problem.task_count()],
-            room: Room::new(problem),
+            room: FreeMemory::new(problem),
             makespan: 0,
         }
     }

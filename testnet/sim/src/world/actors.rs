@@ -13,8 +13,8 @@ use souk_market::{
 };
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
-    Action, CallId, Event as ClientEvent, MarketClient, Reply, RequestAttempt, Seat, Silence,
-    ValidatorAnswer, WatchId,
+    Action, CallId, Event as ClientEvent, MarketClient, Reply, RequestAttempt, Silence,
+    ValidatorAnswer, ValidatorIndex, WatchId,
 };
 use souk_roles::market::market_protocol::Request;
 use souk_roles::{job, provider};
@@ -331,7 +331,7 @@ impl World {
             ActorEvent::Time { life, node } if of_life(life) => {
                 if self.nodes[node].running.is_some() {
                     let (LogTime(time), validator) =
-                        (self.nodes[node].clock_time(self.now), Seat(node));
+                        (self.nodes[node].clock_time(self.now), ValidatorIndex(node));
                     let time = Millis(time);
                     self.apply_client_event(actor, ClientEvent::Time { validator, time });
                 }

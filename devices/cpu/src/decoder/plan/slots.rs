@@ -6,7 +6,7 @@ use super::{Action, DecoderStep, RowsId};
 
 /// Rows in a slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in super::super) struct Place {
+pub(in super::super) struct RowSlot {
     pub slot: usize,
     /// Floats of a row.
     pub width: usize,
@@ -18,7 +18,7 @@ pub(super) fn assign_slots(
     steps: &[DecoderStep],
     widths: &[usize],
     result: RowsId,
-) -> (Vec<Place>, Vec<usize>) {
+) -> (Vec<RowSlot>, Vec<usize>) {
     let mut last = vec![0; widths.len()];
     for (at, step) in steps.iter().enumerate() {
         for value in step.reads.iter().chain(&step.makes) {
@@ -26,7 +26,7 @@ pub(super) fn assign_slots(
         }
     }
     last[result] = steps.len();
-    let mut places = vec![Place::default(); widths.len()];
+    let mut places = vec![RowSlot::default(); widths.len()];
     let mut slots: Vec<usize> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     for (at, step) in steps.iter().enumerate() {
@@ -40,7 +40,7 @@ pub(super) fn assign_slots(
                     slots.len() - 1
                 }
             };
-            places[made] = Place { slot, width };
+            places[made] = RowSlot { slot, width };
         }
         let mut done: Vec<RowsId> = step.reads.iter().chain(&step.makes).copied().collect();
         done.sort_unstable();
@@ -54,7 +54,7 @@ pub(super) fn assign_slots(
 /// Returns the slots and states that a step reads and writes; states are numbered after slots.
 fn step_accesses(
     step: &DecoderStep,
-    places: &[Place],
+    places: &[RowSlot],
     slots: usize,
 ) -> (Vec<usize>, Option<usize>) {
     let mut reads: Vec<usize> = step.reads.iter().map(|value| places[*value].slot).collect();
@@ -69,7 +69,7 @@ fn step_accesses(
 
 /// Divides the steps, in order, into stages. A step must not need a result of its own stage, or
 /// write where another step of it reads or writes.
-pub(super) fn divide_stages(steps: &[DecoderStep], places: &[Place]) -> Vec<Range<usize>> {
+pub(super) fn divide_stages(steps: &[DecoderStep], places: &[RowSlot]) -> Vec<Range<usize>> {
     let slots = places.iter().map(|place| place.slot + 1).max().unwrap_or(0);
     let mut stages = Vec::new();
     let mut start = 0;

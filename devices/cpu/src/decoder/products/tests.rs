@@ -16,7 +16,7 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A matrix of a kind, and the numbers it stands for.
-fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
+fn matrix(kind: MatrixFormat, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
     let floats = numbers(rows * depth, 7);
     let halves = |of: fn(f32) -> u16| -> Vec<u16> { floats.iter().map(|it| of(*it)).collect() };
     let tensor = |dtype: DType, bytes: Vec<u8>| {
@@ -30,14 +30,14 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
         MatrixSource::Blocks(integers, scales)
     };
     let given = match kind {
-        Kind::Floats => {
+        MatrixFormat::Floats => {
             let matrix = Tensor::from_vec([rows, depth], floats.clone()).unwrap();
             return (
                 Matrix::pack_source(&MatrixSource::Floats(matrix)).unwrap(),
                 floats,
             );
         }
-        Kind::Halves => {
+        MatrixFormat::Halves => {
             let halves = halves(|it| F16::from_f32(it).0);
             let floats = halves.iter().map(|it| F16(*it).to_f32()).collect();
             let matrix = tensor(DType::F16, bytemuck::cast_slice(&halves).to_vec());
@@ -46,7 +46,7 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
                 floats,
             );
         }
-        Kind::Brains => {
+        MatrixFormat::Brains => {
             let halves = halves(|it| (it.to_bits() >> 16) as u16);
             let floats = halves.iter().map(|it| Bf16(*it).to_f32()).collect();
             let matrix = tensor(DType::Bf16, bytemuck::cast_slice(&halves).to_vec());
@@ -55,11 +55,11 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
                 floats,
             );
         }
-        Kind::Eights => {
+        MatrixFormat::Eights => {
             let bytes = floats.iter().map(|it| ((it * 127.0) as i8).cast_unsigned());
             blocks(tensor(DType::I8, bytes.collect()))
         }
-        Kind::Fours => {
+        MatrixFormat::Fours => {
             let four = |it: f32| ((it * 8.0).floor() as i8).cast_unsigned() & 15;
             let bytes = floats
                 .chunks(2)
@@ -68,19 +68,19 @@ fn matrix(kind: Kind, rows: usize, depth: usize) -> (Matrix, Vec<f32>) {
         }
     };
     let whole = |at: usize| match kind {
-        Kind::Eights => (floats[at] * 127.0).trunc(),
+        MatrixFormat::Eights => (floats[at] * 127.0).trunc(),
         _ => (floats[at] * 8.0).floor(),
     };
     let floats = (0..rows * depth).map(|at| whole(at) * scale(at)).collect();
     (Matrix::pack_source(&given).unwrap(), floats)
 }
 
-const KINDS: [Kind; 5] = [
-    Kind::Floats,
-    Kind::Halves,
-    Kind::Brains,
-    Kind::Eights,
-    Kind::Fours,
+const KINDS: [MatrixFormat; 5] = [
+    MatrixFormat::Floats,
+    MatrixFormat::Halves,
+    MatrixFormat::Brains,
+    MatrixFormat::Eights,
+    MatrixFormat::Fours,
 ];
 
 #[expect(unsafe_code, reason = "the kernels take pointers")]
@@ -113,7 +113,7 @@ fn multiplied(
 }
 
 /// Rows as a kind's products take them, and their stride.
-fn given(kind: Kind, floats: &[f32], depth: usize) -> (Vec<f32>, usize) {
+fn given(kind: MatrixFormat, floats: &[f32], depth: usize) -> (Vec<f32>, usize) {
     if !kind.is_blocks() {
         return (floats.to_vec(), depth);
     }
@@ -126,7 +126,7 @@ fn given(kind: Kind, floats: &[f32], depth: usize) -> (Vec<f32>, usize) {
 }
 
 /// What rows of bytes stand for.
-fn meant(kind: Kind, floats: &[f32], depth: usize) -> Vec<f32> {
+fn meant(kind: MatrixFormat, floats: &[f32], depth: usize) -> Vec<f32> {
     let (rows, width) = given(kind, floats, depth);
     if !kind.is_blocks() {
         return rows;

@@ -5,7 +5,7 @@ use super::*;
 
 /// The plan of a graph from `x`, with weights `w` of 4 by 6 and `b` of 6, whose nodes all run on
 /// the device.
-fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<Place> {
+fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<FusionRole> {
     let weight = |dims: &[usize]| {
         let count = dims.iter().product();
         Tensor::from_vec(dims, vec![0.5f32; count]).unwrap()
@@ -22,9 +22,9 @@ fn planned(nodes: Vec<NodeProto>, outputs: &[&str]) -> Vec<Place> {
     plan_fusion(&graph, &sides, false)
 }
 
-fn head(place: &Place) -> &Fusion {
+fn head(place: &FusionRole) -> &Fusion {
     match place {
-        Place::Head(fused) => fused,
+        FusionRole::Head(fused) => fused,
         place => panic!("{place:?}"),
     }
 }
@@ -43,7 +43,7 @@ fn a_bias_and_a_function_go_into_the_product_before_them() {
     assert_eq!((fused.bias.as_deref(), &*fused.output), (Some("b"), "y"));
     let then = fused.tail.then.as_ref().unwrap();
     assert_eq!(then.known, Some(FusedFunction::Relu));
-    assert_eq!(places[1..], [Place::Taken, Place::Taken]);
+    assert_eq!(places[1..], [FusionRole::Taken, FusionRole::Taken]);
 }
 
 #[test]
@@ -51,11 +51,11 @@ fn what_others_read_stays() {
     let product = || node("MatMul", &["x", "w"], &["p"]);
     let relu = || node("Relu", &["p"], &["y"]);
     let both = planned(vec![product(), relu()], &["y", "p"]);
-    assert_eq!(both, [Place::Alone, Place::Alone]);
+    assert_eq!(both, [FusionRole::Alone, FusionRole::Alone]);
     let twice = vec![product(), relu(), node("Neg", &["p"], &["z"])];
-    assert_eq!(planned(twice, &["y", "z"])[0], Place::Alone);
+    assert_eq!(planned(twice, &["y", "z"])[0], FusionRole::Alone);
     let doubled = vec![product(), node("Add", &["p", "p"], &["y"])];
-    assert_eq!(planned(doubled, &["y"])[0], Place::Alone);
+    assert_eq!(planned(doubled, &["y"])[0], FusionRole::Alone);
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn only_a_weight_as_long_as_the_columns_is_a_bias() {
         ];
         planned(nodes, &["y"])[0].clone()
     };
-    assert_eq!(with("short"), Place::Alone);
-    assert_eq!(with("x"), Place::Alone);
-    assert!(matches!(with("b"), Place::Head(_)));
+    assert_eq!(with("short"), FusionRole::Alone);
+    assert_eq!(with("x"), FusionRole::Alone);
+    assert!(matches!(with("b"), FusionRole::Head(_)));
     // A Gemm that has its bias keeps it, and takes only the function.
     let nodes = vec![
         node("Gemm", &["x", "w", "b"], &["p"]),
         node("Add", &["p", "b"], &["q"]),
         node("Tanh", &["q"], &["y"]),
     ];
-    assert_eq!(planned(nodes, &["y"]), vec![Place::Alone; 3]);
+    assert_eq!(planned(nodes, &["y"]), vec![FusionRole::Alone; 3]);
 }
 
 #[test]

@@ -925,7 +925,7 @@ impl World {
     /// Deals the parts that are left over the cheapest legs.
     fn plan(&mut self, wanted: &PlanRequest) -> Answer {
         let (parts, kept) = match &wanted.work {
-            Work::Rest(kept) => {
+            PlanScope::Rest(kept) => {
                 let kept: BTreeSet<String> = kept.iter().map(|(name, _)| name.clone()).collect();
                 let (mut needed, mut open) = (BTreeSet::new(), vec![self.parts - 1]);
                 while let Some(part) = open.pop() {
@@ -935,7 +935,7 @@ impl World {
                 }
                 (needed.into_iter().collect::<Vec<u32>>(), kept)
             }
-            Work::Part { plan, part, inputs } => {
+            PlanScope::Part { plan, part, inputs } => {
                 let part = self.plans[plan][*part as usize];
                 (
                     vec![part],
@@ -964,7 +964,7 @@ impl World {
             twin_of: twin(place),
         });
         let place_in_plan = |part: u32| parts.iter().position(|it| *it == part).map(|it| it as u32);
-        let is_checked = matches!(wanted.work, Work::Part { .. });
+        let is_checked = matches!(wanted.work, PlanScope::Part { .. });
         let plan_parts = parts.iter().enumerate().map(|(number, part)| {
             let inputs = reads(*part).into_iter().map(|maker| PlanInput {
                 name: maker.map_or("x".to_owned(), |maker| name_of(maker, self.parts)),

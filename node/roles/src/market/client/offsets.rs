@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use souk_market::Millis;
 
-use super::Seat;
+use super::ValidatorIndex;
 
 /// Validators that must have said it before the median counts: of one nobody knows if it lies.
 pub const SAID_MIN: usize = 2;
@@ -17,14 +17,14 @@ pub const SAID_MIN: usize = 2;
 /// What validators said, by how many milliseconds they are ahead.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Offsets {
-    said: BTreeMap<Seat, i64>,
+    said: BTreeMap<ValidatorIndex, i64>,
     /// What the market itself said when it refused something as too late.
     learned: i64,
 }
 
 impl Offsets {
     /// A validator's clock showed `time` when this one showed `own`.
-    pub fn record_clock(&mut self, validator: Seat, time: Millis, own: Millis) {
+    pub fn record_clock(&mut self, validator: ValidatorIndex, time: Millis, own: Millis) {
         self.said.insert(validator, millis_ahead(time, own));
     }
 
@@ -64,10 +64,10 @@ mod tests {
     fn one_validator_that_lies_moves_no_clock() {
         let (own, mut offsets) = (Millis(1_000_000), Offsets::default());
         assert_eq!(offsets.log_time(own), own);
-        offsets.record_clock(Seat(0), Millis(9_000_000), own);
+        offsets.record_clock(ValidatorIndex(0), Millis(9_000_000), own);
         assert_eq!(offsets.log_time(own), own, "of one nobody knows");
-        offsets.record_clock(Seat(1), Millis(1_002_000), own);
-        offsets.record_clock(Seat(2), Millis(1_003_000), own);
+        offsets.record_clock(ValidatorIndex(1), Millis(1_002_000), own);
+        offsets.record_clock(ValidatorIndex(2), Millis(1_003_000), own);
         assert_eq!(offsets.log_time(own), Millis(1_003_000));
     }
 }

@@ -14,7 +14,7 @@ struct Scene {
 }
 
 /// A question that was put: its name, whom, and what.
-type Put = (RequestAttempt, Seat, Request);
+type Put = (RequestAttempt, ValidatorIndex, Request);
 
 impl Scene {
     fn new() -> Scene {
@@ -108,18 +108,21 @@ fn batch(request: &Request) -> &SignedBatch {
 #[test]
 fn a_batch_is_signed_once_and_put_to_each_validator_in_turn() {
     let mut scene = Scene::new();
-    let (first, seat, question) = scene.carry();
-    assert_eq!(seat, Seat(0));
-    let (second, seat, again) = put(scene.silent(first));
-    assert_eq!((seat, batch(&again)), (Seat(1), batch(&question)));
+    let (first, index, question) = scene.carry();
+    assert_eq!(index, ValidatorIndex(0));
+    let (second, index, again) = put(scene.silent(first));
+    assert_eq!(
+        (index, batch(&again)),
+        (ValidatorIndex(1), batch(&question))
+    );
     // One that says nothing has three seconds.
-    let (third, seat, _) = put(scene.wake());
-    assert_eq!((seat, scene.tick), (Seat(2), ANSWER_PATIENCE));
+    let (third, index, _) = put(scene.wake());
+    assert_eq!((index, scene.tick), (ValidatorIndex(2), ANSWER_PATIENCE));
     assert!(scene.hear(second, Answer::Done).is_empty(), "too late");
     let busy = Answer::Busy { retry_after_ms: 1 };
     assert!(scene.hear(third, busy).is_empty(), "each failed once");
-    let (fourth, seat, again) = put(scene.wake());
-    assert_eq!(seat, Seat(0));
+    let (fourth, index, again) = put(scene.wake());
+    assert_eq!(index, ValidatorIndex(0));
     assert_eq!(scene.tick, ANSWER_PATIENCE.plus(ROUND_PAUSE));
     assert_eq!(batch(&again), batch(&question));
     let carried = reply(scene.hear(fourth, Answer::Applied(Vec::new())));
@@ -239,8 +242,8 @@ fn who_answered_last_is_asked_first() {
     let (first, ..) = scene.carry();
     let (second, ..) = put(scene.silent(first));
     reply(scene.hear(second, Answer::Applied(Vec::new())));
-    let (_, seat, _) = scene.carry();
-    assert_eq!(seat, Seat(1));
+    let (_, index, _) = scene.carry();
+    assert_eq!(index, ValidatorIndex(1));
 }
 
 #[test]
@@ -265,15 +268,15 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
         ] => (*watch, *validator),
         other => panic!("{other:?}"),
     };
-    let (watch, seat) = watched(scene.apply(Event::Watch(account)));
-    assert_eq!(seat, Seat(0));
+    let (watch, index) = watched(scene.apply(Event::Watch(account)));
+    assert_eq!(index, ValidatorIndex(0));
     let goes_on = true;
     let told = scene.apply(Event::Watched { watch, goes_on });
     assert!(matches!(told[..], [Action::Changed(changed)] if changed == account));
     let goes_on = false;
     assert!(scene.apply(Event::Watched { watch, goes_on }).is_empty());
-    let (again, seat) = watched(scene.wake());
-    assert_eq!(seat, Seat(1));
+    let (again, index) = watched(scene.wake());
+    assert_eq!(index, ValidatorIndex(1));
     let ended = scene.apply(Event::Unwatch(account));
     assert!(matches!(ended[..], [Action::Unwatch(watch)] if watch == again));
 }
@@ -281,29 +284,33 @@ fn a_watch_that_broke_is_taken_up_by_the_next_validator() {
 #[test]
 fn all_validators_are_asked_for_their_clocks_while_something_is_asked() {
     let mut scene = Scene::new();
-    let seats = |actions: &[Action]| -> Vec<usize> {
-        let seat = |action: &Action| match action {
-            Action::AskTime(seat) => Some(seat.0),
+    let indices = |actions: &[Action]| -> Vec<usize> {
+        let index = |action: &Action| match action {
+            Action::AskTime(index) => Some(index.0),
             _ => None,
         };
-        actions.iter().filter_map(seat).collect()
+        actions.iter().filter_map(index).collect()
     };
     let ask = |scene: &mut Scene, asked: u64| {
         let (asked, question) = (CallId(asked), Box::new(Request::Totals));
         scene.apply(Event::Ask { asked, question })
     };
     let own = Millis(OWN.0 / 1_000);
-    assert_eq!(seats(&ask(&mut scene, 1)), [0, 1, 2]);
+    assert_eq!(indices(&ask(&mut scene, 1)), [0, 1, 2]);
     for (place, ahead_ms) in [(0, 90_000), (1, 2_000), (2, 1_000)] {
-        let (validator, time) = (Seat(place), Millis(own.0 + ahead_ms));
+        let (validator, time) = (ValidatorIndex(place), Millis(own.0 + ahead_ms));
         assert!(scene.apply(Event::Time { validator, time }).is_empty());
     }
     assert_eq!(scene.client.log_time(own), Millis(own.0 + 2_000));
-    assert_eq!(seats(&ask(&mut scene, 2)), [0; 0], "they were asked lately");
+    assert_eq!(
+        indices(&ask(&mut scene, 2)),
+        [0; 0],
+        "they were asked lately"
+    );
     scene.tick = CLOCK_PERIOD;
-    assert_eq!(seats(&ask(&mut scene, 3)), [0, 1, 2]);
+    assert_eq!(indices(&ask(&mut scene, 3)), [0, 1, 2]);
     // What others said counts for nothing among these.
     scene.apply(Event::Validators(2));
     assert_eq!(scene.client.log_time(own), own);
-    assert_eq!(seats(&ask(&mut scene, 4)), [0, 1]);
+    assert_eq!(indices(&ask(&mut scene, 4)), [0, 1]);
 }

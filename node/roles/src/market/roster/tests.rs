@@ -154,11 +154,11 @@ fn a_validator_begins_for_itself_alone() {
     let signed = scene.signed(&second, begin(&second));
     let refused = scene.roster.apply_order(NOW, &signed);
     assert!(matches!(refused, Err(RosterRefusal::Operator { .. })));
-    assert!(!scene.roster.seats()[&1].begun);
+    assert!(!scene.roster.entries()[&1].begun);
     let signed = scene.signed(&first, begin(&first));
     assert_eq!(scene.roster.apply_order(NOW, &signed), Ok(1));
-    assert!(scene.roster.seats()[&1].begun);
-    assert_eq!(scene.roster.seats()[&1].speaks, 3);
+    assert!(scene.roster.entries()[&1].begun);
+    assert_eq!(scene.roster.entries()[&1].speaks, 3);
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl ProviderCore {
             (Wait::Record(facts, follows), Answer::NotWritten(why)) => {
                 self.on_not_written(facts, follows, why);
             }
-            (Wait::Work(id, effort), answer) => {
+            (Wait::LeaseResult(id, effort), answer) => {
                 let lease = self.leases.get_mut(&id);
                 let lease = lease.expect("what is done for a lease ends with it");
                 let end = lease.on_answer(&mut self.shared, effort, answer);

@@ -130,7 +130,7 @@ impl ProviderCore {
                 };
                 self.shared.push_effect(Action::Tell(report));
                 let outputs = lease.bill.outputs();
-                let work = Work { body, outputs };
+                let work = LeaseResult { body, outputs };
                 Claim::of_work(&mut self.shared, work, lease.ends_at, lease.stream)
             }
             Err(failure) => {

@@ -47,7 +47,7 @@ impl LeaseCore {
             Some(_) => Urgency::Awaited,
             None => Urgency::Planned,
         };
-        let wait = Wait::Work(self.lease.id, Effort::Input(number, name.to_owned(), id));
+        let wait = Wait::LeaseResult(self.lease.id, Effort::Input(number, name.to_owned(), id));
         let content = Content {
             id,
             what: name.to_owned(),
@@ -73,7 +73,7 @@ impl LeaseCore {
             }
             let ids = contents.iter().map(|content| content.id);
             self.pins.extend(ids);
-            let wait = Wait::Work(self.id(), Effort::Contents(self.here, contents.clone()));
+            let wait = Wait::LeaseResult(self.id(), Effort::Contents(self.here, contents.clone()));
             let action = Action::Bring {
                 lease: self.id(),
                 request: None,

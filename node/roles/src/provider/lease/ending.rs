@@ -114,7 +114,9 @@ impl LeaseCore {
 
     pub(super) fn stop_runs(&mut self, shared: &mut SharedState) {
         let id = self.id();
-        shared.stop_effects(|wait| matches!(wait, Wait::Work(of, Effort::Run(..)) if *of == id));
+        shared.stop_effects(
+            |wait| matches!(wait, Wait::LeaseResult(of, Effort::Run(..)) if *of == id),
+        );
         for run in std::mem::take(&mut self.runs) {
             shared.turns.end_turn(self.rank());
             if let Some(open) = self.requests.open.get_mut(&run.request) {
@@ -131,7 +133,7 @@ impl LeaseCore {
         let lease = self.id();
         let of = |effort: &Effort| matches!(effort, Effort::Input(of, ..) if *of == number);
         shared.stop_effects(
-            |wait| matches!(wait, Wait::Work(id, effort) if *id == lease && of(effort)),
+            |wait| matches!(wait, Wait::LeaseResult(id, effort) if *id == lease && of(effort)),
         );
         let contents = open.pins;
         if !contents.is_empty() {
@@ -144,7 +146,7 @@ impl LeaseCore {
         let id = self.id();
         self.end_idle(shared);
         self.stop_runs(shared);
-        shared.stop_effects(|wait| matches!(wait, Wait::Work(of, _) if *of == id));
+        shared.stop_effects(|wait| matches!(wait, Wait::LeaseResult(of, _) if *of == id));
         if std::mem::take(&mut self.has_place) {
             shared.push_effect(Action::EndSandbox { lease: id });
         }

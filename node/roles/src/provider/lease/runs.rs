@@ -60,7 +60,7 @@ impl LeaseCore {
             deadline: self.ends_at_most(),
             alone: self.start.last,
         };
-        shared.request_effect(Wait::Work(self.id(), Effort::Sandbox), action);
+        shared.request_effect(Wait::LeaseResult(self.id(), Effort::Sandbox), action);
     }
 
     pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
@@ -70,7 +70,7 @@ impl LeaseCore {
         (self.stage, self.slots) = (WorkStage::Checking, slots);
         let graphs = self.start.parts.iter().map(|part| part.graph).collect();
         let lease = self.id();
-        let wait = Wait::Work(lease, Effort::Check);
+        let wait = Wait::LeaseResult(lease, Effort::Check);
         shared.request_effect(wait, Action::Check { lease, graphs });
         None
     }
@@ -102,7 +102,7 @@ impl LeaseCore {
             weights: part.weights.clone(),
         };
         let effort = Effort::Prepare(self.prepared);
-        shared.request_effect(Wait::Work(self.id(), effort), action);
+        shared.request_effect(Wait::LeaseResult(self.id(), effort), action);
     }
 
     pub(super) fn on_prepared(
@@ -227,7 +227,10 @@ impl LeaseCore {
             deadline: self.ends_at_most(),
         };
         shared.send_word(self.stream, word);
-        shared.request_effect(Wait::Work(self.id(), Effort::Run(number, index)), action);
+        shared.request_effect(
+            Wait::LeaseResult(self.id(), Effort::Run(number, index)),
+            action,
+        );
         self.runs.push_back(Run {
             request: number,
             part: index,
@@ -390,7 +393,7 @@ impl LeaseCore {
                     to: *consumer,
                     offer,
                 };
-                shared.request_effect(Wait::Work(self.lease.id, effort), action);
+                shared.request_effect(Wait::LeaseResult(self.lease.id, effort), action);
             }
         }
     }

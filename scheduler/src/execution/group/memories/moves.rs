@@ -8,8 +8,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use souk_memory::Tensor;
 use souk_memory::holdings::HoldError;
+use souk_memory::location::Location;
 use souk_memory::paths::Hop;
-use souk_memory::place::Place;
 use souk_memory::space::{Content, Move, SpaceError};
 use souk_memory::transfers::Urgency;
 use souk_vocabulary::processor::RunError;
@@ -62,7 +62,7 @@ impl Memories {
     pub fn bring_together<'a>(
         &'a self,
         wanted: impl Iterator<Item = (&'a HeldTensor, Option<&'a RunLog>)>,
-        to: Place,
+        to: Location,
         urgency: Urgency,
     ) {
         let mut by_hop: Vec<Vec<MoveEnd<'_>>> = Vec::new();

@@ -1,7 +1,7 @@
 //! Joins parts from several devices in host memory.
 
 use bytes::Bytes;
-use souk_memory::place::Place;
+use souk_memory::location::Location;
 use souk_memory::{Shape, Tensor};
 
 use super::RunState;
@@ -41,9 +41,9 @@ impl RunState {
         let copied = bytes.len() as u64;
         let shape = Shape::new(join.dims.clone()).expect("the graph knows it");
         let whole = Tensor::new(dtype, shape, bytes).expect("the parts make up the whole");
-        let adopted = self
-            .memories
-            .adopt_host(&join.value, &whole, Place::Host, Some(&self.log));
+        let adopted =
+            self.memories
+                .adopt_host(&join.value, &whole, Location::Host, Some(&self.log));
         self.hold_value(adopted?)?;
         let end = (self.clock)();
         let mut state = lock(&self.state);

@@ -485,7 +485,7 @@ fn a_plan_counts_with_the_ways_as_they_were_measured() {
     assert!(declared.buyer[0].transfer_seconds(bytes) >= twice / 2.0);
     let tensor = Tensor::from_vec([1 << 18], vec![1f32; 1 << 18]).unwrap();
     let kept = memories
-        .adopt_host("t", &tensor, Place::Host, None)
+        .adopt_host("t", &tensor, Location::Host, None)
         .unwrap();
     let to = device_place(0);
     memories.bring_and_pin(&kept, to, None).unwrap();
@@ -506,7 +506,7 @@ fn a_way_that_is_slower_than_declared_is_counted_as_it_was_seen() {
     let mut space = memories.lock();
     let mut links = |took: Option<Duration>| {
         let hop = souk_memory::paths::Hop {
-            from: Place::Host,
+            from: Location::Host,
             to: device_place(0),
             kind: card::PCIE.kind,
         };

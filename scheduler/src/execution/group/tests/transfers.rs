@@ -1,6 +1,6 @@
 //! Ways between memories that are held up, and what goes on beside them.
 
-use souk_memory::place::Place;
+use souk_memory::location::Location;
 use souk_memory::space::SpaceConfig;
 use souk_memory::transfers::Urgency;
 
@@ -27,7 +27,7 @@ fn tensor(value: f32) -> Tensor {
 }
 
 fn adopt(memories: &Memories, value: f32) -> HeldTensor {
-    let adopted = memories.adopt_host("tensor", &tensor(value), Place::Host, None);
+    let adopted = memories.adopt_host("tensor", &tensor(value), Location::Host, None);
     adopted.unwrap()
 }
 
@@ -107,7 +107,7 @@ fn small_tensors_that_wait_for_one_way_are_one_operation_of_their_device() {
     let seen = gpu.seen();
     assert_eq!((seen.read, seen.operations), (5 * TENSOR, 3));
     for (value, kept) in made.iter().enumerate() {
-        let held = memories.bring_to(kept, Place::Host, None).unwrap();
+        let held = memories.bring_to(kept, Location::Host, None).unwrap();
         assert_eq!(held.to_host().unwrap(), tensor(value as f32));
     }
     assert_eq!(gpu.seen().operations, 3, "all of it was there");
@@ -181,7 +181,7 @@ fn others_use_the_space_while_a_tensor_is_written_to_disk() {
             std::thread::yield_now();
         }
         // What is there is read, a card is given it, and its result is taken up.
-        let read = memories.bring_to(&second, Place::Host, None).unwrap();
+        let read = memories.bring_to(&second, Location::Host, None).unwrap();
         assert_eq!(read.to_host().unwrap(), tensor(2.0));
         let there = memories.bring_to(&second, device_place(0), None).unwrap();
         let made = memories.adopt_output("made", &there, 0, None).unwrap();

@@ -7,7 +7,7 @@
 //! a handful of tasks. Only an accepted change propagates, forward over ends and backward over
 //! tails, as far as anything differs.
 
-use crate::planning::planner::room::Room;
+use crate::planning::planner::room::FreeMemory;
 use crate::planning::problem::Problem;
 use crate::planning::schedule::Schedule;
 use crate::planning::time::{NEVER, Time};
@@ -52,7 +52,7 @@ pub(super) struct Decoder<'a> {
     first: Vec<u32>,
     /// Last task of each device before position `k x STRIDE`.
     marks: Vec<u32>,
-    pub(super) room: Room,
+    pub(super) room: FreeMemory,
     makespan: Time,
     pub(super) critical: Vec<u32>,
     critical_known: bool,
@@ -95,7 +95,7 @@ impl<'a> Decoder<'a> {
 
     fn from_order(problem: &'a Problem, order: Vec<u32>, device: Vec<u32>) -> Self {
         let (tasks, devices) = (problem.task_count(), problem.device_count());
-        let mut room = Room::new(problem);
+        let mut room = FreeMemory::new(problem);
         for (task, &device) in device.iter().enumerate() {
             room.take_bytes(problem, task, device as usize);
         }

@@ -7,7 +7,7 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::job::plan::{
     NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest,
-    Work,
+    PlanScope,
 };
 use souk_roles::job::{Answer, Limits};
 
@@ -174,11 +174,11 @@ impl Shape {
         random: &mut Random,
     ) -> Result<Plan, NoPlan> {
         let (parts, is_check) = match &wanted.work {
-            Work::Rest(there) => {
+            PlanScope::Rest(there) => {
                 let there = there.iter().map(|(name, _)| name.as_str()).collect();
                 (self.needed_parts(&there), false)
             }
-            Work::Part { plan, part, .. } => {
+            PlanScope::Part { plan, part, .. } => {
                 let of = plans.get(plan).and_then(|parts| parts.get(*part as usize));
                 (of.copied().into_iter().collect(), true)
             }

@@ -15,7 +15,7 @@ pub struct PeerIndex(pub u32);
 
 /// A location of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Location {
     /// The memory of a device.
     Device(DeviceIndex),
     /// The memory of this process.
@@ -26,7 +26,7 @@ pub enum Place {
     Peer(PeerIndex),
 }
 
-impl Place {
+impl Location {
     /// Returns the place of the device with this number.
     #[must_use]
     pub fn device(index: u16) -> Self {
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Device(DeviceIndex(index)) => write!(formatter, "device {index}"),
