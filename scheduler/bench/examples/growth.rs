@@ -14,9 +14,8 @@ const SIZES: [usize; 7] = [100, 300, 1_000, 3_000, 10_000, 30_000, 100_000];
 const DEVICES: usize = 16;
 
 /// Planners, the most tasks they are measured with, and the colour of their line.
-const LINES: [(&str, usize, &str); 5] = [
+const LINES: [(&str, usize, &str); 4] = [
     ("heft", 100_000, "#1b6ca8"),
-    ("earliest", 100_000, "#5b8c5a"),
     ("peft", 100_000, "#8e6bbf"),
     ("lookahead", 100_000, "#d08c2e"),
     ("dls", 3_000, "#b5433a"),

@@ -13,14 +13,10 @@
 mod anneal;
 mod auto;
 mod by_cost;
-mod cpop;
 mod dls;
-mod earliest;
-mod etf;
 mod exact;
 mod heft;
 mod lookahead;
-mod max_min;
 mod min_min;
 mod pack;
 mod peft;
@@ -70,19 +66,14 @@ fn in_time(problem: &Problem, plan: Schedule) -> Result<Schedule, ProblemError> 
 }
 
 /// Every planner by its name on the command line.
-pub const PLANNERS: [(&str, Planner); 16] = [
+pub const PLANNERS: [(&str, Planner); 11] = [
     ("auto", auto::plan),
     ("heft", heft::plan),
-    ("heft-append", heft::plan_append),
     ("peft", peft::plan),
-    ("cpop", cpop::plan),
     ("lookahead", lookahead::plan),
     ("dls", dls::plan),
     ("min-min", min_min::plan),
-    ("max-min", max_min::plan),
     ("sufferage", sufferage::plan),
-    ("etf", etf::plan),
-    ("earliest", earliest::plan),
     ("single", single::plan),
     ("portfolio", portfolio::plan),
     ("anneal", anneal::plan),

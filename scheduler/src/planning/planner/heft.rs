@@ -10,17 +10,8 @@ use crate::planning::problem::{Problem, ProblemError};
 use crate::planning::schedule::Schedule;
 
 pub(super) fn plan(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    with(problem, Placing::Insert)
-}
-
-/// Plans by HEFT without filling gaps.
-pub(super) fn plan_append(problem: &Problem, _: &mut Pace<'_>) -> Result<Schedule, ProblemError> {
-    with(problem, Placing::Append)
-}
-
-fn with(problem: &Problem, placing: Placing) -> Result<Schedule, ProblemError> {
     let rank = upward_rank(problem, &exec_summary(problem, ExecSummary::Mean), 1.0);
-    let mut state = PartialSchedule::new(problem, placing);
+    let mut state = PartialSchedule::new(problem, Placing::Insert);
     for task in by_rank(problem, &rank) {
         let (device, spot) = state.earliest_finish(task)?;
         state.place_task(task, device, spot);

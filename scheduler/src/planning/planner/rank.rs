@@ -84,19 +84,6 @@ pub(crate) fn upward_rank(problem: &Problem, exec: &[f64], transfer_share: f64) 
     rank
 }
 
-/// Returns the longest path from the beginning to each task's start.
-pub(crate) fn downward_rank(problem: &Problem, exec: &[f64]) -> Vec<f64> {
-    let link = MeanLink::new(problem);
-    let mut rank = vec![0.0; problem.task_count()];
-    for &task in problem.topological_order() {
-        let ways = problem
-            .inputs_of(task)
-            .map(|(before, bytes)| rank[before] + exec[before] + link.transfer_time(bytes));
-        rank[task] = ways.fold(0.0, f64::max);
-    }
-    rank
-}
-
 /// Returns PEFT's table: for each task and device, the least time from the task's end there to the
 /// end of all. It has rows of devices, like the problem's execution times.
 pub(crate) fn optimistic_costs(problem: &Problem) -> Vec<f64> {
