@@ -1,29 +1,18 @@
-//! `cargo bench -p souk-scheduler-bench [NAME]`: measures planners, partitions and decisions by the
-//! processor time of this thread. Prints one line for each measurement: the least and the median of
-//! its runs.
+//! `cargo bench -p souk-scheduler-bench [NAME]`: measures planners by the processor time of this
+//! thread. Prints one line for each measurement: the least and the median of its runs.
 
 use std::hint::black_box;
 
 use souk_scheduler::planning::planner::{find_planner, step_pace};
-use souk_scheduler_bench::bookings::{Bookings, Source};
 use souk_scheduler_bench::{Stopwatch, layered_problem};
 
 /// Runs of each measurement.
 const RUNS: usize = 7;
 
-/// Decisions in a run.
-const DECISIONS: usize = 100_000;
-
 fn main() {
     let wanted = std::env::args().skip(1).find(|name| !name.starts_with('-'));
     let is_wanted = |name: &str| wanted.as_ref().is_none_or(|wanted| name.contains(wanted));
     println!("{:<32} {:>14} {:>14}", "measurement", "least", "median");
-    for devices in [2, 8, 16, 64] {
-        let name = format!("decide/{devices}");
-        if is_wanted(&name) {
-            line(&name, "ns each", 1e9 / DECISIONS as f64, || decide(devices));
-        }
-    }
     let sizes = [(100, 8), (1_000, 8), (2_000, 8), (10_000, 16)];
     for name in ["heft", "peft", "lookahead", "dls", "min-min", "portfolio"] {
         let plan = find_planner(name).expect("the planner exists");
@@ -64,31 +53,4 @@ fn line(name: &str, unit: &str, scale: f64, mut run: impl FnMut()) {
         times[0],
         times[RUNS / 2]
     );
-}
-
-/// Decides and books tasks with three sources each, one after the other.
-fn decide(devices: usize) {
-    let pair = |at: usize| {
-        if at.is_multiple_of(devices + 1) {
-            (0, 0)
-        } else {
-            (5, 1)
-        }
-    };
-    let links = (0..devices * devices).map(pair).collect();
-    let mut bookings = Bookings::new(&vec![u64::MAX; devices], links);
-    let exec: Vec<u64> = (0..devices as u64)
-        .map(|device| 100 + device * 7 % 90)
-        .collect();
-    for task in 0..DECISIONS {
-        let source = |index: usize| Source {
-            device: (task * 31 + index * 17) % devices,
-            at: (task / devices) as u64 * 50,
-            bytes: (task % 97) as u64,
-        };
-        let sources = [source(0), source(1), source(2)];
-        let decision = bookings.choose_device(0, black_box(&exec), 0, &sources);
-        bookings.book_decision(decision.expect("every device runs it"), 0);
-    }
-    black_box(bookings);
 }

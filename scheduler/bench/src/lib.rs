@@ -3,12 +3,11 @@
 //! souk.
 //!
 //! It is a crate of its own because no run and no plan needs it: readers of published instances, a
-//! partitioner and a table of bookings for comparison with the planners, a device in a process of
-//! its own, and the clock that limits the planners' effort.
+//! partitioner for comparison with the planners, a device in a process of its own, and the clock
+//! that limits the planners' effort.
 
 #![forbid(unsafe_code)]
 
-pub mod bookings;
 mod clock;
 mod emulations;
 mod instances;
