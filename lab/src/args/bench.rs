@@ -101,9 +101,6 @@ pub enum Bench {
     Submit(SubmitBenchArgs),
     /// Measure the replication of commands over separate processes.
     Consensus(ConsensusArgs),
-    /// Serve the device in the other process of `souk bench tasks`.
-    #[command(hide = true)]
-    Serve,
     /// Run one replica of `souk bench consensus`.
     #[command(hide = true)]
     Node(BenchNodeArgs),

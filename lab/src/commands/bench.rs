@@ -49,7 +49,6 @@ pub async fn run(folder: &Path, output: Output, command: &Bench) -> Outcome {
         } => planning::plan_instances(output, file, planner, *budget_ms, out),
         Bench::Partition { file, out } => planning::partition_graphs(output, file, out),
         Bench::Tasks { devices } => tasks::run(output, usize::from(*devices)),
-        Bench::Serve => tasks::serve_device(),
         Bench::Split { machine, pairs } => machine::measure_splits(output, machine, pairs),
         Bench::Mixes { machine, model } => machine::measure_mixes(output, machine, model),
         Bench::Overhead {

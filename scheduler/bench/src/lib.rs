@@ -3,8 +3,7 @@
 //! souk.
 //!
 //! It is a crate of its own because no run and no plan needs it: readers of published instances, a
-//! partitioner for comparison with the planners, a device in a process of its own, and the clock
-//! that limits the planners' effort.
+//! partitioner for comparison with the planners, and the clock that limits the planners' effort.
 
 #![forbid(unsafe_code)]
 
@@ -19,7 +18,6 @@ pub mod partition;
 mod partitions;
 mod plans;
 mod sharing;
-pub mod subprocess;
 mod tasks;
 
 pub use clock::Stopwatch;
@@ -34,6 +32,4 @@ pub use partitions::{
 };
 pub use plans::{PlanLine, PlanReport, plan_file};
 pub use sharing::{Pair, SharingRow, SharingStage, SharingStep, measure_sharing};
-pub use tasks::{
-    Efficiency, Overhead, SubprocessReport, TaskReport, measure_subprocess, measure_tasks,
-};
+pub use tasks::{Efficiency, Overhead, TaskReport, measure_tasks};

@@ -9,21 +9,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 use souk_host::system;
-use souk_onnx::subgraph::Subgraph;
+use souk_scheduler::execution::Moment;
 use souk_scheduler::execution::dispatch::Results;
-use souk_scheduler::execution::worker_pool::{
-    Fault, Job, JobEnd, TaskFunction, TaskTime, WorkerPool,
-};
-use souk_scheduler::execution::{GroupError, Moment};
+use souk_scheduler::execution::worker_pool::{Job, JobEnd, TaskTime, WorkerPool};
 use souk_scheduler::learning::Speeds;
 use souk_scheduler::planning::Time;
 use souk_scheduler::planning::planner::{find_planner, step_pace};
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemParts};
 use souk_scheduler::planning::schedule::Schedule;
-use souk_vocabulary::processor::{Processor, Program};
-
-use super::models::{MeasureError, build_workload};
-use crate::subprocess::SubprocessDevice;
 
 /// Estimated time of an empty task: 50 ns.
 const EMPTY: Time = 50_000;
@@ -31,9 +24,6 @@ const EMPTY: Time = 50_000;
 const MICRO: Time = 1_000_000;
 /// Rounds of each measurement; the least counts, because other load can only increase it.
 const ROUNDS: usize = 5;
-
-/// Number of subgraphs that run in another process.
-const ACROSS_TASKS: usize = 20_000;
 
 /// A graph: its name, its number of tasks and its dependencies.
 type Shape = (&'static str, usize, Vec<(usize, usize)>);
@@ -50,23 +40,6 @@ pub struct TaskReport {
     pub overhead: Vec<Overhead>,
     /// Results with tasks that compute for a while.
     pub efficiency: Vec<Efficiency>,
-    /// Results with subgraphs in another process, if the caller has one.
-    pub processes: Option<SubprocessReport>,
-}
-
-/// Results of subgraphs that a worker of this process runs on a device in another process.
-#[derive(Clone, Debug, Serialize)]
-pub struct SubprocessReport {
-    /// Number of subgraphs, run one after the other.
-    pub tasks: usize,
-    /// Subgraphs per second through the executor.
-    pub tasks_per_second: f64,
-    /// Median microseconds from a subgraph's inputs to its outputs.
-    pub round_trip_us: f64,
-    /// Microseconds that 99 of 100 subgraphs do not exceed.
-    pub round_trip_p99_us: f64,
-    /// Bytes of each subgraph's input, and of its output.
-    pub bytes: usize,
 }
 
 /// The cost of empty tasks.
@@ -146,53 +119,6 @@ pub fn measure_tasks(devices: usize) -> std::io::Result<TaskReport> {
         hand_over_us: hand_over.as_secs_f64() * 1e6,
         overhead,
         efficiency,
-        processes: None,
-    })
-}
-
-/// Measures a device in another process with subgraphs of one operator on few elements.
-///
-/// # Errors
-/// [`MeasureError`] if the device fails.
-pub fn measure_subprocess(device: &SubprocessDevice) -> Result<SubprocessReport, MeasureError> {
-    let tiny = build_workload("tiny", &[("Relu", &["x"], "y")], &[16], &[]);
-    let program = device.compile(&Subgraph {
-        model: tiny.model.clone(),
-        ..Subgraph::default()
-    })?;
-    let mut trips = Vec::with_capacity(ACROSS_TASKS);
-    for _ in 0..ACROSS_TASKS {
-        let began = Moment::now();
-        program.run(&tiny.inputs)?;
-        trips.push(Moment::now().duration_since(began));
-    }
-    trips.sort_unstable();
-    let at = |part: usize| trips[trips.len() * part / 100].as_secs_f64() * 1e6;
-    let pool = WorkerPool::start(1).map_err(GroupError::from)?;
-    let problem = build_problem(ACROSS_TASKS, 1, 50 * MICRO, 0, &[]);
-    let (program, inputs) = (Arc::<dyn Program>::from(program), tiny.inputs);
-    let work = move |_| match program.run(&inputs) {
-        Ok(_) => Ok(TaskTime::Measured),
-        Err(error) => Err(Fault::Device(error.to_string())),
-    };
-    let mut best = f64::INFINITY;
-    let mut speeds = Speeds::new(1, 1);
-    let work: TaskFunction = Arc::new(work);
-    for _ in 0..ROUNDS {
-        let job = Job {
-            work: work.clone(),
-            ..build_job(&problem, None, speeds, 0)
-        };
-        let (wall, _, learned) = measure_job(&pool, job);
-        speeds = learned;
-        best = best.min(wall);
-    }
-    Ok(SubprocessReport {
-        tasks: ACROSS_TASKS,
-        tasks_per_second: ACROSS_TASKS as f64 / best,
-        round_trip_us: at(50),
-        round_trip_p99_us: at(99),
-        bytes: 16 * 4,
     })
 }
 
