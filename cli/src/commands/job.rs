@@ -15,7 +15,7 @@ use super::submit::{self, JOBS_FOLDER};
 use crate::args::{JobCommand, Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{join_as_buyer, unreachable_market};
-use crate::show;
+use crate::{show, suggested_command};
 use souk_node::buyer::job_files::JobFiles;
 
 /// Runs a command on jobs.
@@ -100,6 +100,16 @@ fn provider_names(record: &Record, files: &JobFiles) -> show::Names {
 }
 
 fn decode_command(record: &Record) -> Result<SubmitArgs, Failure> {
+    if show::jobs::is_session(record) {
+        let name = &record.name;
+        let cause = format!("job {name} is a session of a language model");
+        let cancel = suggested_command::market_command(&format!("job cancel {name}"));
+        let hint = format!(
+            "only the command that bought it can continue it and has its text; to end its leases: \
+             {cancel}"
+        );
+        return Err(Failure::new(Kind::State, cause, hint));
+    }
     serde_json::from_value(record.command.clone()).map_err(|error| {
         let cause = format!("job {} was submitted by another souk: {error}", record.name);
         Failure::new(Kind::State, cause, "submit it again")

@@ -6,6 +6,7 @@ mod market_session;
 mod panel;
 mod place;
 mod sequence_tokens;
+mod session_journal;
 mod session_sellers;
 mod session_sequence;
 mod steps;

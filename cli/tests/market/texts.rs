@@ -368,3 +368,56 @@ fn goes_on_when_its_provider_is_killed(market: &Market) {
         "{rest}"
     );
 }
+
+/// The jobs of the market's buyer, oldest first.
+fn jobs(market: &Market) -> Vec<Value> {
+    let jobs = market.souk(&["job", "list"]).done();
+    jobs.as_array().expect("a list").clone()
+}
+
+#[test]
+fn a_session_is_a_job_and_a_user_cancels_it_even_when_its_process_is_dead() {
+    let market = Market::up();
+    let model = model(&market);
+    generated(&market, &model, &[]);
+    let [first] = &jobs(&market)[..] else {
+        panic!("one job");
+    };
+    assert_eq!(first["state"], "done");
+    let name = first["name"].as_str().expect("a name");
+    let status = market.souk(&["job", "status", name]).done();
+    assert!(status["spent_micro_credits"].as_u64() > Some(0), "{status}");
+    assert!(!market.souk(&["job", "logs", name]).stdout.is_empty());
+    let resumed = market.souk(&["job", "resume", name]);
+    assert_ne!(resumed.code, 0, "{}", resumed.stdout);
+    let cause = resumed.json()["error"]["cause"].to_string();
+    assert!(cause.contains("a session of a language model"), "{cause}");
+
+    let long = ["generate", &model, PROMPT, "--max-tokens", "400"];
+    for is_killed in [false, true] {
+        let mut buyer = Command::new(SOUK)
+            .arg("--dir")
+            .arg(market.folder().join("net"))
+            .args(long)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut stdout = buyer.stdout.take().expect("it is a pipe");
+        stdout.read_exact(&mut [0; 8]).expect("the text has begun");
+        if is_killed {
+            kill(buyer.id(), "-9");
+            buyer.wait().expect("it can be waited for");
+        }
+        let last = jobs(&market).pop().expect("a job");
+        assert_eq!(last["state"], "running", "{last}");
+        let name = last["name"].as_str().expect("a name");
+        let cancelled = market.souk(&["job", "cancel", name]).done();
+        assert_eq!(cancelled["state"], "interrupted", "{cancelled}");
+        let ended = buyer.wait_with_output().expect("it can be waited for");
+        assert!(!ended.status.success());
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!said.contains("buying another"), "{said}");
+        market.assert_escrow_returns();
+    }
+}

@@ -82,6 +82,11 @@ impl Planner {
         &self.graph
     }
 
+    /// Returns whether providers keep states for the job from request to request.
+    pub(super) fn is_session(&self) -> bool {
+        self.limits.sequences > 0
+    }
+
     /// Stores a new quote and returns its plan.
     pub(super) fn adopt_quote(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);

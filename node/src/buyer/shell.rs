@@ -18,7 +18,7 @@ use souk_memory::Tensor;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::{
-    Action, Answer, Event, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason, attempt_id,
+    Action, Answer, Event, Fact, FetchFault, JobCore, JobEvent, Leg, Outcome, Reason, attempt_id,
 };
 use souk_roles::lease::{ProviderMessage, Request};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -379,6 +379,18 @@ impl Shell {
     /// Queues an answer that is already there.
     fn queue_answer(&mut self, ticket: Ticket, answer: Answer) {
         self.ready.push_back(Event::Answer { ticket, answer });
+    }
+
+    /// Writes facts to the journal. A session's answers stay out of it: they come with each token,
+    /// and no later process can continue the session.
+    fn record_facts(&mut self, ticket: Ticket, mut facts: Vec<Fact>) {
+        if self.planner.is_session() {
+            facts.retain(|fact| !matches!(fact, Fact::Answered { .. }));
+        }
+        match facts.is_empty() {
+            true => self.queue_answer(ticket, Answer::Recorded),
+            false => self.write(ticket, Put::Facts(facts)),
+        }
     }
 
     /// Writes to the journal; without one, answers at once.

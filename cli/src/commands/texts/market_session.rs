@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::session_journal::{SessionJournals, store_events};
 use super::session_sellers::SharedSellers;
 use super::session_sequence::{Reach, SessionSequence, StepOutputs};
 use super::steps::{Steps, step_outcome};
@@ -86,6 +87,7 @@ pub struct SessionMarket {
     room: usize,
     stop: StopSignal,
     sellers: SharedSellers,
+    journals: Arc<SessionJournals>,
 }
 
 /// The channel to the caller that waits for a step's outputs.
@@ -114,6 +116,7 @@ struct MarketSessionTask {
     /// Number of the session among those of the text, and the sellers of all of them.
     number: u32,
     sellers: SharedSellers,
+    journals: Arc<SessionJournals>,
     /// The last failure.
     failed: Option<Failure>,
 }
@@ -133,6 +136,7 @@ impl SessionMarket {
     pub async fn join_market(
         (folder, output): (&Path, Output),
         (mut job, room): (Job, usize),
+        name: String,
         args: &PlaceArgs,
         stop: StopSignal,
     ) -> Result<Self, Failure> {
@@ -149,6 +153,7 @@ impl SessionMarket {
             room,
             stop,
             sellers: SharedSellers::default(),
+            journals: Arc::new(SessionJournals::new(folder, name)),
         })
     }
 
@@ -175,6 +180,7 @@ impl SessionMarket {
             is_stopped: false,
             number,
             sellers: self.sellers.clone(),
+            journals: self.journals.clone(),
             failed: None,
         };
         let (give, orders) = mpsc::channel(ORDERS_MAX);
@@ -366,24 +372,24 @@ impl MarketSessionTask {
     async fn buy_session(&mut self, another: bool) -> Result<(), Failure> {
         self.bought += 1;
         let (job, quote) = self.quote_session(another).await?;
+        let text = show::plan::describe_plan(&quote, &job.limits);
         if self.output == Output::Text {
-            for line in show::plan::describe_plan(&quote, &job.limits) {
-                show::print_notice(&line);
-            }
+            text.iter().for_each(|line| show::print_notice(line));
             show::print_notice(&format!(
                 "  the text is seen by {}",
                 describe_providers(&quote)
             ));
         }
+        let (journal, files) = self.journals.create_journal(&self.buyer, &quote, text)?;
         let sequences = self.job.limits.sequences.max(1);
         let reach = (WINDOW_MAX / sequences).clamp(1, REACH_MAX);
         self.reach = Reach::new(reach as usize);
         let window = (sequences * reach).min(WINDOW_MAX);
         let (give, inputs) = mpsc::channel(window as usize);
         let (answered, answers) = mpsc::channel(window as usize);
-        let (progress, mut told) = mpsc::channel::<JobEvent>(PROGRESS_MAX);
-        tokio::spawn(async move { while told.recv().await.is_some() {} });
+        let (progress, events) = mpsc::channel::<JobEvent>(PROGRESS_MAX);
         let cancel = Arc::<Notify>::default();
+        tokio::spawn(store_events(files, events, cancel.clone()));
         let submission = Submission {
             requests: Requests {
                 count: self.job.limits.requests,
@@ -396,7 +402,11 @@ impl MarketSessionTask {
             is_bought: false,
         };
         let buyer = self.buyer.clone();
-        let running = async move { buyer.submit_job(&job, quote, None, submission).await };
+        let command = self.journals.command();
+        let running = async move {
+            let journal = Some((journal, &command));
+            buyer.submit_job(&job, quote, journal, submission).await
+        };
         self.open = Some(Open {
             cancel,
             give,
@@ -471,7 +481,9 @@ impl MarketSessionTask {
         let is_bad_input = matches!(&ended.how, End::Failed(it) if it.bad_input().is_some());
         self.blamed += u32::from(is_bad_input);
         let is_over = self.bought >= SESSIONS_MAX || self.blamed >= BLAMED_MAX;
-        if self.is_stopped || is_over {
+        // The user, who cancelled the session, does not want another.
+        let is_cancelled = ended.how == End::Cancelled;
+        if self.is_stopped || is_cancelled || is_over {
             return Err(submit::from_ended(&ended, None));
         }
         let before = ended.before.iter().filter_map(Reason::culprit);

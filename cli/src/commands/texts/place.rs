@@ -101,10 +101,12 @@ impl Place {
         if let Some(out) = &args.lease.out {
             crate::files::prepare_folder(out)?;
         }
+        let name = model.card.name.clone();
         let weights = crate::folder::create_temp_folder("souk-text-")?;
         model.write(weights.path(), room).map_err(model_failure)?;
         let job = job_of(weights.path(), room, size)?;
-        let market = SessionMarket::join_market((folder, output), (job, room), args, stop).await?;
+        let market = (folder, output);
+        let market = SessionMarket::join_market(market, (job, room), name, args, stop).await?;
         let backing = Backing::Market {
             seller: match args.verify {
                 2.. => Seller::Panel(Panel::from_market(market)),

@@ -72,7 +72,7 @@ impl Shell {
                 self.queue_answer(ticket, Answer::Signed(Box::new(signed)));
             }
             Action::Keep { ids } => self.keep_values(ticket, &ids),
-            Action::Record(facts) => self.write(ticket, Put::Facts(facts)),
+            Action::Record(facts) => self.record_facts(ticket, facts),
             Action::Give { request, outputs } => self.deliver_answer(ticket, request, &outputs),
             Action::Tell(event) => self.report_event(event),
             Action::Stop(stopped) => {
