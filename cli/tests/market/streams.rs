@@ -847,7 +847,7 @@ impl Means {
 
 #[test]
 fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
-    const COUNT: usize = 140;
+    const COUNT: usize = 60;
     const WINDOW: usize = 4;
     const HELD_AT: usize = 8;
     let market = Market::up();
