@@ -450,6 +450,11 @@ impl MarketSessionTask {
             }
             job.limits.wait = self.job.limits.wait;
         }
+        if self.is_stopped {
+            // The stop came during the wait: a session bought now would be for no text.
+            let cause = "interrupted while the text waited for a session";
+            return Err(Failure::new(Kind::Interrupted, cause, ""));
+        }
         let quote = quote.map_err(|error| self.purse.explain_failure(submit::from_quote(error)))?;
         let chosen = quote.plan.used_offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
