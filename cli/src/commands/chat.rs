@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::generate::print_piece;
 use super::texts::{
-    self, Place, PromptWeights, SessionSize, StopSignal, TextModel, Wish, WrittenText,
+    self, Place, PromptLogprobs, SessionSize, StopSignal, TextModel, Wish, WrittenText,
 };
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
@@ -30,15 +30,15 @@ const LINES_MAX: usize = 16;
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
+    let (model, text_model) = texts::open_model(&args.model, args.place.context)?;
     let system = args.system.iter();
     let system = system.map(|text| texts::new_message("system", text));
     let messages: Vec<Message> = system.collect();
     // This refuses a model without a conversation template before the user types anything.
     let first = [&messages[..], &[texts::new_message("user", "")]].concat();
-    voice.encode_conversation(&first)?;
+    text_model.encode_conversation(&first)?;
     let stop = StopSignal::new();
-    let (market, model) = ((folder, output), (model, voice.room));
+    let (market, model) = ((folder, output), (model, text_model.context_length));
     let size = SessionSize {
         tokens: args.session.session,
         sequences: 1,
@@ -56,7 +56,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     .await?;
     let mut chat = Chat {
         output,
-        voice: &voice,
+        text_model: &text_model,
         args,
         sampling: &sampling,
         interrupts: watch_interrupts(stop),
@@ -76,7 +76,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     }
     match output {
         Output::Json => show::print_json(&json!({
-            "model": voice.card.name, "turns": turns, "market": !receipts.is_empty(),
+            "model": text_model.card.name, "turns": turns, "market": !receipts.is_empty(),
             "receipts": receipts,
         })),
         Output::Text => texts::tell_paid(&receipts),
@@ -87,7 +87,7 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
 /// A running conversation.
 struct Chat<'a> {
     output: Output,
-    voice: &'a TextModel,
+    text_model: &'a TextModel,
     args: &'a ChatArgs,
     sampling: &'a Sampling,
     interrupts: Interrupts,
@@ -102,7 +102,7 @@ impl Chat<'_> {
     fn run_turns(&mut self, sequence: &mut Sequence<'_>, handle: &Handle) -> Outcome {
         let is_asked = self.output == Output::Text && std::io::stdin().is_terminal();
         if is_asked {
-            let name = &self.voice.card.name;
+            let name = &self.text_model.card.name;
             show::print_notice(&format!(
                 "{name}; a line is a message, Ctrl-C or Ctrl-D ends"
             ));
@@ -127,7 +127,7 @@ impl Chat<'_> {
 
     fn answer_line(&mut self, sequence: &mut Sequence<'_>, line: &str) -> Outcome {
         self.messages.push(texts::new_message("user", line));
-        let prompt = self.voice.encode_conversation(&self.messages)?;
+        let prompt = self.text_model.encode_conversation(&self.messages)?;
         let answering = &self.interrupts.answering;
         answering.store(true, Ordering::SeqCst);
         let wish = Wish {
@@ -137,13 +137,13 @@ impl Chat<'_> {
             tokens_max: self.args.tokens,
             drafts_max: self.args.place.draft,
             grammar: None,
-            likeliest: None,
-            prompt_weights: PromptWeights::Unwanted,
+            top_logprobs: None,
+            prompt_logprobs: PromptLogprobs::Unwanted,
             marks: &[],
             is_wanted: &|| answering.load(Ordering::SeqCst),
         };
         let output = self.output;
-        let written = texts::write(self.voice, sequence, &wish, |piece| {
+        let written = texts::write(self.text_model, sequence, &wish, |piece| {
             print_piece(output, piece.text);
         });
         answering.store(false, Ordering::SeqCst);

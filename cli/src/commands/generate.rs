@@ -10,7 +10,7 @@ use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 
 use super::texts::{
-    self, Place, PromptWeights, SessionSize, StopSignal, TextForm, TextModel, Wish, WrittenText,
+    self, Place, PromptLogprobs, SessionSize, StopSignal, TextForm, TextModel, Wish, WrittenText,
     model_failure,
 };
 use crate::args::{GenerateArgs, Output};
@@ -21,9 +21,9 @@ use crate::stop;
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
-    let prompt = encode_prompt(&voice, args)?;
-    let grammar = build_grammar(&voice, args)?;
+    let (model, text_model) = texts::open_model(&args.model, args.place.context)?;
+    let prompt = encode_prompt(&text_model, args)?;
+    let grammar = build_grammar(&text_model, args)?;
     let wish = Wish {
         prompt: &prompt,
         sampling: &sampling,
@@ -31,8 +31,8 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         grammar: grammar.as_ref(),
         tokens_max: args.tokens,
         drafts_max: args.place.draft,
-        likeliest: None,
-        prompt_weights: PromptWeights::Unwanted,
+        top_logprobs: None,
+        prompt_logprobs: PromptLogprobs::Unwanted,
         marks: &[],
         is_wanted: &|| true,
     };
@@ -42,7 +42,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
         sequences: 1,
         is_embedding: false,
     };
-    let model = (model, voice.room);
+    let model = (model, text_model.context_length);
     let opening = Place::open_place(
         folder,
         output,
@@ -63,7 +63,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     }
     let written = tokio::task::block_in_place(|| -> Result<WrittenText, Failure> {
         let mut sequence = place.open_sequence(&Handle::current())?;
-        texts::write(&voice, &mut sequence, &wish, |piece| {
+        texts::write(&text_model, &mut sequence, &wish, |piece| {
             print_piece(output, piece.text);
         })
     });
@@ -75,7 +75,7 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
     if let Some(out) = &args.place.lease.out {
         super::submit::write_each(out, &receipts)?;
     }
-    report_result(output, &voice, &place, &written, &receipts);
+    report_result(output, &text_model, &place, &written, &receipts);
     Ok(())
 }
 
@@ -95,18 +95,18 @@ pub fn print_piece(output: Output, piece: &str) {
     }
 }
 
-fn encode_prompt(voice: &TextModel, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
+fn encode_prompt(text_model: &TextModel, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     if !args.chat {
-        return voice.encode_text(&args.prompt);
+        return text_model.encode_text(&args.prompt);
     }
     let system = args.system.iter();
     let system = system.map(|text| texts::new_message("system", text));
     let user = texts::new_message("user", &args.prompt);
-    voice.encode_conversation(&system.chain([user]).collect::<Vec<_>>())
+    text_model.encode_conversation(&system.chain([user]).collect::<Vec<_>>())
 }
 
 /// Returns the grammar that the arguments ask for.
-fn build_grammar(voice: &TextModel, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
+fn build_grammar(text_model: &TextModel, args: &GenerateArgs) -> Result<Option<Grammar>, Failure> {
     let (form, of) = match &args.json_schema {
         Some(path) => {
             let named =
@@ -121,18 +121,21 @@ fn build_grammar(voice: &TextModel, args: &GenerateArgs) -> Result<Option<Gramma
         None => return Ok(None),
     };
     let refused = |error| Failure::new(Kind::Input, format!("{of}: {error}"), "");
-    voice.build_grammar(&form, None).map(Some).map_err(refused)
+    text_model
+        .build_grammar(&form, None)
+        .map(Some)
+        .map_err(refused)
 }
 
 /// Reports the result and the payments.
 fn report_result(
     output: Output,
-    voice: &TextModel,
+    text_model: &TextModel,
     place: &Place,
     written: &WrittenText,
     receipts: &[Receipt],
 ) {
-    let name = &voice.card.name;
+    let name = &text_model.card.name;
     if output == Output::Json {
         show::print_json(&json!({
             "model": name, "text": written.text, "tokens": written.tokens,

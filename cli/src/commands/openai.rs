@@ -6,9 +6,9 @@
 
 mod answer;
 mod choice;
+mod completions;
 mod cors;
 mod embeddings;
-mod orders;
 mod question;
 mod refusal;
 mod request_queue;
@@ -39,11 +39,11 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::stop;
 use answer::{AnswerKind, ChoiceEvents, Shape};
+use completions::prepare_completions;
 use embeddings::EmbeddingQuestion;
-use orders::prepare_orders;
 use question::Question;
 use refusal::Refusal;
-use request_queue::{Desk, DeskOrder};
+use request_queue::{QueuedRequest, RequestQueue};
 use tool_calls::WantedForm;
 
 /// The key file, relative to the folder of the market.
@@ -57,9 +57,9 @@ const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The state that all handlers share.
 struct Server {
-    voice: TextModel,
+    text_model: TextModel,
     key: LocalKey,
-    desk: Desk,
+    queue: RequestQueue,
     /// Whether the server embeds texts instead of continuing them.
     is_embedding: bool,
     /// Other names of the model.
@@ -79,13 +79,13 @@ type JsonBody = Result<Body<Map<String, Value>>, Problem>;
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let mut requests = stop::Requests::new();
-    let (model, voice) = texts::open_model(&args.model, args.place.context)?;
-    let name = voice.card.name.clone();
+    let (model, text_model) = texts::open_model(&args.model, args.place.context)?;
+    let name = text_model.card.name.clone();
     let listener = HttpListener::bind_loopback(args.listen)
         .await
         .map_err(from_listener)?;
     let stop = StopSignal::new();
-    let (market, model) = ((folder, output), (model, voice.room));
+    let (market, model) = ((folder, output), (model, text_model.context_length));
     let size = SessionSize {
         tokens: args.session.session,
         sequences: args.sequences,
@@ -106,9 +106,9 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     crate::folder::create_folder(path.parent().unwrap_or(folder))?;
     let key = LocalKey::load_or_create(&path).map_err(from_tokens)?;
     let keep = Duration::from_secs(args.keep_alive);
-    let (desk, work) = Desk::open(
+    let (queue, work) = RequestQueue::open(
         output,
-        &voice,
+        &text_model,
         args.place.lease.out.clone(),
         (keep, args.place.draft),
     );
@@ -122,9 +122,9 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     show::print_result(output, &facts, &text);
     let begun = SystemTime::now().duration_since(UNIX_EPOCH);
     let server = Arc::new(Server {
-        voice,
+        text_model,
         key,
-        desk,
+        queue,
         is_embedding: args.embeddings,
         aliases: args.alias.clone(),
         origins: args.cors.clone(),
@@ -136,7 +136,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         () = listener.serve(router(server.clone())) => {}
         () = requests.next() => {}
     }
-    server.desk.close();
+    server.queue.close();
     // The current step ends first; the user can cut that wait short with a second signal.
     let done = tokio::select! {
         done = &mut working => done,
@@ -206,7 +206,7 @@ fn model_card(server: &Server, name: &str) -> Value {
 }
 
 async fn list_models(State(server): ServerState) -> Json<Value> {
-    let names = std::iter::once(&server.voice.card.name).chain(&server.aliases);
+    let names = std::iter::once(&server.text_model.card.name).chain(&server.aliases);
     let data: Vec<Value> = names.map(|name| model_card(&server, name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
@@ -220,7 +220,7 @@ async fn show_model(
 }
 
 fn check_model(server: &Server, name: &str) -> Result<(), Refusal> {
-    let own = &server.voice.card.name;
+    let own = &server.text_model.card.name;
     match own == name || server.aliases.iter().any(|alias| alias == name) {
         true => Ok(()),
         false => Err(Refusal::unknown_model(name, own)),
@@ -251,25 +251,26 @@ async fn answer_question(
         ));
     }
     check_model(server, &question.model)?;
-    let voice = &server.voice;
+    let text_model = &server.text_model;
     let mut places = server
-        .desk
-        .reserve_places(question.inputs.len() * question.choices)?;
+        .queue
+        .reserve_entries(question.inputs.len() * question.choices)?;
     let calls = question.tools.as_ref();
     let calls = calls
-        .map(|wanted| tool_calls::Calling::new(voice, wanted))
+        .map(|wanted| tool_calls::Calling::new(text_model, wanted))
         .transpose()?;
     let grammar = match WantedForm::from_question(&question, calls.as_ref())? {
         Some(wanted) => Some(build_grammar(server, &wanted).await?),
         None => None,
     };
-    let prepared =
-        tokio::task::block_in_place(|| prepare_orders(voice, &question, calls.as_ref(), grammar))?;
+    let prepared = tokio::task::block_in_place(|| {
+        prepare_completions(text_model, &question, calls.as_ref(), grammar)
+    })?;
     let mut choices = Vec::with_capacity(prepared.len());
     for (order, choice) in prepared {
         let events = server
-            .desk
-            .accept_order(&mut places, DeskOrder::Text(Box::new(order)))?;
+            .queue
+            .accept_request(&mut places, QueuedRequest::Text(Box::new(order)))?;
         choices.push(ChoiceEvents { choice, events });
     }
     let shape = Shape::new(kind, &question.model);
@@ -286,7 +287,7 @@ async fn build_grammar(server: &Server, wanted: &WantedForm) -> Result<Grammar, 
     let turn = tokio::time::timeout(GRAMMAR_PATIENCE, server.grammars.acquire());
     let _turn = turn.await.map_err(|_| full())?.map_err(|_| full())?;
     let made =
-        tokio::task::block_in_place(|| server.voice.build_grammar(&wanted.form, wanted.mark));
+        tokio::task::block_in_place(|| server.text_model.build_grammar(&wanted.form, wanted.mark));
     made.map_err(|error| Refusal::invalid_field(wanted.field, error.to_string()))
 }
 
@@ -301,12 +302,12 @@ async fn answer_embeddings(
     }
     let question = EmbeddingQuestion::read(body?.0)?;
     check_model(&server, &question.model)?;
-    let mut places = server.desk.reserve_places(1)?;
-    let order = tokio::task::block_in_place(|| question.to_order(&server.voice))?;
+    let mut places = server.queue.reserve_entries(1)?;
+    let order = tokio::task::block_in_place(|| question.to_request(&server.text_model))?;
     let tokens = order.texts.iter().map(Vec::len).sum();
     let events = server
-        .desk
-        .accept_order(&mut places, DeskOrder::Vectors(order))?;
+        .queue
+        .accept_request(&mut places, QueuedRequest::Vectors(order))?;
     question.collect_answer(tokens, events).await
 }
 

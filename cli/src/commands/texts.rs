@@ -33,7 +33,7 @@ pub use forms::TextForm;
 pub use place::{Place, SessionSize};
 pub use stop_signal::StopSignal;
 pub use writing::{
-    PromptWeights, TextEnding, WeighedToken, Wish, WrittenText, embed_tokens, write,
+    PromptLogprobs, TextEnding, TokenLogprobs, Wish, WrittenText, embed_tokens, write,
 };
 
 /// Default number of positions: a larger cache would fill a small machine's memory.
@@ -45,7 +45,7 @@ pub struct TextModel {
     pub card: Card,
     pub tokenizer: Tokenizer,
     /// Positions of a session, including the prompt's.
-    pub room: usize,
+    pub context_length: usize,
     words: Words,
 }
 
@@ -59,13 +59,13 @@ pub fn open_model(
         false => LanguageModel::open(path),
     };
     let model = model.map_err(model_failure)?;
-    let voice = TextModel {
+    let text_model = TextModel {
         card: model.card.clone(),
         tokenizer: model.tokenizer.clone(),
-        room: reserved_positions(&model, context),
+        context_length: reserved_positions(&model, context),
         words: Words::default(),
     };
-    Ok((model, voice))
+    Ok((model, text_model))
 }
 
 /// Returns the number of positions to reserve.

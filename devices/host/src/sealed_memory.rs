@@ -30,7 +30,7 @@ pub struct SealedMemory {
     length: usize,
 }
 
-/// A sealed memory in this process's addresses.
+/// A mapping of a sealed memory into this process's address space.
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
@@ -110,17 +110,17 @@ unsafe impl Send for Mapping {}
 
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `bytes` mapped `length` bytes at `start` for reading, and they stay mapped until
-        // this is dropped. The constructors checked the seals: no process writes to the bytes or
-        // removes them. `length` came from a file size, which is below `isize::MAX`.
+        // SAFETY: `map_bytes` mapped `length` bytes at `start` for reading, and they stay mapped
+        // until this is dropped. The constructors checked the seals: no process writes to the bytes
+        // or removes them. `length` came from a file size, which is below `isize::MAX`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `bytes` created the mapping with this start and length, and nothing refers to it
-        // any more: a borrower of the bytes borrows this value.
+        // SAFETY: `map_bytes` created the mapping with this start and length, and nothing refers to
+        // it any more: a borrower of the bytes borrows this value.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_special_case_for_callers() {
+    fn empty_memory_maps_to_empty_bytes() {
         assert!(
             SealedMemory::new(&[])
                 .unwrap()

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
 use crate::commands::texts::{
-    self, Place, PromptWeights, SessionSize, StopSignal, TextModel, Wish, WrittenText,
+    self, Place, PromptLogprobs, SessionSize, StopSignal, TextModel, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::print_line;
@@ -76,14 +76,14 @@ pub async fn run_conversation(
     if output == Output::Text {
         print_line("text: a language model answers, cut over two providers");
     }
-    let (model, voice) = texts::open_model(Path::new(bundled::NAME), None)?;
+    let (model, text_model) = texts::open_model(Path::new(bundled::NAME), None)?;
     let stop = StopSignal::new();
     let args = place_args();
     let place = Place::open_place(
         home,
         output,
         model,
-        voice.room,
+        text_model.context_length,
         &args,
         SESSION,
         stop.clone(),
@@ -99,7 +99,7 @@ pub async fn run_conversation(
         killed = handle.block_on(kill_provider(supervisor, home, place, output))?;
         Ok(())
     };
-    let answered = tokio::task::block_in_place(|| ask_questions(&place, &voice, output, kill));
+    let answered = tokio::task::block_in_place(|| ask_questions(&place, &text_model, output, kill));
     stopping.abort();
     let (receipts, failed) = place.end_leases().await;
     if let Some(failure) = failed {
@@ -141,7 +141,7 @@ fn place_args() -> PlaceArgs {
 /// Asks the questions one after the other, and calls `kill` in the middle of an answer.
 fn ask_questions(
     place: &Place,
-    voice: &TextModel,
+    text_model: &TextModel,
     output: Output,
     mut kill: impl FnMut(&Place, &Handle) -> Outcome,
 ) -> Result<Vec<WrittenText>, Failure> {
@@ -155,19 +155,19 @@ fn ask_questions(
         }
         messages.push(texts::new_message("user", question));
         let wish = Wish {
-            prompt: &voice.encode_conversation(&messages)?,
+            prompt: &text_model.encode_conversation(&messages)?,
             sampling: &Sampling::default(),
             stops: &[],
             tokens_max: ANSWER_MAX,
             drafts_max: 0,
             grammar: None,
-            likeliest: None,
-            prompt_weights: PromptWeights::Unwanted,
+            top_logprobs: None,
+            prompt_logprobs: PromptLogprobs::Unwanted,
             marks: &[],
             is_wanted: &|| true,
         };
         let (mut pieces, mut done) = (0, Ok(()));
-        let answer = texts::write(voice, &mut sequence, &wish, |piece| {
+        let answer = texts::write(text_model, &mut sequence, &wish, |piece| {
             generate::print_piece(output, piece.text);
             pieces += 1;
             if (number, pieces) == KILL_AT {

@@ -7,7 +7,7 @@ use souk_llm::answer::{AnswerPiece, AnswerReader};
 use souk_llm::tools::CallForm;
 
 use super::tool_calls::format_call;
-use crate::commands::texts::{TextEnding, WeighedToken, WrittenText};
+use crate::commands::texts::{TextEnding, TokenLogprobs, WrittenText};
 
 /// Finish reason of a choice that calls tools.
 const CALLS: &str = "tool_calls";
@@ -27,7 +27,7 @@ pub struct Choice {
     /// Number of choices for the same prompt.
     siblings: usize,
     /// Whether the choice reports probabilities.
-    is_weighed: bool,
+    has_logprobs: bool,
     /// Characters of the tokens whose probabilities the choice has reported.
     told: usize,
     /// The prompt, if the choice begins with it.
@@ -45,11 +45,11 @@ struct ChoiceEnd {
 
 impl Choice {
     /// Creates a choice of a conversation.
-    pub fn for_chat(index: usize, siblings: usize, is_weighed: bool, chat: ChatChoice) -> Self {
+    pub fn for_chat(index: usize, siblings: usize, has_logprobs: bool, chat: ChatChoice) -> Self {
         Self {
             index,
             siblings,
-            is_weighed,
+            has_logprobs,
             told: 0,
             echo: None,
             chat: Some(chat),
@@ -57,11 +57,16 @@ impl Choice {
     }
 
     /// Creates a choice that continues a text, which it repeats first if `echo` holds it.
-    pub fn for_text(index: usize, siblings: usize, is_weighed: bool, echo: Option<String>) -> Self {
+    pub fn for_text(
+        index: usize,
+        siblings: usize,
+        has_logprobs: bool,
+        echo: Option<String>,
+    ) -> Self {
         Self {
             index,
             siblings,
-            is_weighed,
+            has_logprobs,
             told: 0,
             echo,
             chat: None,
@@ -75,7 +80,7 @@ impl Choice {
 
     /// Formats the whole choice.
     pub fn format_whole(mut self, written: &WrittenText) -> Value {
-        let tokens = [&written.prompt_weighed[..], &written.weighed[..]].concat();
+        let tokens = [&written.prompt_logprobs[..], &written.logprobs[..]].concat();
         let weights = self.format_weights(&tokens);
         let mut piece = self.read(&written.text);
         let end = self.finish_reading(written);
@@ -118,7 +123,7 @@ impl Choice {
     }
 
     /// Returns the parts for a piece of text.
-    pub fn piece_parts(&mut self, piece: &str, tokens: &[WeighedToken]) -> Vec<Value> {
+    pub fn piece_parts(&mut self, piece: &str, tokens: &[TokenLogprobs]) -> Vec<Value> {
         let read = self.read(piece);
         let weights = self.format_weights(tokens);
         let mut parts = self.content_parts(&read);
@@ -206,8 +211,8 @@ impl Choice {
     }
 
     /// Formats the probabilities of tokens.
-    fn format_weights(&mut self, tokens: &[WeighedToken]) -> Value {
-        if !self.is_weighed {
+    fn format_weights(&mut self, tokens: &[TokenLogprobs]) -> Value {
+        if !self.has_logprobs {
             return Value::Null;
         }
         if self.chat.is_some() {
@@ -220,17 +225,17 @@ impl Choice {
             begin
         });
         let begins: Vec<usize> = begins.collect();
-        let likeliest = tokens.iter().map(|token| {
-            let each = token.likeliest.iter();
+        let top_logprobs = tokens.iter().map(|token| {
+            let each = token.top_logprobs.iter();
             let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
             let each: Map<_, _> = each.map(|(bytes, it)| (text(bytes), json!(it))).collect();
             token.logarithm.map(|_| each)
         });
-        let likeliest: Vec<Option<Map<String, Value>>> = likeliest.collect();
+        let top_logprobs: Vec<Option<Map<String, Value>>> = top_logprobs.collect();
         json!({
-            "tokens": tokens.iter().map(WeighedToken::to_text).collect::<Vec<_>>(),
+            "tokens": tokens.iter().map(TokenLogprobs::to_text).collect::<Vec<_>>(),
             "token_logprobs": tokens.iter().map(|token| token.logarithm).collect::<Vec<_>>(),
-            "top_logprobs": likeliest, "text_offset": begins,
+            "top_logprobs": top_logprobs, "text_offset": begins,
         })
     }
 }
@@ -243,14 +248,16 @@ fn finish_reason(ending: TextEnding) -> &'static str {
 }
 
 /// Formats a token of a conversation with its probability and the most likely tokens.
-fn format_token(token: &WeighedToken) -> Value {
+fn format_token(token: &TokenLogprobs) -> Value {
     let one = |bytes: &[u8], logarithm: Option<f64>| {
         let text = String::from_utf8_lossy(bytes);
         json!({ "token": text, "logprob": logarithm, "bytes": bytes })
     };
-    let likeliest = token.likeliest.iter();
-    let likeliest: Vec<Value> = likeliest.map(|(bytes, it)| one(bytes, Some(*it))).collect();
+    let top_logprobs = token.top_logprobs.iter();
+    let top_logprobs: Vec<Value> = top_logprobs
+        .map(|(bytes, it)| one(bytes, Some(*it)))
+        .collect();
     let mut made = one(&token.bytes, token.logarithm);
-    made["top_logprobs"] = json!(likeliest);
+    made["top_logprobs"] = json!(top_logprobs);
     made
 }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::question::Fields;
 use super::refusal::Refusal;
-use super::request_queue::{Event, VectorOrder};
+use super::request_queue::{EmbeddingRequest, Event};
 use crate::commands::texts::TextModel;
 
 /// Largest number of texts in a request, as in OpenAI's API.
@@ -67,9 +67,9 @@ impl EmbeddingQuestion {
     }
 
     /// Returns the texts to embed.
-    pub fn to_order(&self, voice: &TextModel) -> Result<VectorOrder, Refusal> {
+    pub fn to_request(&self, text_model: &TextModel) -> Result<EmbeddingRequest, Refusal> {
         let field = |failure| Refusal::from(failure).with_field("input");
-        let read = |text: &String| voice.encode_text(text).map_err(field);
+        let read = |text: &String| text_model.encode_text(text).map_err(field);
         let texts = match &self.input {
             EmbeddingInput::Text(text) => vec![read(text)?],
             EmbeddingInput::Texts(texts) => {
@@ -84,18 +84,22 @@ impl EmbeddingQuestion {
             return Err(Refusal::invalid_field("input", message));
         }
         for (at, text) in texts.iter().enumerate() {
-            voice.check_tokens(text).map_err(field)?;
+            text_model.check_tokens(text).map_err(field)?;
             if text.is_empty() {
                 return Err(Refusal::invalid_field(
                     "input",
                     format!("text {at} is empty"),
                 ));
             }
-            if text.len() > voice.room {
-                return Err(Refusal::too_long("input", text.len(), voice.room));
+            if text.len() > text_model.context_length {
+                return Err(Refusal::too_long(
+                    "input",
+                    text.len(),
+                    text_model.context_length,
+                ));
             }
         }
-        Ok(VectorOrder { texts })
+        Ok(EmbeddingRequest { texts })
     }
 
     /// Returns the answer once the vectors arrive.

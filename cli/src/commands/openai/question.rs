@@ -14,7 +14,7 @@ use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
 use super::refusal::Refusal;
-use super::request_queue::QUESTIONS_MAX;
+use super::request_queue::REQUESTS_MAX;
 use crate::commands::texts::TextForm;
 use messages::message_at;
 
@@ -28,7 +28,7 @@ const TEXT_TOKENS_DEFAULT: usize = 16;
 
 /// Largest number of the most likely tokens reported for each drawn one: in a conversation, and for
 /// a continued text.
-const LIKELIEST_MAX: usize = 20;
+const TOP_LOGPROBS_MAX: usize = 20;
 const TEXT_LIKELIEST_MAX: usize = 5;
 
 /// The value that limits a model's reasoning, if its chat template knows it.
@@ -68,7 +68,7 @@ pub struct Question {
     pub tokens_max: Option<usize>,
     /// Number of the most likely tokens to report with each token's probability; `None` reports
     /// none.
-    pub likeliest: Option<usize>,
+    pub top_logprobs: Option<usize>,
     pub is_streamed: bool,
     /// Whether a stream reports its token counts.
     pub has_usage: bool,
@@ -99,7 +99,7 @@ impl Question {
         let (form, tools) = (fields.take_form()?, fields.tool_use()?);
         let documents: Option<Vec<Value>> = fields.take_field("documents", "a list of objects")?;
         let template_values = fields.template_values()?;
-        let likeliest = fields.take_likeliest()?;
+        let top_logprobs = fields.take_likeliest()?;
         fields.refuse_unless_default("modalities", &[json!(["text"])])?;
         fields.refuse_unless_default("functions", &[json!([])])?;
         fields.refuse_unless_default("store", &[json!(false)])?;
@@ -110,7 +110,7 @@ impl Question {
             ));
         }
         let inputs = vec![Input::Messages(messages?)];
-        let question = fields.into_question(inputs, tokens.or(older), likeliest)?;
+        let question = fields.into_question(inputs, tokens.or(older), top_logprobs)?;
         Ok(Self {
             form,
             tools,
@@ -144,10 +144,10 @@ impl Question {
         let same = fields.0.get("n").cloned().unwrap_or(json!(1));
         fields.refuse_unless_default("best_of", &[json!(1), same])?;
         fields.refuse_unless_default("suffix", &[json!("")])?;
-        let likeliest = fields.take_bounded("logprobs", TEXT_LIKELIEST_MAX)?;
+        let top_logprobs = fields.take_bounded("logprobs", TEXT_LIKELIEST_MAX)?;
         let tokens = tokens.or(Some(TEXT_TOKENS_DEFAULT));
-        let question = fields.into_question(inputs, tokens, likeliest)?;
-        if is_echoed && question.is_streamed && likeliest.is_some() {
+        let question = fields.into_question(inputs, tokens, top_logprobs)?;
+        if is_echoed && question.is_streamed && top_logprobs.is_some() {
             let message = "the probabilities of an echoed prompt come with a whole answer only";
             return Err(Refusal::invalid_field("stream", message));
         }
@@ -233,7 +233,7 @@ impl Fields {
     /// likely tokens.
     fn take_likeliest(&mut self) -> Result<Option<usize>, Refusal> {
         let wanted: Option<bool> = self.take_field("logprobs", "true or false")?;
-        let most = self.take_bounded("top_logprobs", LIKELIEST_MAX)?;
+        let most = self.take_bounded("top_logprobs", TOP_LOGPROBS_MAX)?;
         match (wanted.unwrap_or_default(), most) {
             (true, most) => Ok(Some(most.unwrap_or_default())),
             (false, None | Some(0)) => Ok(None),
@@ -284,7 +284,7 @@ impl Fields {
         mut self,
         inputs: Vec<Input>,
         tokens_max: Option<usize>,
-        likeliest: Option<usize>,
+        top_logprobs: Option<usize>,
     ) -> Result<Question, Refusal> {
         let is_streamed = self.take_field("stream", "true or false")?;
         let options: Option<StreamOptions> = self.take_field("stream_options", "an object")?;
@@ -298,10 +298,10 @@ impl Fields {
             let message = format!("at most {STOPS_MAX} strings stop a text");
             return Err(Refusal::invalid_field("stop", message));
         }
-        let choices = self.take_bounded("n", QUESTIONS_MAX)?.unwrap_or(1);
-        if choices == 0 || choices * inputs.len() > QUESTIONS_MAX {
-            let message = format!("1 to {QUESTIONS_MAX} answers are given at a time");
-            let name = if inputs.len() > QUESTIONS_MAX {
+        let choices = self.take_bounded("n", REQUESTS_MAX)?.unwrap_or(1);
+        if choices == 0 || choices * inputs.len() > REQUESTS_MAX {
+            let message = format!("1 to {REQUESTS_MAX} answers are given at a time");
+            let name = if inputs.len() > REQUESTS_MAX {
                 "prompt"
             } else {
                 "n"
@@ -320,7 +320,7 @@ impl Fields {
             form: None,
             tools: None,
             tokens_max,
-            likeliest,
+            top_logprobs,
             is_streamed: is_streamed.unwrap_or_default(),
             has_usage: options.unwrap_or_default().include_usage,
         })

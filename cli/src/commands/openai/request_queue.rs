@@ -18,13 +18,13 @@ use super::refusal::Refusal;
 use crate::args::Output;
 use crate::commands::submit;
 use crate::commands::texts::{
-    self, Place, PromptWeights, TextEnding, TextModel, WeighedToken, Wish, WrittenText,
+    self, Place, PromptLogprobs, TextEnding, TextModel, TokenLogprobs, Wish, WrittenText,
 };
 use crate::failure::{Failure, Kind};
 use crate::show;
 
 /// Largest number of requests, queued or being answered: more would wait for minutes.
-pub const QUESTIONS_MAX: usize = 32;
+pub const REQUESTS_MAX: usize = 32;
 
 /// A text to write.
 pub struct CompletionRequest {
@@ -35,126 +35,126 @@ pub struct CompletionRequest {
     pub tokens_max: usize,
     /// Number of the most likely tokens to report with each token's probability; `None` reports
     /// none.
-    pub likeliest: Option<usize>,
+    pub top_logprobs: Option<usize>,
     /// Whether to report the probabilities of the prompt's tokens too.
-    pub prompt_weights: PromptWeights,
+    pub prompt_logprobs: PromptLogprobs,
     /// Marks that belong to the text although the tokeniser leaves them out.
     pub marks: &'static [&'static str],
 }
 
 /// Texts to embed.
-pub struct VectorOrder {
+pub struct EmbeddingRequest {
     /// Tokens of each text.
     pub texts: Vec<Vec<u32>>,
 }
 
-/// An order to the desk.
-pub enum DeskOrder {
+/// A request to the desk.
+pub enum QueuedRequest {
     Text(Box<CompletionRequest>),
-    Vectors(VectorOrder),
+    Vectors(EmbeddingRequest),
 }
 
-impl DeskOrder {
+impl QueuedRequest {
     /// Returns the tokens that the model reads first.
     fn first_tokens(&self) -> &[u32] {
         match self {
-            Self::Text(order) => &order.prompt,
-            Self::Vectors(order) => order.texts.first().map_or(&[], Vec::as_slice),
+            Self::Text(request) => &request.prompt,
+            Self::Vectors(request) => request.texts.first().map_or(&[], Vec::as_slice),
         }
     }
 }
 
-/// Progress of an order.
+/// Progress of a request.
 pub enum Event {
     /// The vector of each text.
     Vectors(Vec<Vec<f32>>),
     /// A further piece of text, with its tokens if their probabilities are wanted.
-    Piece(String, Vec<WeighedToken>),
+    Piece(String, Vec<TokenLogprobs>),
     /// The complete text.
     Done(WrittenText),
-    /// The order failed.
+    /// The request failed.
     Failed(Refusal),
 }
 
-/// Accepts orders.
-pub struct Desk {
-    room: usize,
+/// Accepts requests.
+pub struct RequestQueue {
+    context_length: usize,
     queue: mpsc::Sender<Task>,
-    places: Arc<Semaphore>,
+    entries: Arc<Semaphore>,
     closing: watch::Sender<bool>,
 }
 
-/// Places that are reserved for orders.
-pub struct ReservedPlaces(OwnedSemaphorePermit);
+/// Entries of the queue that are reserved for requests.
+pub struct ReservedEntries(OwnedSemaphorePermit);
 
-/// A queued order.
+/// A queued request.
 struct Task {
-    order: DeskOrder,
+    request: QueuedRequest,
     events: mpsc::Sender<Event>,
-    _place: OwnedSemaphorePermit,
+    _entry: OwnedSemaphorePermit,
 }
 
-impl Desk {
-    /// Opens a desk; returns it and the worker behind it.
+impl RequestQueue {
+    /// Opens a queue; returns it and the worker behind it.
     pub fn open(
         output: Output,
-        voice: &TextModel,
+        text_model: &TextModel,
         out: Option<PathBuf>,
         (keep, drafts_max): (Duration, usize),
-    ) -> (Desk, Work) {
-        let (queue, tasks) = mpsc::channel(QUESTIONS_MAX);
+    ) -> (RequestQueue, Worker) {
+        let (queue, tasks) = mpsc::channel(REQUESTS_MAX);
         let closing = watch::Sender::new(false);
-        let work = Work {
+        let worker = Worker {
             output,
-            voice: voice.clone(),
+            text_model: text_model.clone(),
             out,
             keep,
             drafts_max,
             tasks,
             closing: closing.subscribe(),
         };
-        let desk = Desk {
-            room: voice.room,
+        let queue = RequestQueue {
+            context_length: text_model.context_length,
             queue,
-            places: Arc::new(Semaphore::new(QUESTIONS_MAX)),
+            entries: Arc::new(Semaphore::new(REQUESTS_MAX)),
             closing,
         };
-        (desk, work)
+        (queue, worker)
     }
 
-    /// Reserves places for this many orders. The server should do so before it reads anything for
-    /// them.
-    pub fn reserve_places(&self, orders: usize) -> Result<ReservedPlaces, Refusal> {
-        let full = |_| Refusal::queue_full(QUESTIONS_MAX);
-        let orders = u32::try_from(orders).unwrap_or(u32::MAX);
-        let places = self.places.clone().try_acquire_many_owned(orders);
-        places.map_err(full).map(ReservedPlaces)
+    /// Reserves entries for this many requests. The server should do so before it reads anything
+    /// for them.
+    pub fn reserve_entries(&self, requests: usize) -> Result<ReservedEntries, Refusal> {
+        let full = |_| Refusal::queue_full(REQUESTS_MAX);
+        let requests = u32::try_from(requests).unwrap_or(u32::MAX);
+        let reserved = self.entries.clone().try_acquire_many_owned(requests);
+        reserved.map_err(full).map(ReservedEntries)
     }
 
-    /// Accepts an order. If you drop the receiver, the worker will drop the order.
-    pub fn accept_order(
+    /// Accepts a request. If you drop the receiver, the worker will drop the request.
+    pub fn accept_request(
         &self,
-        places: &mut ReservedPlaces,
-        order: DeskOrder,
+        entries: &mut ReservedEntries,
+        request: QueuedRequest,
     ) -> Result<mpsc::Receiver<Event>, Refusal> {
-        let place = places
+        let entry = entries
             .0
             .split(1)
-            .ok_or_else(|| Refusal::queue_full(QUESTIONS_MAX))?;
+            .ok_or_else(|| Refusal::queue_full(REQUESTS_MAX))?;
         // One event for each token and two more fit, so that a slow reader delays no one else.
-        let most = match &order {
-            DeskOrder::Text(order) => order.tokens_max.min(self.room),
-            DeskOrder::Vectors(_) => 0,
+        let most = match &request {
+            QueuedRequest::Text(request) => request.tokens_max.min(self.context_length),
+            QueuedRequest::Vectors(_) => 0,
         };
-        let (events, told) = mpsc::channel(most + 3);
+        let (events, receiver) = mpsc::channel(most + 3);
         let task = Task {
-            order,
+            request,
             events,
-            _place: place,
+            _entry: entry,
         };
         let sent = self.queue.try_send(task);
         sent.map_err(|_| Refusal::server_stopping())?;
-        Ok(told)
+        Ok(receiver)
     }
 
     /// Ends the worker.
@@ -163,10 +163,10 @@ impl Desk {
     }
 }
 
-/// The worker that answers orders.
-pub struct Work {
+/// The worker that answers requests.
+pub struct Worker {
     output: Output,
-    voice: TextModel,
+    text_model: TextModel,
     out: Option<PathBuf>,
     /// Time for which an idle session stays open.
     keep: Duration,
@@ -175,8 +175,8 @@ pub struct Work {
     closing: watch::Receiver<bool>,
 }
 
-impl Work {
-    /// Runs until the desk closes. It blocks, so you must call it on a thread that may.
+impl Worker {
+    /// Runs until the queue closes. It blocks, so you must call it on a thread that may.
     pub fn run(mut self, place: Place) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {
@@ -186,14 +186,14 @@ impl Work {
             // The market's message is closer to the cause.
             let cause = cause.map(Refusal::from);
             for (events, failure) in failed {
-                show::print_notice(&format!("a question failed: {}", failure.cause));
+                show::print_notice(&format!("a request failed: {}", failure.cause));
                 let refusal = cause.clone().unwrap_or_else(|| failure.into());
                 let _ = events.try_send(Event::Failed(refusal));
             }
         }
     }
 
-    /// Returns the next task, or `None` after the patience or once the desk closes.
+    /// Returns the next task, or `None` after the patience or once the queue closes.
     fn next(&mut self, handle: &Handle, patience: Duration) -> Option<Task> {
         handle.block_on(async {
             tokio::select! {
@@ -204,7 +204,8 @@ impl Work {
         })
     }
 
-    /// Returns the next event while orders are being answered; takes a task only if it `has_room`.
+    /// Returns the next event while requests are being answered; takes a task only if it
+    /// `has_room`.
     fn next_of(
         tasks: &mut mpsc::Receiver<Task>,
         done: &mut mpsc::Receiver<FreedSlot>,
@@ -220,7 +221,7 @@ impl Work {
         })
     }
 
-    /// Answers orders over one session until none arrives for a while; returns those that failed.
+    /// Answers requests over one session until none arrives for a while; returns those that failed.
     fn run_session(
         &mut self,
         handle: &Handle,
@@ -237,10 +238,10 @@ impl Work {
         std::thread::scope(|scope| {
             loop {
                 if let Some(task) = next.take() {
-                    let slot = nearest_slot(&free, task.order.first_tokens());
+                    let slot = nearest_slot(&free, task.request.first_tokens());
                     let sequence = free.swap_remove(slot);
-                    let (desk, tell) = (self.new_answering(), tell.clone());
-                    scope.spawn(move || desk.answer_in(sequence, task, &tell));
+                    let (answering, tell) = (self.new_answering(), tell.clone());
+                    scope.spawn(move || answering.answer_in(sequence, task, &tell));
                 } else if free.len() == all {
                     match self.next(handle, self.keep) {
                         Some(task) => next = Some(task),
@@ -267,7 +268,7 @@ impl Work {
     fn new_answering(&self) -> Answering {
         Answering {
             output: self.output,
-            voice: self.voice.clone(),
+            text_model: self.text_model.clone(),
             drafts_max: self.drafts_max,
             closing: self.closing.clone(),
         }
@@ -293,25 +294,25 @@ fn nearest_slot(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
     nearest.expect("a task is taken where a slot is free")
 }
 
-/// A free slot again, and the failed order, if any, with its failure.
+/// A free slot again, and the failed request, if any, with its failure.
 type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, Failure)>);
 
-/// An event while orders are being answered.
+/// An event while requests are being answered.
 enum Next {
     Task(Task),
     Done(FreedSlot),
 }
 
-/// The data of a thread that answers orders.
+/// The data of a thread that answers requests.
 struct Answering {
     output: Output,
-    voice: TextModel,
+    text_model: TextModel,
     drafts_max: usize,
     closing: watch::Receiver<bool>,
 }
 
 impl Answering {
-    /// Answers an order in a slot, then releases the slot.
+    /// Answers a request in a slot, then releases the slot.
     fn answer_in(
         &self,
         mut sequence: Sequence<'static>,
@@ -330,12 +331,14 @@ impl Answering {
         if !is_wanted() {
             return Ok(());
         }
-        let answered = match &task.order {
-            DeskOrder::Text(order) => self.write(sequence, (order.as_ref(), events), &is_wanted),
-            DeskOrder::Vectors(order) => self.embed_texts(sequence, order, &is_wanted),
+        let answered = match &task.request {
+            QueuedRequest::Text(request) => {
+                self.write(sequence, (request.as_ref(), events), &is_wanted)
+            }
+            QueuedRequest::Vectors(request) => self.embed_texts(sequence, request, &is_wanted),
         };
         let event = match answered {
-            // An order with invalid input is no fault of the session.
+            // A request with invalid input is no fault of the session.
             Err(failure) if failure.kind == Kind::Input => Event::Failed(failure.into()),
             answered => answered?,
         };
@@ -343,48 +346,48 @@ impl Answering {
         Ok(())
     }
 
-    /// Embeds each text and returns the result of the order.
+    /// Embeds each text and returns the result of the request.
     fn embed_texts(
         &self,
         sequence: &mut Sequence<'_>,
-        order: &VectorOrder,
+        request: &EmbeddingRequest,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Event, Failure> {
-        let mut vectors = Vec::with_capacity(order.texts.len());
-        for text in &order.texts {
+        let mut vectors = Vec::with_capacity(request.texts.len());
+        for text in &request.texts {
             if !is_wanted() {
                 return Ok(Event::Failed(Refusal::server_stopping()));
             }
-            vectors.push(texts::embed_tokens(&self.voice, sequence, text)?);
+            vectors.push(texts::embed_tokens(&self.text_model, sequence, text)?);
         }
         if self.output == Output::Text {
-            let tokens: usize = order.texts.iter().map(Vec::len).sum();
+            let tokens: usize = request.texts.iter().map(Vec::len).sum();
             let texts = vectors.len();
             show::print_notice(&format!("  {tokens} tokens of {texts} texts were embedded"));
         }
         Ok(Event::Vectors(vectors))
     }
 
-    /// Continues a text and returns the result of the order.
+    /// Continues a text and returns the result of the request.
     fn write(
         &self,
         sequence: &mut Sequence<'_>,
-        (order, events): (&CompletionRequest, &mpsc::Sender<Event>),
+        (request, events): (&CompletionRequest, &mpsc::Sender<Event>),
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Event, Failure> {
         let wish = Wish {
-            prompt: &order.prompt,
-            sampling: &order.sampling,
-            stops: &order.stops,
-            grammar: order.grammar.as_ref(),
-            tokens_max: order.tokens_max,
+            prompt: &request.prompt,
+            sampling: &request.sampling,
+            stops: &request.stops,
+            grammar: request.grammar.as_ref(),
+            tokens_max: request.tokens_max,
             drafts_max: self.drafts_max,
-            likeliest: order.likeliest,
-            prompt_weights: order.prompt_weights,
-            marks: order.marks,
+            top_logprobs: request.top_logprobs,
+            prompt_logprobs: request.prompt_logprobs,
+            marks: request.marks,
             is_wanted,
         };
-        let written = texts::write(&self.voice, sequence, &wish, |piece| {
+        let written = texts::write(&self.text_model, sequence, &wish, |piece| {
             let piece = Event::Piece(piece.text.to_owned(), piece.tokens.to_vec());
             let _ = events.try_send(piece);
         });

@@ -16,8 +16,8 @@ pub struct Calling<'a> {
 
 impl<'a> Calling<'a> {
     /// The model must write calls in a known form, or this refuses the request.
-    pub fn new(voice: &TextModel, wanted: &'a ToolUse) -> Result<Self, Refusal> {
-        let form = CallForm::from_template(voice.chat_template()?.source_with_tools());
+    pub fn new(text_model: &TextModel, wanted: &'a ToolUse) -> Result<Self, Refusal> {
+        let form = CallForm::from_template(text_model.chat_template()?.source_with_tools());
         let refused =
             || Refusal::invalid_field("tools", "the model was taught no calls of a known form");
         Ok(Self {

@@ -28,9 +28,9 @@ pub struct Wish<'a> {
     pub drafts_max: usize,
     /// Number of the most likely tokens to report with each token's probability; `None` reports
     /// none.
-    pub likeliest: Option<usize>,
+    pub top_logprobs: Option<usize>,
     /// Whether to report the probabilities of the prompt's tokens too.
-    pub prompt_weights: PromptWeights,
+    pub prompt_logprobs: PromptLogprobs,
     /// Marks that belong to the text although the tokeniser leaves them out.
     pub marks: &'a [&'a str],
     /// Returns whether the caller still wants the text.
@@ -39,7 +39,7 @@ pub struct Wish<'a> {
 
 /// Whether to report the probabilities of a prompt's tokens, which takes all of its logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PromptWeights {
+pub enum PromptLogprobs {
     #[default]
     Unwanted,
     Wanted,
@@ -78,26 +78,26 @@ impl TextEnding {
 
 /// A token as text, with the logarithms of its probability and of the most likely tokens.
 #[derive(Clone, Debug)]
-pub struct WeighedToken {
+pub struct TokenLogprobs {
     /// The token's bytes, which can end within a character.
     pub bytes: Vec<u8>,
     /// `None` for the first token of a prompt, which has no predecessor.
     pub logarithm: Option<f64>,
-    pub likeliest: Vec<(Vec<u8>, f64)>,
+    pub top_logprobs: Vec<(Vec<u8>, f64)>,
 }
 
-impl WeighedToken {
+impl TokenLogprobs {
     fn new(
         tokenizer: &Tokenizer,
         id: u32,
         probabilities: &LogProbabilities,
     ) -> Result<Self, TokenError> {
-        let likeliest = probabilities.likeliest.iter();
-        let likeliest = likeliest.map(|(id, it)| Ok((tokenizer.bytes_of(*id)?, *it)));
+        let top_logprobs = probabilities.likeliest.iter();
+        let top_logprobs = top_logprobs.map(|(id, it)| Ok((tokenizer.bytes_of(*id)?, *it)));
         Ok(Self {
             bytes: tokenizer.bytes_of(id)?,
             logarithm: Some(probabilities.token),
-            likeliest: likeliest.collect::<Result<_, TokenError>>()?,
+            top_logprobs: top_logprobs.collect::<Result<_, TokenError>>()?,
         })
     }
 
@@ -110,7 +110,7 @@ impl WeighedToken {
 /// A piece of a text, with its tokens if their probabilities are wanted.
 pub struct Piece<'a> {
     pub text: &'a str,
-    pub tokens: &'a [WeighedToken],
+    pub tokens: &'a [TokenLogprobs],
 }
 
 /// A written text.
@@ -119,9 +119,9 @@ pub struct WrittenText {
     pub text: String,
     pub tokens: Vec<u32>,
     /// Probability of each token, if wanted.
-    pub weighed: Vec<WeighedToken>,
+    pub logprobs: Vec<TokenLogprobs>,
     /// Probability of each token of the prompt, if wanted.
-    pub prompt_weighed: Vec<WeighedToken>,
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Number of tokens of the prompt.
     pub prompt: usize,
     /// Number of the prompt's tokens that the session already had.
@@ -179,20 +179,20 @@ impl WrittenText {
 
 /// Writes a text and reports each piece once it is final.
 pub fn write(
-    voice: &TextModel,
+    text_model: &TextModel,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
     say: impl FnMut(Piece<'_>),
 ) -> Result<WrittenText, Failure> {
     let begun = Instant::now();
     let mut telling = TextWriter {
-        tokenizer: &voice.tokenizer,
-        stream: Some(voice.tokenizer.stream_with(wish.marks)),
+        tokenizer: &text_model.tokenizer,
+        stream: Some(text_model.tokenizer.stream_with(wish.marks)),
         stops: StopStrings::new(wish.stops.to_vec()),
         text: String::new(),
         tokens: Vec::new(),
-        weighed: Vec::new(),
-        weighed_told: 0,
+        logprobs: Vec::new(),
+        reported_count: 0,
         begun,
         times: Vec::new(),
         is_stopped: false,
@@ -202,16 +202,16 @@ pub fn write(
     let request = Request {
         prompt: wish.prompt,
         sampling: wish.sampling,
-        ends: &voice.card.ends,
+        ends: &text_model.card.ends,
         grammar: wish.grammar,
         tokens_max: wish.tokens_max,
         drafts_max: wish.drafts_max,
-        likeliest: wish.likeliest,
+        likeliest: wish.top_logprobs,
         is_wanted: wish.is_wanted,
     };
-    let prompt_weighed = match wish.prompt_weights {
-        PromptWeights::Unwanted => Vec::new(),
-        PromptWeights::Wanted => weigh_prompt(voice, sequence, wish)?,
+    let prompt_logprobs = match wish.prompt_logprobs {
+        PromptLogprobs::Unwanted => Vec::new(),
+        PromptLogprobs::Wanted => weigh_prompt(text_model, sequence, wish)?,
     };
     let kept = sequence.truncate_to_prefix(wish.prompt);
     let generated = generate(sequence, &request, |token| telling.push_token(token));
@@ -232,8 +232,8 @@ pub fn write(
     Ok(WrittenText {
         text: telling.text,
         tokens: telling.tokens,
-        weighed: telling.weighed,
-        prompt_weighed,
+        logprobs: telling.logprobs,
+        prompt_logprobs,
         prompt: wish.prompt.len(),
         kept,
         ending,
@@ -246,34 +246,34 @@ pub fn write(
 
 /// Returns the probability of each token of a prompt, given those before it.
 fn weigh_prompt(
-    voice: &TextModel,
+    text_model: &TextModel,
     sequence: &mut Sequence<'_>,
     wish: &Wish<'_>,
-) -> Result<Vec<WeighedToken>, Failure> {
+) -> Result<Vec<TokenLogprobs>, Failure> {
     let unexpected = |error| Failure::new(Kind::Unexpected, error, "");
     let Some((first, rest)) = wish.prompt.split_first() else {
         return Ok(Vec::new());
     };
-    let tokenizer = &voice.tokenizer;
-    let first = WeighedToken {
+    let tokenizer = &text_model.tokenizer;
+    let first = TokenLogprobs {
         bytes: tokenizer.bytes_of(*first).map_err(unexpected)?,
         logarithm: None,
-        likeliest: Vec::new(),
+        top_logprobs: Vec::new(),
     };
-    let weighed = sequence.score_prompt(wish.prompt, wish.likeliest.unwrap_or_default());
-    let weighed = weighed.map_err(from_generation)?;
-    let rest = rest.iter().zip(&weighed);
-    let rest = rest.map(|(id, it)| WeighedToken::new(tokenizer, *id, it).map_err(unexpected));
+    let logprobs = sequence.score_prompt(wish.prompt, wish.top_logprobs.unwrap_or_default());
+    let logprobs = logprobs.map_err(from_generation)?;
+    let rest = rest.iter().zip(&logprobs);
+    let rest = rest.map(|(id, it)| TokenLogprobs::new(tokenizer, *id, it).map_err(unexpected));
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
 /// Returns the embedding of a text's tokens.
 pub fn embed_tokens(
-    voice: &TextModel,
+    text_model: &TextModel,
     sequence: &mut Sequence<'_>,
     tokens: &[u32],
 ) -> Result<Vec<f32>, Failure> {
-    let vector = sequence.embed_tokens(tokens, voice.card.pooling);
+    let vector = sequence.embed_tokens(tokens, text_model.card.pooling);
     vector.map_err(from_generation)
 }
 
@@ -293,9 +293,9 @@ struct TextWriter<'a, S> {
     /// The whole text so far.
     text: String,
     tokens: Vec<u32>,
-    weighed: Vec<WeighedToken>,
-    /// Number of the weighed tokens that are reported.
-    weighed_told: usize,
+    logprobs: Vec<TokenLogprobs>,
+    /// Number of these tokens that are reported.
+    reported_count: usize,
     begun: Instant,
     /// Time at which each token was drawn.
     times: Vec<Duration>,
@@ -351,8 +351,8 @@ impl<S: FnMut(Piece<'_>)> TextWriter<'_, S> {
     /// Returns the text that a token adds.
     fn decode_token(&mut self, token: &DrawnToken) -> Result<String, TokenError> {
         if let Some(probabilities) = &token.probabilities {
-            let weighed = WeighedToken::new(self.tokenizer, token.id, probabilities)?;
-            self.weighed.push(weighed);
+            let logprobs = TokenLogprobs::new(self.tokenizer, token.id, probabilities)?;
+            self.logprobs.push(logprobs);
         }
         let stream = self
             .stream
@@ -364,9 +364,9 @@ impl<S: FnMut(Piece<'_>)> TextWriter<'_, S> {
     fn emit_text(&mut self, text: &str) {
         if !text.is_empty() {
             self.text.push_str(text);
-            let tokens = &self.weighed[self.weighed_told..];
+            let tokens = &self.logprobs[self.reported_count..];
             (self.say)(Piece { text, tokens });
-            self.weighed_told = self.weighed.len();
+            self.reported_count = self.logprobs.len();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The validator: orders the effects of the events around its replica.
+//! A validator's core: takes the events of its replica, and returns its actions in a safe order.
 //!
 //! [`ValidatorCore::apply`] takes the events that arrived together; then [`ValidatorCore::next`]
 //! returns one action after the other, until none is left. It works in rounds:
@@ -11,7 +11,7 @@
 //!
 //! Other cores return all actions at once. This one returns them one at a time because the next may
 //! take long to compute: an acknowledgement does not wait until the state machine has applied the
-//! entries that the others wait for. So a round needs no list, and a command none of its own.
+//! entries that the others wait for. So the core allocates no list of actions.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -13,7 +13,7 @@ use super::lock;
 /// All contents that callers need.
 pub(super) type Contents = Mutex<HashMap<ContentId, Arc<WantedContent>>>;
 
-/// A caller's need of a content. Dropping the last one removes the entry.
+/// A caller's need of a content. Dropping the last `InFlight` of a content removes its entry.
 pub(super) struct InFlight<'a> {
     contents: &'a Contents,
     id: ContentId,

@@ -1,5 +1,5 @@
-//! Turns a request into orders, one for each of its answers, and checks them before anything is
-//! bought.
+//! Turns an HTTP request into completion requests, one for each of its answers, and checks them
+//! before anything is bought.
 
 use souk_llm::answer::{AnswerForm, AnswerReader};
 use souk_llm::chat::{Conversation, Message};
@@ -12,7 +12,7 @@ use super::question::{Input, Question, REASONING_EFFORT};
 use super::refusal::Refusal;
 use super::request_queue::CompletionRequest;
 use super::tool_calls::Calling;
-use crate::commands::texts::{PromptWeights, TextModel};
+use crate::commands::texts::{PromptLogprobs, TextModel};
 
 /// A prompt as tokens.
 struct ReadPrompt {
@@ -23,21 +23,21 @@ struct ReadPrompt {
     field: &'static str,
 }
 
-/// Returns an order for each answer, with the choice that formats it.
-pub fn prepare_orders(
-    voice: &TextModel,
+/// Returns a request for each answer, with the choice that formats it.
+pub fn prepare_completions(
+    text_model: &TextModel,
     question: &Question,
     calls: Option<&Calling<'_>>,
     grammar: Option<Grammar>,
 ) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
-    check_bias(voice, &question.sampling)?;
+    check_bias(text_model, &question.sampling)?;
     let mut prepared = Vec::with_capacity(question.inputs.len() * question.choices);
     for input in &question.inputs {
-        let prompt = read(voice, question, input, calls)?;
-        let left = left_after(voice, &prompt)?;
+        let prompt = tokenize_prompt(text_model, question, input, calls)?;
+        let left = remaining_context(text_model, &prompt)?;
         for nth in 0..question.choices {
             let seed = question.sampling.seed.wrapping_add(nth as u64);
-            let order = CompletionRequest {
+            let completion = CompletionRequest {
                 prompt: prompt.tokens.clone(),
                 sampling: Sampling {
                     seed,
@@ -46,37 +46,42 @@ pub fn prepare_orders(
                 stops: question.stops.clone(),
                 grammar: grammar.clone(),
                 tokens_max: question.tokens_max.unwrap_or(left),
-                likeliest: question.likeliest,
-                prompt_weights: match question.is_echoed && question.likeliest.is_some() {
-                    true => PromptWeights::Wanted,
-                    false => PromptWeights::Unwanted,
+                top_logprobs: question.top_logprobs,
+                prompt_logprobs: match question.is_echoed && question.top_logprobs.is_some() {
+                    true => PromptLogprobs::Wanted,
+                    false => PromptLogprobs::Unwanted,
                 },
                 marks: &[],
             };
             let index = prepared.len();
-            prepared.push(with_choice(voice, question, calls, &prompt, index, order)?);
+            prepared.push(with_choice(
+                text_model, question, calls, &prompt, index, completion,
+            )?);
         }
     }
     Ok(prepared)
 }
 
-/// Returns the choice that formats an answer, and adds to the order the marks that it reads.
+/// Returns the choice that formats an answer, and adds to the completion the marks that it reads.
 fn with_choice(
-    voice: &TextModel,
+    text_model: &TextModel,
     question: &Question,
     calls: Option<&Calling<'_>>,
     prompt: &ReadPrompt,
     index: usize,
-    mut order: CompletionRequest,
+    mut completion: CompletionRequest,
 ) -> Result<(CompletionRequest, Choice), Refusal> {
-    let (siblings, is_weighed) = (question.choices, question.likeliest.is_some());
+    let (siblings, has_logprobs) = (question.choices, question.top_logprobs.is_some());
     let Input::Messages(_) = question.inputs[index / siblings] else {
         let echo = question.is_echoed.then(|| prompt.text.clone());
-        return Ok((order, Choice::for_text(index, siblings, is_weighed, echo)));
+        return Ok((
+            completion,
+            Choice::for_text(index, siblings, has_logprobs, echo),
+        ));
     };
-    let form = AnswerForm::from_template(source(voice, calls)?);
+    let form = AnswerForm::from_template(source(text_model, calls)?);
     let call_form = calls.map(|calls| calls.form);
-    order.marks = form.marks_to_keep(call_form);
+    completion.marks = form.marks_to_keep(call_form);
     let tools = calls.map(|calls| (calls.form, calls.tools()));
     let opening = calls.map_or(Ok(String::new()), Calling::answer_opening)?;
     let before = prompt.text.strip_suffix(&opening).unwrap_or(&prompt.text);
@@ -87,11 +92,14 @@ fn with_choice(
         calls: call_form,
         calls_max: calls.map_or(0, Calling::calls_max),
     };
-    Ok((order, Choice::for_chat(index, siblings, is_weighed, chat)))
+    Ok((
+        completion,
+        Choice::for_chat(index, siblings, has_logprobs, chat),
+    ))
 }
 
-fn source<'a>(voice: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
-    let template = voice.chat_template()?;
+fn source<'a>(text_model: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<&'a str, Refusal> {
+    let template = text_model.chat_template()?;
     Ok(match calls {
         Some(_) => template.source_with_tools(),
         None => &template.source,
@@ -99,26 +107,26 @@ fn source<'a>(voice: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<&'a s
 }
 
 /// Returns the tokens of a prompt. The model must know all of them.
-fn read(
-    voice: &TextModel,
+fn tokenize_prompt(
+    text_model: &TextModel,
     question: &Question,
     input: &Input,
     calls: Option<&Calling<'_>>,
 ) -> Result<ReadPrompt, Refusal> {
     let at = |field| move |failure| Refusal::from(failure).with_field(field);
     match input {
-        Input::Messages(messages) => read_conversation(voice, question, messages, calls),
+        Input::Messages(messages) => read_conversation(text_model, question, messages, calls),
         Input::Text(text) => Ok(ReadPrompt {
-            tokens: voice.encode_text(text).map_err(at("prompt"))?,
+            tokens: text_model.encode_text(text).map_err(at("prompt"))?,
             text: text.clone(),
             field: "prompt",
         }),
         Input::Tokens(tokens) => {
-            voice.check_tokens(tokens).map_err(at("prompt"))?;
+            text_model.check_tokens(tokens).map_err(at("prompt"))?;
             let refused = |error: souk_llm::tokens::TokenError| {
                 Refusal::invalid_field("prompt", error.to_string())
             };
-            let mut stream = voice.tokenizer.stream();
+            let mut stream = text_model.tokenizer.stream();
             let pieces = tokens.iter().map(|token| stream.push(*token));
             let mut text = pieces.collect::<Result<String, _>>().map_err(refused)?;
             text.push_str(&stream.finish().map_err(refused)?);
@@ -132,18 +140,18 @@ fn read(
 }
 
 fn read_conversation(
-    voice: &TextModel,
+    text_model: &TextModel,
     question: &Question,
     messages: &[Message],
     calls: Option<&Calling<'_>>,
 ) -> Result<ReadPrompt, Refusal> {
     let values = &question.template_values;
-    let knows_effort = source(voice, calls)?.contains(REASONING_EFFORT);
+    let knows_effort = source(text_model, calls)?.contains(REASONING_EFFORT);
     if values.contains_key(REASONING_EFFORT) && !knows_effort {
         return Err(Refusal::unsupported_field(REASONING_EFFORT));
     }
     let field = |failure| Refusal::from(failure).with_field("messages");
-    let mut text = voice
+    let mut text = text_model
         .render_conversation(&Conversation {
             messages,
             tools: calls.map_or(&[], Calling::tools),
@@ -156,7 +164,7 @@ fn read_conversation(
         text.push_str(&calls.answer_opening()?);
     }
     Ok(ReadPrompt {
-        tokens: voice.encode(&text, Marks::Own).map_err(field)?,
+        tokens: text_model.encode(&text, Marks::Own).map_err(field)?,
         text,
         field: "messages",
     })
@@ -164,21 +172,25 @@ fn read_conversation(
 
 /// Returns the positions that a prompt leaves for an answer. It must not be empty, and must leave
 /// at least one.
-fn left_after(voice: &TextModel, prompt: &ReadPrompt) -> Result<usize, Refusal> {
+fn remaining_context(text_model: &TextModel, prompt: &ReadPrompt) -> Result<usize, Refusal> {
     let length = prompt.tokens.len();
     if length == 0 {
         return Err(Refusal::invalid_field(prompt.field, "the prompt is empty"));
     }
-    match voice.room.saturating_sub(length) {
-        0 => Err(Refusal::too_long(prompt.field, length, voice.room)),
+    match text_model.context_length.saturating_sub(length) {
+        0 => Err(Refusal::too_long(
+            prompt.field,
+            length,
+            text_model.context_length,
+        )),
         left => Ok(left),
     }
 }
 
-fn check_bias(voice: &TextModel, sampling: &Sampling) -> Result<(), Refusal> {
+fn check_bias(text_model: &TextModel, sampling: &Sampling) -> Result<(), Refusal> {
     let tokens: Vec<u32> = sampling.bias.keys().copied().collect();
     let field = |failure| Refusal::from(failure).with_field("logit_bias");
-    voice.check_tokens(&tokens).map_err(field)
+    text_model.check_tokens(&tokens).map_err(field)
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ use crate::commands::openai::embeddings::EmbeddingQuestion;
 use crate::commands::texts;
 
 /// The model that comes with souk, whose tokeniser knows two tokens that it does not.
-fn voice() -> TextModel {
-    let (_, mut voice) = texts::open_model(Path::new("bundled"), None).unwrap();
-    voice.card.vocabulary -= 2;
-    voice
+fn text_model() -> TextModel {
+    let (_, mut text_model) = texts::open_model(Path::new("bundled"), None).unwrap();
+    text_model.card.vocabulary -= 2;
+    text_model
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -21,7 +21,7 @@ fn completion(more: Value) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> 
     let mut body = object(json!({ "model": "m", "prompt": "lease" }));
     body.extend(object(more));
     let question = Question::from_completion(body).unwrap();
-    prepare_orders(&voice(), &question, None, None)
+    prepare_completions(&text_model(), &question, None, None)
 }
 
 /// The field that a refusal names.
@@ -33,9 +33,9 @@ fn field<T>(result: Result<T, Refusal>) -> String {
 
 #[test]
 fn tokens_that_the_model_does_not_know_are_refused_by_the_field_that_has_them() {
-    let voice = voice();
-    let unknown = voice.card.vocabulary;
-    let word = voice.tokenizer.bytes_of(unknown as u32).unwrap();
+    let text_model = text_model();
+    let unknown = text_model.card.vocabulary;
+    let word = text_model.tokenizer.bytes_of(unknown as u32).unwrap();
     let word = String::from_utf8(word).unwrap();
     assert_eq!(field(completion(json!({ "prompt": [unknown] }))), "prompt");
     assert_eq!(
@@ -52,42 +52,45 @@ fn tokens_that_the_model_does_not_know_are_refused_by_the_field_that_has_them() 
     let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": word }] });
     let question = Question::from_chat(object(chat)).unwrap();
     assert_eq!(
-        field(prepare_orders(&voice, &question, None, None)),
+        field(prepare_completions(&text_model, &question, None, None)),
         "messages"
     );
     for input in [json!([unknown]), json!(word), json!(["a", word])] {
         let question = EmbeddingQuestion::read(object(json!({ "model": "m", "input": input })));
-        assert_eq!(field(question.unwrap().to_order(&voice)), "input");
+        assert_eq!(field(question.unwrap().to_request(&text_model)), "input");
     }
 }
 
 #[test]
-fn each_answer_is_an_order_with_a_seed_of_its_own() {
+fn each_answer_is_a_completion_with_a_seed_of_its_own() {
     let asked = json!({ "prompt": ["lease", "bid"], "n": 2, "seed": 7, "echo": true });
-    let orders = completion(asked).unwrap();
-    let seeds: Vec<u64> = orders
+    let completions = completion(asked).unwrap();
+    let seeds: Vec<u64> = completions
         .iter()
-        .map(|(order, _)| order.sampling.seed)
+        .map(|(completion, _)| completion.sampling.seed)
         .collect();
     assert_eq!(seeds, [7, 8, 7, 8]);
-    let first: Vec<bool> = orders.iter().map(|(_, choice)| choice.is_first()).collect();
+    let first: Vec<bool> = completions
+        .iter()
+        .map(|(_, choice)| choice.is_first())
+        .collect();
     assert_eq!(first, [true, false, true, false]);
-    assert_eq!(orders[0].0.prompt, orders[1].0.prompt);
-    assert_ne!(orders[0].0.prompt, orders[2].0.prompt);
-    let weighed = completion(json!({ "echo": true, "logprobs": 0 })).unwrap();
-    assert_eq!(weighed[0].0.prompt_weights, PromptWeights::Wanted);
+    assert_eq!(completions[0].0.prompt, completions[1].0.prompt);
+    assert_ne!(completions[0].0.prompt, completions[2].0.prompt);
+    let scored = completion(json!({ "echo": true, "logprobs": 0 })).unwrap();
+    assert_eq!(scored[0].0.prompt_logprobs, PromptLogprobs::Wanted);
 }
 
 #[test]
 fn how_much_a_model_thinks_is_refused_where_its_template_does_not_know_it() {
-    let voice = voice();
+    let text_model = text_model();
     let chat = json!({
         "model": "m", "reasoning_effort": "low",
         "messages": [{ "role": "user", "content": "lease" }],
     });
     let question = Question::from_chat(object(chat)).unwrap();
     assert_eq!(
-        field(prepare_orders(&voice, &question, None, None)),
+        field(prepare_completions(&text_model, &question, None, None)),
         "reasoning_effort"
     );
 }
