@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use souk_node::memory::{Tensor, safetensors};
@@ -142,6 +142,18 @@ fn run(market: &Market, model: &str, more: &[&str]) -> Ran {
         "4",
     ];
     market.souk(&[&asked[..], more].concat())
+}
+
+/// Starts a command whose output can be read while it runs.
+fn spawn_command(market: &Market, arguments: &[&str]) -> Child {
+    Command::new(SOUK)
+        .arg("--dir")
+        .arg(market.folder().join("net"))
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
 }
 
 /// Those who are paid.
@@ -331,14 +343,7 @@ fn goes_on_when_its_provider_is_killed(market: &Market) {
         "1.5",
     ];
     let here = market.souk(&[&many[..], &["--local"]].concat()).done();
-    let mut buyer = Command::new(SOUK)
-        .arg("--dir")
-        .arg(market.folder().join("net"))
-        .args(many)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary runs");
+    let mut buyer = spawn_command(market, &many);
     let mut told = BufReader::new(buyer.stderr.take().expect("it is a pipe")).lines();
     let mut said = String::new();
     let seer = told.by_ref().map_while(Result::ok).find_map(|line| {
@@ -384,6 +389,8 @@ fn a_session_is_a_job_and_a_user_cancels_it_even_when_its_process_is_dead() {
         panic!("one job");
     };
     assert_eq!(first["state"], "done");
+    // Its answers stay out of the journal: one comes with each token.
+    assert_eq!(first["requests_answered"], 0, "{first}");
     let name = first["name"].as_str().expect("a name");
     let status = market.souk(&["job", "status", name]).done();
     assert!(status["spent_micro_credits"].as_u64() > Some(0), "{status}");
@@ -395,14 +402,7 @@ fn a_session_is_a_job_and_a_user_cancels_it_even_when_its_process_is_dead() {
 
     let long = ["generate", &model, PROMPT, "--max-tokens", "400"];
     for is_killed in [false, true] {
-        let mut buyer = Command::new(SOUK)
-            .arg("--dir")
-            .arg(market.folder().join("net"))
-            .args(long)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary runs");
+        let mut buyer = spawn_command(&market, &long);
         let mut stdout = buyer.stdout.take().expect("it is a pipe");
         stdout.read_exact(&mut [0; 8]).expect("the text has begun");
         if is_killed {
