@@ -72,11 +72,15 @@ USES = {
     },
     # What is said over HTTP, to whom.
     "gateway": {"node"},
+    # Texts by language models: on this machine, or in sessions of a market.
+    "texts": {"llm", "node", "onnx", "vocabulary", "host", "cpu", "registry"},
+    # The same over HTTP, in the form of OpenAI's API.
+    "openai": {"texts", "gateway", "llm", "node"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
     "testnet": {"node"},
     "cli": {
-        "llm", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu",
+        "llm", "texts", "openai", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu",
         "registry",
     },
     # What tests and measures souk stays out of what people install.

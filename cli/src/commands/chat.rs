@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use souk_llm::chat::Message;
 use souk_llm::generation::Sequence;
 use souk_llm::sampling::Sampling;
+use souk_texts::{
+    SessionSize, StopSignal, TextModel, TextRequest, WrittenText, new_message, open_model,
+};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 use super::generate::print_piece;
-use super::texts::{
-    self, Place, PromptLogprobs, SessionSize, StopSignal, TextModel, Wish, WrittenText,
-};
+use super::texts;
 use crate::args::{ChatArgs, Output};
 use crate::failure::Outcome;
 use crate::show;
@@ -30,30 +31,22 @@ const LINES_MAX: usize = 16;
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, text_model) = texts::open_model(&args.model, args.place.context)?;
+    let (model, text_model) = open_model(&args.model, args.place.context)?;
     let system = args.system.iter();
-    let system = system.map(|text| texts::new_message("system", text));
+    let system = system.map(|text| new_message("system", text));
     let messages: Vec<Message> = system.collect();
     // This refuses a model without a conversation template before the user types anything.
-    let first = [&messages[..], &[texts::new_message("user", "")]].concat();
+    let first = [&messages[..], &[new_message("user", "")]].concat();
     text_model.encode_conversation(&first)?;
-    let stop = StopSignal::new();
-    let (market, model) = ((folder, output), (model, text_model.context_length));
+    let stop = StopSignal::default();
     let size = SessionSize {
         tokens: args.session.session,
         sequences: 1,
         is_embedding: false,
     };
-    let place = Place::open_place(
-        market.0,
-        market.1,
-        model.0,
-        model.1,
-        &args.place,
-        size,
-        stop.clone(),
-    )
-    .await?;
+    let model = (model, &text_model);
+    let opening = texts::open_engine(folder, output, model, &args.place, size, stop.clone());
+    let engine = opening.await?;
     let mut chat = Chat {
         output,
         text_model: &text_model,
@@ -66,11 +59,11 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
     };
     let handle = Handle::current();
     let talked = tokio::task::block_in_place(|| {
-        let mut sequence = place.open_sequence(&handle)?;
+        let mut sequence = engine.open_sequence(&handle)?;
         chat.run_turns(&mut sequence, &handle)
     });
     let turns = std::mem::take(&mut chat.turns);
-    let (receipts, failed) = place.end_leases().await;
+    let (receipts, failed) = engine.end_leases().await;
     if let Some(out) = &args.place.lease.out {
         super::submit::write_each(out, &receipts)?;
     }
@@ -79,9 +72,9 @@ pub async fn run(folder: &Path, output: Output, args: &ChatArgs) -> Outcome {
             "model": text_model.card.name, "turns": turns, "market": !receipts.is_empty(),
             "receipts": receipts,
         })),
-        Output::Text => texts::tell_paid(&receipts),
+        Output::Text => texts::print_payments(&receipts),
     }
-    failed.map_or(talked, Err)
+    failed.map_or(talked, |error| Err(error.into()))
 }
 
 /// A running conversation.
@@ -126,24 +119,20 @@ impl Chat<'_> {
     }
 
     fn answer_line(&mut self, sequence: &mut Sequence<'_>, line: &str) -> Outcome {
-        self.messages.push(texts::new_message("user", line));
+        self.messages.push(new_message("user", line));
         let prompt = self.text_model.encode_conversation(&self.messages)?;
         let answering = &self.interrupts.answering;
         answering.store(true, Ordering::SeqCst);
-        let wish = Wish {
-            prompt: &prompt,
-            sampling: self.sampling,
+        let is_wanted = || answering.load(Ordering::SeqCst);
+        let request = TextRequest {
             stops: &self.args.stop,
             tokens_max: self.args.tokens,
             drafts_max: self.args.place.draft,
-            grammar: None,
-            top_logprobs: None,
-            prompt_logprobs: PromptLogprobs::Unwanted,
-            marks: &[],
-            is_wanted: &|| answering.load(Ordering::SeqCst),
+            is_wanted: &is_wanted,
+            ..TextRequest::new(&prompt, self.sampling)
         };
         let output = self.output;
-        let written = texts::write(self.text_model, sequence, &wish, |piece| {
+        let written = souk_texts::write(self.text_model, sequence, &request, |piece| {
             print_piece(output, piece.text);
         });
         answering.store(false, Ordering::SeqCst);
@@ -163,8 +152,7 @@ impl Chat<'_> {
                 show::print_notice(&format!("  {}", written.summary_line()));
             }
         }
-        self.messages
-            .push(texts::new_message("assistant", &written.text));
+        self.messages.push(new_message("assistant", &written.text));
     }
 }
 

@@ -7,12 +7,13 @@ use serde_json::json;
 use souk_llm::grammar::Grammar;
 use souk_llm::model::LanguageModel;
 use souk_node::market::Receipt;
+use souk_texts::{
+    SessionSize, StopSignal, TextEngine, TextError, TextForm, TextModel, TextRequest, WrittenText,
+    new_message, open_model, reserved_positions,
+};
 use tokio::runtime::Handle;
 
-use super::texts::{
-    self, Place, PromptLogprobs, SessionSize, StopSignal, TextForm, TextModel, Wish, WrittenText,
-    model_failure,
-};
+use super::texts;
 use crate::args::{GenerateArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
@@ -21,38 +22,25 @@ use crate::stop;
 /// Runs the command.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
-    let (model, text_model) = texts::open_model(&args.model, args.place.context)?;
+    let (model, text_model) = open_model(&args.model, args.place.context)?;
     let prompt = encode_prompt(&text_model, args)?;
     let grammar = build_grammar(&text_model, args)?;
-    let wish = Wish {
-        prompt: &prompt,
-        sampling: &sampling,
+    let request = TextRequest {
         stops: &args.stop,
         grammar: grammar.as_ref(),
         tokens_max: args.tokens,
         drafts_max: args.place.draft,
-        top_logprobs: None,
-        prompt_logprobs: PromptLogprobs::Unwanted,
-        marks: &[],
-        is_wanted: &|| true,
+        ..TextRequest::new(&prompt, &sampling)
     };
-    let stop = StopSignal::new();
+    let stop = StopSignal::default();
     let size = SessionSize {
         tokens: prompt.len() + args.tokens,
         sequences: 1,
         is_embedding: false,
     };
-    let model = (model, text_model.context_length);
-    let opening = Place::open_place(
-        folder,
-        output,
-        model.0,
-        model.1,
-        &args.place,
-        size,
-        stop.clone(),
-    );
-    let place = opening.await?;
+    let model = (model, &text_model);
+    let opening = texts::open_engine(folder, output, model, &args.place, size, stop.clone());
+    let engine = opening.await?;
     // On this machine there is no lease to end, so a signal can simply end the process.
     if !args.place.local {
         let mut asked = stop::Requests::new();
@@ -61,21 +49,21 @@ pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome 
             stop.raise_signal();
         });
     }
-    let written = tokio::task::block_in_place(|| -> Result<WrittenText, Failure> {
-        let mut sequence = place.open_sequence(&Handle::current())?;
-        texts::write(&text_model, &mut sequence, &wish, |piece| {
+    let written = tokio::task::block_in_place(|| -> Result<WrittenText, TextError> {
+        let mut sequence = engine.open_sequence(&Handle::current())?;
+        souk_texts::write(&text_model, &mut sequence, &request, |piece| {
             print_piece(output, piece.text);
         })
     });
-    let (receipts, failed) = place.end_leases().await;
+    let (receipts, failed) = engine.end_leases().await;
     if let Some(failure) = failed {
-        return Err(failure);
+        return Err(failure.into());
     }
     let written = written?;
     if let Some(out) = &args.place.lease.out {
         super::submit::write_each(out, &receipts)?;
     }
-    report_result(output, &text_model, &place, &written, &receipts);
+    report_result(output, &text_model, &engine, &written, &receipts);
     Ok(())
 }
 
@@ -97,12 +85,12 @@ pub fn print_piece(output: Output, piece: &str) {
 
 fn encode_prompt(text_model: &TextModel, args: &GenerateArgs) -> Result<Vec<u32>, Failure> {
     if !args.chat {
-        return text_model.encode_text(&args.prompt);
+        return Ok(text_model.encode_text(&args.prompt)?);
     }
     let system = args.system.iter();
-    let system = system.map(|text| texts::new_message("system", text));
-    let user = texts::new_message("user", &args.prompt);
-    text_model.encode_conversation(&system.chain([user]).collect::<Vec<_>>())
+    let system = system.map(|text| new_message("system", text));
+    let user = new_message("user", &args.prompt);
+    Ok(text_model.encode_conversation(&system.chain([user]).collect::<Vec<_>>())?)
 }
 
 /// Returns the grammar that the arguments ask for.
@@ -131,7 +119,7 @@ fn build_grammar(text_model: &TextModel, args: &GenerateArgs) -> Result<Option<G
 fn report_result(
     output: Output,
     text_model: &TextModel,
-    place: &Place,
+    engine: &TextEngine,
     written: &WrittenText,
     receipts: &[Receipt],
 ) {
@@ -155,20 +143,17 @@ fn report_result(
     show::print_line("");
     show::print_notice(&format!(
         "{name} {}: {}",
-        place.describe_place(),
+        engine.describe_location(),
         written.summary_line()
     ));
-    texts::tell_paid(receipts);
+    texts::print_payments(receipts);
 }
 
 /// Converts a language model to souk's format.
 pub fn import_model(output: Output, from: &Path, to: &Path, context: Option<usize>) -> Outcome {
-    let model = LanguageModel::open(from).map_err(model_failure)?;
-    let (card, room) = (
-        model.card.clone(),
-        texts::reserved_positions(&model, context),
-    );
-    model.write(to, room).map_err(model_failure)?;
+    let model = LanguageModel::open(from).map_err(TextError::from)?;
+    let (card, room) = (model.card.clone(), reserved_positions(&model, context));
+    model.write(to, room).map_err(TextError::from)?;
     let licence = card.licence.as_deref().unwrap_or("not stated");
     let facts = json!({
         "name": card.name, "folder": to, "positions": room, "licence": card.licence,

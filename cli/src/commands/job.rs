@@ -100,7 +100,7 @@ fn provider_names(record: &Record, files: &JobFiles) -> show::Names {
 }
 
 fn decode_command(record: &Record) -> Result<SubmitArgs, Failure> {
-    if show::jobs::is_session(record) {
+    if record.is_session() {
         let name = &record.name;
         let cause = format!("job {name} is a session of a language model");
         let cancel = suggested_command::market_command(&format!("job cancel {name}"));

@@ -9,14 +9,6 @@ use super::{
 };
 use crate::suggested_command;
 
-/// The key in the command of a job that marks a session of a language model.
-pub const SESSION_KEY: &str = "session";
-
-/// Returns whether a job is a session of a language model.
-pub fn is_session(record: &Record) -> bool {
-    record.command[SESSION_KEY] == true
-}
-
 /// Returns a job as JSON, with the market's records of its leases.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
@@ -57,7 +49,7 @@ pub fn print_jobs(records: &[Record], now_ms: u64) {
             format_age(now_ms.saturating_sub(record.begun_ms)),
             describe_state(&record.state),
             model,
-            match is_session(record) {
+            match record.is_session() {
                 true => "session".to_owned(),
                 false => record.requests_answered.to_string(),
             },

@@ -88,7 +88,7 @@ pub use address::{page_at, page_of};
 pub use extract::{Body, JSON_BYTES_MAX};
 pub use listener::{HttpListener, ListenerError};
 pub use metrics_server::serve_metrics;
-pub use problem::Problem;
+pub use problem::{Code, Problem};
 pub use routes::api_document;
 
 /// A listening gateway.

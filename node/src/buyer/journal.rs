@@ -24,6 +24,9 @@ use crate::folder::facts::{FactLog, FactLogError};
 /// The folder of job journals, in the folder of the market.
 pub const JOBS_FOLDER: &str = "buyer/jobs";
 
+/// The key in the command of a job that marks a session of a language model.
+pub const SESSION_KEY: &str = "session";
+
 const FACTS_FILE: &str = "facts.jsonl";
 
 /// The format of the lines of the facts.
@@ -70,6 +73,14 @@ pub struct Record {
     pub requests_answered: usize,
     /// Receipts for correct results, each signed by its provider.
     pub receipts: Vec<Receipt>,
+}
+
+impl Record {
+    /// Returns whether the job is a session of a language model.
+    #[must_use]
+    pub fn is_session(&self) -> bool {
+        self.command[SESSION_KEY] == true
+    }
 }
 
 /// The state of a job.

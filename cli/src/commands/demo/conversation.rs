@@ -12,13 +12,15 @@ use souk_node::market::{AccountKey, Receipt};
 use souk_node::scheduler::planning::Objective;
 use souk_testnet::layout;
 use souk_testnet::supervisor::Supervisor;
+use souk_texts::{
+    SessionSize, StopSignal, TextEngine, TextModel, TextRequest, WrittenText, new_message,
+    open_model,
+};
 use tokio::runtime::Handle;
 
 use crate::args::{LeaseArgs, Output, PlaceArgs};
 use crate::commands::generate;
-use crate::commands::texts::{
-    self, Place, PromptLogprobs, SessionSize, StopSignal, TextModel, Wish, WrittenText,
-};
+use crate::commands::texts;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::show::print_line;
 use crate::stop;
@@ -76,38 +78,32 @@ pub async fn run_conversation(
     if output == Output::Text {
         print_line("text: a language model answers, cut over two providers");
     }
-    let (model, text_model) = texts::open_model(Path::new(bundled::NAME), None)?;
-    let stop = StopSignal::new();
+    let (model, text_model) = open_model(Path::new(bundled::NAME), None)?;
+    let stop = StopSignal::default();
     let args = place_args();
-    let place = Place::open_place(
-        home,
-        output,
-        model,
-        text_model.context_length,
-        &args,
-        SESSION,
-        stop.clone(),
-    )
-    .await?;
+    let model = (model, &text_model);
+    let opening = texts::open_engine(home, output, model, &args, SESSION, stop.clone());
+    let engine = opening.await?;
     let mut asked = stop::Requests::new();
     let stopping = tokio::spawn(async move {
         asked.next().await;
         stop.raise_signal();
     });
     let mut killed = String::new();
-    let kill = |place: &Place, handle: &Handle| {
-        killed = handle.block_on(kill_provider(supervisor, home, place, output))?;
+    let kill = |engine: &TextEngine, handle: &Handle| {
+        killed = handle.block_on(kill_provider(supervisor, home, engine, output))?;
         Ok(())
     };
-    let answered = tokio::task::block_in_place(|| ask_questions(&place, &text_model, output, kill));
+    let answered =
+        tokio::task::block_in_place(|| ask_questions(&engine, &text_model, output, kill));
     stopping.abort();
-    let (receipts, failed) = place.end_leases().await;
+    let (receipts, failed) = engine.end_leases().await;
     if let Some(failure) = failed {
-        return Err(failure);
+        return Err(failure.into());
     }
     let answers = answered?;
     if output == Output::Text {
-        texts::tell_paid(&receipts);
+        texts::print_payments(&receipts);
     }
     check_answers(&answers)?;
     Ok(Conversation {
@@ -140,45 +136,39 @@ fn place_args() -> PlaceArgs {
 
 /// Asks the questions one after the other, and calls `kill` in the middle of an answer.
 fn ask_questions(
-    place: &Place,
+    engine: &TextEngine,
     text_model: &TextModel,
     output: Output,
-    mut kill: impl FnMut(&Place, &Handle) -> Outcome,
+    mut kill: impl FnMut(&TextEngine, &Handle) -> Outcome,
 ) -> Result<Vec<WrittenText>, Failure> {
     let handle = Handle::current();
-    let mut sequence = place.open_sequence(&handle)?;
+    let mut sequence = engine.open_sequence(&handle)?;
     let mut messages = Vec::new();
     let mut answers = Vec::new();
     for (number, (question, _)) in QUESTIONS.into_iter().enumerate() {
         if output == Output::Text {
             print_line(&format!("> {question}"));
         }
-        messages.push(texts::new_message("user", question));
-        let wish = Wish {
-            prompt: &text_model.encode_conversation(&messages)?,
-            sampling: &Sampling::default(),
-            stops: &[],
+        messages.push(new_message("user", question));
+        let prompt = text_model.encode_conversation(&messages)?;
+        let sampling = Sampling::default();
+        let request = TextRequest {
             tokens_max: ANSWER_MAX,
-            drafts_max: 0,
-            grammar: None,
-            top_logprobs: None,
-            prompt_logprobs: PromptLogprobs::Unwanted,
-            marks: &[],
-            is_wanted: &|| true,
+            ..TextRequest::new(&prompt, &sampling)
         };
         let (mut pieces, mut done) = (0, Ok(()));
-        let answer = texts::write(text_model, &mut sequence, &wish, |piece| {
+        let answer = souk_texts::write(text_model, &mut sequence, &request, |piece| {
             generate::print_piece(output, piece.text);
             pieces += 1;
             if (number, pieces) == KILL_AT {
-                done = kill(place, &handle);
+                done = kill(engine, &handle);
             }
         })?;
         done?;
         if output == Output::Text {
             print_line(&format!("\n  {}", answer.summary_line()));
         }
-        messages.push(texts::new_message("assistant", &answer.text));
+        messages.push(new_message("assistant", &answer.text));
         answers.push(answer);
     }
     Ok(answers)
@@ -188,10 +178,10 @@ fn ask_questions(
 async fn kill_provider(
     supervisor: &mut Supervisor,
     home: &Path,
-    place: &Place,
+    engine: &TextEngine,
     output: Output,
 ) -> Result<String, Failure> {
-    let providers = place.session_providers().await;
+    let providers = engine.session_providers().await;
     let is_one = |name: &String| {
         let key = NodeKey::load(&home.join(name).join(KEY_FILE));
         key.is_ok_and(|key| providers.contains(&AccountKey(key.public_key())))

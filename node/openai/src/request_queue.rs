@@ -3,25 +3,22 @@
 //! Each sequence of the session is a slot, which keeps the tokens of its last request. The next
 //! request goes to the free slot that already has most of its prompt.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use souk_llm::generation::Sequence;
 use souk_llm::grammar::Grammar;
 use souk_llm::sampling::Sampling;
-use souk_node::market::Receipt;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::refusal::Refusal;
-use crate::args::Output;
-use crate::commands::submit;
-use crate::commands::texts::{
-    self, Place, PromptLogprobs, TextEnding, TextModel, TokenLogprobs, Wish, WrittenText,
+use crate::refusal::Refusal;
+use souk_texts::{
+    PromptLogprobs, TextEnding, TextEngine, TextError, TextModel, TextRequest, TokenLogprobs,
+    WrittenText,
 };
-use crate::failure::{Failure, Kind};
-use crate::show;
+
+use crate::ServerObserver;
 
 /// Largest number of requests, queued or being answered: more would wait for minutes.
 pub const REQUESTS_MAX: usize = 32;
@@ -48,7 +45,7 @@ pub struct EmbeddingRequest {
     pub texts: Vec<Vec<u32>>,
 }
 
-/// A request to the desk.
+/// A request in the queue.
 pub enum QueuedRequest {
     Text(Box<CompletionRequest>),
     Vectors(EmbeddingRequest),
@@ -97,19 +94,18 @@ struct Task {
 impl RequestQueue {
     /// Opens a queue; returns it and the worker behind it.
     pub fn open(
-        output: Output,
         text_model: &TextModel,
-        out: Option<PathBuf>,
-        (keep, drafts_max): (Duration, usize),
+        keep: Duration,
+        drafts_max: usize,
+        observer: Arc<dyn ServerObserver>,
     ) -> (RequestQueue, Worker) {
         let (queue, tasks) = mpsc::channel(REQUESTS_MAX);
         let closing = watch::Sender::new(false);
         let worker = Worker {
-            output,
             text_model: text_model.clone(),
-            out,
             keep,
             drafts_max,
+            observer,
             tasks,
             closing: closing.subscribe(),
         };
@@ -165,28 +161,27 @@ impl RequestQueue {
 
 /// The worker that answers requests.
 pub struct Worker {
-    output: Output,
     text_model: TextModel,
-    out: Option<PathBuf>,
     /// Time for which an idle session stays open.
     keep: Duration,
     drafts_max: usize,
+    observer: Arc<dyn ServerObserver>,
     tasks: mpsc::Receiver<Task>,
     closing: watch::Receiver<bool>,
 }
 
 impl Worker {
     /// Runs until the queue closes. It blocks, so you must call it on a thread that may.
-    pub fn run(mut self, place: Place) {
+    pub fn run(mut self, engine: TextEngine) {
         let handle = Handle::current();
         while let Some(first) = self.next(&handle, Duration::MAX) {
-            let failed = self.run_session(&handle, &place, first);
-            let (receipts, cause) = handle.block_on(place.end_leases());
-            self.report_session(&receipts);
+            let failed = self.run_session(&handle, &engine, first);
+            let (receipts, cause) = handle.block_on(engine.end_leases());
+            self.observer.on_session_ended(&receipts);
             // The market's message is closer to the cause.
             let cause = cause.map(Refusal::from);
             for (events, failure) in failed {
-                show::print_notice(&format!("a request failed: {}", failure.cause));
+                self.observer.on_request_failed(&failure.to_string());
                 let refusal = cause.clone().unwrap_or_else(|| failure.into());
                 let _ = events.try_send(Event::Failed(refusal));
             }
@@ -225,10 +220,10 @@ impl Worker {
     fn run_session(
         &mut self,
         handle: &Handle,
-        place: &Place,
+        engine: &TextEngine,
         first: Task,
-    ) -> Vec<(mpsc::Sender<Event>, Failure)> {
-        let mut free = match place.open_sequences(handle) {
+    ) -> Vec<(mpsc::Sender<Event>, TextError)> {
+        let mut free = match engine.open_sequences(handle) {
             Ok(sequences) => sequences,
             Err(failure) => return vec![(first.events, failure)],
         };
@@ -267,22 +262,10 @@ impl Worker {
 
     fn new_answering(&self) -> Answering {
         Answering {
-            output: self.output,
             text_model: self.text_model.clone(),
             drafts_max: self.drafts_max,
+            observer: self.observer.clone(),
             closing: self.closing.clone(),
-        }
-    }
-
-    /// Reports the cost of a session and stores its receipts.
-    fn report_session(&self, receipts: &[Receipt]) {
-        if self.output == Output::Text && !receipts.is_empty() {
-            show::print_notice("the session is given up:");
-            texts::tell_paid(receipts);
-        }
-        let Some(out) = &self.out else { return };
-        if let Err(failure) = submit::write_each(out, receipts) {
-            show::print_notice(&format!("receipts are not written: {}", failure.cause));
         }
     }
 }
@@ -295,7 +278,7 @@ fn nearest_slot(free: &[Sequence<'_>], prompt: &[u32]) -> usize {
 }
 
 /// A free slot again, and the failed request, if any, with its failure.
-type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, Failure)>);
+type FreedSlot = (Sequence<'static>, Option<(mpsc::Sender<Event>, TextError)>);
 
 /// An event while requests are being answered.
 enum Next {
@@ -305,9 +288,9 @@ enum Next {
 
 /// The data of a thread that answers requests.
 struct Answering {
-    output: Output,
     text_model: TextModel,
     drafts_max: usize,
+    observer: Arc<dyn ServerObserver>,
     closing: watch::Receiver<bool>,
 }
 
@@ -325,7 +308,7 @@ impl Answering {
         let _ = done.try_send((sequence, failed));
     }
 
-    fn answer_task(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), Failure> {
+    fn answer_task(&self, sequence: &mut Sequence<'_>, task: &Task) -> Result<(), TextError> {
         let events = &task.events;
         let is_wanted = || !events.is_closed() && !*self.closing.borrow();
         if !is_wanted() {
@@ -339,7 +322,7 @@ impl Answering {
         };
         let event = match answered {
             // A request with invalid input is no fault of the session.
-            Err(failure) if failure.kind == Kind::Input => Event::Failed(failure.into()),
+            Err(failure) if failure.is_input() => Event::Failed(failure.into()),
             answered => answered?,
         };
         let _ = events.try_send(event);
@@ -352,19 +335,18 @@ impl Answering {
         sequence: &mut Sequence<'_>,
         request: &EmbeddingRequest,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Event, Failure> {
+    ) -> Result<Event, TextError> {
         let mut vectors = Vec::with_capacity(request.texts.len());
         for text in &request.texts {
             if !is_wanted() {
                 return Ok(Event::Failed(Refusal::server_stopping()));
             }
-            vectors.push(texts::embed_tokens(&self.text_model, sequence, text)?);
+            vectors.push(souk_texts::embed_tokens(&self.text_model, sequence, text)?);
         }
-        if self.output == Output::Text {
-            let tokens: usize = request.texts.iter().map(Vec::len).sum();
-            let texts = vectors.len();
-            show::print_notice(&format!("  {tokens} tokens of {texts} texts were embedded"));
-        }
+        let tokens: usize = request.texts.iter().map(Vec::len).sum();
+        let texts = vectors.len();
+        let summary = format!("{tokens} tokens of {texts} texts were embedded");
+        self.observer.on_answered(&summary);
         Ok(Event::Vectors(vectors))
     }
 
@@ -374,8 +356,8 @@ impl Answering {
         sequence: &mut Sequence<'_>,
         (request, events): (&CompletionRequest, &mpsc::Sender<Event>),
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<Event, Failure> {
-        let wish = Wish {
+    ) -> Result<Event, TextError> {
+        let text_request = TextRequest {
             prompt: &request.prompt,
             sampling: &request.sampling,
             stops: &request.stops,
@@ -387,14 +369,12 @@ impl Answering {
             marks: request.marks,
             is_wanted,
         };
-        let written = texts::write(&self.text_model, sequence, &wish, |piece| {
+        let written = souk_texts::write(&self.text_model, sequence, &text_request, |piece| {
             let piece = Event::Piece(piece.text.to_owned(), piece.tokens.to_vec());
             let _ = events.try_send(piece);
         });
         let written = written?;
-        if self.output == Output::Text {
-            show::print_notice(&format!("  {}", written.summary_line()));
-        }
+        self.observer.on_answered(&written.summary_line());
         Ok(match written.ending {
             TextEnding::Unwanted => Event::Failed(Refusal::server_stopping()),
             _ => Event::Done(written),

@@ -3,17 +3,18 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use souk_llm::generation::{DrawnToken, Ending, GenerationError, Request, Sequence, generate};
+use souk_llm::generation::{DrawnToken, Ending, Request, Sequence, generate};
 use souk_llm::grammar::Grammar;
 use souk_llm::sampling::{LogProbabilities, Sampling};
 use souk_llm::stopping::{Stop, StopStrings};
 use souk_llm::tokens::{TextStream, TokenError, Tokenizer};
 
-use super::TextModel;
-use crate::failure::{Failure, Kind};
+use crate::TextModel;
+use crate::text_error::TextError;
 
-/// A text to write.
-pub struct Wish<'a> {
+/// The request for a text.
+#[derive(Clone, Copy)]
+pub struct TextRequest<'a> {
     /// Tokens of the prompt.
     pub prompt: &'a [u32],
     /// The way to draw tokens.
@@ -37,11 +38,32 @@ pub struct Wish<'a> {
     pub is_wanted: &'a dyn Fn() -> bool,
 }
 
+impl<'a> TextRequest<'a> {
+    /// Creates the request of a text that may be as long as the session allows.
+    #[must_use]
+    pub fn new(prompt: &'a [u32], sampling: &'a Sampling) -> Self {
+        Self {
+            prompt,
+            sampling,
+            stops: &[],
+            grammar: None,
+            tokens_max: usize::MAX,
+            drafts_max: 0,
+            top_logprobs: None,
+            prompt_logprobs: PromptLogprobs::Unwanted,
+            marks: &[],
+            is_wanted: &|| true,
+        }
+    }
+}
+
 /// Whether to report the probabilities of a prompt's tokens, which takes all of its logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptLogprobs {
+    /// Only the tokens of the answer, if any.
     #[default]
     Unwanted,
+    /// The prompt's tokens too.
     Wanted,
 }
 
@@ -83,6 +105,7 @@ pub struct TokenLogprobs {
     pub bytes: Vec<u8>,
     /// `None` for the first token of a prompt, which has no predecessor.
     pub logarithm: Option<f64>,
+    /// The most likely tokens in its position, as bytes and logarithms.
     pub top_logprobs: Vec<(Vec<u8>, f64)>,
 }
 
@@ -109,14 +132,18 @@ impl TokenLogprobs {
 
 /// A piece of a text, with its tokens if their probabilities are wanted.
 pub struct Piece<'a> {
+    /// The text.
     pub text: &'a str,
+    /// Its tokens; empty if their probabilities are not wanted.
     pub tokens: &'a [TokenLogprobs],
 }
 
 /// A written text.
 #[derive(Clone, Debug)]
 pub struct WrittenText {
+    /// The text.
     pub text: String,
+    /// Its tokens, including one that ends texts.
     pub tokens: Vec<u32>,
     /// Probability of each token, if wanted.
     pub logprobs: Vec<TokenLogprobs>,
@@ -126,6 +153,7 @@ pub struct WrittenText {
     pub prompt: usize,
     /// Number of the prompt's tokens that the session already had.
     pub kept: usize,
+    /// The reason why it ended.
     pub ending: TextEnding,
     /// Number of drafted tokens, and of those that the text accepted.
     pub drafted: (usize, usize),
@@ -181,14 +209,14 @@ impl WrittenText {
 pub fn write(
     text_model: &TextModel,
     sequence: &mut Sequence<'_>,
-    wish: &Wish<'_>,
+    request: &TextRequest<'_>,
     say: impl FnMut(Piece<'_>),
-) -> Result<WrittenText, Failure> {
+) -> Result<WrittenText, TextError> {
     let begun = Instant::now();
     let mut telling = TextWriter {
         tokenizer: &text_model.tokenizer,
-        stream: Some(text_model.tokenizer.stream_with(wish.marks)),
-        stops: StopStrings::new(wish.stops.to_vec()),
+        stream: Some(text_model.tokenizer.stream_with(request.marks)),
+        stops: StopStrings::new(request.stops.to_vec()),
         text: String::new(),
         tokens: Vec::new(),
         logprobs: Vec::new(),
@@ -199,26 +227,26 @@ pub fn write(
         failed: None,
         say,
     };
-    let request = Request {
-        prompt: wish.prompt,
-        sampling: wish.sampling,
+    let generation = Request {
+        prompt: request.prompt,
+        sampling: request.sampling,
         ends: &text_model.card.ends,
-        grammar: wish.grammar,
-        tokens_max: wish.tokens_max,
-        drafts_max: wish.drafts_max,
-        likeliest: wish.top_logprobs,
-        is_wanted: wish.is_wanted,
+        grammar: request.grammar,
+        tokens_max: request.tokens_max,
+        drafts_max: request.drafts_max,
+        likeliest: request.top_logprobs,
+        is_wanted: request.is_wanted,
     };
-    let prompt_logprobs = match wish.prompt_logprobs {
+    let prompt_logprobs = match request.prompt_logprobs {
         PromptLogprobs::Unwanted => Vec::new(),
-        PromptLogprobs::Wanted => weigh_prompt(text_model, sequence, wish)?,
+        PromptLogprobs::Wanted => weigh_prompt(text_model, sequence, request)?,
     };
-    let kept = sequence.truncate_to_prefix(wish.prompt);
-    let generated = generate(sequence, &request, |token| telling.push_token(token));
-    let generated = generated.map_err(from_generation)?;
+    let kept = sequence.truncate_to_prefix(request.prompt);
+    let generated = generate(sequence, &generation, |token| telling.push_token(token));
+    let generated = generated?;
     telling.flush_text();
     if let Some(error) = telling.failed {
-        return Err(Failure::new(Kind::Unexpected, error, ""));
+        return Err(TextError::unexpected(error));
     }
     let ending = match (telling.is_stopped, generated.ending) {
         (true, _) => TextEnding::Stop,
@@ -234,7 +262,7 @@ pub fn write(
         tokens: telling.tokens,
         logprobs: telling.logprobs,
         prompt_logprobs,
-        prompt: wish.prompt.len(),
+        prompt: request.prompt.len(),
         kept,
         ending,
         drafted: (generated.drafted, generated.accepted),
@@ -248,22 +276,22 @@ pub fn write(
 fn weigh_prompt(
     text_model: &TextModel,
     sequence: &mut Sequence<'_>,
-    wish: &Wish<'_>,
-) -> Result<Vec<TokenLogprobs>, Failure> {
-    let unexpected = |error| Failure::new(Kind::Unexpected, error, "");
-    let Some((first, rest)) = wish.prompt.split_first() else {
+    request: &TextRequest<'_>,
+) -> Result<Vec<TokenLogprobs>, TextError> {
+    let Some((first, rest)) = request.prompt.split_first() else {
         return Ok(Vec::new());
     };
     let tokenizer = &text_model.tokenizer;
     let first = TokenLogprobs {
-        bytes: tokenizer.bytes_of(*first).map_err(unexpected)?,
+        bytes: tokenizer.bytes_of(*first).map_err(TextError::unexpected)?,
         logarithm: None,
         top_logprobs: Vec::new(),
     };
-    let logprobs = sequence.score_prompt(wish.prompt, wish.top_logprobs.unwrap_or_default());
-    let logprobs = logprobs.map_err(from_generation)?;
+    let logprobs = sequence.score_prompt(request.prompt, request.top_logprobs.unwrap_or_default());
+    let logprobs = logprobs?;
     let rest = rest.iter().zip(&logprobs);
-    let rest = rest.map(|(id, it)| TokenLogprobs::new(tokenizer, *id, it).map_err(unexpected));
+    let rest =
+        rest.map(|(id, it)| TokenLogprobs::new(tokenizer, *id, it).map_err(TextError::unexpected));
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
@@ -272,9 +300,8 @@ pub fn embed_tokens(
     text_model: &TextModel,
     sequence: &mut Sequence<'_>,
     tokens: &[u32],
-) -> Result<Vec<f32>, Failure> {
-    let vector = sequence.embed_tokens(tokens, text_model.card.pooling);
-    vector.map_err(from_generation)
+) -> Result<Vec<f32>, TextError> {
+    Ok(sequence.embed_tokens(tokens, text_model.card.pooling)?)
 }
 
 /// Returns the times between tokens, the shortest first.
@@ -369,17 +396,4 @@ impl<S: FnMut(Piece<'_>)> TextWriter<'_, S> {
             self.reported_count = self.logprobs.len();
         }
     }
-}
-
-fn from_generation(error: GenerationError) -> Failure {
-    let (kind, hint) = match error {
-        GenerationError::Empty => (Kind::Input, "write a prompt"),
-        GenerationError::Room { .. } => (Kind::Input, "give --context more positions"),
-        GenerationError::Match(_) => (Kind::Input, "give another schema, or another model"),
-        GenerationError::Run(_)
-        | GenerationError::Logits(_)
-        | GenerationError::Drawn(..)
-        | GenerationError::NoNumber(_) => (Kind::Unexpected, ""),
-    };
-    Failure::new(kind, error, hint)
 }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use souk_llm::answer::{AnswerPiece, AnswerReader};
 use souk_llm::tools::CallForm;
 
-use super::tool_calls::format_call;
-use crate::commands::texts::{TextEnding, TokenLogprobs, WrittenText};
+use crate::tool_calls::format_call;
+use souk_texts::{TextEnding, TokenLogprobs, WrittenText};
 
 /// Finish reason of a choice that calls tools.
 const CALLS: &str = "tool_calls";

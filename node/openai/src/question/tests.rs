@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::texts::new_message;
+use souk_texts::new_message;
 
 fn with(more: Value) -> Map<String, Value> {
     let mut body = json!({

@@ -5,7 +5,7 @@ use souk_llm::chat::Message;
 use souk_llm::tools::ToolCall;
 
 use super::Fields;
-use crate::commands::openai::refusal::Refusal;
+use crate::refusal::Refusal;
 
 /// Path of a field within the request, for refusals.
 struct FieldPath(String);

@@ -3,8 +3,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::commands::openai::embeddings::EmbeddingQuestion;
-use crate::commands::texts;
+use crate::embeddings::EmbeddingQuestion;
+use souk_texts as texts;
 
 /// The model that comes with souk, whose tokeniser knows two tokens that it does not.
 fn text_model() -> TextModel {

@@ -18,11 +18,10 @@ use souk_vocabulary::processor::RunError;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::market_session::{MarketSession, SessionMarket, StepOrder, failed_step};
-use super::session_sequence::StepOutputs;
-use super::steps::{Steps, step_outcome};
-use crate::failure::{Failure, Kind};
-use crate::show;
+use crate::market_session::{MarketSession, SessionMarket, StepOrder};
+use crate::session_sequence::StepOutputs;
+use crate::steps::{Steps, step_outcome};
+use crate::text_error::{TextError, failed_step};
 
 /// Largest difference between two logits of honest providers, relative to the largest logit:
 /// kernels that quantise rows to bytes round differently from those that use floats.
@@ -43,10 +42,10 @@ struct PanelRoom {
 struct Seats {
     sitting: [Member; 2],
     /// Results of the sessions that left.
-    left: Vec<JoinHandle<(Vec<Receipt>, Option<Failure>)>>,
+    left: Vec<JoinHandle<(Vec<Receipt>, Option<TextError>)>>,
     /// Number of sessions so far.
     count: u32,
-    failure: Option<Failure>,
+    failure: Option<TextError>,
 }
 
 /// A session and its number.
@@ -93,7 +92,7 @@ impl Panel {
     }
 
     /// Ends all sessions; returns their receipts, and the reason if they failed.
-    pub async fn finish_sessions(&self) -> (Vec<Receipt>, Option<Failure>) {
+    pub async fn finish_sessions(&self) -> (Vec<Receipt>, Option<TextError>) {
         let (sitting, left, mut failure) = {
             let mut seats = self.0.lock_seats();
             let left = std::mem::take(&mut seats.left);
@@ -239,7 +238,7 @@ impl PanelRoom {
             "{} and {} differ at position {position}",
             names[0], names[1]
         );
-        show::print_notice(&format!("{differ}: a third decides"));
+        self.market.notify(&format!("{differ}: a third decides"));
         let third = Member::from_market(&self.market, self.lock_seats().next());
         let Ok(decided) = third.answer_step(told).await else {
             return Err(self.record_failure(third, format!("{differ}, and no third decides")));
@@ -257,7 +256,7 @@ impl PanelRoom {
                 return Err(self.record_failure(third, format!("{differ}, and a third from both")));
             }
         };
-        show::print_notice(&format!(
+        self.market.notify(&format!(
             "{} is outvoted at position {position}, and leaves",
             names[wrong]
         ));
@@ -271,10 +270,9 @@ impl PanelRoom {
 
     /// Stores the reason why the text ends.
     fn record_failure(&self, third: Member, cause: String) -> RunError {
-        let hint = "run it on other providers; two providers agreed on everything before that";
         let mut seats = self.lock_seats();
         seats.end_member(third);
-        seats.failure = Some(Failure::new(Kind::Verification, &cause, hint));
+        seats.failure = Some(TextError::Disagreement(cause.clone()));
         failed_step(cause)
     }
 }

@@ -11,10 +11,10 @@ use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::choice::Choice;
-use super::refusal::Refusal;
-use super::request_queue::Event;
-use crate::commands::texts::WrittenText;
+use crate::choice::Choice;
+use crate::refusal::Refusal;
+use crate::request_queue::Event;
+use souk_texts::WrittenText;
 
 /// The last event of a stream.
 const DONE: &str = "[DONE]";

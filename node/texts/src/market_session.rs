@@ -5,12 +5,11 @@
 //! the session. Callers send it the steps of their sequences, which run concurrently.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use souk_llm::generation::Step;
-use souk_node::buyer::job::{EmulatedDevices, Job, Limits, RequestInputs};
+use souk_node::buyer::job::{Job, Limits, RequestInputs};
 use souk_node::buyer::{
     Answer, Buyer, End, JobEvent, JobResult, Quote, QuoteError, Reason, Requests, Submission,
     UnfinishedJob, WINDOW_MAX,
@@ -21,17 +20,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::session_journal::{SessionJournals, store_events};
-use super::session_sellers::SharedSellers;
-use super::session_sequence::{Reach, SessionSequence, StepOutputs};
-use super::steps::{Steps, step_outcome};
-use super::stop_signal::StopSignal;
-use super::text_budget::Purse;
-use crate::args::{LeaseArgs, Output, PlaceArgs};
-use crate::commands::submit;
-use crate::failure::{Failure, Kind};
-use crate::folder::join_as_buyer;
-use crate::show;
+use crate::TextObserver;
+use crate::session_journal::{SessionJournals, store_events};
+use crate::session_sellers::SharedSellers;
+use crate::session_sequence::{Reach, SessionSequence, StepOutputs};
+use crate::steps::{Steps, step_outcome};
+use crate::stop_signal::StopSignal;
+use crate::text_budget::Purse;
+use crate::text_error::{TextError, failed_step};
 
 /// Largest number of sessions to buy in a row without a new token.
 const SESSIONS_MAX: u32 = 8;
@@ -65,7 +61,7 @@ pub struct MarketSession {
 /// An order to a session.
 enum SessionOrder {
     Step(StepOrder, StepAnswer),
-    Finish(oneshot::Sender<(Vec<Receipt>, Option<Failure>)>),
+    Finish(oneshot::Sender<(Vec<Receipt>, Option<TextError>)>),
 }
 
 /// A step to compute.
@@ -79,11 +75,21 @@ pub struct StepOrder {
     pub step: Step,
 }
 
+/// The terms under which an engine leases providers.
+#[derive(Clone)]
+pub struct SessionTerms {
+    /// The limits of each session. The budget is for all sessions of a text, failed ones included.
+    pub limits: Limits,
+    /// Number of sessions that compute each token: with 2, souk compares them, and a third decides
+    /// if they differ.
+    pub sessions: u8,
+}
+
 /// The market in which the sessions of one or more texts are bought.
 pub struct SessionMarket {
     buyer: Buyer,
     job: Job,
-    output: Output,
+    observer: Arc<dyn TextObserver>,
     room: usize,
     stop: StopSignal,
     sellers: SharedSellers,
@@ -98,7 +104,7 @@ struct MarketSessionTask {
     buyer: Buyer,
     job: Job,
     purse: Purse,
-    output: Output,
+    observer: Arc<dyn TextObserver>,
     sequences: BTreeMap<u32, SessionSequence<StepAnswer>>,
     /// Positions of each sequence.
     room: usize,
@@ -118,7 +124,7 @@ struct MarketSessionTask {
     sellers: SharedSellers,
     journals: Arc<SessionJournals>,
     /// The last failure.
-    failed: Option<Failure>,
+    failed: Option<TextError>,
 }
 
 /// A running job.
@@ -132,29 +138,40 @@ struct Open {
 }
 
 impl SessionMarket {
-    /// Joins the market. The first step of a session buys it, nothing earlier.
-    pub async fn join_market(
-        (folder, output): (&Path, Output),
-        (mut job, room): (Job, usize),
-        name: String,
-        args: &PlaceArgs,
+    /// Prepares to buy sessions for a job. The first step of a session buys it, nothing earlier.
+    pub fn new(
+        buyer: Buyer,
+        mut job: Job,
+        room: usize,
+        journals: SessionJournals,
+        terms: SessionTerms,
+        observer: Arc<dyn TextObserver>,
         stop: StopSignal,
-    ) -> Result<Self, Failure> {
-        job.limits = lease_limits(&args.lease, &job.limits)?;
-        if args.verify > 1 {
-            // The budget covers the two sessions and one that decides between them.
+    ) -> Self {
+        job.limits = Limits {
+            requests: job.limits.requests,
+            sequences: job.limits.sequences,
+            ..terms.limits
+        };
+        if terms.sessions > 1 {
+            // The budget covers the compared sessions and one that decides between them.
             let budget = &mut job.limits.budget;
-            *budget = budget.map(|budget| Credits(budget.0 / (u64::from(args.verify) + 1)));
+            *budget = budget.map(|budget| Credits(budget.0 / (u64::from(terms.sessions) + 1)));
         }
-        Ok(Self {
-            buyer: join_as_buyer(folder).await?,
+        Self {
+            buyer,
             job,
-            output,
+            observer,
             room,
             stop,
             sellers: SharedSellers::default(),
-            journals: Arc::new(SessionJournals::new(folder, name)),
-        })
+            journals: Arc::new(journals),
+        }
+    }
+
+    /// Shows a notice to the user.
+    pub fn notify(&self, notice: &str) {
+        self.observer.show_notice(notice);
     }
 
     /// Returns the sellers of all sessions.
@@ -168,7 +185,7 @@ impl SessionMarket {
             buyer: self.buyer.clone(),
             job: self.job.clone(),
             purse: Purse::new(self.job.limits.budget),
-            output: self.output,
+            observer: self.observer.clone(),
             sequences: BTreeMap::new(),
             room: self.room,
             reach: Reach::new(1),
@@ -227,7 +244,7 @@ impl MarketSession {
 
     /// Ends the session. Returns the receipts since the last call, and the reason if the session
     /// failed. The next step will buy another session, from any provider.
-    pub async fn finish_session(&self) -> (Vec<Receipt>, Option<Failure>) {
+    pub async fn finish_session(&self) -> (Vec<Receipt>, Option<TextError>) {
         let (answer, told) = oneshot::channel();
         // If the task is gone, there is neither.
         let _ = self.orders.send(SessionOrder::Finish(answer)).await;
@@ -246,12 +263,6 @@ fn answer_to(done: Option<(StepAnswer, StepOutputs)>) {
 /// Returns the error of a step whose session's task has ended.
 fn session_gone_error() -> RunError {
     failed_step("the session is gone".to_owned())
-}
-
-/// Returns the error of a failed step.
-pub fn failed_step(reason: String) -> RunError {
-    let engine = "market";
-    RunError::Engine { engine, reason }
 }
 
 /// An event of the task.
@@ -314,7 +325,7 @@ impl MarketSessionTask {
     }
 
     /// Sends the waiting steps and those ahead of them; buys a session for them if none is open.
-    async fn send_steps(&mut self) -> Result<(), Failure> {
+    async fn send_steps(&mut self) -> Result<(), TextError> {
         if !self.sequences.values().any(SessionSequence::is_waiting) {
             return Ok(());
         }
@@ -359,27 +370,22 @@ impl MarketSessionTask {
 
     /// Reports a failure to all waiting callers, and stores it for
     /// [`MarketSession::finish_session`].
-    fn report_failure(&mut self, failure: Failure) {
+    fn report_failure(&mut self, failure: TextError) {
         let waiting = self.sequences.values_mut();
         for waiting in waiting.filter_map(SessionSequence::give_up) {
-            let _ = waiting.send(Err(failed_step(failure.cause.clone())));
+            let _ = waiting.send(Err(failed_step(failure.to_string())));
         }
         self.failed = Some(failure);
     }
 
     /// Buys a session over the current book. If it replaces `another` one, waits for the devices
     /// and credits of that one.
-    async fn buy_session(&mut self, another: bool) -> Result<(), Failure> {
+    async fn buy_session(&mut self, another: bool) -> Result<(), TextError> {
         self.bought += 1;
         let (job, quote) = self.quote_session(another).await?;
-        let text = show::plan::describe_plan(&quote, &job.limits);
-        if self.output == Output::Text {
-            text.iter().for_each(|line| show::print_notice(line));
-            show::print_notice(&format!(
-                "  the text is seen by {}",
-                describe_providers(&quote)
-            ));
-        }
+        let text = self.observer.describe_plan(&quote, &job.limits);
+        let providers = describe_providers(&quote);
+        self.observer.show_plan(&text, &providers);
         let (journal, files) = self.journals.create_journal(&self.buyer, &quote, text)?;
         let sequences = self.job.limits.sequences.max(1);
         let reach = (WINDOW_MAX / sequences).clamp(1, REACH_MAX);
@@ -418,7 +424,7 @@ impl MarketSessionTask {
     }
 
     /// Returns the quote of a session, and the job with the remaining budget.
-    async fn quote_session(&mut self, another: bool) -> Result<(Job, Quote), Failure> {
+    async fn quote_session(&mut self, another: bool) -> Result<(Job, Quote), TextError> {
         // The lock keeps other sessions from choosing at the same time.
         let sellers = self.sellers.clone();
         let mut sellers = sellers.lock().await;
@@ -453,9 +459,9 @@ impl MarketSessionTask {
         if self.is_stopped {
             // The stop came during the wait: a session bought now would be for no text.
             let cause = "interrupted while the text waited for a session";
-            return Err(Failure::new(Kind::Interrupted, cause, ""));
+            return Err(TextError::Interrupted(cause));
         }
-        let quote = quote.map_err(|error| self.purse.explain_failure(submit::from_quote(error)))?;
+        let quote = quote.map_err(|error| self.purse.explain_quote(error))?;
         let chosen = quote.plan.used_offers().into_iter();
         let chosen = chosen.map(|offer| quote.listings[offer].provider);
         sellers.set_session(self.number, chosen.collect(), describe_providers(&quote));
@@ -468,16 +474,17 @@ impl MarketSessionTask {
     }
 
     /// Replaces a session that is over by another one.
-    async fn begin_anew(&mut self) -> Result<(), Failure> {
+    async fn begin_anew(&mut self) -> Result<(), TextError> {
         let ended = match self.close_session().await {
             Some(Err(ended)) => ended,
             Some(Ok(_)) | None => {
                 if self.bought >= SESSIONS_MAX {
-                    let cause = "sessions end before a token is made";
-                    let hint = "buy them for more tokens at a time";
-                    return Err(Failure::new(Kind::Unexpected, cause, hint));
+                    return Err(TextError::Unexpected {
+                        cause: "sessions end before a token is made".to_owned(),
+                        hint: "buy them for more tokens at a time".to_owned(),
+                    });
                 }
-                show::print_notice(
+                self.observer.show_notice(
                     "the session has made the tokens it was bought for; buying another",
                 );
                 return self.buy_session(true).await;
@@ -489,7 +496,7 @@ impl MarketSessionTask {
         // The user, who cancelled the session, does not want another.
         let is_cancelled = ended.how == End::Cancelled;
         if self.is_stopped || is_cancelled || is_over {
-            return Err(submit::from_ended(&ended, None));
+            return Err(TextError::Ended(ended));
         }
         let before = ended.before.iter().filter_map(Reason::culprit);
         let last = match &ended.how {
@@ -500,7 +507,7 @@ impl MarketSessionTask {
             .lock()
             .await
             .record_lost_providers(before.chain(last));
-        show::print_notice(&format!(
+        self.observer.show_notice(&format!(
             "the session is over: {}; buying another",
             ended.reason_text()
         ));
@@ -534,11 +541,11 @@ impl MarketSessionTask {
         Some(ended)
     }
 
-    async fn finish_session(&mut self) -> (Vec<Receipt>, Option<Failure>) {
+    async fn finish_session(&mut self) -> (Vec<Receipt>, Option<TextError>) {
         let ended = self.close_session().await;
         let ended = ended.and_then(Result::err);
         let failed = self.failed.take();
-        let failed = failed.or_else(|| ended.map(|ended| submit::from_ended(&ended, None)));
+        let failed = failed.or_else(|| ended.map(TextError::Ended));
         self.sequences.clear();
         (self.bought, self.blamed) = (0, 0);
         self.sellers.lock().await.forget_session(self.number);
@@ -561,26 +568,4 @@ fn describe_providers(quote: &Quote) -> String {
         format!("{} ({})", listing.name, quote.device_name(offer))
     });
     named.collect::<Vec<_>>().join(", ")
-}
-
-fn lease_limits(args: &LeaseArgs, size: &Limits) -> Result<Limits, Failure> {
-    let budget = args
-        .budget
-        .map(|it| submit::to_micro_credits("--budget", it))
-        .transpose()?;
-    Ok(Limits {
-        budget: budget.map(Credits),
-        providers_min: args.min_providers,
-        providers_max: args.max_providers.max(args.min_providers),
-        devices: args.device.clone(),
-        emulated: match args.emulated {
-            true => EmulatedDevices::Accepted,
-            false => EmulatedDevices::default(),
-        },
-        wait: Duration::from_secs(args.wait),
-        requests: size.requests,
-        sequences: size.sequences,
-        objective: args.prefer,
-        ..Limits::default()
-    })
 }

@@ -6,8 +6,9 @@
 use souk_node::buyer::{Buyer, JobResult, Spending, UnfinishedJob};
 use souk_node::market::{Credits, JobId};
 
-use crate::failure::{Failure, Kind};
-use crate::show;
+use souk_node::buyer::QuoteError;
+
+use crate::text_error::{TextError, UsedBudget};
 
 /// A budget; `None` for `given` and `left` is no limit.
 pub struct Purse {
@@ -67,21 +68,19 @@ impl Purse {
         self.holding.retain(|(_, known)| known.held.0 > 0);
     }
 
-    /// Adds to a failure over the budget how much of it is left.
-    pub fn explain_failure(&self, mut failure: Failure) -> Failure {
-        if let (Kind::Budget, Some(left), Some(given)) = (failure.kind, self.left, self.given)
-            && left < given
-        {
-            let [left, given] = [left, given].map(|it| show::format_credits(it.0));
-            failure.cause = format!(
-                "of {given} credits {left} are left, the rest is paid, or held for leases whose \
-                 providers were lost: {}",
-                failure.cause
-            );
-            "give a larger --budget; what is held and not paid comes back when its lease is over"
-                .clone_into(&mut failure.hint);
+    /// Returns the error of a quote that failed. If the budget is at fault, the error says how much
+    /// of it is left.
+    pub fn explain_quote(&self, error: QuoteError) -> TextError {
+        let used = self
+            .left
+            .zip(self.given)
+            .filter(|(left, given)| left < given);
+        let is_budget = matches!(error, QuoteError::Budget { .. } | QuoteError::Escrow { .. });
+        let used = used.filter(|_| is_budget);
+        TextError::Quote {
+            error: Box::new(error),
+            budget: used.map(|(left, given)| UsedBudget { given, left }),
         }
-        failure
     }
 }
 

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use souk_llm::tools::{CallForm, Tool, ToolCall};
 
-use super::question::{Question, ToolUse};
-use super::refusal::Refusal;
-use crate::commands::texts::{TextForm, TextModel};
+use crate::question::{Question, ToolUse};
+use crate::refusal::Refusal;
+use souk_texts::{TextForm, TextModel};
 
 /// The tool calls that an answer can contain.
 #[derive(Clone, Copy)]

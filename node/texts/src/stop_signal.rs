@@ -3,15 +3,10 @@
 use tokio::sync::watch;
 
 /// A signal to end at once. Once given, it stays so.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct StopSignal(watch::Sender<bool>);
 
 impl StopSignal {
-    /// Creates a signal that is not given.
-    pub fn new() -> StopSignal {
-        StopSignal(watch::Sender::new(false))
-    }
-
     /// Gives the signal.
     pub fn raise_signal(&self) {
         self.0.send_replace(true);

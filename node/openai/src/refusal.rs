@@ -5,9 +5,9 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use souk_gateway::Problem;
-
-use crate::failure::{Failure, Kind};
+use souk_gateway::{Code, Problem};
+use souk_node::buyer::{End, NoPlanKind, Reason, UnfinishedJob};
+use souk_texts::TextError;
 
 /// A refused request.
 #[derive(Clone, Debug)]
@@ -136,22 +136,71 @@ impl From<Problem> for Refusal {
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
-        let (status, code) = match failure.kind {
-            Kind::Input | Kind::Usage => (StatusCode::BAD_REQUEST, "invalid_input"),
-            Kind::Budget => (StatusCode::PAYMENT_REQUIRED, "insufficient_quota"),
-            Kind::NoPlan => (StatusCode::SERVICE_UNAVAILABLE, "no_provider"),
-            Kind::Network | Kind::Job | Kind::State | Kind::Deadline | Kind::Verification => {
-                (StatusCode::SERVICE_UNAVAILABLE, "market_unavailable")
+impl From<TextError> for Refusal {
+    fn from(error: TextError) -> Self {
+        let cause = error.to_string();
+        match error {
+            TextError::Input { hint, .. } => {
+                let refusal = Self::new(StatusCode::BAD_REQUEST, with_hint(cause, &hint));
+                refusal.with_code("invalid_input")
             }
-            Kind::Interrupted => return Self::server_stopping(),
-            Kind::Unexpected => (StatusCode::INTERNAL_SERVER_ERROR, "unexpected"),
+            TextError::Quote { error, .. } => Self::from_quote(cause, Problem::from(*error)),
+            TextError::Ended(ended) => Self::from_ended(cause, &ended),
+            TextError::Journal(_) | TextError::Disagreement(_) => Self::market_unavailable(cause),
+            TextError::NotRunnable(_) => Self::no_provider(cause),
+            TextError::Interrupted(_) => Self::server_stopping(),
+            TextError::Unexpected { hint, .. } => {
+                let message = with_hint(cause, &hint);
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, message).with_code("unexpected")
+            }
+        }
+    }
+}
+
+impl Refusal {
+    fn no_provider(message: String) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("no_provider")
+    }
+
+    fn market_unavailable(message: String) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message).with_code("market_unavailable")
+    }
+
+    fn budget_used(cause: String) -> Self {
+        let hint = "start the server with a larger budget; souk returns what is held and not paid \
+                    when its lease is over";
+        let message = with_hint(cause, hint);
+        Self::new(StatusCode::PAYMENT_REQUIRED, message).with_code("insufficient_quota")
+    }
+
+    fn from_quote(cause: String, problem: Problem) -> Self {
+        match problem.code {
+            Code::Budget => Self::budget_used(cause),
+            Code::Input => Self::new(StatusCode::BAD_REQUEST, cause).with_code("invalid_input"),
+            Code::MarketUnreachable | Code::Deadline => Self::market_unavailable(cause),
+            _ => Self::no_provider(cause),
+        }
+    }
+
+    fn from_ended(cause: String, ended: &UnfinishedJob) -> Self {
+        let End::Failed(reason) = &ended.how else {
+            return Self::server_stopping();
         };
-        let message = match failure.hint.as_str() {
-            "" => failure.cause,
-            hint => format!("{}; {hint}", failure.cause),
-        };
-        Self::new(status, message).with_code(code)
+        if reason.bad_input().is_some() {
+            return Self::new(StatusCode::BAD_REQUEST, cause).with_code("invalid_input");
+        }
+        match reason {
+            Reason::Escrow { .. } => Self::budget_used(cause),
+            Reason::NoPlan(none) if none.kind == NoPlanKind::Budget => Self::budget_used(cause),
+            Reason::NoPlan(_) | Reason::Unsold(_) => Self::no_provider(cause),
+            _ => Self::market_unavailable(cause),
+        }
+    }
+}
+
+fn with_hint(cause: String, hint: &str) -> String {
+    match hint {
+        "" => cause,
+        hint => format!("{cause}; {hint}"),
     }
 }

@@ -7,13 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
-use souk_node::buyer::{Buyer, JobEvent, Journal, Quote, plan_json};
+use souk_node::buyer::journal::{JOBS_FOLDER, SESSION_KEY};
+use souk_node::buyer::{Buyer, JobEvent, Journal, JournalError, Quote, names, plan_json};
 use tokio::sync::{Notify, mpsc};
-
-use crate::commands::submit::{self, JOBS_FOLDER};
-use crate::failure::Failure;
-use crate::show;
-use crate::show::jobs::SESSION_KEY;
 
 /// The place for the journals of a model's sessions.
 pub struct SessionJournals {
@@ -36,14 +32,13 @@ impl SessionJournals {
         buyer: &Buyer,
         quote: &Quote,
         text: Vec<String>,
-    ) -> Result<(Journal, JobFiles), Failure> {
-        let journal = buyer.create_journal(&self.folder);
-        let journal = journal.map_err(submit::journal_failure)?;
+    ) -> Result<(Journal, JobFiles), JournalError> {
+        let journal = buyer.create_journal(&self.folder)?;
         let files = JobFiles::new(&self.folder, journal.name());
         files.keep_plan(&KeptPlan {
             plan: plan_json::to_json(quote),
             text,
-            names: show::provider_names(&quote.listings),
+            names: names::provider_names(&quote.listings),
         });
         Ok((journal, files))
     }

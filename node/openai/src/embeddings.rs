@@ -7,10 +7,10 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::question::Fields;
-use super::refusal::Refusal;
-use super::request_queue::{EmbeddingRequest, Event};
-use crate::commands::texts::TextModel;
+use crate::question::Fields;
+use crate::refusal::Refusal;
+use crate::request_queue::{EmbeddingRequest, Event};
+use souk_texts::TextModel;
 
 /// Largest number of texts in a request, as in OpenAI's API.
 const TEXTS_MAX: usize = 2048;

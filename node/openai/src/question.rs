@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 use souk_llm::chat::Message;
 use souk_llm::sampling::Sampling;
 
-use super::refusal::Refusal;
-use super::request_queue::REQUESTS_MAX;
-use crate::commands::texts::TextForm;
+use crate::refusal::Refusal;
+use crate::request_queue::REQUESTS_MAX;
 use messages::message_at;
+use souk_texts::TextForm;
 
 pub use tools::ToolUse;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use souk_llm::tools::Tool;
 
 use super::Fields;
-use crate::commands::openai::refusal::Refusal;
+use crate::refusal::Refusal;
 
 /// Largest length of a function's name, as in OpenAI's API.
 const NAME_LETTERS_MAX: usize = 64;

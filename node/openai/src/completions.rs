@@ -7,12 +7,12 @@ use souk_llm::grammar::Grammar;
 use souk_llm::sampling::Sampling;
 use souk_llm::tokens::Marks;
 
-use super::choice::{ChatChoice, Choice};
-use super::question::{Input, Question, REASONING_EFFORT};
-use super::refusal::Refusal;
-use super::request_queue::CompletionRequest;
-use super::tool_calls::Calling;
-use crate::commands::texts::{PromptLogprobs, TextModel};
+use crate::choice::{ChatChoice, Choice};
+use crate::question::{Input, Question, REASONING_EFFORT};
+use crate::refusal::Refusal;
+use crate::request_queue::CompletionRequest;
+use crate::tool_calls::Calling;
+use souk_texts::{PromptLogprobs, TextModel};
 
 /// A prompt as tokens.
 struct ReadPrompt {

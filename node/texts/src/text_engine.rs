@@ -1,4 +1,4 @@
-//! The place that computes a text's steps: this machine, or leased providers.
+//! The engine that computes the steps of a model: this machine's processor, or leased providers.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -11,6 +11,7 @@ use souk_llm::decoder::Decoder;
 use souk_llm::embedding::to_embedding_model;
 use souk_llm::generation::{Sequence, Step};
 use souk_llm::model::LanguageModel;
+use souk_node::buyer::Buyer;
 use souk_node::buyer::job::{Job, Limits};
 use souk_node::market::{AccountKey, Receipt};
 use souk_onnx::subgraph::Subgraph;
@@ -21,22 +22,32 @@ use souk_vocabulary::processor::{Processor, Program, RunError};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 
-use super::market_session::{MarketSession, SessionMarket};
-use super::model_failure;
-use super::panel::Panel;
-use super::steps::Steps;
-use super::stop_signal::StopSignal;
-use crate::args::{Output, PlaceArgs};
-use crate::failure::{Failure, Kind};
+use crate::TextObserver;
+use crate::market_session::{MarketSession, SessionMarket, SessionTerms};
+use crate::panel::Panel;
+use crate::session_journal::SessionJournals;
+use crate::steps::Steps;
+use crate::stop_signal::StopSignal;
+use crate::text_error::TextError;
 
 /// File name of a written language model.
 const MODEL_FILE: &str = "model.onnx";
 
-/// A place that computes steps.
-pub struct Place {
+/// An engine that computes the steps of a model.
+pub struct TextEngine {
     backing: Backing,
     room: usize,
     sequences: u32,
+}
+
+/// The market in which an engine leases providers.
+pub struct TextMarket<'a> {
+    /// The buyer that pays.
+    pub buyer: Buyer,
+    /// The market's folder, which holds the journals of sessions.
+    pub folder: &'a Path,
+    /// Receives the plans and notices.
+    pub observer: Arc<dyn TextObserver>,
 }
 
 /// The size of a session.
@@ -50,7 +61,7 @@ pub struct SessionSize {
     pub is_embedding: bool,
 }
 
-/// The implementation of a place.
+/// Where an engine computes.
 enum Backing {
     /// This machine's processor.
     Here {
@@ -73,42 +84,57 @@ enum Seller {
     Panel(Panel),
 }
 
-impl Place {
-    /// Opens a place for the steps of a model. The first step buys a session, nothing earlier;
-    /// `stop` ends it at once.
-    pub async fn open_place(
-        folder: &Path,
-        output: Output,
+impl TextEngine {
+    /// Opens an engine on this machine's processor; by default, it uses one thread per core.
+    ///
+    /// # Errors
+    /// [`TextError::Input`] if the model is not usable, [`TextError::NotRunnable`] if the processor
+    /// does not run it.
+    pub fn open_local(
         model: LanguageModel,
         room: usize,
-        args: &PlaceArgs,
         size: SessionSize,
+        threads: Option<u32>,
+    ) -> Result<Self, TextError> {
+        let mut decoder = model.into_decoder(room)?;
+        let mut subgraph = std::mem::take(&mut decoder.subgraph);
+        subgraph.model = add_output_operators(subgraph.model, size)?;
+        let program = Arc::from(compile_subgraph(subgraph, threads)?);
+        let sequences = size.sequences.min(max_sequences(&decoder, room));
+        let decoder = Box::new(decoder);
+        Ok(Self {
+            backing: Backing::Here { program, decoder },
+            room,
+            sequences,
+        })
+    }
+
+    /// Opens an engine that leases providers of `market`. The first step buys a session, nothing
+    /// earlier; `stop` ends it at once.
+    ///
+    /// # Errors
+    /// [`TextError::Input`] if the model is not usable, [`TextError::Unexpected`] if its weights
+    /// cannot be written.
+    pub fn open_market(
+        market: TextMarket<'_>,
+        model: LanguageModel,
+        room: usize,
+        size: SessionSize,
+        terms: SessionTerms,
         stop: StopSignal,
-    ) -> Result<Self, Failure> {
-        if args.local {
-            let mut decoder = model.into_decoder(room).map_err(model_failure)?;
-            let mut subgraph = std::mem::take(&mut decoder.subgraph);
-            subgraph.model = add_output_operators(subgraph.model, size)?;
-            let program = Arc::from(compile_subgraph(subgraph, args.threads)?);
-            let sequences = size.sequences.min(max_sequences(&decoder, room));
-            let decoder = Box::new(decoder);
-            return Ok(Self {
-                backing: Backing::Here { program, decoder },
-                room,
-                sequences,
-            });
-        }
-        if let Some(out) = &args.lease.out {
-            crate::files::prepare_folder(out)?;
-        }
-        let name = model.card.name.clone();
-        let weights = crate::folder::create_temp_folder("souk-text-")?;
-        model.write(weights.path(), room).map_err(model_failure)?;
+    ) -> Result<Self, TextError> {
+        let weights = tempfile::Builder::new().prefix("souk-text-").tempdir();
+        let weights = weights.map_err(TextError::unexpected)?;
+        let journals = SessionJournals::new(market.folder, model.card.name.clone());
+        model.write(weights.path(), room)?;
         let job = job_of(weights.path(), room, size)?;
-        let market = (folder, output);
-        let market = SessionMarket::join_market(market, (job, room), name, args, stop).await?;
+        let sessions = terms.sessions;
+        let TextMarket {
+            buyer, observer, ..
+        } = market;
+        let market = SessionMarket::new(buyer, job, room, journals, terms, observer, stop);
         let backing = Backing::Market {
-            seller: match args.verify {
+            seller: match sessions {
                 2.. => Seller::Panel(Panel::from_market(market)),
                 _ => Seller::Session(market.new_session(0)),
             },
@@ -123,14 +149,14 @@ impl Place {
 
     /// Returns an empty sequence of tokens. Its steps block, so you must call them on a thread that
     /// may.
-    pub fn open_sequence(&self, handle: &Handle) -> Result<Sequence<'static>, Failure> {
+    pub fn open_sequence(&self, handle: &Handle) -> Result<Sequence<'static>, TextError> {
         let mut sequences = self.open_sequences(handle)?;
         Ok(sequences.swap_remove(0))
     }
 
     /// Returns the empty sequences of one session. You should step each on its own thread, so that
     /// the session can batch their steps.
-    pub fn open_sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, Failure> {
+    pub fn open_sequences(&self, handle: &Handle) -> Result<Vec<Sequence<'static>>, TextError> {
         let here = match &self.backing {
             Backing::Here { program, decoder } => {
                 let states = decoder.states.iter().map(|port| State {
@@ -138,8 +164,7 @@ impl Place {
                     value: decoder.empty_cache(self.room),
                 });
                 let session = SteppedSession::open(program.clone(), states.collect());
-                let failed = |error| Failure::new(Kind::Unexpected, error, "");
-                Some(Arc::new(session.map_err(failed)?))
+                Some(Arc::new(session.map_err(TextError::unexpected)?))
             }
             Backing::Market { .. } => None,
         };
@@ -162,7 +187,7 @@ impl Place {
 
     /// Ends the leases. Returns the receipts since the last call, and the reason if a session
     /// failed.
-    pub async fn end_leases(&self) -> (Vec<Receipt>, Option<Failure>) {
+    pub async fn end_leases(&self) -> (Vec<Receipt>, Option<TextError>) {
         match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
             Backing::Market { seller, .. } => match seller {
@@ -183,8 +208,8 @@ impl Place {
         }
     }
 
-    /// Describes the place.
-    pub fn describe_place(&self) -> &'static str {
+    /// Describes where the engine computes.
+    pub fn describe_location(&self) -> &'static str {
         match self.backing {
             Backing::Here { .. } => "on this machine, no market",
             Backing::Market { .. } => "in the market",
@@ -216,17 +241,22 @@ fn max_sequences(decoder: &Decoder, room: usize) -> u32 {
     u32::try_from(free / 2 / bytes).unwrap_or(u32::MAX).max(1)
 }
 
+fn read_model(folder: &Path) -> Result<Bytes, TextError> {
+    let read = std::fs::read(folder.join(MODEL_FILE));
+    read.map(Bytes::from).map_err(TextError::unexpected)
+}
+
 /// Returns the job of a written decoder, with one request for each token. A prompt's token takes no
 /// longer than a generated one.
-fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure> {
+fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, TextError> {
     let decoder = LanguageModel::open(folder).and_then(|model| model.into_decoder(room));
-    let decoder = decoder.map_err(model_failure)?;
+    let decoder = decoder?;
     let mut inputs = Step::for_last_token(&[0], 0).decoder_inputs();
     let empty = decoder.empty_cache(room);
     let states = decoder.states.iter();
     inputs.extend(states.map(|port| (port.input.clone(), empty.clone())));
     let mut job = Job {
-        model: add_output_operators(crate::files::read(&folder.join(MODEL_FILE))?, size)?,
+        model: add_output_operators(read_model(folder)?, size)?,
         folder: Some(folder.to_owned()),
         inputs,
         limits: Limits::default(),
@@ -237,16 +267,19 @@ fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, Failure>
 }
 
 /// Adds to the model the operators that draw tokens or compute embeddings.
-fn add_output_operators(model: Bytes, size: SessionSize) -> Result<Bytes, Failure> {
+fn add_output_operators(model: Bytes, size: SessionSize) -> Result<Bytes, TextError> {
     let model = match size.is_embedding {
-        true => to_embedding_model(model).map_err(|error| Failure::new(Kind::Input, error, ""))?,
+        true => to_embedding_model(model).map_err(|error| TextError::input(error, ""))?,
         false => model,
     };
     let drawing = souk_llm::decoder::to_drawing_model(model);
-    drawing.map_err(|error| Failure::new(Kind::Input, error, ""))
+    drawing.map_err(|error| TextError::input(error, ""))
 }
 
-fn compile_subgraph(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn Program>, Failure> {
+fn compile_subgraph(
+    subgraph: Subgraph,
+    threads: Option<u32>,
+) -> Result<Box<dyn Program>, TextError> {
     let description = discover::describe_cpu();
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads
@@ -263,5 +296,5 @@ fn compile_subgraph(subgraph: Subgraph, threads: Option<u32>) -> Result<Box<dyn 
     let profile = measure::cpu_profile(&description, &unmeasured);
     let cpu = Cpu::new(profile, threads);
     let program = cpu.compile_owned(subgraph);
-    program.map_err(|error| Failure::new(Kind::NoPlan, error, ""))
+    program.map_err(|error| TextError::NotRunnable(error.to_string()))
 }

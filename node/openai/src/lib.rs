@@ -1,0 +1,307 @@
+//! Texts over HTTP, in the form of OpenAI's API.
+//!
+//! A [`ServedModel`] answers requests concurrently over one session of a [`TextEngine`], which it
+//! opens with the first request and ends after an idle period. [`router`] makes a server of it,
+//! whose paths, errors and key are those of OpenAI's API.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod choice;
+mod completions;
+mod cors;
+mod embeddings;
+mod question;
+mod refusal;
+mod request_queue;
+mod tool_calls;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::extract::{DefaultBodyLimit, Path as Named, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::{Map, Value, json};
+use souk_gateway::{Body, JSON_BYTES_MAX, LocalKey, Problem, from_here};
+use souk_llm::grammar::Grammar;
+use souk_node::market::Receipt;
+use souk_texts::{TextEngine, TextModel};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use answer::{AnswerKind, ChoiceEvents, Shape};
+use completions::prepare_completions;
+use embeddings::EmbeddingQuestion;
+use question::Question;
+use refusal::Refusal;
+use request_queue::{QueuedRequest, RequestQueue};
+use tool_calls::WantedForm;
+
+/// The key file, relative to the folder of the market.
+pub const KEY_FILE: &str = "buyer/openai-key";
+
+/// Schemas that become grammars concurrently, those that can wait, and how long: a grammar takes at
+/// most a tenth of a second.
+const GRAMMARS_AT_ONCE: usize = 2;
+const GRAMMARS_WAITING: usize = 8;
+const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Learns what a server does, to show it to the user.
+pub trait ServerObserver: Send + Sync {
+    /// A request was answered; `summary` is one line.
+    fn on_answered(&self, summary: &str);
+
+    /// A request failed.
+    fn on_request_failed(&self, cause: &str);
+
+    /// The engine ended its session; `receipts` are those that both sides signed.
+    fn on_session_ended(&self, receipts: &[Receipt]);
+}
+
+/// How a model is served.
+#[derive(Clone, Debug)]
+pub struct ServingOptions {
+    /// Time for which an idle session stays open.
+    pub keep_alive: Duration,
+    /// Largest number of tokens to draft for a step.
+    pub drafts_max: usize,
+    /// Whether to embed texts instead of continuing them.
+    pub is_embedding: bool,
+    /// Other names of the model.
+    pub aliases: Vec<String>,
+}
+
+/// A model that answers requests.
+pub struct ServedModel {
+    text_model: TextModel,
+    queue: RequestQueue,
+    is_embedding: bool,
+    aliases: Vec<String>,
+    /// Permits for creating grammars, and for creating them or waiting to.
+    grammars: Semaphore,
+    grammars_waiting: Semaphore,
+    /// Start of the server in seconds of Unix time; it reports this as the model's creation time.
+    begun: u64,
+}
+
+/// Who may send requests to a server of its own.
+pub struct AccessPolicy {
+    /// The key that each request must carry.
+    pub key: LocalKey,
+    /// Origins of the web pages that may send requests.
+    pub origins: Vec<String>,
+}
+
+/// The state that all handlers share.
+struct Server {
+    model: Arc<ServedModel>,
+    access: AccessPolicy,
+}
+
+type ServerState = State<Arc<Server>>;
+type JsonBody = Result<Body<Map<String, Value>>, Problem>;
+
+impl ServedModel {
+    /// Serves a model over an engine. Once [`Self::close`] is called and the engine has ended its
+    /// session, the task ends.
+    pub fn start(
+        text_model: TextModel,
+        engine: TextEngine,
+        options: ServingOptions,
+        observer: Arc<dyn ServerObserver>,
+    ) -> (Arc<ServedModel>, JoinHandle<()>) {
+        let ServingOptions {
+            keep_alive,
+            drafts_max,
+            is_embedding,
+            aliases,
+        } = options;
+        let (queue, worker) = RequestQueue::open(&text_model, keep_alive, drafts_max, observer);
+        let working = tokio::task::spawn_blocking(move || worker.run(engine));
+        let begun = SystemTime::now().duration_since(UNIX_EPOCH);
+        let model = ServedModel {
+            text_model,
+            queue,
+            is_embedding,
+            aliases,
+            grammars: Semaphore::new(GRAMMARS_AT_ONCE),
+            grammars_waiting: Semaphore::new(GRAMMARS_AT_ONCE + GRAMMARS_WAITING),
+            begun: begun.map_or(0, |it| it.as_secs()),
+        };
+        (Arc::new(model), working)
+    }
+
+    /// Refuses new requests, and ends the engine's session after the current step.
+    pub fn close(&self) {
+        self.queue.close();
+    }
+
+    fn to_card(&self, name: &str) -> Value {
+        json!({ "id": name, "object": "model", "created": self.begun, "owned_by": "souk" })
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), Refusal> {
+        let own = &self.text_model.card.name;
+        match own == name || self.aliases.iter().any(|alias| alias == name) {
+            true => Ok(()),
+            false => Err(Refusal::unknown_model(name, own)),
+        }
+    }
+}
+
+/// Returns the paths of a server for one model.
+pub fn router(model: Arc<ServedModel>, access: AccessPolicy) -> Router {
+    let server = Arc::new(Server { model, access });
+    Router::new()
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/v1/chat/completions", post(answer_chat))
+        .route("/v1/completions", post(answer_completion))
+        .route("/v1/embeddings", post(answer_embeddings))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(
+            server.clone(),
+            check_request,
+        ))
+        .with_state(server)
+}
+
+/// Admits requests from programs and from web pages of the allowed origins. Each must name this
+/// machine as its host and carry the key.
+async fn check_request(State(server): ServerState, asked: Request, next: Next) -> Response {
+    let (mut parts, body) = asked.into_parts();
+    let origin = cors::allowed_origin(&server.access.origins, &parts.headers);
+    if let Some(origin) = &origin {
+        if parts.method == Method::OPTIONS {
+            return cors::preflight_response(origin, &parts.headers);
+        }
+        cors::remove_origin(&mut parts.headers);
+    }
+    let answered = match from_here(&parts) {
+        Err(problem) => Refusal::from(problem).into_response(),
+        Ok(()) if !server.access.key.is_shown(&parts.headers) => {
+            Refusal::key(KEY_FILE).into_response()
+        }
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+    };
+    match origin {
+        Some(origin) => cors::shown_to(&origin, answered),
+        None => answered,
+    }
+}
+
+async fn list_models(State(server): ServerState) -> Json<Value> {
+    let model = &server.model;
+    let names = std::iter::once(&model.text_model.card.name).chain(&model.aliases);
+    let data: Vec<Value> = names.map(|name| model.to_card(name)).collect();
+    Json(json!({ "object": "list", "data": data }))
+}
+
+async fn show_model(
+    State(server): ServerState,
+    Named(name): Named<String>,
+) -> Result<Json<Value>, Refusal> {
+    server.model.check_name(&name)?;
+    Ok(Json(server.model.to_card(&name)))
+}
+
+async fn answer_chat(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
+    let question = Question::from_chat(body?.0)?;
+    answer_question(&server.model, question, AnswerKind::Chat).await
+}
+
+async fn answer_completion(
+    State(server): ServerState,
+    body: JsonBody,
+) -> Result<Response, Refusal> {
+    let question = Question::from_completion(body?.0)?;
+    answer_question(&server.model, question, AnswerKind::Text).await
+}
+
+async fn answer_question(
+    model: &ServedModel,
+    question: Question,
+    kind: AnswerKind,
+) -> Result<Response, Refusal> {
+    if model.is_embedding {
+        return Err(Refusal::unsupported_endpoint(
+            "vectors, and texts without --embeddings",
+        ));
+    }
+    model.check_name(&question.model)?;
+    let text_model = &model.text_model;
+    let mut places = model
+        .queue
+        .reserve_entries(question.inputs.len() * question.choices)?;
+    let calls = question.tools.as_ref();
+    let calls = calls
+        .map(|wanted| tool_calls::Calling::new(text_model, wanted))
+        .transpose()?;
+    let grammar = match WantedForm::from_question(&question, calls.as_ref())? {
+        Some(wanted) => Some(build_grammar(model, &wanted).await?),
+        None => None,
+    };
+    let prepared = tokio::task::block_in_place(|| {
+        prepare_completions(text_model, &question, calls.as_ref(), grammar)
+    })?;
+    let mut choices = Vec::with_capacity(prepared.len());
+    for (order, choice) in prepared {
+        let events = model
+            .queue
+            .accept_request(&mut places, QueuedRequest::Text(Box::new(order)))?;
+        choices.push(ChoiceEvents { choice, events });
+    }
+    let shape = Shape::new(kind, &question.model);
+    match question.is_streamed {
+        true => answer::stream_answer(shape, choices, question.has_usage).await,
+        false => answer::collect_answer(shape, choices).await,
+    }
+}
+
+/// Creates the grammar of a form, in its own queue: its creation must not delay answers.
+async fn build_grammar(model: &ServedModel, wanted: &WantedForm) -> Result<Grammar, Refusal> {
+    let full = || Refusal::queue_full(GRAMMARS_WAITING);
+    let _place = model.grammars_waiting.try_acquire().map_err(|_| full())?;
+    let turn = tokio::time::timeout(GRAMMAR_PATIENCE, model.grammars.acquire());
+    let _turn = turn.await.map_err(|_| full())?.map_err(|_| full())?;
+    let made =
+        tokio::task::block_in_place(|| model.text_model.build_grammar(&wanted.form, wanted.mark));
+    made.map_err(|error| Refusal::invalid_field(wanted.field, error.to_string()))
+}
+
+async fn answer_embeddings(
+    State(server): ServerState,
+    body: JsonBody,
+) -> Result<Response, Refusal> {
+    let model = &server.model;
+    if !model.is_embedding {
+        return Err(Refusal::unsupported_endpoint(
+            "texts, and vectors with --embeddings",
+        ));
+    }
+    let question = EmbeddingQuestion::read(body?.0)?;
+    model.check_name(&question.model)?;
+    let mut places = model.queue.reserve_entries(1)?;
+    let order = tokio::task::block_in_place(|| question.to_request(&model.text_model))?;
+    let tokens = order.texts.iter().map(Vec::len).sum();
+    let events = model
+        .queue
+        .accept_request(&mut places, QueuedRequest::Vectors(order))?;
+    question.collect_answer(tokens, events).await
+}
+
+async fn unknown_path(asked: Request) -> Refusal {
+    let message = format!("there is no {} here", asked.uri().path());
+    Refusal::new(StatusCode::NOT_FOUND, message).with_code("unknown_url")
+}
+
+async fn wrong_method(asked: Request) -> Refusal {
+    let message = format!("{} does not take {}", asked.uri().path(), asked.method());
+    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, message).with_code("method_not_supported")
+}
