@@ -3,18 +3,21 @@
     cargo test ... -- --show-output 2>&1 | python3 .ci/skipped.py COUNT
 
 A test that lacks a library or a device says `SKIPPED: why` and passes, since cargo has no word for
-it. Here each is named, reason by reason, and their number is written to the file COUNT.
+it. Here each is named, reason by reason. Ignored tests are counted, reason by reason. The number of
+both is written to the file COUNT.
 """
 import pathlib
 import re
 import sys
 
 OUTPUT_OF = re.compile(r"^---- (?P<test>\S+)(?: - .*)? stdout ----$")
+IGNORED = re.compile(r"^test \S+ \.\.\. ignored(?:, (?P<why>.+))?$")
 SAID = "SKIPPED: "
 
 
-def passed_on(lines, skipped):
-    """Each line that is not what a passed test printed; `skipped` gets why -> tests."""
+def passed_on(lines, skipped, ignored):
+    """Each line that is not what a passed test printed; `skipped` gets why -> tests, `ignored` why ->
+    number of tests."""
     test, inside = None, False
     for line in lines:
         text = line.rstrip("\n")
@@ -22,7 +25,10 @@ def passed_on(lines, skipped):
             inside = True
         elif inside and (text == "failures:" or text.startswith("test result: ")):
             test, inside = None, False
-        if not inside:
+        if found := IGNORED.match(text):
+            why = found["why"] or "no reason given"
+            ignored[why] = ignored.get(why, 0) + 1
+        elif not inside:
             yield line
         elif found := OUTPUT_OF.match(text):
             test = found["test"]
@@ -30,7 +36,7 @@ def passed_on(lines, skipped):
             skipped.setdefault(text.removeprefix(SAID), []).append(test)
 
 
-def told(skipped):
+def told(skipped, ignored):
     """A line for each reason, and the number of tests."""
     tests = set().union(*skipped.values())
     lines = [
@@ -39,14 +45,15 @@ def told(skipped):
     ]
     if tests:
         lines.append(f"    {len(tests)} tests passed without having run, or without a part of it")
-    return lines, len(tests)
+    lines += [f"    IGNORED: {count} tests: {why}" for why, count in sorted(ignored.items())]
+    return lines, len(tests) + sum(ignored.values())
 
 
 def main():
-    skipped = {}
-    for line in passed_on(sys.stdin, skipped):
+    skipped, ignored = {}, {}
+    for line in passed_on(sys.stdin, skipped, ignored):
         print(line, end="", flush=True)
-    lines, count = told(skipped)
+    lines, count = told(skipped, ignored)
     print(*lines, sep="\n", end="\n" if lines else "")
     pathlib.Path(sys.argv[1]).write_text(str(count), encoding="utf-8")
 

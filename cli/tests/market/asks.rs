@@ -66,6 +66,7 @@ fn run_only(market: &Market, names: [&str; 3], operators: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn who_runs_an_operator_is_counted_before_anything_is_bought() {
     let market = Market::up();
     let fold = NodeProto {
@@ -128,6 +129,7 @@ fn doubles() -> (Vec<u8>, Tensor) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_a_device_refuses_when_it_compiles_is_planned_around_from_then_on() {
     let market = Market::up();
     let tensor = json!({ "emulated": { "profile": "google-tpu-v5p" } });
@@ -240,6 +242,7 @@ fn watched(command: &mut Command) -> (Value, u64, u64) {
 
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_model_of_ten_gigabytes_is_planned_in_little_memory_and_read_once() {
     let market = Market::up();
     // A card that has room for it.

@@ -13,6 +13,7 @@ fn failure(ran: &Ran, code: i32) -> String {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_backup_gives_a_newcomer_its_state_and_it_joins() {
     let market = Market::replicated();
     market.submit_digits("before", &[]).done();
@@ -85,6 +86,7 @@ fn a_damaged_backup_is_refused_with_file_and_byte() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_validator_on_damaged_data_says_what_and_what_to_do() {
     let market = Market::replicated();
     market.submit_digits("before", &[]).done();

@@ -195,6 +195,7 @@ fn first_device(trace: &str) -> Vec<(String, String, u64, u64)> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_a_later_part_wants_comes_while_the_first_one_runs() {
     // 2 MiB of weights for the last part, beside the 1 MiB that the part between waits for.
     let market = market_for(16);
@@ -246,6 +247,7 @@ fn providers(job: &Value) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_tensor_that_was_not_taken_goes_through_the_buyer() {
     let market = market();
     let first = submit(&market, "first", &[]);
@@ -287,6 +289,7 @@ fn assert_same_answers(market: &Market, one: &str, other: &str) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_later_parts_of_a_stream_want_comes_while_its_first_requests_run() {
     let market = market_for(16);
     let trace = market.path("trace.json");
@@ -316,6 +319,7 @@ fn what_later_parts_of_a_stream_want_comes_while_its_first_requests_run() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_tensor_of_a_stream_that_was_not_taken_goes_through_the_buyer() {
     let market = market();
     let first = stream(&market, "first", &[]);
@@ -327,6 +331,7 @@ fn a_tensor_of_a_stream_that_was_not_taken_goes_through_the_buyer() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn who_takes_no_tensor_of_a_stream_is_done_without_and_not_paid() {
     let market = market();
     stream(&market, "first", &[]);
@@ -374,6 +379,7 @@ fn who_takes_no_tensor_is_done_without_and_the_buyer_says_why() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_part_before_the_one_that_failed_is_kept_by_its_provider() {
     let market = market();
     let first = submit(&market, "first", &[]);
@@ -386,6 +392,7 @@ fn a_part_before_the_one_that_failed_is_kept_by_its_provider() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_that_takes_its_device_back_hands_over_what_is_done() {
     let market = market();
     let first = submit(&market, "first", &["--spot"]);
@@ -406,6 +413,7 @@ fn a_provider_that_takes_its_device_back_hands_over_what_is_done() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn notice_alone_ends_a_lease_with_what_is_done() {
     let market = market();
     // Less than a buyer waits for who stalls.

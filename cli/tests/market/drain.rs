@@ -85,11 +85,13 @@ fn stop_in_a_stream(term: &[&str]) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_that_is_stopped_ends_a_stream_with_what_it_answered() {
     stop_in_a_stream(&["--spot"]);
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_whose_patience_is_over_ends_a_firm_stream_with_what_it_answered() {
     stop_in_a_stream(&[]);
 }

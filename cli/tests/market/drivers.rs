@@ -95,6 +95,7 @@ fn a_library_that_is_named_and_not_usable_says_why() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_cpu_does_without_a_library_that_crashes_and_its_provider_says_so() {
     let market = Market::up();
     // The testnet's own real device: whatever is asked for real ones goes to the seller.

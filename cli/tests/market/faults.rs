@@ -103,16 +103,19 @@ fn after_a_fault_in_the_last_part(fault: &str) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_was_computed_before_a_provider_died_is_not_run_again() {
     after_a_fault_in_the_last_part("die");
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_was_computed_before_a_provider_stalled_is_not_run_again() {
     after_a_fault_in_the_last_part("stall");
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_device_that_fails_in_the_middle_of_a_job_has_its_part_run_elsewhere() {
     let market = Market::up();
     let first = market.submit_digits("first", &CUT).done();
@@ -187,6 +190,7 @@ fn of_two_that_differ_the_liar_is_outvoted_and_not_paid() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn an_interrupted_submission_ends_its_leases_at_once() {
     let market = Market::up();
     let first = market
@@ -258,6 +262,7 @@ fn a_job_whose_buyer_was_killed_is_resumed_from_what_was_computed() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_that_every_provider_loses_says_whom_it_tried_and_keeps_no_money() {
     let market = Market::up();
     for number in 1..=4 {
@@ -278,6 +283,7 @@ fn a_job_that_every_provider_loses_says_whom_it_tried_and_keeps_no_money() {
 const BUDGET: &str = "20";
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn four_providers_may_be_lost_and_a_fifth_finishes_within_the_budget() {
     let market = Market::up();
     let right = market
@@ -328,6 +334,7 @@ fn four_providers_may_be_lost_and_a_fifth_finishes_within_the_budget() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_budget_that_a_lost_provider_holds_is_waited_for() {
     let market = Market::up();
     let cpu = market.account_of("provider-1");
@@ -385,6 +392,7 @@ fn a_job_that_is_not_known_is_named() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_market_under_faults_keeps_its_promises() {
     let folder = tempfile::tempdir().unwrap();
     let short = [

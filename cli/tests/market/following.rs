@@ -28,6 +28,7 @@ fn name(market: &Market) -> Option<String> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_of_another_process_is_followed_and_ended() {
     let market = Market::up();
     let (mut job, name) = stalled(&market);
@@ -80,6 +81,7 @@ fn a_job_whose_process_is_gone_is_ended_by_another() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn the_outputs_of_a_job_are_written_again_while_they_are_what_was_answered() {
     let market = Market::up();
     market.submit_few("out", &[]).done();

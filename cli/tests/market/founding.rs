@@ -306,6 +306,7 @@ pub fn path(path: &Path) -> &str {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_line_of_another_market_is_refused_and_markets_are_found_by_name() {
     let mut machines = Machines::new();
     let first = found(&machines, "tree/one", "first");

@@ -67,6 +67,7 @@ fn refusal(machines: &Machines, machine: &str, command: &[&str]) -> String {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn two_operators_agree_and_then_a_frozen_account_and_a_rule_are_as_they_say() {
     let mut machines = Machines::new();
     let line = found_by_two(&mut machines);

@@ -135,6 +135,7 @@ fn weights_a_provider_holds_are_not_sent_again() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn killing_the_leader_stops_no_job_and_it_catches_up() {
     let market = Market::replicated();
     let status = market.souk(&["testnet", "status"]).done();
@@ -174,6 +175,7 @@ fn killing_the_leader_stops_no_job_and_it_catches_up() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_that_dies_is_done_without() {
     let market = Market::up();
     let plan = market
@@ -212,6 +214,7 @@ fn a_provider_that_dies_is_done_without() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn outputs_and_inputs_may_be_safetensors() {
     let market = Market::up();
     let done = market
@@ -237,6 +240,7 @@ fn outputs_and_inputs_may_be_safetensors() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn many_buyers_at_once_wait_for_each_other() {
     let market = Market::up();
     let codes = std::thread::scope(|scope| {

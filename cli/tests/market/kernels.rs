@@ -66,6 +66,7 @@ fn refuse_wasm(market: &Market) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_kernel_that_no_provider_runs_is_refused_before_anything_is_bought() {
     let market = Market::up();
     refused_for(&market, &doubling(), "wgsl");

@@ -24,6 +24,7 @@ fn time(plan: &Value) -> f64 {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_plan_shows_its_price_range_and_what_else_there_is() {
     let market = Market::up();
     let fastest = plan(&market, &["--prefer", "fastest"]).done();
@@ -68,6 +69,7 @@ fn a_plan_shows_its_price_range_and_what_else_there_is() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_submission_is_held_to_the_plan_that_was_shown() {
     let market = Market::up();
     let one = ["--max-providers", "1", "--prefer", "cheapest"];
@@ -97,6 +99,7 @@ fn a_submission_is_held_to_the_plan_that_was_shown() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_no_provider_offers_is_named() {
     let market = Market::up();
     for (demand, word) in [
@@ -116,6 +119,7 @@ fn what_no_provider_offers_is_named() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_plan_keeps_to_the_devices_that_are_named() {
     let market = Market::up();
     for (names, wanted) in [
@@ -137,6 +141,7 @@ fn a_plan_keeps_to_the_devices_that_are_named() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_budget_is_kept_to_by_a_cheaper_plan_where_the_fastest_holds_more() {
     let market = Market::up();
     // The fastest devices would hold more than this in escrow; the machine's CPU does not.
@@ -151,6 +156,7 @@ fn a_budget_is_kept_to_by_a_cheaper_plan_where_the_fastest_holds_more() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_spot_job_pays_what_its_provider_asks_at_the_notice_it_wants() {
     let market = Market::up();
     let spot = json!({ "spot": [
@@ -181,6 +187,7 @@ fn a_spot_job_pays_what_its_provider_asks_at_the_notice_it_wants() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn the_greenest_plan_takes_the_fewest_joules_of_devices_that_state_their_power() {
     let market = Market::up();
     let images = format!("images={}", digits("images.npy").display());
@@ -239,6 +246,7 @@ fn a_budget_too_small_for_any_lease_is_told_what_the_cheapest_plan_costs() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn outside_a_testnet_emulated_devices_are_bought_only_by_who_says_so() {
     let market = Market::up();
     let cpu = |asked: &[&str]| {

@@ -100,6 +100,7 @@ fn run_loop(market: &Market) -> Value {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn loops_whose_count_comes_in_the_run_teach_their_own_model_alone() {
     let market = Market::up();
     market.submit_digits("before", &["--backend", "cpu"]).done();

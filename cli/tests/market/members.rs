@@ -90,6 +90,7 @@ fn three_grow_to_five_under_load_and_the_leader_leaves() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
     let market = Market::replicated();
     market.submit_digits("before", &[]).done();
@@ -122,6 +123,7 @@ fn a_wiped_validator_is_refused_and_rejoins_as_a_new_one() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_market_outlives_all_its_founders() {
     let market = Market::replicated();
     let fourth = Newcomer::run(&market, "newcomer-4");
@@ -157,6 +159,7 @@ fn a_market_outlives_all_its_founders() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_wiped_founder_is_refused_although_all_start_at_once() {
     let market = Market::replicated();
     market.submit_digits("before", &[]).done();
@@ -172,6 +175,7 @@ fn a_wiped_founder_is_refused_although_all_start_at_once() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
     let market = Market::replicated();
     let leader = list(&market)["leader"].as_u64().unwrap();
@@ -217,6 +221,7 @@ fn a_dead_validator_is_replaced_and_a_quorum_is_never_given_away() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn only_the_operator_orders_and_the_last_validator_stays() {
     let market = Market::replicated();
     let stranger = market.path("net/buyer/key");
@@ -257,6 +262,7 @@ fn only_the_operator_orders_and_the_last_validator_stays() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn without_a_majority_a_stale_answer_with_its_age_is_to_be_had_when_asked_for() {
     let market = Market::replicated();
     let fresh = market.souk(&["balance", "--stale"]).done();

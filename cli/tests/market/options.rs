@@ -49,6 +49,7 @@ fn lines(ran: &Ran) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_is_told_line_by_line_and_a_list_is_a_line_for_each_entry() {
     let market = Market::up();
     let submission = submission(&market);
@@ -114,6 +115,7 @@ fn what_is_not_done_in_time_is_stopped_as_by_hand() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn tables_fit_any_terminal_and_cut_nothing_that_has_room() {
     const VIEWS: [&[&str]; 13] = [
         &["book"],
@@ -159,6 +161,7 @@ fn tables_fit_any_terminal_and_cut_nothing_that_has_room() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_asks_another_price_while_it_runs() {
     let (market, address) = Market::with_gateway();
     let account = market.account_of("provider-2");

@@ -66,6 +66,7 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_waits_for_its_bid_and_runs_once_it_is_matched() {
     let market = Market::up();
     let input = format!("images={}", market.write("few.npy", &images(0, IMAGES)));
@@ -99,6 +100,7 @@ fn a_job_waits_for_its_bid_and_runs_once_it_is_matched() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_device_is_found_in_the_region_its_provider_states() {
     let market = Market::up();
     market.set_in_provider("provider-1", &[("region", "europe-west".into())]);

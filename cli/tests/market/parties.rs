@@ -70,6 +70,7 @@ fn named(body: &Value) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_a_receipt_names_its_buyer_may_have_and_nobody_else() {
     let market = Market::up();
     let job = market.submit_few("out", &["--max-providers", "1"]).done();
@@ -99,6 +100,7 @@ fn what_a_receipt_names_its_buyer_may_have_and_nobody_else() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn weights_that_are_here_are_used_for_who_sent_them() {
     let market = Market::up();
     // The testnet's buyer has had it run the model.
@@ -115,6 +117,7 @@ fn weights_that_are_here_are_used_for_who_sent_them() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_stranger_that_starts_a_lease_at_work_ends_nothing() {
     let market = Market::up();
     let (seller, hand) = seller_of_two(&market);

@@ -68,6 +68,7 @@ fn of_two_jobs_that_wait_the_one_of_the_higher_priority_goes_first() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_behind_others_is_told_so_when_its_time_is_over() {
     let market = Market::up();
     let images = format!("images={}", market.write("few.npy", &images(0, IMAGES)));

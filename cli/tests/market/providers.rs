@@ -57,6 +57,7 @@ fn a_killed_provider_gives_back_what_it_began_and_never_begins_it_again() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_lease_that_was_not_begun_is_kept_over_a_crash() {
     let market = Market::up();
     let mut seller = Seller::run(&market, "seller");
@@ -131,6 +132,7 @@ fn what_was_earned_is_known_with_everything_down() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_one_device_takes_is_expected_and_remembered() {
     let market = Market::up();
     let mut seller = Seller::init(&market, "learns");
@@ -221,6 +223,7 @@ fn what_onnx_runtime_reaches_is_sold_and_run_in_a_sandbox() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_new_provider_asks_what_its_class_costs_and_not_less_than_its_least() {
     let market = Market::up();
     let dry = market.path("net/dry");
@@ -261,6 +264,7 @@ fn a_new_provider_asks_what_its_class_costs_and_not_less_than_its_least() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn an_ask_follows_what_the_market_paid() {
     let market = Market::up();
     let follow = [

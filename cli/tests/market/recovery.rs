@@ -14,6 +14,7 @@ const ONE: [&str; 2] = ["--max-providers", "1"];
 const USED: u64 = 100_000;
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn work_that_was_done_and_not_signed_for_is_paid_after_a_crash() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();

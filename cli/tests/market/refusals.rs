@@ -161,6 +161,7 @@ fn table() -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn an_index_past_the_end_is_refused_before_anything_is_bought() {
     let market = Market::up();
     let model = market.path("table.onnx");
@@ -204,6 +205,7 @@ fn an_index_past_the_end_is_refused_before_anything_is_bought() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn an_empty_batch_runs_or_is_refused_by_name() {
     let market = Market::up();
     let model = digits("digits.onnx").to_string_lossy().into_owned();
@@ -262,6 +264,7 @@ fn a_market_that_is_not_there_is_said_to_be_so() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn without_validators_the_market_is_unreachable() {
     let market = Market::up();
     market.souk(&["testnet", "down"]).done();
@@ -345,6 +348,7 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn logs_that_cannot_be_written_stop_nothing() {
     let market = Market::up();
     let full = fs::File::options().write(true).open("/dev/full").unwrap();

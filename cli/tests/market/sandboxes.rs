@@ -91,6 +91,7 @@ fn a_job_that_hoards_memory_is_stopped_at_its_limit() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_job_whose_process_is_killed_is_done_by_another_provider() {
     let market = Market::up();
     let (name, process) = faulty(&market, "stall", json!({}));
@@ -126,6 +127,7 @@ fn is_told_killed(market: &Market, name: &str) -> bool {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_process_that_is_killed_while_it_waits_ends_its_lease_at_once() {
     const CUT: [&str; 2] = ["--min-providers", "2"];
     let market = Market::up();
@@ -175,6 +177,7 @@ fn log_of_running(market: &Market, name: &str) -> bool {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn what_runs_for_a_buyer_that_leaves_ends_by_its_word() {
     let market = Market::up();
     let (name, _) = faulty(&market, "stall", json!({}));
@@ -193,6 +196,7 @@ fn what_runs_for_a_buyer_that_leaves_ends_by_its_word() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_says_what_keeps_jobs_in() {
     let market = Market::up();
     let status = |name: &str| {
@@ -216,6 +220,7 @@ fn a_provider_says_what_keeps_jobs_in() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn each_lease_has_a_process_of_its_own_and_others_wait() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();
@@ -242,6 +247,7 @@ fn each_lease_has_a_process_of_its_own_and_others_wait() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_process_that_dies_while_it_waits_costs_no_lease() {
     let market = Market::up();
     let first = market.submit_digits("first", &ONE).done();
@@ -265,6 +271,7 @@ fn a_process_that_dies_while_it_waits_costs_no_lease() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
     let market = Market::up();
     market.set_in_provider("provider-1", &[("isolation", "none".into())]);
@@ -283,6 +290,7 @@ fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_graph_is_read_for_the_owners_limits_in_its_leases_process() {
     let market = Market::up();
     // Whoever runs not everything looks at what a graph holds.

@@ -112,6 +112,7 @@ fn number(body: &Value, name: &str) -> u64 {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn two_buyers_have_a_part_of_one_provider_each_and_pay_for_what_they_used() {
     let market = Market::up();
     let (seller, hand) = seller_of_two(&market);
@@ -145,6 +146,7 @@ fn two_buyers_have_a_part_of_one_provider_each_and_pay_for_what_they_used() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn of_two_leases_of_one_provider_the_end_of_one_is_nothing_to_the_other() {
     let market = Market::up();
     let (seller, hand) = seller_of_two(&market);

@@ -252,16 +252,19 @@ fn assert_a_team_streams(isolation: &str) {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_group_in_a_sandbox_is_at_several_requests_of_a_stream() {
     assert_a_team_streams("process");
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_team_in_its_providers_process_is_at_several_requests_of_a_stream() {
     assert_a_team_streams("none");
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_process_that_crashes_at_several_requests_is_done_without() {
     const COUNT: usize = 12;
     const RUNS: usize = 5;
@@ -392,6 +395,7 @@ fn a_stream_outlives_a_provider_that_dies_in_the_middle() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
     const COUNT: usize = 20;
     const RUNS: usize = 10;
@@ -462,6 +466,7 @@ fn held(text: &str) -> Vec<u64> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_resumed_stream_holds_no_more_than_its_budget_less_what_was_spent_before() {
     const COUNT: usize = 20;
     const RUNS: usize = 10;
@@ -515,6 +520,7 @@ fn a_resumed_stream_holds_no_more_than_its_budget_less_what_was_spent_before() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_verified_stream_whose_buyer_was_killed_pays_both_that_agree() {
     const COUNT: usize = 100;
     let market = Market::up();
@@ -546,6 +552,7 @@ fn a_verified_stream_whose_buyer_was_killed_pays_both_that_agree() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
     const COUNT: usize = 10;
     const RUNS: usize = 4;
@@ -602,6 +609,7 @@ fn who_lies_in_the_middle_of_a_stream_is_found_by_two_others_and_not_paid() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn of_two_that_differed_before_the_buyer_was_killed_who_was_right_is_signed_for() {
     const COUNT: usize = 6;
     const RUNS: usize = 3;
@@ -734,6 +742,7 @@ fn line(operator: &str, times: usize, weight: Option<&Tensor>) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_large_cut_tensor_takes_the_channel_and_else_the_stream() {
     // Every value of it has 8 MiB, so that whatever is cut is worth a direct channel.
     let market = Market::up();
@@ -846,6 +855,7 @@ impl Means {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn notice_ends_the_lease_of_a_stream_and_another_provider_goes_on() {
     const COUNT: usize = 60;
     const WINDOW: usize = 4;

@@ -111,6 +111,7 @@ fn computed_for(preferred: &str, devices: &Value) -> Value {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_group_in_a_sandbox_shares_a_job_in_the_memory_it_was_sold() {
     let gpu = || json!({ "emulated": { "profile": "apple-m1-gpu" } });
     let report = computed_by(&json!([gpu(), gpu()]));
@@ -127,6 +128,7 @@ fn a_group_in_a_sandbox_shares_a_job_in_the_memory_it_was_sold() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_processor_in_a_sandbox_that_may_not_ask_for_its_memory_computes_in_a_group() {
     let cpu = || json!({ "cpu": { "threads": 1 } });
     let report = computed_by(&json!([cpu(), cpu()]));

@@ -30,6 +30,7 @@ fn any_account_of_a_testnet_is_funded_by_its_name_or_its_key() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn nodes_of_a_testnet_that_runs_are_killed_and_come_back_and_the_market_goes_on() {
     let market = Market::replicated();
     let chaos = ["testnet", "chaos", "--running", "--seed", "5"];

@@ -175,6 +175,7 @@ fn sum(receipts: &Value) -> u64 {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
     let market = Market::up();
     let model = model(&market);
@@ -214,6 +215,7 @@ fn a_text_of_one_provider_or_of_two_is_that_of_this_machine() {
 
 /// Who sells the operator of experts is found by its name, as for any other.
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_text_of_a_mixture_of_experts_of_two_providers_is_that_of_this_machine() {
     let market = Market::up();
     let model = model_of(&market, 4);
@@ -327,6 +329,7 @@ fn a_text_goes_on_in_the_same_words_when_its_provider_is_killed() {
 
 /// There is nobody else: it is waited for.
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_text_goes_on_when_its_only_provider_is_killed_and_comes_back() {
     goes_on_when_its_provider_is_killed(&Market::of_providers("1"));
 }
@@ -381,6 +384,7 @@ fn jobs(market: &Market) -> Vec<Value> {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_session_is_a_job_and_a_user_cancels_it_even_when_its_process_is_dead() {
     let market = Market::up();
     let model = model(&market);

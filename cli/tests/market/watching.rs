@@ -48,6 +48,7 @@ fn job(market: &Market, out: &str) -> Value {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_tells_what_it_did_until_its_sums_are_begun_anew() {
     let market = Market::up();
     let mut seller = Seller::init(&market, "watched");
@@ -117,6 +118,7 @@ fn a_provider_tells_what_it_did_until_its_sums_are_begun_anew() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn a_provider_tells_how_busy_its_device_is_and_what_memory_it_has_free() {
     let market = Market::up();
     let mut seller = Seller::init(&market, "standing");

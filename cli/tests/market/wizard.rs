@@ -93,6 +93,7 @@ fn a_wrong_answer_is_named_and_asked_for_again() {
 }
 
 #[test]
+#[ignore = "long: .ci/long runs it"]
 fn limits_that_leave_jobs_nothing_are_refused() {
     let market = Market::up();
     let folder = market.folder().join("net/none");
