@@ -31,12 +31,13 @@ NAMES = {
     "JobDetail": "JobFacts",
     "JobView": "JobState",
     "OutputView": "OutputFacts",
+    "SessionView": "SessionFacts",
 }
 
 # What is made by hand, or sent and not received.
 LEFT_OUT = {
     *("Amendment", "AskBody", "BidBody", "Code", "Extension", "Healthy", "InputBody"),
-    *("JobBody", "JobRequest", "OrderBody", "Problem"),
+    *("JobBody", "JobRequest", "ModelList", "OrderBody", "Problem", "SessionBody", "SessionList"),
 }
 
 # Whole numbers of these names are micro-credits.
@@ -192,11 +193,13 @@ class Document:
         models = [self.model(name) for name in self.names()]
         limits = "What a job is held to. Times are in seconds."
         terms = "What a bid is held to. Times are in seconds."
+        session = "The limits of a session of a language model. Times are in seconds."
         asked = [
             self.asked("JobBody", "Limits", limits, ["model", "inputs"]),
             self.asked("BidBody", "BidTerms", terms, ["class", "price", "units"]),
+            self.asked("SessionBody", "SessionTerms", session, ["model"]),
         ]
-        names = sorted(["Amount", "BidTerms", "Limits", *map(called, self.names())])
+        names = sorted(["Amount", "BidTerms", "Limits", "SessionTerms", *map(called, self.names())])
         exported = "\n".join(["__all__ = [", *(f'    "{name}",' for name in names), "]"])
         wire = {here: there for there, here in FIELDS.items()}
         return HEAD.format(exported, json.dumps(wire)) + "\n\n\n".join([*asked, *models]) + "\n"

@@ -1,6 +1,8 @@
 //! The arguments of `souk serve` and `souk dashboard`.
 
 use std::net::SocketAddr;
+#[cfg(feature = "generate")]
+use std::path::PathBuf;
 
 /// A gateway.
 #[derive(Debug, clap::Args)]
@@ -8,6 +10,12 @@ pub struct ServeArgs {
     /// The loopback address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:7800", value_name = "ADDRESS")]
     pub http: SocketAddr,
+    /// A language model of which programs can open sessions by POST /v1/sessions, besides the
+    /// bundled one: a folder with config.json, tokenizer.json and .safetensors, or a GGUF file. Can
+    /// be given several times.
+    #[cfg(feature = "generate")]
+    #[arg(long, value_name = "MODEL")]
+    pub model: Vec<PathBuf>,
     #[command(flatten)]
     pub page: PageArgs,
     /// Stop when standard input closes, as it does when the process that started this one ends.

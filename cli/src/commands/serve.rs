@@ -26,10 +26,17 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
     let buyer = join_as_buyer(folder).await?;
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let tokens = folder.join(TOKENS_FILE);
+    #[cfg(feature = "generate")]
+    let host = souk_openai::Sessions::new(buyer.clone(), folder.clone(), &args.model)?;
+    #[cfg(feature = "generate")]
+    let sessions = Some(std::sync::Arc::new(host.clone()) as std::sync::Arc<_>);
+    #[cfg(not(feature = "generate"))]
+    let sessions = None;
     let config = Config {
         folder: folder.clone(),
         name: market.genesis.chain.to_string(),
         address: args.http,
+        sessions,
     };
     let gateway = Gateway::start(buyer, config).await.map_err(from_gateway)?;
     let url = format!("http://{}", gateway.address());
@@ -53,6 +60,8 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
         () = gateway.run() => {}
         () = stopped => {}
     }
+    #[cfg(feature = "generate")]
+    host.close_all().await;
     Ok(())
 }
 

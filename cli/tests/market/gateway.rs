@@ -519,3 +519,49 @@ fn assert_market_is_told(market: &Market, reader: &Client) {
         market.souk(&["market", "show"]).done()["market"]
     );
 }
+
+#[cfg(feature = "generate")]
+#[test]
+fn a_session_of_a_language_model_is_opened_asked_and_paid_over_http() {
+    let (market, reader, trader) = market();
+    let order = json!({ "model": "bundled", "budget": 60_000_000, "emulated": true });
+    assert_eq!(reader.post("/v1/sessions", &[], &order).status, 403);
+    let unknown = json!({ "model": "another" });
+    let refused = trader.post("/v1/sessions", &[], &unknown).of(404);
+    assert!(refused["hint"].as_str().unwrap().contains("bundled"));
+    let opened = trader.post("/v1/sessions", &[], &order).of(201);
+    let session = format!("/v1/sessions/{}", opened["id"].as_str().unwrap());
+    assert!(opened["base_url"].as_str().unwrap().ends_with(&session));
+    let messages = json!([{ "role": "user", "content": "What is escrow?" }]);
+    let question = json!({ "model": "bundled", "messages": messages, "temperature": 0 });
+    let path = format!("{session}/chat/completions");
+    assert_eq!(reader.post(&path, &[], &question).status, 403);
+    let answer = trader.post(&path, &[], &question).of(200);
+    let text = answer["choices"][0]["message"]["content"].as_str();
+    assert!(text.unwrap().contains("held for a lease"), "{answer}");
+    let jobs = reader.get("/v1/jobs").of(200);
+    assert_eq!(jobs["items"][0]["model"], "bundled");
+    let resumed = trader.post(
+        &format!(
+            "/v1/jobs/{}/resume",
+            jobs["items"][0]["id"].as_str().unwrap()
+        ),
+        &[],
+        &json!({}),
+    );
+    assert!(
+        resumed.of(409)["hint"]
+            .as_str()
+            .unwrap()
+            .contains("session"),
+        "a session has no outputs to resume"
+    );
+    let closed = trader.ask("DELETE", &session, &[], &[]).of(200);
+    assert_eq!(
+        (&closed["answered"], &closed["failed"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(closed["paid"].as_u64().unwrap() > 0, "{closed}");
+    assert_eq!(reader.get(&session).status, 404);
+    market.assert_escrow_returns();
+}

@@ -102,3 +102,19 @@ def the_network_and_its_devices_are_told(net: souk.Testnet) -> None:
     assert set(devices["emulated"]) == {False}
     assert (devices["price_min"] > 0).all()
     assert len(net.devices()) > len(devices)
+
+
+def a_session_of_a_language_model_answers_and_says_what_it_paid(net: souk.Testnet) -> None:
+    assert "bundled" in net.sessions.models()
+    with pytest.raises(souk.NotFound):
+        net.sessions.open("another")
+    with net.sessions.open("bundled", budget=20) as session:
+        assert "held for a lease" in session.chat("What is escrow?", temperature=0)
+        assert session.complete("A market is", max_tokens=4)
+        assert [one.id for one in net.sessions.list()] == [session.id]
+        with pytest.raises(souk.InputRefused):
+            session.chat("What is escrow?", nonsense=1)
+        assert session.facts().answered == 2
+    assert len(net.sessions.list()) == 0
+    with net.sessions.open("bundled", budget=0.000001) as poor, pytest.raises(souk.BudgetExceeded):
+        poor.chat("What is escrow?")

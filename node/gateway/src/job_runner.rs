@@ -167,6 +167,11 @@ fn new(
 pub fn resume_job(state: &SharedState, name: &str) -> Result<(), Problem> {
     let folder = Folder::new(&state.jobs_folder(), name);
     let record = Journal::read(&state.jobs_folder(), name)?;
+    if record.is_session() {
+        let detail = format!("job {name} is a session of a language model");
+        let hint = "ask its questions again: POST /v1/sessions opens another session";
+        return Err(Problem::new(Code::State, detail, hint));
+    }
     if record.state == JobState::Done {
         let detail = format!("job {name} is done");
         return Err(Problem::new(

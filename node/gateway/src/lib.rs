@@ -18,7 +18,7 @@
 //! let key = NodeKey::load(&folder.join("buyer/key"))?;
 //! let buyer = Buyer::join(key, &MarketFile::read_nearest(&folder)?).await?;
 //! let address = "127.0.0.1:7800".parse()?;
-//! let config = Config { folder, name: "bazaar".to_owned(), address };
+//! let config = Config { folder, name: "bazaar".to_owned(), address, sessions: None };
 //! Gateway::start(buyer, config).await?.run().await;
 //! # Ok(())
 //! # }
@@ -64,6 +64,7 @@ mod planning;
 mod plans;
 mod problem;
 mod routes;
+mod sessions;
 mod state;
 mod statement_place;
 mod times;
@@ -90,6 +91,7 @@ pub use listener::{HttpListener, ListenerError};
 pub use metrics_server::serve_metrics;
 pub use problem::{Code, Problem};
 pub use routes::api_document;
+pub use sessions::{HostAnswer, SessionHost, SessionOrder, SessionView};
 
 /// A listening gateway.
 pub struct Gateway {
@@ -106,6 +108,8 @@ pub struct Config {
     pub name: String,
     /// The address to listen on. If you set port 0, the system selects a free port.
     pub address: SocketAddr,
+    /// The host of sessions of language models, if the gateway offers them.
+    pub sessions: Option<Arc<dyn SessionHost>>,
 }
 
 /// A failure to start the gateway.
@@ -138,6 +142,7 @@ impl Gateway {
             folder,
             name,
             address,
+            sessions,
         } = config;
         let listener = HttpListener::bind_loopback(address).await?;
         let access = Access::new(&TokenFile::load_or_create(&folder)?);
@@ -146,7 +151,9 @@ impl Gateway {
         let told = PublishedAddress::publish_address(&folder, listener.address())
             .await
             .map_err(GatewayError::Address)?;
-        let state = Arc::new(State::new(buyer, (folder, name), (access, contents, keys)));
+        let market = (folder, name, listener.address());
+        let state = State::new(buyer, market, sessions, (access, contents, keys));
+        let state = Arc::new(state);
         Ok(Gateway {
             listener,
             state,

@@ -14,6 +14,7 @@ mod outputs;
 pub mod parties;
 mod plans;
 mod receipts;
+mod sessions;
 mod status;
 
 use std::time::Instant;
@@ -70,6 +71,7 @@ fn api_router() -> OpenApiRouter<SharedState> {
         .merge(jobs::router())
         .merge(job_graph::router())
         .merge(outputs::router())
+        .merge(sessions::router())
         .merge(events::router())
 }
 
@@ -87,6 +89,7 @@ pub fn router(state: SharedState) -> Router {
     router
         .route(DOCUMENT, axum::routing::get(told))
         .merge(web::router())
+        .merge(sessions::session_paths())
         .fallback(|| std::future::ready(unknown_path()))
         .with_state(state.clone())
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))

@@ -1,5 +1,6 @@
 //! The state behind all answers.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::keys::Keys;
 use crate::network_view::{self, MapView, Sightings};
 use crate::output_view::OutputCache;
 use crate::plans::Plans;
+use crate::sessions::SessionHost;
 
 /// Ages up to which the gateway answers with a stored book, map and list of classes: these are the
 /// most expensive questions to a validator.
@@ -37,6 +39,10 @@ pub struct State {
     pub folder: PathBuf,
     /// The market's name.
     pub name: String,
+    /// The address on which the gateway listens.
+    pub address: SocketAddr,
+    /// The host of sessions of language models, if there is one.
+    pub sessions: Option<Arc<dyn SessionHost>>,
     /// The access check.
     pub access: Access,
     /// Uploaded models and tensors.
@@ -85,16 +91,20 @@ impl<T: ?Sized> Cache<T> {
 }
 
 impl State {
-    /// Creates the state for a buyer, with the folder and the name of its market.
+    /// Creates the state for a buyer, with the folder and the name of its market and the address on
+    /// which the gateway listens.
     pub fn new(
         buyer: Buyer,
-        (folder, name): (PathBuf, String),
+        (folder, name, address): (PathBuf, String, SocketAddr),
+        sessions: Option<Arc<dyn SessionHost>>,
         (access, contents, keys): (Access, Contents, Keys),
     ) -> State {
         State {
             buyer,
             folder,
             name,
+            address,
+            sessions,
             access,
             contents,
             plans: Plans::default(),

@@ -14,6 +14,7 @@ mod embeddings;
 mod question;
 mod refusal;
 mod request_queue;
+mod sessions;
 mod tool_calls;
 
 use std::sync::Arc;
@@ -40,6 +41,8 @@ use question::Question;
 use refusal::Refusal;
 use request_queue::{QueuedRequest, RequestQueue};
 use tool_calls::WantedForm;
+
+pub use sessions::Sessions;
 
 /// The key file, relative to the folder of the market.
 pub const KEY_FILE: &str = "buyer/openai-key";
@@ -96,13 +99,7 @@ pub struct AccessPolicy {
     pub origins: Vec<String>,
 }
 
-/// The state that all handlers share.
-struct Server {
-    model: Arc<ServedModel>,
-    access: AccessPolicy,
-}
-
-type ServerState = State<Arc<Server>>;
+type ServedState = State<Arc<ServedModel>>;
 type JsonBody = Result<Body<Map<String, Value>>, Problem>;
 
 impl ServedModel {
@@ -153,9 +150,14 @@ impl ServedModel {
     }
 }
 
-/// Returns the paths of a server for one model.
+/// Returns the paths of a server for one model, behind the check of its key.
 pub fn router(model: Arc<ServedModel>, access: AccessPolicy) -> Router {
-    let server = Arc::new(Server { model, access });
+    let check = middleware::from_fn_with_state(Arc::new(access), check_request);
+    model_paths(model).layer(check)
+}
+
+/// Returns the paths of OpenAI's API for one model, without a check of who may ask.
+fn model_paths(model: Arc<ServedModel>) -> Router {
     Router::new()
         .route("/v1/models", get(list_models))
         .route("/v1/models/{*model}", get(show_model))
@@ -165,18 +167,18 @@ pub fn router(model: Arc<ServedModel>, access: AccessPolicy) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
-        .layer(middleware::from_fn_with_state(
-            server.clone(),
-            check_request,
-        ))
-        .with_state(server)
+        .with_state(model)
 }
 
 /// Admits requests from programs and from web pages of the allowed origins. Each must name this
 /// machine as its host and carry the key.
-async fn check_request(State(server): ServerState, asked: Request, next: Next) -> Response {
+async fn check_request(
+    State(access): State<Arc<AccessPolicy>>,
+    asked: Request,
+    next: Next,
+) -> Response {
     let (mut parts, body) = asked.into_parts();
-    let origin = cors::allowed_origin(&server.access.origins, &parts.headers);
+    let origin = cors::allowed_origin(&access.origins, &parts.headers);
     if let Some(origin) = &origin {
         if parts.method == Method::OPTIONS {
             return cors::preflight_response(origin, &parts.headers);
@@ -185,9 +187,7 @@ async fn check_request(State(server): ServerState, asked: Request, next: Next) -
     }
     let answered = match from_here(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),
-        Ok(()) if !server.access.key.is_shown(&parts.headers) => {
-            Refusal::key(KEY_FILE).into_response()
-        }
+        Ok(()) if !access.key.is_shown(&parts.headers) => Refusal::key(KEY_FILE).into_response(),
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
     };
     match origin {
@@ -196,32 +196,28 @@ async fn check_request(State(server): ServerState, asked: Request, next: Next) -
     }
 }
 
-async fn list_models(State(server): ServerState) -> Json<Value> {
-    let model = &server.model;
+async fn list_models(State(model): ServedState) -> Json<Value> {
     let names = std::iter::once(&model.text_model.card.name).chain(&model.aliases);
     let data: Vec<Value> = names.map(|name| model.to_card(name)).collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
 async fn show_model(
-    State(server): ServerState,
+    State(model): ServedState,
     Named(name): Named<String>,
 ) -> Result<Json<Value>, Refusal> {
-    server.model.check_name(&name)?;
-    Ok(Json(server.model.to_card(&name)))
+    model.check_name(&name)?;
+    Ok(Json(model.to_card(&name)))
 }
 
-async fn answer_chat(State(server): ServerState, body: JsonBody) -> Result<Response, Refusal> {
+async fn answer_chat(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
     let question = Question::from_chat(body?.0)?;
-    answer_question(&server.model, question, AnswerKind::Chat).await
+    answer_question(&model, question, AnswerKind::Chat).await
 }
 
-async fn answer_completion(
-    State(server): ServerState,
-    body: JsonBody,
-) -> Result<Response, Refusal> {
+async fn answer_completion(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
     let question = Question::from_completion(body?.0)?;
-    answer_question(&server.model, question, AnswerKind::Text).await
+    answer_question(&model, question, AnswerKind::Text).await
 }
 
 async fn answer_question(
@@ -275,11 +271,7 @@ async fn build_grammar(model: &ServedModel, wanted: &WantedForm) -> Result<Gramm
     made.map_err(|error| Refusal::invalid_field(wanted.field, error.to_string()))
 }
 
-async fn answer_embeddings(
-    State(server): ServerState,
-    body: JsonBody,
-) -> Result<Response, Refusal> {
-    let model = &server.model;
+async fn answer_embeddings(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
     if !model.is_embedding {
         return Err(Refusal::unsupported_endpoint(
             "texts, and vectors with --embeddings",

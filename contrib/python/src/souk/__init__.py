@@ -17,6 +17,7 @@ from . import _models, errors
 from ._async.client import AsyncClient
 from ._async.job import AsyncJob, AsyncReceipt
 from ._async.market import AsyncLeases, AsyncMarket, AsyncOrders
+from ._async.texts import AsyncSession, AsyncSessions
 from ._batches import Outputs
 from ._contents import Inputs, ModelLike
 from ._credits import Credits
@@ -40,6 +41,7 @@ from ._plan import Alternative, Part, Plan, Ruled
 from ._sync.client import Client
 from ._sync.job import Job, Receipt
 from ._sync.market import Leases, Market, Orders
+from ._sync.texts import Session, Sessions
 from ._table import Table
 from ._testnet import Testnet, find_binary
 from ._updates import Update
@@ -59,6 +61,8 @@ __all__ = [
     "AsyncMarket",
     "AsyncOrders",
     "AsyncReceipt",
+    "AsyncSession",
+    "AsyncSessions",
     "Client",
     "Credits",
     "Ended",
@@ -82,6 +86,8 @@ __all__ = [
     "Returned",
     "Ruled",
     "Running",
+    "Session",
+    "Sessions",
     "Signed",
     "Table",
     "Testnet",

@@ -61,6 +61,8 @@ __all__ = [
     "ReturnedEvent",
     "RunningEvent",
     "Selling",
+    "SessionFacts",
+    "SessionTerms",
     "SignedEvent",
     "Sold",
     "Status",
@@ -150,6 +152,39 @@ class BidTerms(TypedDict, total=False):
     spot: bool
     """Bid for leases that a higher bid or the provider may end with notice."""
     tif: str | None
+
+
+class SessionTerms(TypedDict, total=False):
+    """The limits of a session of a language model. Times are in seconds."""
+
+    budget: Amount | None
+    """The maximum cost of the session, including leases whose providers failed."""
+    context: int | None
+    """The number of positions of each text, including the prompt."""
+    devices: Sequence[str]
+    """Kinds of devices, or parts of their names; one match suffices."""
+    embeddings: bool
+    """Embed texts instead of continuing them."""
+    emulated: bool
+    """Also use emulated devices. Only buyers in a testnet use them by default."""
+    keep_alive: float
+    """How long the session keeps its leases without a request. Else 60.0."""
+    max_providers: int
+    """The maximum number of providers. Else 1."""
+    min_providers: int
+    """The minimum number of providers over which to cut the model. Else 1."""
+    prefer: str
+    """`balanced`, `fastest`, `cheapest` or `greenest`. Else fastest."""
+    sequences: int
+    """The number of requests to answer at once. Else 8."""
+    tokens: int
+    """The number of tokens for which souk buys at a time. Else 1024."""
+    verify: int
+    """With 2, two sessions without a common provider compute each token, and a third decides if
+    they differ. Else 1.
+    """
+    wait: float
+    """How long to wait for devices that others have leased."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -917,6 +952,30 @@ class Selling:
 
     price: Credits
     """Its new price a device-second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts:
+    """An open session of a language model."""
+
+    id: str
+    """Its id."""
+    model: str
+    """The name of its model."""
+    opened: datetime
+    """When it was opened, RFC 3339."""
+    base_url: str
+    """The base address for OpenAI's clients; the key is a token of the gateway that may trade."""
+    answered: int
+    """The number of requests that it answered."""
+    failed: int
+    """The number of requests that failed."""
+    paid: Credits
+    """The amount that receipts of its ended leases state."""
+    leases: tuple[int, ...]
+    """The leases that it has ended and paid."""
+    budget: Credits | None = None
+    """The maximum cost; `null` if it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

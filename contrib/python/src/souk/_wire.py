@@ -12,7 +12,7 @@ import httpx
 
 from ._credits import Credits
 from ._decode import decode
-from ._models import Amount, BidTerms, JobFacts, Limits
+from ._models import Amount, BidTerms, JobFacts, Limits, SessionTerms
 from .errors import (
     Busy,
     GatewayUnreachable,
@@ -93,12 +93,23 @@ def refusal(method: str, path: str, status: int, body: bytes) -> SoukError:
     except ValueError:
         problem = None
     if isinstance(problem, dict):
-        return error_of(cast("dict[str, Any]", problem))
+        found = cast("dict[str, Any]", problem)
+        error = found.get("error")
+        return error_of(found if error is None else _as_problem(status, error))
     told = f"{method} {path} was answered {status}"
     if method == "HEAD" and status in _OF_STATUS:
         # An answer without a body.
         return error_of({"code": _OF_STATUS[status], "detail": told})
     return Unexpected(told, "is that a gateway of souk?")
+
+
+def _as_problem(status: int, error: dict[str, Any]) -> dict[str, Any]:
+    """An error of OpenAI's API, as a session answers, in the form of the gateway's problems."""
+    codes = {400: "input", 402: "budget", 404: "not_found", 429: "too_many", 503: "no_plan"}
+    code = codes.get(status, "unexpected")
+    if error.get("code") == "market_unavailable":
+        code = "market_unreachable"
+    return {"code": code, "detail": error.get("message", ""), "retryable": status == 429}
 
 
 def begun(told: object) -> JobFacts:
@@ -107,7 +118,7 @@ def begun(told: object) -> JobFacts:
     return decode(JobFacts, {**empty, **cast("dict[str, Any]", told)})
 
 
-def limited(limits: Limits | BidTerms) -> dict[str, Any]:
+def limited(limits: Limits | BidTerms | SessionTerms) -> dict[str, Any]:
     """Limits as the gateway takes them: amounts in micro-credits."""
     told: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     for name in ("budget", "max_price", "min_stake"):

@@ -36,6 +36,7 @@ from .._wire import begun, job_path, limited, may_pass, quoted
 from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError
 from .job import AsyncJob
 from .market import AsyncLeases, AsyncMarket, AsyncOrders
+from .texts import AsyncSessions
 from .transport import AsyncTransport
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class AsyncClient:
         """Orders of the account, placed by hand."""
         self.leases = AsyncLeases(self._transport)
         """Leases of the account, bought and sold."""
+        self.sessions = AsyncSessions(self._transport)
+        """Sessions of language models."""
 
     @property
     def url(self) -> str:

@@ -37,6 +37,7 @@ from .._wire import begun, job_path, limited, may_pass, quoted
 from ..errors import GatewayUnreachable, InputRefused, NotFound, SoukError
 from .job import Job
 from .market import Leases, Market, Orders
+from .texts import Sessions
 from .transport import Transport
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Client:
         """Orders of the account, placed by hand."""
         self.leases = Leases(self._transport)
         """Leases of the account, bought and sold."""
+        self.sessions = Sessions(self._transport)
+        """Sessions of language models."""
 
     @property
     def url(self) -> str:
