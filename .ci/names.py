@@ -49,7 +49,7 @@ CLEAN = [
 # Top modules that are a role or a protocol each, by crate: a name of theirs is read with theirs.
 NAMESPACES = {
     "node": {"buyer", "provider", "validator"},
-    "node/roles": {"job", "lease", "market", "provider", "validator"},
+    "node/roles": {"job", "lease", "market", "provider", "session", "validator"},
 }
 
 TYPE = re.compile(

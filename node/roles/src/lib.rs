@@ -42,4 +42,5 @@ pub mod job;
 pub mod lease;
 pub mod market;
 pub mod provider;
+pub mod session;
 pub mod validator;
