@@ -73,7 +73,7 @@ USES = {
     # What is said over HTTP, to whom.
     "gateway": {"node"},
     # Texts by language models: on this machine, or in sessions of a market.
-    "texts": {"llm", "node", "onnx", "vocabulary", "host", "cpu", "registry"},
+    "texts": {"llm", "node", "roles", "onnx", "vocabulary", "host", "cpu", "registry"},
     # The same over HTTP, in the form of OpenAI's API.
     "openai": {"texts", "gateway", "llm", "node"},
     # The simulator runs what the roles decide with no node around it.

@@ -27,17 +27,15 @@
 #![forbid(unsafe_code)]
 
 mod forms;
-mod market_session;
-mod panel;
-mod sequence_tokens;
 mod session_journal;
-mod session_sellers;
-mod session_sequence;
+mod session_reports;
+mod session_shell;
+mod step_outputs;
 mod steps;
 mod stop_signal;
-mod text_budget;
 mod text_engine;
 mod text_error;
+mod text_sessions;
 mod writing;
 
 use std::path::Path;
@@ -53,10 +51,10 @@ use souk_node::buyer::job::Limits;
 use forms::Words;
 
 pub use forms::TextForm;
-pub use market_session::SessionTerms;
 pub use stop_signal::StopSignal;
 pub use text_engine::{SessionSize, TextEngine, TextMarket};
 pub use text_error::{TextError, UsedBudget};
+pub use text_sessions::SessionTerms;
 pub use writing::{
     Piece, PromptLogprobs, TextEnding, TextRequest, TokenLogprobs, WrittenText, embed_tokens, write,
 };

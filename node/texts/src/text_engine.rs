@@ -23,12 +23,12 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 
 use crate::TextObserver;
-use crate::market_session::{MarketSession, SessionMarket, SessionTerms};
-use crate::panel::Panel;
 use crate::session_journal::SessionJournals;
+use crate::session_shell::SessionMarket;
 use crate::steps::Steps;
 use crate::stop_signal::StopSignal;
 use crate::text_error::TextError;
+use crate::text_sessions::{SessionTerms, TextSessions};
 
 /// File name of a written language model.
 const MODEL_FILE: &str = "model.onnx";
@@ -70,18 +70,11 @@ enum Backing {
     },
     /// Leased sessions.
     Market {
-        seller: Seller,
+        sessions: TextSessions,
         /// Folder of the weights. It must outlive the sessions, whose providers fetch from it on
         /// demand.
         _weights: TempDir,
     },
-}
-
-/// The sessions that compute each token.
-enum Seller {
-    Session(MarketSession),
-    /// Two sessions whose steps are compared.
-    Panel(Panel),
 }
 
 impl TextEngine {
@@ -128,16 +121,16 @@ impl TextEngine {
         let journals = SessionJournals::new(market.folder, model.card.name.clone());
         model.write(weights.path(), room)?;
         let job = job_of(weights.path(), room, size)?;
-        let sessions = terms.sessions;
-        let TextMarket {
-            buyer, observer, ..
-        } = market;
-        let market = SessionMarket::new(buyer, job, room, journals, terms, observer, stop);
+        let market = SessionMarket {
+            buyer: market.buyer,
+            job,
+            positions: room,
+            journals,
+            observer: market.observer,
+            stop,
+        };
         let backing = Backing::Market {
-            seller: match sessions {
-                2.. => Seller::Panel(Panel::from_market(market)),
-                _ => Seller::Session(market.new_session(0)),
-            },
+            sessions: TextSessions::start(market, terms),
             _weights: weights,
         };
         Ok(Self {
@@ -169,10 +162,7 @@ impl TextEngine {
             Backing::Market { .. } => None,
         };
         let steps = |number| match (&self.backing, &here) {
-            (Backing::Market { seller, .. }, _) => match seller {
-                Seller::Session(session) => session.sequence_steps(number, handle),
-                Seller::Panel(panel) => panel.sequence_steps(number, handle),
-            },
+            (Backing::Market { sessions, .. }, _) => sessions.sequence_steps(number, handle),
             (Backing::Here { .. }, here) => {
                 let here = here.clone().expect("it was opened");
                 steps_here(here, number)
@@ -190,21 +180,15 @@ impl TextEngine {
     pub async fn end_leases(&self) -> (Vec<Receipt>, Option<TextError>) {
         match &self.backing {
             Backing::Here { .. } => (Vec::new(), None),
-            Backing::Market { seller, .. } => match seller {
-                Seller::Session(session) => session.finish_session().await,
-                Seller::Panel(panel) => panel.finish_sessions().await,
-            },
+            Backing::Market { sessions, .. } => sessions.finish_sessions().await,
         }
     }
 
     /// Returns the providers of the latest session of a text in the market.
     pub async fn session_providers(&self) -> Vec<AccountKey> {
         match &self.backing {
-            Backing::Market {
-                seller: Seller::Session(session),
-                ..
-            } => session.provider_accounts().await,
-            _ => Vec::new(),
+            Backing::Here { .. } => Vec::new(),
+            Backing::Market { sessions, .. } => sessions.provider_accounts().await,
         }
     }
 
