@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use souk_node::market::{Class, ClassRules, Millis, Price, Rule, Rules, Unit, Units};
+use souk_node::market::{Class, ClassRules, Price, Rule, Rules, Unit, Units};
 
 /// Name of the list of classes.
 const CLASSES: &str = "classes";
@@ -19,13 +19,12 @@ const HEAD: &str = "\
 ";
 
 const CLASSES_HEAD: &str = "\
-# Classes of devices with a tick, a lot or an auction of their own; the numbers are those that
-# `souk book --json` shows.
+# Classes of devices with a tick or a lot of their own; the numbers are those that `souk book
+# --json` shows.
 # [[classes]]
 # class = { kind = 1, memory = 3, throughput = 5, bandwidth = 3, emulated = true }
 # tick = 1
-# lot = 1
-# auction_seconds = 60    # orders meet only at multiples of this, at one price; else at once";
+# lot = 1";
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,8 +34,6 @@ struct ClassEntry {
     tick: u64,
     #[serde(default = "one_unit")]
     lot: u32,
-    #[serde(default)]
-    auction_seconds: Option<u64>,
 }
 
 fn one() -> u64 {
@@ -53,7 +50,6 @@ impl ClassEntry {
             class: rules.class,
             tick: rules.tick.0,
             lot: rules.lot.0,
-            auction_seconds: rules.auction.map(|interval| interval.0 / 1_000),
         }
     }
 
@@ -62,9 +58,6 @@ impl ClassEntry {
             class: self.class,
             tick: Price(self.tick),
             lot: Units(self.lot),
-            auction: self
-                .auction_seconds
-                .map(|seconds| Millis(to_millis(seconds))),
         }
     }
 }
@@ -163,13 +156,9 @@ fn format_comment(words: &str) -> String {
 
 fn class_text(entry: &ClassEntry) -> String {
     let class = &entry.class;
-    let auction = match entry.auction_seconds {
-        Some(seconds) => format!("auction_seconds = {seconds}\n"),
-        None => String::new(),
-    };
     format!(
         "[[classes]]\nclass = {{ kind = {}, memory = {}, throughput = {}, bandwidth = {}, \
-         emulated = {} }}\ntick = {}\nlot = {}\n{auction}",
+         emulated = {} }}\ntick = {}\nlot = {}\n",
         class.kind.0,
         class.memory.0,
         class.throughput.0,
@@ -194,23 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_with_classes_and_auctions() {
+    fn what_is_printed_reads_back_with_classes() {
         let mut rules = Rules::default();
         assert_eq!(read_text(&format_rules(&rules)).unwrap(), rules);
-        let class = Class {
-            kind: KindCode(1),
-            memory: Band(3),
-            throughput: Band(5),
-            bandwidth: Band(3),
-            emulated: true,
-        };
-        let own = |auction| ClassRules {
-            class,
+        let own = |kind, lot| ClassRules {
+            class: Class {
+                kind: KindCode(kind),
+                memory: Band(3),
+                throughput: Band(5),
+                bandwidth: Band(3),
+                emulated: true,
+            },
             tick: Price(5),
-            lot: Units(2),
-            auction,
+            lot: Units(lot),
         };
-        rules.classes = vec![own(Some(Millis(60_000))), own(None)];
+        rules.classes = vec![own(1, 2), own(2, 1)];
         rules.ask_deposit = souk_node::market::Credits(7);
         assert_eq!(read_text(&format_rules(&rules)).unwrap(), rules);
     }

@@ -128,18 +128,11 @@ impl Books {
         &mut self.books[id.0 as usize]
     }
 
-    /// Applies these rules to each class. Returns the books whose auctions begin, stop or change
-    /// their interval, with the new interval.
-    pub(crate) fn change_rules(&mut self, rules: &Rules) -> Vec<(BookId, Option<Millis>)> {
-        let mut changed = Vec::new();
-        for (at, book) in (0..).zip(&mut self.books) {
-            let new = rules.of_class(book.class);
-            if new.auction != book.rules.auction {
-                changed.push((BookId(at), new.auction));
-            }
-            book.rules = new;
+    /// Applies these rules to each class.
+    pub(crate) fn change_rules(&mut self, rules: &Rules) {
+        for book in &mut self.books {
+            book.rules = rules.of_class(book.class);
         }
-        changed
     }
 
     /// Adds the trade that opens a lease to the tape of its class.

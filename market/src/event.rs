@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::class::Class;
 use crate::ids::{AccountKey, LeaseId, OrderId};
 use crate::lease::{CloseReason, NoteState};
 use crate::order::{Side, Trade};
@@ -232,16 +231,6 @@ pub enum Event {
         /// The part of them that the buyer got.
         compensated: Credits,
     },
-    /// The market held an auction; its trades follow.
-    Auction {
-        /// The class of the auction.
-        class: Class,
-        /// The single price of all its trades.
-        price: Price,
-        /// Units that could trade at the price, of orders that each suit at least one order of the
-        /// other side.
-        quantity: u64,
-    },
     /// A lease was paid and refunded.
     LeaseClosed {
         /// The closed lease.
@@ -312,8 +301,7 @@ impl Event {
     /// Returns the accounts that the event concerns, two at most.
     pub fn involved_accounts(&self) -> impl Iterator<Item = AccountKey> {
         let (first, second) = match self {
-            Self::Auction { .. }
-            | Self::RulesDue { .. }
+            Self::RulesDue { .. }
             | Self::RulesChanged { .. }
             | Self::RulesKept { .. }
             | Self::UpgradeDue(_)

@@ -1,7 +1,6 @@
 //! The exchange: one synchronous struct that takes batches and returns outcomes and events.
 
 mod amend;
-mod auction;
 #[allow(
     clippy::arithmetic_side_effects,
     reason = "a sum that does not fit is a state that can not be trusted"
@@ -128,7 +127,6 @@ enum Timer {
     LeaseEnds(LeaseId),
     LeaseCloses(LeaseId),
     OrderExpires(OrderId),
-    Auction(BookId),
     Rules(u64),
     Approval(u64),
     Upgrade,

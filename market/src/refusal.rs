@@ -231,9 +231,6 @@ refusals! {
     /// The class does not exist, because no ask in it has rested yet.
     "class_unknown" ClassUnknown { class: Class }
         => "nobody has offered a device of class {class} yet: an ask that rests opens a class";
-    /// Auctions match this class, so orders in it must rest.
-    "auction_only" AuctionOnly { interval: Millis }
-        => "this class is matched by auctions every {interval} ms: orders rest, whole or in parts";
     /// No order with this id is open.
     "order_unknown" OrderUnknown { order: OrderId }
         => "no order {order} is open";

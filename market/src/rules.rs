@@ -129,7 +129,7 @@ macro_rules! rules {
         #[serde(default)]
         pub struct Rules {
             $($(#[doc = $doc])+ pub $field: $kind,)+
-            /// Classes with their own tick, lot or way of matching.
+            /// Classes with their own tick or lot.
             pub classes: Vec<ClassRules>,
         }
 
@@ -268,10 +268,6 @@ pub struct ClassRules {
     pub tick: Price,
     /// The lot: an order's quantity must be a multiple of it.
     pub lot: Units,
-    /// The interval of auctions, if the class has them. Orders then trade only in a uniform-price
-    /// auction each time the log time passes a multiple of the interval, so arriving first within
-    /// an interval has no advantage.
-    pub auction: Option<Millis>,
 }
 
 impl ClassRules {
@@ -281,11 +277,7 @@ impl ClassRules {
     /// The first number out of its range.
     pub fn check_ranges(&self) -> Result<(), RuleFault> {
         within("classes.tick", self.tick.0, 1, u64::MAX)?;
-        within("classes.lot", self.lot.0.into(), 1, u32::MAX.into())?;
-        match self.auction {
-            Some(interval) => within("classes.auction", interval.0, 1, TIME_MAX),
-            None => Ok(()),
-        }
+        within("classes.lot", self.lot.0.into(), 1, u32::MAX.into())
     }
 }
 
@@ -308,8 +300,7 @@ impl Setting {
 }
 
 impl Rules {
-    /// Returns the rules of one class: its own, or the common tick, lots of one and continuous
-    /// matching.
+    /// Returns the rules of one class: its own, or the common tick and lots of one.
     pub fn of_class(&self, class: Class) -> ClassRules {
         let own = self
             .classes
@@ -320,7 +311,6 @@ impl Rules {
             class,
             tick: self.tick,
             lot: Units(1),
-            auction: None,
         };
         let rules = own.unwrap_or(common);
         debug_assert!(rules.tick.0 > 0 && rules.lot.0 > 0, "the rules are sound");

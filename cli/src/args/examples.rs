@@ -174,7 +174,7 @@ const EXAMPLES: &[Example] = &[
         "operator rules change",
         &[
             "souk operator rules change --set fee_basis_points=50 --notice 1d",
-            "souk operator rules change --class gpu-m4-t7 --auctions 60s",
+            "souk operator rules change --class gpu-m4-t7 --tick 10",
         ],
     ),
     ("operator rules cancel", &["souk operator rules cancel 2"]),

@@ -144,9 +144,6 @@ pub struct RulesChangeArgs {
     /// The lot of that class: quantities are multiples of it.
     #[arg(long, requires = "class", value_name = "UNITS")]
     pub lot: Option<u32>,
-    /// Match the orders of that class in auctions at this interval, such as 60s; 0 for no auctions.
-    #[arg(long, requires = "class", value_name = "TIME", value_parser = duration)]
-    pub auctions: Option<Duration>,
     /// The notice before it takes effect, such as 1h; by default that of the market's rules.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub notice: Option<Duration>,

@@ -36,12 +36,8 @@ fn describe_setting(setting: &Setting) -> String {
             format!("{} becomes {}", key(*rule), to_file_unit(*rule, *value))
         }
         Setting::Class(own) => {
-            let auctions = match own.auction {
-                Some(interval) => format!("auctions every {} s", interval.0 / 1_000),
-                None => "no auctions".to_owned(),
-            };
             let name = class_name::format_class(&own.class);
-            format!("{name}: tick {}, lot {}, {auctions}", own.tick, own.lot)
+            format!("{name}: tick {}, lot {}", own.tick, own.lot)
         }
     }
 }

@@ -92,7 +92,7 @@ pub fn depth_json(quotes: &Quotes) -> Value {
     json!({
         "class_name": class_name::format_class(&quotes.class),
         "class": quotes.class, "rules": quotes.rules,
-        "bids": quotes.bids, "asks": quotes.asks, "auction_at": quotes.auction_at,
+        "bids": quotes.bids, "asks": quotes.asks,
     })
 }
 
@@ -114,9 +114,6 @@ pub fn print_depth(quotes: &Quotes) {
     if let (Some(ask), Some(bid)) = (quotes.asks.first(), quotes.bids.first()) {
         let spread = ask.price.0.saturating_sub(bid.price.0);
         print_line(&format!("spread {}", format_credits(spread)));
-    }
-    if let Some(at) = quotes.auction_at {
-        print_line(&format!("the next auction is at {}", time_of_day(at.0)));
     }
 }
 

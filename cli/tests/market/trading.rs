@@ -224,7 +224,7 @@ fn what_is_offered_by_hand_is_bought_prolonged_and_ended_by_either_side() {
         paid.contains(&format!("lease {cheap} extended")),
         "{paid:?}"
     );
-    assert_one_price(&hall, ann, &class);
+    assert_own_tick(&hall, &class);
     assert_measured_once(&hall);
 }
 
@@ -248,50 +248,24 @@ fn assert_measured_once(hall: &Hall) {
     assert_eq!(kind(&told["class_name"]), kind(class), "{told}");
 }
 
-/// A class that is traded by auctions has one price for all.
-fn assert_one_price(hall: &Hall, ann: &str, class: &str) {
-    hall.buyer("joe");
+/// A class has the tick that its operator gives it, from the announced time on.
+fn assert_own_tick(hall: &Hall, class: &str) {
     let change = ["operator", "rules", "change", "--class", class];
     hall.done(
         "founder",
-        &[&change[..], &["--auctions", "2s", "--notice", "1s"]].concat(),
+        &[&change[..], &["--tick", "10000", "--notice", "1s"]].concat(),
     );
-    let is_made = || {
+    until("the class has its tick", || {
         let rules = hall.done("founder", &["operator", "rules", "show"]);
-        number(&rules["rules"]["classes"][0]["auction"]) == 2_000
-    };
-    until("orders meet in auctions", || {
-        let rules = hall.done("founder", &["operator", "rules", "show"]);
-        rules["rules"]["classes"][0].is_object() && is_made()
+        let own = &rules["rules"]["classes"][0];
+        own.is_object() && number(&own["tick"]) == 10_000
     });
-    let fok = [
-        "order",
-        "bid",
-        class,
-        "--price",
-        "0.3",
-        "--time-in-force",
-        "fok",
-    ];
-    assert_eq!(hall.refusal("eve", &fok), "auction_only");
-    for (buyer, price) in [("eve", "0.3"), ("joe", "0.2")] {
-        let placed = hall.done(buyer, &["order", "bid", class, "--price", price]);
-        assert_eq!(number(&placed["placed"]["resting"]), 1);
-    }
-    // Two wanted and two offered: the middle of what both sides take.
-    let placed = hall.done(ann, &["order", "ask", "--units", "2"]);
+    let bid = ["order", "bid", class, "--time-in-force", "ioc"];
+    let priced = |price| [&bid[..], &["--price", price]].concat();
+    assert_eq!(hall.refusal("eve", &priced("0.305")), "price_off_tick");
+    let placed = hall.done("eve", &priced("0.31"));
     assert_eq!(placed["placed"]["trades"], Value::Array(Vec::new()));
-    let leases = |buyer: &str| hall.done(buyer, &["lease", "list"]);
-    until("the auction is held", || leases("joe")[0].is_object());
-    for buyer in ["eve", "joe"] {
-        let lease = leases(buyer)[0].clone();
-        assert_eq!(number(&lease["price"]), 150_000, "{lease}");
-        assert_eq!(hall.money(buyer)[1], 9_000_000, "a minute of it");
-        hall.done(buyer, &["lease", "end", &id(&lease["id"])]);
-    }
-    for buyer in ["eve", "joe"] {
-        hall.assert_holds(buyer, CREDITS);
-    }
+    hall.assert_holds("eve", CREDITS);
 }
 
 /// What a job paid: its receipt.

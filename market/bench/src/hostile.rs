@@ -2,9 +2,9 @@
 //! that make the exchange do so: the longest time for which one batch can delay a validator.
 
 use souk_market::{
-    AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, ClassRules, Command, Credits, DeviceId,
-    Exchange, Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille, Price, Resources,
-    Signature, SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
+    AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, Command, Credits, DeviceId, Exchange,
+    Genesis, JobId, KindCode, Limit, Millis, Name, Nonce, Permille, Price, Resources, Signature,
+    SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
 };
 
 /// The content of a full market, and the commands that follow.
@@ -18,20 +18,17 @@ pub enum Hostile {
     RefusedGangs,
     /// Asks of 512 providers, with no lease to displace; then gangs that cannot all match.
     CrowdedGangs,
-    /// Asks and bids that suit each other in part; then the time of an auction.
-    Auction,
     /// Orders that all expire at once; then their expiry.
     Expiry,
 }
 
 impl Hostile {
     /// All cases.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 5] = [
         Self::WholeBids,
         Self::RefusedBids,
         Self::RefusedGangs,
         Self::CrowdedGangs,
-        Self::Auction,
         Self::Expiry,
     ];
 }
@@ -48,7 +45,7 @@ const PROVIDERS: u64 = 512;
 /// The account that places bids; the providers have the next numbers.
 const BUYER: u64 = 0;
 
-/// The time at which orders of [`Hostile::Expiry`] expire and auctions take place.
+/// The time at which orders of [`Hostile::Expiry`] expire.
 const DUE: Millis = Millis(60_000);
 
 /// A full market, with the batches to follow.
@@ -114,14 +111,6 @@ impl HostileMarket {
         let fund = |number| (account_key(number), Name::default(), Credits(1 << 49));
         genesis.accounts = (0..=PROVIDERS).map(fund).collect();
         genesis.rules.open_orders_max = u32::MAX;
-        if case == Hostile::Auction {
-            genesis.rules.classes = vec![ClassRules {
-                class: device_resources().class(),
-                tick: Price(1),
-                lot: Units(1),
-                auction: Some(DUE),
-            }];
-        }
         let exchange = Exchange::new(genesis);
         let mut market = Self {
             exchange,
@@ -142,8 +131,6 @@ impl HostileMarket {
             match case {
                 Hostile::WholeBids | Hostile::CrowdedGangs => {}
                 Hostile::RefusedBids | Hostile::RefusedGangs => ask.accepts = refuses(1 << 40),
-                Hostile::Auction if number % 2 == 0 => ask.accepts = refuses(1 << 40),
-                Hostile::Auction => ask.limit = Limit::Price(Price(200)),
                 Hostile::Expiry => ask.tif = TimeInForce::Gtd(DUE),
             }
             let provider = 1 + number % PROVIDERS;
@@ -153,10 +140,6 @@ impl HostileMarket {
             let bid = match case {
                 Hostile::WholeBids => build_bid(100_000, 1_000),
                 Hostile::RefusedBids => build_bid(ASKS as u32, 1_000),
-                Hostile::Auction => Bid {
-                    all_or_none: false,
-                    ..build_bid(1, 200)
-                },
                 _ => return,
             };
             self.place_order(BUYER, Command::PlaceBid(Box::new(bid)));
@@ -203,7 +186,7 @@ impl HostileMarket {
             }
             Hostile::RefusedGangs => legs(1),
             Hostile::CrowdedGangs => legs(if number.is_multiple_of(2) { 1 } else { 2 }),
-            Hostile::Auction | Hostile::Expiry => Command::Stake { amount: Credits(1) },
+            Hostile::Expiry => Command::Stake { amount: Credits(1) },
         };
         let commands = (0..64).map(command).collect();
         let by = match case {
@@ -211,7 +194,7 @@ impl HostileMarket {
             _ => BUYER,
         };
         let at = match case {
-            Hostile::Auction | Hostile::Expiry => DUE,
+            Hostile::Expiry => DUE,
             _ => self.now,
         };
         (at, self.build_batch(by, commands))

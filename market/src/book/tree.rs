@@ -63,7 +63,6 @@ type Path = [(u32, u32); DEPTH_MAX];
 /// The steps that a search has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VisitBudget {
-    most: u32,
     left: u32,
 }
 
@@ -72,18 +71,12 @@ impl VisitBudget {
     pub(crate) const CHECK: u32 = 5;
 
     pub(crate) fn new() -> Self {
-        Self::up_to(VISITS_MAX)
-    }
-
-    /// Creates a budget of `most` steps, and at most [`VISITS_MAX`].
-    pub(crate) fn up_to(most: u32) -> Self {
-        let most = most.min(VISITS_MAX);
-        Self { most, left: most }
+        Self { left: VISITS_MAX }
     }
 
     /// Returns the steps made.
     pub(crate) fn steps_made(self) -> u32 {
-        self.most.saturating_sub(self.left)
+        VISITS_MAX.saturating_sub(self.left)
     }
 
     /// Returns the steps left.
@@ -99,7 +92,7 @@ impl VisitBudget {
     fn spend_steps(&mut self, steps: u32) -> bool {
         let some = self.left > 0;
         self.left = self.left.saturating_sub(steps);
-        debug_assert!(self.left < self.most || !some, "a step was spent");
+        debug_assert!(self.left < VISITS_MAX || !some, "a step was spent");
         some
     }
 }

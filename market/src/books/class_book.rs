@@ -15,8 +15,6 @@ use crate::units::{Count, Millis};
 pub(crate) struct ClassBook {
     pub class: Class,
     pub rules: ClassRules,
-    /// The log time of the next auction, if one is due.
-    pub auction_at: Option<Millis>,
     /// Leases opened in this book that are not closed.
     pub open_leases: u32,
     /// Orders in this book that hold less than a deposit.
@@ -34,7 +32,6 @@ impl ClassBook {
         Self {
             class,
             rules,
-            auction_at: None,
             open_leases: 0,
             light_orders: 0,
             tape: Tape::default(),
@@ -61,16 +58,14 @@ impl ClassBook {
         self.open_leases.count_down();
     }
 
-    /// Returns whether the book has no orders, open leases or due auction, so that only its tape
-    /// would be lost.
+    /// Returns whether the book has no orders or open leases, so that only its tape would be lost.
     pub(super) fn is_vacant(&self) -> bool {
         self.order_count() == 0 && self.is_light()
     }
 
-    /// Returns whether no order in the book holds a deposit, and no lease is open or auction due.
+    /// Returns whether no order in the book holds a deposit, and no lease is open.
     pub(super) fn is_light(&self) -> bool {
-        let is_idle = self.open_leases == 0 && self.auction_at.is_none();
-        is_idle && self.light_orders == self.order_count()
+        self.open_leases == 0 && self.light_orders == self.order_count()
     }
 
     /// Returns the number of orders in the book.

@@ -45,7 +45,6 @@ impl Exchange {
             });
         }
         self.check_tif(ask.tif, ask.limit, ask.quantity)?;
-        check_auction(rules, ask.tif, false)?;
         let price = match ask.limit {
             Limit::Price(price) => check_price(price, rules.tick)?,
             Limit::Market => rules.tick,
@@ -72,7 +71,6 @@ impl Exchange {
         self.check_durations(bid.duration, bid.duration)?;
         check_named(&bid.wants.excluded)?;
         self.check_tif(bid.tif, bid.limit, bid.quantity)?;
-        check_auction(rules, bid.tif, bid.all_or_none)?;
         let affordable = Price::max_affordable(bid.budget, bid.quantity, bid.duration);
         let affordable = affordable.floor_to(rules.tick);
         if affordable.0 == 0 {
@@ -143,15 +141,6 @@ pub(super) fn check_quantity(quantity: Units, rules: &ClassRules) -> Result<(), 
         return Err(Refusal::QuantityOffLot { quantity, lot });
     }
     Ok(())
-}
-
-/// Checks an order of a class that can have auctions: if it does, the order must rest and must not
-/// be all-or-none.
-fn check_auction(rules: &ClassRules, tif: TimeInForce, whole: bool) -> Result<(), Refusal> {
-    match rules.auction {
-        Some(interval) if whole || !tif.can_rest() => Err(Refusal::AuctionOnly { interval }),
-        _ => Ok(()),
-    }
 }
 
 fn check_named(accounts: &[AccountKey]) -> Result<(), Refusal> {

@@ -283,8 +283,10 @@ impl Exchange {
     fn bids_for_any_price(&self, ask: &Order) -> BookQuery {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         BookQuery {
+            book: ask.detail.book,
+            side: Side::Bid,
+            demand: terms.demand(),
             limit: self.least_asked(ask),
-            ..bids_for(ask, terms)
         }
     }
 
@@ -305,7 +307,7 @@ impl Exchange {
 
     /// Trades a resting bid: the credits that it held become escrow, and the surplus returns to the
     /// buyer.
-    pub(super) fn carry_out_resting(
+    fn carry_out_resting(
         &mut self,
         bid: &LiveBid,
         fills: &[Fill],
@@ -343,13 +345,4 @@ fn trade_price(ask: &Order, asked: Price, bid: &Order) -> Price {
     debug_assert!(asked <= bid.price, "they cross");
     debug_assert_ne!(ask.id, bid.id, "they are two");
     if ask.id < bid.id { asked } else { bid.price }
-}
-
-pub(super) fn bids_for(ask: &Order, terms: &AskTerms) -> BookQuery {
-    BookQuery {
-        book: ask.detail.book,
-        side: Side::Bid,
-        demand: terms.demand(),
-        limit: ask.price,
-    }
 }

@@ -7,7 +7,7 @@ use crate::event::{Event, OrderEnd};
 use crate::ids::{BookId, JobId, LeaseId, OrderId, Slot};
 use crate::order::{Ask, Bid, TimeInForce};
 use crate::refusal::Refusal;
-use crate::units::{Count, Credits, Millis, Price, Units};
+use crate::units::{Count, Credits, Price, Units};
 
 use super::bid::LiveBid;
 use super::displace::Displacement;
@@ -76,7 +76,7 @@ impl Exchange {
                 return Err(Refusal::Unfilled { wanted, found });
             }
         }
-        Ok(self.enter_ask(order, ask.tif, rules.auction, context))
+        Ok(self.enter_ask(order, ask.tif, context))
     }
 
     /// Enters an ask that has passed its checks: puts it into the book, matches it, and removes it
@@ -85,20 +85,13 @@ impl Exchange {
         &mut self,
         order: Order,
         tif: TimeInForce,
-        auction: Option<Millis>,
         context: &mut Context<'_>,
     ) -> Acceptance {
         let id = order.id;
         self.orders_made.count_up();
         assert_eq!(id.0, self.orders_made, "orders are numbered as they come");
         self.put_in(&order, JobId::default());
-        let trades = match auction {
-            Some(interval) => {
-                self.call_auction(order.detail.book, interval);
-                Vec::new()
-            }
-            None => self.match_ask(id, tif, context),
-        };
+        let trades = self.match_ask(id, tif, context);
         context.steps.spend_trades(trades.len());
         let resting = self.settle_down(id, tif, context.events);
         assert!(resting <= order.remaining, "what rests was offered");
@@ -120,7 +113,7 @@ impl Exchange {
         let book = self.known_book(bid.class)?;
         let order = self.new_bid(self.next_order().0, context.slot, book, price, bid);
         let live = self.live_bid(order, bid.job);
-        let plan = match self.plan_bid(&live, bid, rules.auction, context.steps) {
+        let plan = match self.plan_bid(&live, bid, context.steps) {
             Ok(plan) => plan,
             Err(refusal) => {
                 self.books.release_terms(&order);
@@ -141,9 +134,6 @@ impl Exchange {
             .fold(Credits::ZERO, |sum, trade| sum.plus(trade.escrow));
         assert!(spent <= bid.budget, "a budget is a hard stop");
         self.rest_bid(&live, plan.rest, spent, bid.tif, context.events);
-        if let Some(interval) = rules.auction {
-            self.call_auction(book, interval);
-        }
         assert!(plan.rest <= bid.quantity, "what rests was wanted");
         let resting = if bid.tif.can_rest() {
             plan.rest
@@ -188,21 +178,12 @@ impl Exchange {
     }
 
     /// Plans what a bid takes now, in full if it must, and checks that its buyer can pay.
-    fn plan_bid(
-        &self,
-        live: &LiveBid,
-        bid: &Bid,
-        auction: Option<Millis>,
-        steps: &mut StepCount,
-    ) -> Result<Plan, Refusal> {
+    fn plan_bid(&self, live: &LiveBid, bid: &Bid, steps: &mut StepCount) -> Result<Plan, Refusal> {
         let mut visits = VisitBudget::new();
-        let (mut fills, mut rest) = match auction {
-            Some(_) => (Vec::new(), bid.quantity),
-            None => self.fills_for_bid(live, &mut visits),
-        };
+        let (mut fills, mut rest) = self.fills_for_bid(live, &mut visits);
         steps.spend_visits(visits);
         let mut displaced = Vec::new();
-        if rest.0 > 0 && auction.is_none() {
+        if rest.0 > 0 {
             steps.spend_steps(SPOT_STEPS);
             (displaced, rest) = self.plan_displacement(live, &fills, rest);
         }

@@ -8,7 +8,7 @@ use crate::class::Class;
 use crate::order::Side;
 use crate::rules::ClassRules;
 use crate::tape::{Candle, PriceIndex, Print};
-use crate::units::{Millis, Price};
+use crate::units::Price;
 
 use super::Exchange;
 
@@ -40,8 +40,6 @@ pub struct Quotes {
     pub candles: Vec<Candle>,
     /// The cost of measured work over the last trades.
     pub index: PriceIndex,
-    /// The log time of the next auction, if one is due.
-    pub auction_at: Option<Millis>,
 }
 
 /// A summary of one class.
@@ -59,8 +57,6 @@ pub struct ClassSummary {
     pub volume: u64,
     /// The cost of measured work over the last trades.
     pub index: PriceIndex,
-    /// The log time of the next auction, if one is due.
-    pub auction_at: Option<Millis>,
 }
 
 impl Exchange {
@@ -73,7 +69,6 @@ impl Exchange {
             last: book.tape.prints().next_back().copied(),
             volume: book.tape.candles().map(|candle| candle.volume).sum(),
             index: book.tape.index(),
-            auction_at: book.auction_at,
         })
     }
 
@@ -94,7 +89,6 @@ impl Exchange {
             last: book.tape.prints().rev().copied().collect(),
             candles: book.tape.candles().copied().collect(),
             index: book.tape.index(),
-            auction_at: book.auction_at,
         })
     }
 }

@@ -67,7 +67,7 @@ impl Exchange {
         self.books.ask_terms.add_user(order.detail.terms);
         self.lease_mut(id).resale_ask = Some(order.id);
         let tif = TimeInForce::Gtd(order.detail.expires);
-        Ok(self.enter_ask(order, tif, rules.auction, context))
+        Ok(self.enter_ask(order, tif, context))
     }
 
     /// Passes the device of lease `from`, whose rest was sold, to lease `to` without a pause. Both

@@ -1,7 +1,7 @@
 //! Changes of the rules and of their version, at times that the operators announce.
 //!
-//! A change touches no open lease, which keeps the fee of its trade, and no resting order: its
-//! price may be off a new tick, and an all-or-none bid waits if its class now has auctions.
+//! A change touches no open lease, which keeps the fee of its trade, and no resting order, whose
+//! price may be off a new tick.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -9,7 +9,6 @@ use crate::refusal::Refusal;
 use crate::rules::{CHANGES_MAX, Rules, RulesChange, SETTINGS_MAX, Setting, Upgrade};
 use crate::units::{Count, Millis};
 
-use super::steps::StepCount;
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
@@ -64,20 +63,14 @@ impl Exchange {
     }
 
     /// Applies an announced change.
-    pub(super) fn change_rules(&mut self, id: u64, steps: &mut StepCount, events: &mut Vec<Event>) {
+    pub(super) fn change_rules(&mut self, id: u64, events: &mut Vec<Event>) {
         let change = self.changes.remove(&id).expect("a change's timer has one");
         assert!(change.at <= self.now, "not before its time");
         for setting in &change.settings {
             let done = setting.apply_to(&mut self.rules);
             done.expect("what was told was checked");
         }
-        let auctions = self.books.change_rules(&self.rules);
-        for (book, interval) in auctions {
-            match interval {
-                Some(interval) => self.call_auction(book, interval),
-                None => self.hold_last_auction(book, steps, events),
-            }
-        }
+        self.books.change_rules(&self.rules);
         self.light = self.light_orders();
         let light = self.light.iter().map(|(_, order)| order);
         self.books.recount_light(light);

@@ -33,11 +33,10 @@ const TRADE_STEPS: u32 = 32;
 /// The steps of a scan of spot leases or of asks with spot prices: at most 256, each checked.
 pub(super) const SPOT_STEPS: u32 = 256 * VisitBudget::CHECK;
 
-/// The most steps of the timers that fall due before a batch, and of an auction.
+/// The most steps of the timers that fall due before a batch.
 pub(super) const TIMER_STEPS: u32 = 524_288;
 
-/// The least steps of an action that falls due, such as the expiry of an order or the end of a
-/// lease.
+/// The steps of an action that falls due, such as the expiry of an order or the end of a lease.
 pub(super) const TIMER_STEP: u32 = 64;
 
 /// A count of steps.

@@ -24,7 +24,7 @@ impl Exchange {
             assert!(at >= before, "what fell due earlier was done then");
             self.now = self.now.max(at);
             steps.spend_steps(TIMER_STEP);
-            self.fire_timer(timer, &mut steps, events);
+            self.fire_timer(timer, events);
             self.ledger.tell_balances(events);
         }
         assert!(self.now >= before && self.now <= now, "time runs one way");
@@ -32,7 +32,7 @@ impl Exchange {
         steps.steps_taken()
     }
 
-    fn fire_timer(&mut self, timer: Timer, steps: &mut StepCount, events: &mut Vec<Event>) {
+    fn fire_timer(&mut self, timer: Timer, events: &mut Vec<Event>) {
         match timer {
             Timer::OrderExpires(id) => {
                 let order = self.books.get(id);
@@ -53,8 +53,7 @@ impl Exchange {
                 debug_assert!(self.leases[&id].note.is_none(), "an open note puts it off");
                 self.close_on_accepted(id, reason, events);
             }
-            Timer::Auction(book) => self.hold_auction(book, steps, events),
-            Timer::Rules(change) => self.change_rules(change, steps, events),
+            Timer::Rules(change) => self.change_rules(change, events),
             Timer::Approval(id) => self.forget_approval(id),
             Timer::Upgrade => self.raise_version(events),
         }

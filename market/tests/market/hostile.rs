@@ -186,51 +186,6 @@ fn what_falls_due_at_once_is_done_in_turn_and_the_clock_waits_for_it() {
     assert_eq!(copy.digest(), town.exchange.digest());
 }
 
-#[test]
-fn crowded_auction_takes_bounded_steps_and_the_next_one_goes_on() {
-    let interval = Millis(5_000);
-    let mut town = Town::with(|genesis| {
-        genesis.rules.open_orders_max = u32::MAX;
-        genesis.rules.classes = vec![ClassRules {
-            class: bid(1).class,
-            tick: Price(1),
-            lot: Units(1),
-            auction: Some(interval),
-        }];
-    });
-    for device in 0..1_500 {
-        town.place_quietly(10, sell(ask(device, 200)));
-        town.place_quietly(
-            12,
-            buy(Bid {
-                duration: Millis(1),
-                ..bid(200)
-            }),
-        );
-    }
-    let trades = |events: &[Event]| {
-        let traded = |event: &&Event| matches!(event, Event::Traded(_));
-        events.iter().filter(traded).count()
-    };
-    town.wait(interval.0);
-    assert_eq!(
-        trades(&town.events),
-        1_024,
-        "the best of each side take part"
-    );
-    assert!(
-        town.exchange.last_batch_steps() <= BATCH_STEPS / 2,
-        "{}",
-        town.exchange.last_batch_steps()
-    );
-    town.wait(interval.0);
-    assert_eq!(
-        trades(&town.events),
-        476,
-        "who was left out has the next one"
-    );
-}
-
 fn register() -> Command {
     Command::Register {
         name: Name::default(),

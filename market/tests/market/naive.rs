@@ -86,8 +86,7 @@ pub struct Naive {
     pub purses: Vec<Purse>,
     pub orders: Vec<Resting>,
     pub rents: Vec<Rent>,
-    pub classes: Vec<Class>,
-    pub auctions: BTreeMap<usize, u64>,
+    pub classes: BTreeSet<Class>,
     pub requests: BTreeMap<RequestId, MoneyRequest>,
     pub orders_made: u64,
     pub requests_made: u64,
@@ -137,8 +136,7 @@ impl Naive {
             purses: genesis.accounts.iter().map(purse).collect(),
             orders: Vec::new(),
             rents: Vec::new(),
-            classes: Vec::new(),
-            auctions: BTreeMap::new(),
+            classes: BTreeSet::new(),
             requests: BTreeMap::new(),
             orders_made: 0,
             requests_made: 0,
@@ -690,8 +688,7 @@ impl Naive {
                 1 => naive.end_unused(id),
                 2 => naive.end_by_time(id),
                 3 => naive.close_by_time(id),
-                4 => naive.drop_order(id, OrderEnd::Expired),
-                _ => naive.auction(id as usize),
+                _ => naive.drop_order(id, OrderEnd::Expired),
             });
         }
         self.now = now;
@@ -713,11 +710,6 @@ impl Naive {
         for order in &self.orders {
             due.extend(order.expires().map(|at| (at, 4, order.id)));
         }
-        due.extend(
-            self.auctions
-                .iter()
-                .map(|(class, at)| (*at, 5, *class as u64)),
-        );
         due.into_iter().min()
     }
 

@@ -1,4 +1,4 @@
-//! The naive exchange's orders: placing, matching, auctions, displacement, gangs.
+//! The naive exchange's orders: placing, matching, displacement, gangs.
 
 use super::*;
 
@@ -40,30 +40,15 @@ fn rests(tif: TimeInForce) -> bool {
 impl Naive {
     fn of_class(&self, class: Class) -> ClassRules {
         let own = self.rules.classes.iter().find(|rules| rules.class == class);
-        let (tick, lot, auction) = (self.rules.tick, Units(1), None);
-        own.copied().unwrap_or(ClassRules {
-            class,
-            tick,
-            lot,
-            auction,
-        })
-    }
-
-    fn known_class(&mut self, class: Class) -> usize {
-        match self.classes.iter().position(|known| *known == class) {
-            Some(at) => at,
-            None => {
-                self.classes.push(class);
-                self.classes.len() - 1
-            }
-        }
+        let (tick, lot) = (self.rules.tick, Units(1));
+        own.copied().unwrap_or(ClassRules { class, tick, lot })
     }
 
     /// Only an ask that rests, or a rule, makes a class known.
-    fn wanted_class(&mut self, class: Class) -> Result<usize, Refusal> {
+    fn check_class(&self, class: Class) -> Result<(), Refusal> {
         let named = self.rules.classes.iter().any(|rules| rules.class == class);
         match named || self.classes.contains(&class) {
-            true => Ok(self.known_class(class)),
+            true => Ok(()),
             false => Err(Refusal::ClassUnknown { class }),
         }
     }
@@ -92,14 +77,7 @@ impl Naive {
         Ok(())
     }
 
-    fn check_tif(
-        &self,
-        rules: &ClassRules,
-        tif: TimeInForce,
-        limit: Limit,
-        quantity: Units,
-        whole: bool,
-    ) -> Result<(), Refusal> {
+    fn check_tif(&self, tif: TimeInForce, limit: Limit, quantity: Units) -> Result<(), Refusal> {
         if let TimeInForce::Gtd(expires) = tif
             && expires.0 <= self.now
         {
@@ -111,10 +89,7 @@ impl Naive {
         if rests(tif) && limit == Limit::Market {
             return Err(Refusal::MarketRests { quantity });
         }
-        match rules.auction {
-            Some(interval) if whole || !rests(tif) => Err(Refusal::AuctionOnly { interval }),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn check_price(&self, price: Price, tick: Price) -> Result<u64, Refusal> {
@@ -216,7 +191,7 @@ impl Naive {
                 region: ask.resources.region.0,
             });
         }
-        self.check_tif(&rules, ask.tif, ask.limit, ask.quantity, false)?;
+        self.check_tif(ask.tif, ask.limit, ask.quantity)?;
         let price = match ask.limit {
             Limit::Price(price) => self.check_price(price, rules.tick)?,
             Limit::Market => rules.tick.0,
@@ -224,10 +199,11 @@ impl Naive {
         self.check_spot(ask, rules.tick)?;
         self.check_device(who, ask)?;
         let deposit = self.deposit_of(who, ask)?;
-        let class = match rests(ask.tif) {
-            true => self.known_class(rules.class),
-            false => self.wanted_class(rules.class)?,
-        };
+        if rests(ask.tif) {
+            self.classes.insert(rules.class);
+        } else {
+            self.check_class(rules.class)?;
+        }
         let id = self.orders_made + 1;
         let what = What::Ask(ask.clone(), None);
         let order = Resting {
@@ -247,7 +223,7 @@ impl Naive {
                 });
             }
         }
-        Ok(self.enter(order, ask.tif, class, rules.auction))
+        Ok(self.enter(order, ask.tif))
     }
 
     /// An account's first ask is free, and so is what does not rest.
@@ -298,22 +274,12 @@ impl Naive {
         }
     }
 
-    fn enter(
-        &mut self,
-        order: Resting,
-        tif: TimeInForce,
-        class: usize,
-        auction: Option<Millis>,
-    ) -> Acceptance {
+    fn enter(&mut self, order: Resting, tif: TimeInForce) -> Acceptance {
         let id = order.id;
         self.orders_made += 1;
         self.hold(order.owner, order.deposit);
         self.orders.push(order);
-        let mut trades = Vec::new();
-        match auction {
-            Some(interval) => self.call_auction(class, interval.0),
-            None => trades = self.match_ask(id, tif),
-        }
+        let trades = self.match_ask(id, tif);
         let mut resting = Units(0);
         if let Some(order) = self.order(id) {
             if rests(tif) {
@@ -329,11 +295,6 @@ impl Naive {
             trades,
             resting,
         }
-    }
-
-    fn call_auction(&mut self, class: usize, interval: u64) {
-        let next = (self.now / interval + 1) * interval;
-        self.auctions.entry(class).or_insert(next);
     }
 
     fn order(&self, id: u64) -> Option<&Resting> {
@@ -464,7 +425,7 @@ impl Naive {
             let count = bid.wants.excluded.len() as u32;
             return Err(Refusal::PredicateLarge { count, limit: 16 });
         }
-        self.check_tif(rules, bid.tif, bid.limit, bid.quantity, bid.all_or_none)?;
+        self.check_tif(bid.tif, bid.limit, bid.quantity)?;
         let each = bid.budget.0 / u64::from(bid.quantity.0);
         let most = u64::try_from(u128::from(each) * 1_000 / u128::from(bid.duration.0)).unwrap();
         let most = most / rules.tick.0 * rules.tick.0;
@@ -485,15 +446,12 @@ impl Naive {
         self.check_open(who)?;
         let rules = self.of_class(bid.class);
         let price = self.check_bid(bid, &rules)?;
-        let class = self.wanted_class(bid.class)?;
+        self.check_class(bid.class)?;
         let (wanted, span) = (bid.quantity.0, bid.duration.0);
         let id = self.orders_made + 1;
-        let (mut fills, mut rest) = match rules.auction {
-            Some(_) => (Vec::new(), wanted),
-            None => self.fills(id, who, bid, price, wanted),
-        };
+        let (mut fills, mut rest) = self.fills(id, who, bid, price, wanted);
         let mut displaced = Vec::new();
-        if rest > 0 && rules.auction.is_none() {
+        if rest > 0 {
             (displaced, rest) = self.victims(who, bid, price, &fills, rest);
         }
         if rest > 0 && bid.tif == TimeInForce::Fok {
@@ -555,9 +513,6 @@ impl Naive {
             self.make_room();
         } else {
             self.tell_closed(who, id, OrderEnd::Unfilled);
-        }
-        if let Some(interval) = rules.auction {
-            self.call_auction(class, interval.0);
         }
         Ok(Acceptance::Placed {
             order: OrderId(id),
@@ -912,7 +867,6 @@ impl Naive {
         self.check_room(u64::MAX)?;
         let rules = self.of_class(rent.terms.resources.class());
         self.check_price(Price(price), rules.tick)?;
-        let class = self.known_class(rules.class);
         let tif = TimeInForce::Gtd(Millis(rent.deadline));
         let ask = Ask {
             tif,
@@ -928,7 +882,7 @@ impl Naive {
             deposit: 0,
             what: What::Ask(ask, Some(id.0)),
         };
-        Ok(self.enter(order, tif, class, rules.auction))
+        Ok(self.enter(order, tif))
     }
 
     /// The ask by which the rest of a lease is resold.
@@ -948,11 +902,8 @@ impl Naive {
         let mut prices = Vec::new();
         for bid in legs {
             let rules = self.of_class(bid.class);
-            if let Some(interval) = rules.auction {
-                return Err(Refusal::AuctionOnly { interval });
-            }
             prices.push(self.check_bid(bid, &rules)?);
-            self.wanted_class(bid.class)?;
+            self.check_class(bid.class)?;
         }
         let mut choices: Vec<Vec<Choice>> = Vec::new();
         for (leg, (bid, price)) in legs.iter().zip(&prices).enumerate() {
@@ -1045,81 +996,6 @@ impl Naive {
         }
         found
     }
-
-    pub fn auction(&mut self, class_at: usize) {
-        self.auctions.remove(&class_at);
-        let class = self.classes[class_at];
-        let (asks, bids) = (self.side(class, true), self.side(class, false));
-        // Who suits nobody at any price both would take has no say in the price.
-        let meets = |ask: &Resting, bid: &Resting| {
-            let (What::Ask(offer, _), What::Bid(wish)) = (&ask.what, &bid.what) else {
-                unreachable!()
-            };
-            ask.price <= bid.price && self.suits(ask, offer, bid.owner, wish, bid.left)
-        };
-        let (mut heard_asks, mut heard_bids) = (asks.clone(), bids.clone());
-        heard_asks.retain(|ask| bids.iter().any(|bid| meets(ask, bid)));
-        heard_bids.retain(|bid| asks.iter().any(|ask| meets(ask, bid)));
-        let (asks, bids) = (heard_asks, heard_bids);
-        let Some((price, quantity)) = clear(&asks, &bids, self.of_class(class).tick.0) else {
-            return;
-        };
-        let told = Price(price);
-        self.events.push(Event::Auction {
-            class,
-            price: told,
-            quantity,
-        });
-        let asks: Vec<_> = asks.into_iter().filter(|ask| ask.price <= price).collect();
-        let bids: Vec<_> = bids.into_iter().filter(|bid| bid.price >= price).collect();
-        let mut supply = shares(&asks, quantity);
-        let mut demand = shares(&bids, quantity);
-        self.pair(price, &asks, &bids, &mut supply, &mut demand);
-        let left = |naive: &Self, orders: &[Resting]| -> Vec<u32> {
-            orders
-                .iter()
-                .map(|order| naive.order(order.id).map_or(0, |order| order.left))
-                .collect()
-        };
-        let (mut supply, mut demand) = (left(self, &asks), left(self, &bids));
-        self.pair(price, &asks, &bids, &mut supply, &mut demand);
-    }
-
-    fn pair(
-        &mut self,
-        price: u64,
-        asks: &[Resting],
-        bids: &[Resting],
-        supply: &mut [u32],
-        demand: &mut [u32],
-    ) {
-        for (bid_at, bid_order) in bids.iter().enumerate() {
-            for (ask_at, ask_order) in asks.iter().enumerate() {
-                let What::Bid(bid) = &bid_order.what else {
-                    unreachable!()
-                };
-                let What::Ask(ask, resale) = &ask_order.what else {
-                    unreachable!()
-                };
-                let quantity = demand[bid_at].min(supply[ask_at]);
-                let whole = resale.is_some() && quantity < ask_order.left;
-                if quantity == 0
-                    || whole
-                    || !self.suits(ask_order, ask, bid_order.owner, bid, bid_order.left)
-                {
-                    continue;
-                }
-                let fill = Fill {
-                    ask: ask_order.id,
-                    quantity,
-                    price,
-                };
-                self.trade_resting(bid_order, bid, &[fill]);
-                demand[bid_at] -= quantity;
-                supply[ask_at] -= quantity;
-            }
-        }
-    }
 }
 
 /// What a leg of a gang may have: of whom, which ask or spot lease, and for how much.
@@ -1169,62 +1045,4 @@ fn try_legs(
     way.push(None);
     try_legs(choices, legs, way, best);
     way.pop();
-}
-
-/// Tries every price that an order names.
-fn clear(asks: &[Resting], bids: &[Resting], tick: u64) -> Option<(u64, u64)> {
-    let mut prices: Vec<u64> = asks.iter().chain(bids).map(|order| order.price).collect();
-    prices.sort_unstable();
-    let sum = |orders: &[Resting], at: &dyn Fn(u64) -> bool| -> u64 {
-        orders
-            .iter()
-            .filter(|order| at(order.price))
-            .map(|order| u64::from(order.left))
-            .sum()
-    };
-    let supply = |price: u64| sum(asks, &|ask| ask <= price);
-    let demand = |price: u64| sum(bids, &|bid| bid >= price);
-    let volume = |price: u64| supply(price).min(demand(price));
-    let most = prices.iter().map(|price| volume(*price)).max()?;
-    if most == 0 {
-        return None;
-    }
-    let surplus = |price: u64| supply(price).abs_diff(demand(price));
-    prices.retain(|price| volume(*price) == most);
-    let least = prices.iter().map(|price| surplus(*price)).min()?;
-    prices.retain(|price| surplus(*price) == least);
-    let (low, high) = (*prices.first()?, *prices.last()?);
-    let price = match demand(high).cmp(&supply(high)) {
-        std::cmp::Ordering::Greater => high,
-        std::cmp::Ordering::Less => low,
-        std::cmp::Ordering::Equal => (low.midpoint(high) / tick * tick).max(low),
-    };
-    Some((price, most))
-}
-
-/// Better prices in full, the last price pro rata, what rounding leaves to the oldest.
-fn shares(orders: &[Resting], quantity: u64) -> Vec<u32> {
-    let mut left = quantity;
-    let mut shares = vec![0; orders.len()];
-    let mut at = 0;
-    while at < orders.len() {
-        let level: Vec<usize> = (at..orders.len())
-            .filter(|other| orders[*other].price == orders[at].price)
-            .collect();
-        let wanted: u64 = level.iter().map(|at| u64::from(orders[*at].left)).sum();
-        let given = wanted.min(left);
-        for at in &level {
-            shares[*at] = (u64::from(orders[*at].left) * given / wanted) as u32;
-        }
-        let mut rest = given - level.iter().map(|at| u64::from(shares[*at])).sum::<u64>();
-        for at in &level {
-            if rest > 0 && shares[*at] < orders[*at].left {
-                shares[*at] += 1;
-                rest -= 1;
-            }
-        }
-        left -= given;
-        at += level.len();
-    }
-    shares
 }

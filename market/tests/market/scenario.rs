@@ -85,7 +85,6 @@ impl Stage {
             "cap" => self.genesis.rules.withdrawal_cap_day = Credits(words.number(1)),
             "notice" => self.genesis.rules.rules_notice = Millis(words.number(1)),
             "operators" => self.genesis.operators_needed = words.number(1) as u32,
-            "auctions" => self.hold_auctions(words.after("every").unwrap()),
             "wait" => {
                 self.now += words.number(1);
                 let now = Millis(self.now);
@@ -116,17 +115,6 @@ impl Stage {
         self.genesis
             .accounts
             .push((account(number), named, Credits(credits)));
-    }
-
-    fn hold_auctions(&mut self, interval: u64) {
-        let class = bid(1).class;
-        let (tick, lot, auction) = (Price(1), Units(1), Some(Millis(interval)));
-        self.genesis.rules.classes = vec![ClassRules {
-            class,
-            tick,
-            lot,
-            auction,
-        }];
     }
 
     fn say(&mut self, words: &Words<'_>) {
@@ -252,19 +240,18 @@ impl Stage {
         }
     }
 
-    /// What a rule becomes: a number, or an auction for the one class there is.
+    /// What a rule becomes: a number, or the lot of the one class there is.
     fn setting(&self, words: &Words<'_>) -> Setting {
         let (name, value) = (words.0[2], words.number(3));
         let rule = Rule::ALL.iter().find(|rule| rule.name() == name);
         if let Some(rule) = rule.copied() {
             return Setting::Number { rule, value };
         }
-        assert_eq!(name, "auctions", "a rule");
+        assert_eq!(name, "lot", "a rule");
         Setting::Class(ClassRules {
             class: bid(1).class,
             tick: Price(1),
-            lot: Units(1),
-            auction: Some(Millis(value)).filter(|interval| interval.0 > 0),
+            lot: Units(value as u32),
         })
     }
 
@@ -431,11 +418,6 @@ impl Stage {
             } => {
                 let provider = name(provider);
                 format!("{provider} loses {slashed} for lease {lease}, {compensated} to its buyer")
-            }
-            Event::Auction {
-                price, quantity, ..
-            } => {
-                format!("auction: {quantity} can trade at {price}")
             }
             Event::LeaseClosed {
                 lease,

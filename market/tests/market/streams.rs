@@ -11,7 +11,7 @@ use crate::naive::{Naive, Rent, Resting};
 use crate::town::{account, body, key, resources};
 
 /// Refusals that no stream comes near; `refusals.rs` has a test for each.
-const UNMET: [&str; 24] = [
+const UNMET: [&str; 23] = [
     "market_other",
     "batch_far",
     "accounts_many",
@@ -31,7 +31,6 @@ const UNMET: [&str; 24] = [
     "predicate_large",
     "region_bad",
     "classes_many",
-    "lease_waits",
     "note_differs",
     "receipt_market",
     "receipt_parties",
@@ -86,7 +85,6 @@ fn spot_prices(dice: &mut Dice, limit: Limit) -> Vec<SpotPrice> {
     (0..count).map(price).collect()
 }
 
-/// The class of kind `kind`: 2 and 3 are continuous, 4 is matched by auctions.
 fn device(dice: &mut Dice, kind: u16) -> Resources {
     Resources {
         kind: KindCode(kind),
@@ -122,23 +120,15 @@ pub fn genesis(dice: &mut Dice) -> Genesis {
     rules.deposit_cap_day = Credits(dice.pick(&[0, 0, 70]));
     rules.withdrawal_cap_day = Credits(dice.pick(&[0, 0, 50]));
     rules.slash = Permille(dice.pick(&[333, 1_000]));
-    let class = |kind| {
-        Resources {
-            kind: KindCode(kind),
-            ..resources()
-        }
-        .class()
+    let other = Resources {
+        kind: KindCode(3),
+        ..resources()
     };
-    let own = |class, tick, lot, auction| ClassRules {
-        class,
-        tick,
-        lot,
-        auction,
-    };
-    rules.classes = vec![
-        own(class(3), Price(5), Units(2), None),
-        own(class(4), Price(1), Units(1), Some(Millis(1_000))),
-    ];
+    rules.classes = vec![ClassRules {
+        class: other.class(),
+        tick: Price(5),
+        lot: Units(2),
+    }];
     genesis
 }
 
@@ -163,7 +153,7 @@ impl Stream {
     }
 
     fn kind(&mut self) -> u16 {
-        self.dice.pick(&[2, 2, 2, 3, 4])
+        self.dice.pick(&[2, 2, 2, 3])
     }
 
     /// Asks from 5 to 20, bids from 10 to 25, in fives; now and then something odd.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use souk_node::device::class_name;
 use souk_node::market::{
-    Account, Candle, ClassSummary, DepthLevel, Dtype, Listing, Millis, PriceIndex, Print, Quotes,
+    Account, Candle, ClassSummary, DepthLevel, Dtype, Listing, PriceIndex, Print, Quotes,
     Throughput, Totals,
 };
 use souk_node::protocols::regions;
@@ -67,8 +67,6 @@ pub struct ClassView {
     /// Units traded within a day.
     volume: u64,
     index: IndexView,
-    /// When the next auction is, RFC 3339.
-    auction_at: Option<String>,
 }
 
 /// The book of a class.
@@ -81,7 +79,6 @@ pub struct DepthView {
     asks: Vec<LevelView>,
     /// By falling price.
     bids: Vec<LevelView>,
-    auction_at: Option<String>,
 }
 
 /// The last trades of a class.
@@ -250,13 +247,8 @@ impl From<&ClassSummary> for ClassView {
             last: summary.last.as_ref().map(TradeView::from),
             volume: summary.volume,
             index: IndexView::from(&summary.index),
-            auction_at: auction_time(summary.auction_at),
         }
     }
-}
-
-fn auction_time(at: Option<Millis>) -> Option<String> {
-    at.map(|at| times::at(at.0))
 }
 
 impl DepthView {
@@ -269,7 +261,6 @@ impl DepthView {
             emulated: quotes.class.emulated,
             asks: side(&quotes.asks),
             bids: side(&quotes.bids),
-            auction_at: auction_time(quotes.auction_at),
         }
     }
 }

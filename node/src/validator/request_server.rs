@@ -68,7 +68,7 @@ pub(super) struct ExchangeNews {
     pub(super) statements: Statements,
 }
 
-/// Serves `/souk/market/11` until the network stops.
+/// Serves `/souk/market/12` until the network stops.
 pub(super) fn serve_market(
     network: &Network,
     validator: Validator<ExchangeMachine>,

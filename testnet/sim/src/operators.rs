@@ -181,7 +181,6 @@ fn draw_setting(random: &mut Random) -> Setting {
             class: device_resources().class(),
             tick: Price(random.draw_between(1, 3)),
             lot: Units(1),
-            auction: random.chance(200).then_some(Millis(250)),
         }),
     }
 }

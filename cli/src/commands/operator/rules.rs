@@ -93,7 +93,7 @@ async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> 
         settings.push(of_class(found.rules.of_class(class), args));
     }
     if settings.is_empty() {
-        let hint = "give --set NAME=VALUE, or --class with --tick, --lot or --auctions";
+        let hint = "give --set NAME=VALUE, or --class with --tick or --lot";
         return Err(Failure::new(
             Kind::Input,
             "there is nothing to change",
@@ -147,14 +147,9 @@ fn parse_setting(set: &str) -> Result<Setting, Failure> {
 }
 
 fn of_class(now: ClassRules, args: &RulesChangeArgs) -> Setting {
-    let interval = |time: Duration| match u64::try_from(time.as_millis()) {
-        Ok(0) => None,
-        millis => Some(Millis(millis.unwrap_or(u64::MAX))),
-    };
     Setting::Class(ClassRules {
         tick: args.tick.map_or(now.tick, Price),
         lot: args.lot.map_or(now.lot, Units),
-        auction: args.auctions.map_or(now.auction, interval),
         ..now
     })
 }

@@ -368,8 +368,6 @@ class MarketClass:
     """Units traded within a day."""
     index: PriceIndex
     ask: Level | None = None
-    auction_at: datetime | None = None
-    """When the next auction is, RFC 3339."""
     bid: Level | None = None
     last: Trade | None = None
 
@@ -408,7 +406,6 @@ class Depth:
     """By rising price."""
     bids: Table[Level]
     """By falling price."""
-    auction_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,8 +162,7 @@ fn moves_credits(event: &Event) -> bool {
         | Event::Note { .. }
         | Event::LeaseEnding { .. }
         | Event::LeaseEnded { .. }
-        | Event::LeaseStarted { .. }
-        | Event::Auction { .. } => false,
+        | Event::LeaseStarted { .. } => false,
     }
 }
 
