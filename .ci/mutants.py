@@ -3,7 +3,7 @@
 
     python3 -B .ci/mutants.py [LIST ...] [-- WORD ...]     only bugs whose name holds one of the words
 
-Without a list all `mutants/list.txt` of the repository are gone through. A list begins with how it
+Without a list all `mutants/*.txt` of the repository are gone through. A list begins with how it
 is judged: `! play` by the simulator, which must break a promise within SEEDS seeds; `! test ARGS`
 by `cargo test ARGS`, which must fail. An entry is `= name`, then for each place the file below the
 list's crate, `- ` lines as they are and `+ ` lines as they would be.
@@ -166,7 +166,7 @@ def main():
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     lists, words = arguments[:cut], arguments[cut + 1 :] or [""]
     if not lists:
-        found = subprocess.check_output(["git", "ls-files", "*mutants/list.txt"], cwd=ROOT, text=True)
+        found = subprocess.check_output(["git", "ls-files", "*mutants/*.txt"], cwd=ROOT, text=True)
         lists = [os.path.join(ROOT, path) for path in found.splitlines()]
     env = dict(os.environ)
     if "SOUK_MUTANTS_TARGET" in env:

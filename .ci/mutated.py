@@ -31,6 +31,8 @@ CORES = {
         "node/roles/src/job.rs",
         "node/roles/src/job/**/*.rs",
         "node/roles/src/provider/**/*.rs",
+        "node/roles/src/session.rs",
+        "node/roles/src/session/**/*.rs",
     ],
     "souk-consensus": ["consensus/src/replica.rs", "consensus/src/replica/**/*.rs"],
 }

@@ -1,5 +1,5 @@
-//! What the core of sessions reports, in words: notices for the user, and errors with what the shell
-//! knows of a session.
+//! What the core of sessions reports, in words: notices for the user, and errors with what the
+//! shell knows of a session.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! The shell of a session core: one task that passes events to the core of a text's sessions, and
 //! carries out its actions.
 //!
-//! A session is a job whose providers keep the model's states, and each step is one of its requests.
+//! A session is a job whose providers keep the model's states, and each step is one of its
+//! requests.
 //! The core decides what to buy, send and replace; the shell plans, buys, and keeps the tensors.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -31,7 +32,7 @@ use crate::step_outputs::{
     StepOutputs, are_logits_close, drawn_tokens, is_drawn_from_logits, step_inputs, to_core_step,
 };
 use crate::stop_signal::StopSignal;
-use crate::text_error::failed_step;
+use crate::text_error::{TextError, failed_step};
 use crate::text_sessions::{SessionOrder, SessionResult, SessionTerms, StepOrder, TextSessions};
 
 /// Progress events that can wait.
@@ -355,9 +356,7 @@ impl SessionShell {
                 }
             }
             Action::Compare { left, right, rows } => {
-                let pair = self.outputs.get(&left).zip(self.outputs.get(&right));
-                let is_close = pair
-                    .is_some_and(|(left, right)| are_logits_close(left, right, rows.as_deref()));
+                let is_close = self.are_outputs_close(left, right, rows.as_deref());
                 self.answer(ticket, Answer::Compared(is_close));
             }
             Action::Check { output, step } => {
@@ -380,16 +379,25 @@ impl SessionShell {
             }
             Action::Finished { caller, failure } => {
                 let error = failure.map(|failure| self.reports.take_error(&failure));
-                if let Some(finisher) = self.finishers.remove(&caller) {
-                    // A caller that gave up needs no receipts.
-                    let _ = finisher.send((std::mem::take(&mut self.receipts), error));
-                }
+                self.answer_finisher(caller, error);
             }
             Action::Stop(ticket) => {
                 if let Some(handle) = self.handles.remove(&ticket) {
                     handle.abort();
                 }
             }
+        }
+    }
+
+    fn are_outputs_close(&self, left: OutputId, right: OutputId, rows: Option<&[usize]>) -> bool {
+        let pair = self.outputs.get(&left).zip(self.outputs.get(&right));
+        pair.is_some_and(|(left, right)| are_logits_close(left, right, rows))
+    }
+
+    fn answer_finisher(&mut self, caller: Caller, error: Option<TextError>) {
+        if let Some(finisher) = self.finishers.remove(&caller) {
+            // A caller that gave up needs no receipts.
+            let _ = finisher.send((std::mem::take(&mut self.receipts), error));
         }
     }
 
