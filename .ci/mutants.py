@@ -92,6 +92,8 @@ def copy(package, to):
     text = text.replace("codegen-units = 1\n", "codegen-units = 16\n")
     open(os.path.join(to, "Cargo.toml"), "w").write(text)
     shutil.copy(os.path.join(ROOT, "Cargo.lock"), to)
+    # Tests compare some pages with the code.
+    shutil.copytree(os.path.join(ROOT, "docs"), os.path.join(to, "docs"))
 
 
 def play(folder, env):
