@@ -60,8 +60,12 @@ pub async fn run(folder: &Path, output: Output, args: &ServeArgs) -> Outcome {
         () = gateway.run() => {}
         () = stopped => {}
     }
+    // A second signal leaves the sessions' leases to run out.
     #[cfg(feature = "generate")]
-    host.close_all().await;
+    tokio::select! {
+        () = host.close_all() => {}
+        () = stop.next() => {}
+    }
     Ok(())
 }
 

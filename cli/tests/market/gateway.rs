@@ -539,6 +539,11 @@ fn a_session_of_a_language_model_is_opened_asked_and_paid_over_http() {
     let answer = trader.post(&path, &[], &question).of(200);
     let text = answer["choices"][0]["message"]["content"].as_str();
     assert!(text.unwrap().contains("held for a lease"), "{answer}");
+    let named = |name: &str| reader.get(&format!("{session}/models/{name}"));
+    assert_eq!(named("bundled").of(200)["id"], "bundled");
+    let unknown = named("a%20b%2Fc").of(404);
+    assert_eq!(unknown["error"]["code"], "model_not_found");
+    assert_eq!(reader.get(&format!("{session}/nothing")).status, 404);
     let jobs = reader.get("/v1/jobs").of(200);
     assert_eq!(jobs["items"][0]["model"], "bundled");
     let resumed = trader.post(
@@ -563,5 +568,19 @@ fn a_session_of_a_language_model_is_opened_asked_and_paid_over_http() {
     );
     assert!(closed["paid"].as_u64().unwrap() > 0, "{closed}");
     assert_eq!(reader.get(&session).status, 404);
+    // A gateway that is stopped ends its sessions; if it were killed, the job would be left running.
+    let opened = trader.post("/v1/sessions", &[], &order).of(201);
+    let path = format!(
+        "/v1/sessions/{}/chat/completions",
+        opened["id"].as_str().unwrap()
+    );
+    trader.post(&path, &[], &question).of(200);
+    let jobs = reader.get("/v1/jobs").of(200);
+    let job = jobs["items"][0]["id"].as_str().unwrap().to_owned();
+    let state = || market.souk(&["job", "status", &job]).done()["job"]["state"].clone();
+    assert_eq!(state(), "running");
+    kill(market.processes("net serve ")[0], "-TERM");
+    market.until(|| state() != "running");
+    assert_eq!(state(), "done");
     market.assert_escrow_returns();
 }

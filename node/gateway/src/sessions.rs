@@ -74,14 +74,15 @@ pub struct SessionBody {
     pub budget: Option<u64>,
     /// The number of tokens for which souk buys at a time.
     #[serde(default = "default_tokens")]
-    #[schema(default = 1024, minimum = 1)]
+    #[schema(default = 1024, minimum = 1, maximum = 1048576)]
     pub tokens: usize,
     /// The number of requests to answer at once.
     #[serde(default = "default_sequences")]
-    #[schema(default = 8, minimum = 1, maximum = 64)]
+    #[schema(default = 8, minimum = 1, maximum = 32)]
     pub sequences: u32,
     /// The number of positions of each text, including the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1048576)]
     pub context: Option<usize>,
     /// Embed texts instead of continuing them.
     #[serde(default)]
@@ -119,7 +120,10 @@ pub struct SessionBody {
 }
 
 /// Largest number of requests that a session can answer at once.
-const SEQUENCES_MAX: u32 = 64;
+const SEQUENCES_MAX: u32 = 32;
+
+/// Largest number of providers over which a model can be cut.
+const PROVIDERS_MAX: usize = 64;
 
 /// Largest number of tokens for which souk buys at a time, and of positions.
 const TOKENS_MAX: usize = 1 << 20;
@@ -156,6 +160,8 @@ impl SessionBody {
     pub fn to_order(&self) -> Result<SessionOrder, Problem> {
         check_range("verify", self.verify, 1, 2)?;
         check_range("sequences", self.sequences, 1, SEQUENCES_MAX)?;
+        check_range("min_providers", self.min_providers, 1, PROVIDERS_MAX)?;
+        check_range("max_providers", self.max_providers, 1, PROVIDERS_MAX)?;
         check_range("tokens", self.tokens, 1, TOKENS_MAX)?;
         check_range("context", self.context.unwrap_or(1), 1, TOKENS_MAX)?;
         let prefer = self.prefer.parse();

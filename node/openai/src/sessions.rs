@@ -16,6 +16,7 @@ use souk_texts::{
     SessionSize, SessionTerms, StopSignal, TextEngine, TextError, TextMarket, TextObserver,
     open_model,
 };
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::{ServedModel, ServerObserver, ServingOptions, model_paths};
@@ -33,14 +34,14 @@ struct Inner {
     folder: PathBuf,
     /// The path of each model, by its name.
     models: BTreeMap<String, PathBuf>,
+    /// A permit for each session that can still be opened.
+    permits: Arc<Semaphore>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     open: BTreeMap<u64, OpenSession>,
-    /// Number of sessions that are being opened.
-    opening: usize,
     /// Number of sessions so far.
     count: u64,
 }
@@ -51,6 +52,7 @@ struct OpenSession {
     working: JoinHandle<()>,
     stop: StopSignal,
     figures: Arc<Figures>,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// What a session did.
@@ -61,18 +63,27 @@ impl Sessions {
     /// each model, because its name is in its files.
     ///
     /// # Errors
-    /// [`TextError::Input`] if a model is not usable.
+    /// [`TextError::Input`] if a model is not usable, or if two have the same name.
     pub fn new(buyer: Buyer, folder: PathBuf, paths: &[PathBuf]) -> Result<Sessions, TextError> {
         let bundled = (bundled::NAME.to_owned(), PathBuf::from(bundled::NAME));
         let mut models = BTreeMap::from([bundled]);
         for path in paths {
             let (_, model) = open_model(path, None)?;
-            models.insert(model.card.name, path.clone());
+            let name = model.card.name;
+            if let Some(other) = models.insert(name.clone(), path.clone()) {
+                let (path, other) = (path.display(), other.display());
+                let cause = format!("{path} and {other} are both called {name:?}");
+                return Err(TextError::input(
+                    cause,
+                    "give one of them, or rename its folder",
+                ));
+            }
         }
         Ok(Sessions(Arc::new(Inner {
             buyer,
             folder,
             models,
+            permits: Arc::new(Semaphore::new(SESSIONS_MAX)),
             state: Mutex::default(),
         })))
     }
@@ -85,25 +96,29 @@ impl Sessions {
         }
     }
 
-    /// Reserves one of the open sessions, and returns the path of its model.
-    fn reserve_session(&self, model: &str) -> Result<PathBuf, Problem> {
+    /// Reserves one of the open sessions. Returns its permit, and the path of its model.
+    fn reserve_session(&self, model: &str) -> Result<(OwnedSemaphorePermit, PathBuf), Problem> {
         let path = self.0.models.get(model).ok_or_else(|| {
             let names: Vec<&str> = self.0.models.keys().map(String::as_str).collect();
             let detail = format!("{model} is not a model of this gateway");
             let hint = format!("name one of {}", names.join(", "));
             Problem::new(Code::NotFound, detail, &hint)
         })?;
-        let mut state = self.0.lock_state();
-        if state.open.len() + state.opening >= SESSIONS_MAX {
+        let permit = self.0.permits.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| {
             let detail = format!("{SESSIONS_MAX} sessions are open");
-            return Err(Problem::new(Code::TooMany, detail, "end one by DELETE"));
-        }
-        state.opening += 1;
-        Ok(path.clone())
+            Problem::new(Code::TooMany, detail, "end one by DELETE")
+        })?;
+        Ok((permit, path.clone()))
     }
 
     /// Opens the engine of a session and starts to answer its requests.
-    fn start_session(&self, path: &Path, order: SessionOrder) -> Result<SessionView, TextError> {
+    fn start_session(
+        &self,
+        permit: OwnedSemaphorePermit,
+        path: &Path,
+        order: SessionOrder,
+    ) -> Result<SessionView, TextError> {
         let (model, text_model) = open_model(path, order.context)?;
         let size = SessionSize {
             tokens: order.tokens,
@@ -150,6 +165,7 @@ impl Sessions {
             working,
             stop,
             figures,
+            _permit: permit,
         };
         state.open.insert(number, session);
         Ok(view)
@@ -182,10 +198,8 @@ impl SessionHost for Sessions {
     fn open_session(&self, order: SessionOrder) -> HostAnswer<Result<SessionView, Problem>> {
         let sessions = self.clone();
         Box::pin(async move {
-            let path = sessions.reserve_session(&order.model)?;
-            let of = sessions.clone();
-            let opened = spawn_blocking(move || of.start_session(&path, order)).await;
-            sessions.0.lock_state().opening -= 1;
+            let (permit, path) = sessions.reserve_session(&order.model)?;
+            let opened = spawn_blocking(move || sessions.start_session(permit, &path, order)).await;
             let opened = opened.map_err(Problem::unexpected_failure)?;
             opened.map_err(|error| match error.is_input() {
                 true => Problem::new(Code::Input, error, "give another model"),

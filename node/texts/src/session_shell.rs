@@ -23,7 +23,7 @@ use souk_roles::session::{
 };
 use souk_vocabulary::processor::RunError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
 
 use crate::TextObserver;
 use crate::session_journal::{SessionJournals, store_events};
@@ -112,6 +112,8 @@ enum JobNews {
         session: u32,
         ended: Result<Box<JobResult>, Box<UnfinishedJob>>,
     },
+    /// The task of a job failed.
+    Failed(JoinError),
 }
 
 impl TextSessions {
@@ -173,9 +175,10 @@ impl SessionShell {
                     None => return,
                 },
                 Some(news) = self.inbox.recv() => self.on_news(news),
-                Some(Ok((ticket, outcome))) = self.effects.join_next() => {
-                    self.on_outcome(ticket, outcome);
-                }
+                Some(done) = self.effects.join_next() => match done {
+                    Ok((ticket, outcome)) => self.on_outcome(ticket, outcome),
+                    Err(error) => resume_panic(error),
+                },
                 () = self.clock.wait_until(wakes_at) => self.ready.push_back(Event::Woke),
                 () = self.market.stop.wait_for_signal(), if !self.is_stopped => {
                     self.is_stopped = true;
@@ -237,6 +240,7 @@ impl SessionShell {
                 });
             }
             JobNews::Ended { session, ended } => self.on_ended(session, ended),
+            JobNews::Failed(error) => resume_panic(error),
         }
     }
 
@@ -277,7 +281,10 @@ impl SessionShell {
     }
 
     fn on_outcome(&mut self, ticket: Ticket, outcome: EffectOutcome) {
-        self.handles.remove(&ticket);
+        if self.handles.remove(&ticket).is_none() {
+            // The core stopped the effect while it ended.
+            return;
+        }
         let answer = match outcome {
             EffectOutcome::Quoted {
                 session,
@@ -533,9 +540,22 @@ async fn report_job(
         };
         let _ = news.send(answered).await;
     }
-    let ended = running.await.expect("a job's task does not panic");
-    let ended = ended.map(Box::new);
-    let _ = news.send(JobNews::Ended { session, ended }).await;
+    let last = match running.await {
+        Ok(ended) => JobNews::Ended {
+            session,
+            ended: ended.map(Box::new),
+        },
+        Err(error) => JobNews::Failed(error),
+    };
+    let _ = news.send(last).await;
+}
+
+/// Ends the task of the sessions if one of its own tasks panicked: its callers then learn that it
+/// is gone, instead of waiting for an answer.
+fn resume_panic(error: JoinError) {
+    if error.is_panic() {
+        std::panic::resume_unwind(error.into_panic());
+    }
 }
 
 fn describe_providers(quote: &Quote) -> String {

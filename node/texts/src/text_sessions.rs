@@ -12,7 +12,7 @@ use crate::steps::{Steps, step_outcome};
 use crate::text_error::{TextError, failed_step};
 
 /// Orders that can wait: each caller waits for its own.
-pub const ORDERS_MAX: usize = 16;
+const ORDERS_MAX: usize = 16;
 
 /// The terms under which an engine leases providers.
 #[derive(Clone)]

@@ -108,7 +108,7 @@ async fn close(
 /// Passes a request below a session to its paths.
 async fn forward_request(
     State(state): State<SharedState>,
-    Path((id, path)): Path<(String, String)>,
+    Path((id, _)): Path<(String, String)>,
     mut request: Request,
 ) -> Response {
     let paths = match find_host(&state) {
@@ -118,10 +118,15 @@ async fn forward_request(
     let Some(mut paths) = paths else {
         return unknown_session(&id).into_response();
     };
-    let Ok(uri) = format!("/v1/{path}").parse::<Uri>() else {
-        return unknown_session(&id).into_response();
-    };
-    *request.uri_mut() = uri;
+    // The path as it came, so that names with encoded characters stay as they are.
+    let mut parts = request.uri().path().splitn(5, '/');
+    let uri = format!("/v1/{}", parts.nth(4).unwrap_or_default());
+    match uri.parse::<Uri>() {
+        Ok(uri) => *request.uri_mut() = uri,
+        Err(error) => return Problem::malformed_input(error).into_response(),
+    }
+    // The parameters of this path are not those of the session's.
+    request.extensions_mut().clear();
     match paths.call(request).await {
         Ok(response) => response,
         Err(never) => match never {},
