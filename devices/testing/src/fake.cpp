@@ -344,7 +344,8 @@ int nvrtcCompileProgram(void* program, int, const char* const*) {
   text.replace(text.find(mark), mark.size(), source->text);
   std::string base = std::string(getenv("SOUK_FAKE_FOLDER")) + "/k" + std::to_string(number++);
   std::ofstream(base + ".cpp") << text;
-  std::string run = "c++ -std=c++17 -O1 -w -shared -fPIC -o " + base + ".so " + base + ".cpp";
+  std::string run = "c++ -std=c++17 -O1 -w -shared -fPIC -nostdinc++ -nodefaultlibs -o " + base +
+                    ".so " + base + ".cpp -lm -lc";
   if (system(run.c_str()) != 0) return source->log = "the kernel does not compile", 6;
   size_t entry = source->text.find("souk_main("), end = source->text.find(")", entry);
   int arrays = 0;

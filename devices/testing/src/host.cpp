@@ -1,9 +1,14 @@
 // A card of one core, for tests: blocks one after another, the threads of a block in turn, each
 // until it waits for the others. What a kernel gives here it gives on a card, but for rounding.
 #include <math.h>
+#include <setjmp.h>
 #include <string.h>
 #include <ucontext.h>
 
+// Whether the kernel's threads wait for one another.
+#ifndef SOUK_WAITS
+#define SOUK_WAITS true
+#endif
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(threads)
@@ -13,12 +18,16 @@ struct Place {
 };
 static Place threadIdx, blockIdx, blockDim, gridDim;
 static const unsigned THREADS_MAX = 1024, STACK_BYTES = 64 << 10;
-static ucontext_t turns, threads[THREADS_MAX];
+// A switch between two threads is a jump: `swapcontext` would make a system call each time.
+static jmp_buf turns, paused[THREADS_MAX];
+static ucontext_t starts;
 static char stacks[THREADS_MAX][STACK_BYTES];
-static bool done[THREADS_MAX];
-static unsigned turn;
+static bool started[THREADS_MAX], done[THREADS_MAX];
+static unsigned turn, left;
 
-static void __syncthreads() { swapcontext(&threads[turn], &turns); }
+static void __syncthreads() {
+  if (!_setjmp(paused[turn])) _longjmp(turns, 1);
+}
 static void __threadfence_block() {}
 static float __uint_as_float(unsigned a) { float r; memcpy(&r, &a, 4); return r; }
 static float __int_as_float(int a) { float r; memcpy(&r, &a, 4); return r; }
@@ -61,6 +70,22 @@ static void thread() {
   call_all(kernel::souk_main);
   done[turn] = true;
 }
+static void thread_of_its_own() {
+  thread();
+  _longjmp(turns, 1);
+}
+
+// Runs the thread `turn` until it waits or ends.
+static void go_on() {
+  if (_setjmp(turns)) return;
+  if (started[turn]) _longjmp(paused[turn], 1);
+  started[turn] = true;
+  getcontext(&starts);
+  starts.uc_stack.ss_sp = stacks[turn];
+  starts.uc_stack.ss_size = STACK_BYTES;
+  makecontext(&starts, thread_of_its_own, 0);
+  setcontext(&starts);
+}
 
 extern "C" void souk_host(void** arrays, const unsigned* lengths, Place grid, Place block) {
   given = arrays;
@@ -71,20 +96,16 @@ extern "C" void souk_host(void** arrays, const unsigned* lengths, Place grid, Pl
   for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
     for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
       for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) {
-        for (unsigned i = 0; i < count; i++) {
-          getcontext(&threads[i]);
-          threads[i].uc_stack.ss_sp = stacks[i];
-          threads[i].uc_stack.ss_size = STACK_BYTES;
-          threads[i].uc_link = &turns;
-          makecontext(&threads[i], thread, 0);
-          done[i] = false;
-        }
-        for (unsigned left = count; left > 0;) {
+        memset(started, 0, sizeof started);
+        memset(done, 0, sizeof done);
+        for (left = count; left > 0;) {
           left = 0;
           for (turn = 0; turn < count; turn++) {
             if (done[turn]) continue;
             threadIdx = {turn % block.x, turn / block.x % block.y, turn / (block.x * block.y)};
-            swapcontext(&turns, &threads[turn]);
+            // A kernel whose threads never wait needs no stacks: each thread is a call.
+            if (SOUK_WAITS) go_on();
+            else thread();
             if (!done[turn]) left++;
           }
         }
