@@ -288,6 +288,8 @@ fn a_folder_holds_one_testnet_at_a_time_and_resumes() {
     market.souk(&["testnet", "down"]).done();
     assert!(market.processes("").is_empty(), "no process is left");
     market.souk(&["testnet", "up", "--detach"]).done();
+    // A provider that was too slow keeps the escrow of its lease until the market closes it.
+    market.assert_escrow_returns();
     let after = market.souk(&["balance"]).done();
     let paid: u64 = done["receipts"][0]["body"]["amount"].as_u64().unwrap();
     let buyer = after["accounts"]
