@@ -142,8 +142,8 @@ impl Hand {
         }
     }
 
-    /// Takes a spot lease's device over by a bid of twice its price; `idle` are providers whose free
-    /// devices would do as well.
+    /// Takes a spot lease's device over by a bid of twice its price; `idle` are providers whose
+    /// free devices would do as well.
     pub fn displace(&self, lease: &Lease, idle: &[AccountKey]) {
         let wants = Wants {
             excluded: idle.to_vec(),
@@ -223,7 +223,7 @@ impl Hand {
             let opening = MessageWithContents::without_contents(Opening::Start(Box::new(start)));
             wire::send(&mut stream, &opening).await.ok()?;
             let event = wire::receive::<MessageWithContents<ProviderMessage>>(&mut stream).await;
-            let event = event.ok().map(|said| said.word);
+            let event = event.ok().map(|said| said.message);
             // The provider is told that its buyer left when the stream closes: it stays open.
             tokio::spawn(async move {
                 pending::<()>().await;

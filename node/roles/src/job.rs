@@ -10,7 +10,8 @@
 //! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
-//! One file a step: `buying` goes from a plan to leases, `running` handles the words of providers,
+//! One file a step: `buying` goes from a plan to leases, `running` handles the messages of
+//! providers,
 //! `limiting` sets the work that continues after a loss, `attempt_failure` selects the provider to
 //! exclude, `tensor_relay` passes on tensors that readers did not accept, `requests` follows each
 //! request, `seen_time` measures how long a provider had work, `paying` answers usage notes of long
@@ -248,15 +249,15 @@ impl JobCore {
                 self.fill_running();
             }
             Event::Cancel => self.end_job(End::Cancelled),
-            Event::Said { leg, word } => self.on_said(leg, word),
-            Event::Gone { leg, why } => self.on_gone(leg, why),
+            Event::MessageReceived { leg, message } => self.on_message_received(leg, message),
+            Event::PeerLost { leg, why } => self.on_peer_lost(leg, why),
             Event::Changed(lease) => self.on_changed(&lease),
-            Event::Woke => {
+            Event::TimerFired => {
                 while let Some(timer) = self.timers.pop(self.now.tick) {
                     self.on_timer(timer);
                 }
             }
-            Event::Answer { ticket, answer } => {
+            Event::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
@@ -362,7 +363,7 @@ impl JobCore {
                 self.end_job(End::Failed(Reason::Journal(why)));
                 // Silence might pay for the lease. The core disputes it although no journal records
                 // that, and sends no reason that no journal has.
-                self.push_effect(Action::Hang { leg });
+                self.push_effect(Action::CloseStream { leg });
                 self.dispute_lease(lease);
             }
             _ => self.end_job(End::Failed(Reason::Journal(why))),
@@ -413,7 +414,7 @@ impl JobCore {
         self.advance_errand(AttemptPurpose::Check) || self.advance_errand(AttemptPurpose::Main)
     }
 
-    /// Returns the moment at which you must send [`Event::Woke`], if any.
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()
@@ -445,8 +446,8 @@ impl JobCore {
     /// Returns a hash of the whole state: equal histories give equal hashes.
     #[must_use]
     pub fn digest(&self) -> ContentId {
-        let words = postcard::to_allocvec(self).expect("what it remembers can be written");
-        ContentId::for_content(&words)
+        let bytes = postcard::to_allocvec(self).expect("what it remembers can be written");
+        ContentId::for_content(&bytes)
     }
 
     fn assert_bounds(&self) {

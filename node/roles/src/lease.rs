@@ -1,4 +1,4 @@
-//! The protocol of one lease: the words of `/souk/lease/11`.
+//! The protocol of one lease: the messages of `/souk/lease/11`.
 //!
 //! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
 //! work: an [`Opening`], then [`BuyerMessage`]s one way and [`ProviderMessage`]s the other. A lease
@@ -7,7 +7,7 @@
 //! The answer is an [`OfferAnswer`], and the stream can then carry the next offer. The tensor does
 //! not pass through the buyer.
 //!
-//! Every word comes from a peer: the receiver must check it, refuse it if it is wrong, and never
+//! Every message comes from a peer: the receiver must check it, refuse it if it is wrong, and never
 //! trust it.
 
 use std::collections::BTreeSet;
@@ -24,8 +24,8 @@ pub const WINDOW_MAX: u32 = 64;
 /// The longest opening in bytes, with room for the names of some ten thousands of weights.
 pub const OPENING_BYTES_MAX: usize = 4 << 20;
 
-/// The longest later word in bytes: a receipt with the most tensors it can name, or the inputs of
-/// one request.
+/// The longest later message in bytes: a receipt with the most tensors it can name, or the inputs
+/// of one request.
 pub const WORD_BYTES_MAX: usize = 512 << 10;
 
 /// The most inputs, outputs, their consumers and other providers of one lease, over all its parts.
@@ -38,8 +38,8 @@ pub const ALIVE_PERIOD: Micros = Micros::from_seconds(2);
 /// The most bytes of a peer's text that the receiver keeps.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// The most tensors that a session makes in one lease: the provider's last word names all of them,
-/// and none of its inputs.
+/// The most tensors that a session makes in one lease: the provider's last message names all of
+/// them, and none of its inputs.
 pub const SESSION_TENSORS_MAX: usize = 8192;
 
 /// The shortest run to measure a speed by: shorter ones say more about clocks than about the
@@ -49,13 +49,13 @@ pub const TELLING_RUN: Micros = Micros::from_millis(20);
 /// The device time that a receipt bills if no work was done.
 pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 
-/// The first word of a stream.
+/// The first message of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Opening {
     /// The buyer starts the work of a lease.
     Start(Box<Start>),
     /// The buyer lost the stream of a lease and asks how it went. The answer is
-    /// [`ProviderMessage::Accepted`] and the words about the work while it runs, or
+    /// [`ProviderMessage::Accepted`] and the messages about the work while it runs, or
     /// [`ProviderMessage::Finished`] once it is done.
     Resume(LeaseId),
     /// A provider has a tensor that another provider's lease waits for. The answer is
@@ -227,7 +227,7 @@ pub enum BuyerMessage {
     },
 }
 
-/// A provider's word, in this order. [`ProviderMessage::Failed`] may come at any time.
+/// A provider's message, in this order. [`ProviderMessage::Failed`] may come at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProviderMessage {
     /// The log shows the lease as open, and the work begins.

@@ -218,12 +218,12 @@ impl SessionCore {
                     self.on_ended(session, how, before);
                 }
             }
-            Event::Woke => {
+            Event::TimerFired => {
                 while let Some(session) = self.timers.pop(self.now) {
                     self.look_up_spending(session);
                 }
             }
-            Event::Came { ticket, answer } => {
+            Event::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
@@ -303,7 +303,7 @@ impl SessionCore {
         }
     }
 
-    /// Returns the moment at which you must send [`Event::Woke`], if any.
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()

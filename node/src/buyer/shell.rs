@@ -59,7 +59,7 @@ enum EffectOutcome {
 /// The next thing that happened.
 enum Next {
     Event(Event),
-    Came(Ticket, EffectOutcome),
+    EffectEnded(Ticket, EffectOutcome),
     Asked(Option<RequestInputs>),
     Incoming(Incoming),
     /// The buyer's account changed.
@@ -263,7 +263,7 @@ impl Shell {
             Some(done) = self.effects.join_next() => match done {
                 Ok((ticket, came)) => {
                     self.handles.remove(&ticket);
-                    Next::Came(ticket, came)
+                    Next::EffectEnded(ticket, came)
                 }
                 // An aborted effect needs no answer.
                 Err(error) if error.is_cancelled() => Next::Nothing,
@@ -271,13 +271,13 @@ impl Shell {
             },
             (ticket, written) = written => {
                 let answer = written.unwrap_or_else(|ended| Answer::NotWritten(ended.to_string()));
-                Next::Event(Event::Answer { ticket, answer })
+                Next::Event(Event::EffectAnswered { ticket, answer })
             }
             Some(incoming) = self.inbox.recv() => Next::Incoming(incoming),
             asked = self.requests.inputs.recv(), if has_room => Next::Asked(asked),
             Ok(()) = changed => Next::LeasesChanged,
             () = self.cancel.notified() => Next::Event(Event::Cancel),
-            () = self.clock.wait_until(wakes_at) => Next::Event(Event::Woke),
+            () = self.clock.wait_until(wakes_at) => Next::Event(Event::TimerFired),
         }
     }
 
@@ -285,7 +285,7 @@ impl Shell {
     fn on_next(&mut self, next: Next) -> Option<Event> {
         match next {
             Next::Event(event) => Some(event),
-            Next::Came(ticket, came) => self.on_came(ticket, came),
+            Next::EffectEnded(ticket, came) => self.on_effect_ended(ticket, came),
             Next::Asked(Some(inputs)) => Some(self.on_request(&inputs)),
             Next::Asked(None) => {
                 self.is_drained = true;
@@ -326,7 +326,7 @@ impl Shell {
         }
     }
 
-    fn on_came(&mut self, ticket: Ticket, came: EffectOutcome) -> Option<Event> {
+    fn on_effect_ended(&mut self, ticket: Ticket, came: EffectOutcome) -> Option<Event> {
         let answer = match came {
             EffectOutcome::Is(answer) => answer,
             EffectOutcome::Planned(planned) => match planned {
@@ -346,7 +346,7 @@ impl Shell {
             Answer::Taken => self.under_way -= 1,
             _ => {}
         }
-        Some(Event::Answer { ticket, answer })
+        Some(Event::EffectAnswered { ticket, answer })
     }
 
     fn on_seen(&mut self, leases: Vec<Lease>) {
@@ -378,7 +378,8 @@ impl Shell {
 
     /// Queues an answer that is already there.
     fn queue_answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.ready.push_back(Event::Answer { ticket, answer });
+        self.ready
+            .push_back(Event::EffectAnswered { ticket, answer });
     }
 
     /// Writes facts to the journal. A session's answers stay out of it: they come with each token,

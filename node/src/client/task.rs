@@ -288,7 +288,7 @@ impl Task {
                     Err(_) => None,
                 },
                 Some(watch) = self.changes.recv() => Some(Event::Watched { watch, goes_on: true }),
-                () = self.clock.wait_until(wakes_at) => Some(Event::Woke),
+                () = self.clock.wait_until(wakes_at) => Some(Event::TimerFired),
             };
             if let Some(event) = event {
                 self.apply_event(event);

@@ -31,16 +31,16 @@ pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentI
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MessageWithContents<W> {
     /// The message itself.
-    pub word: W,
+    pub message: W,
     /// The contents, each with its id.
     pub contents: Vec<(ContentId, Bytes)>,
 }
 
 impl<W> MessageWithContents<W> {
     /// Returns a message without contents.
-    pub const fn without_contents(word: W) -> Self {
+    pub const fn without_contents(message: W) -> Self {
         Self {
-            word,
+            message,
             contents: Vec::new(),
         }
     }

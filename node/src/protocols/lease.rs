@@ -84,12 +84,12 @@ pub(crate) async fn offer_tensor(
     contents: Vec<(ContentId, Bytes)>,
 ) -> Result<OfferAnswer, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let word = Opening::Offer(offer);
-    let word = MessageWithContents { word, contents };
+    let message = Opening::Offer(offer);
+    let message = MessageWithContents { message, contents };
     let asking = async {
         let peer = key::peer_of(&to.0).map_err(|error| text(&error))?;
         if let Some(mut kept) = network.take_kept(peer, &PROTOCOL) {
-            if let Ok(Ok(taken)) = timeout(KEPT_TIMEOUT, send_offer(&mut kept, &word)).await {
+            if let Ok(Ok(taken)) = timeout(KEPT_TIMEOUT, send_offer(&mut kept, &message)).await {
                 network.keep_stream(peer, PROTOCOL, kept);
                 return Ok(taken);
             }
@@ -99,7 +99,7 @@ pub(crate) async fn offer_tensor(
         }
         let opened = network.open_stream(peer, PROTOCOL).await;
         let mut stream = opened.map_err(|error| text(&error))?;
-        let taken = send_offer(&mut stream, &word).await;
+        let taken = send_offer(&mut stream, &message).await;
         let taken = taken.map_err(|error| text(&error))?;
         network.keep_stream(peer, PROTOCOL, stream);
         Ok(taken)
@@ -112,9 +112,9 @@ pub(crate) async fn offer_tensor(
 
 async fn send_offer(
     stream: &mut Stream,
-    word: &MessageWithContents<Opening>,
+    message: &MessageWithContents<Opening>,
 ) -> Result<OfferAnswer, WireError> {
-    wire::send(stream, word).await?;
+    wire::send(stream, message).await?;
     wire::receive(stream).await
 }
 

@@ -171,7 +171,7 @@ impl Shell {
                         Ok((ticket, outcome)) => {
                             self.handles.remove(&ticket);
                             let answer = self.on_outcome(outcome);
-                            return Ok(Event::Answer { ticket, answer });
+                            return Ok(Event::EffectAnswered { ticket, answer });
                         }
                         // A cancelled effect needs no answer.
                         Err(error) if error.is_cancelled() => {}
@@ -184,7 +184,7 @@ impl Shell {
                         Ok(()) => Answer::Recorded,
                         Err(why) => Answer::NotWritten(why),
                     };
-                    return Ok(Event::Answer { ticket, answer });
+                    return Ok(Event::EffectAnswered { ticket, answer });
                 }
                 Some(incoming) = self.inbox.recv() => {
                     if let Some(event) = self.on_incoming(incoming) {
@@ -196,7 +196,7 @@ impl Shell {
                     Signal::Stop => Event::Stop,
                     Signal::Hurry => Event::Hurry,
                 }),
-                () = self.clock.wait_until(wakes_at) => return Ok(Event::Woke),
+                () = self.clock.wait_until(wakes_at) => return Ok(Event::TimerFired),
             }
         }
     }
@@ -219,7 +219,8 @@ impl Shell {
 
     /// Answers an effect at once.
     fn queue_answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.ready.push_back(Event::Answer { ticket, answer });
+        self.ready
+            .push_back(Event::EffectAnswered { ticket, answer });
     }
 
     fn record_facts(&mut self, ticket: Ticket, facts: Vec<Fact>) {

@@ -149,7 +149,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
                 running && self.take_in_waiting()
             }
             Err(_) => {
-                self.core.apply(core_now(self.began), Event::Woke);
+                self.core.apply(core_now(self.began), Event::TimerFired);
                 true
             }
         };

@@ -179,7 +179,7 @@ impl SessionShell {
                     Ok((ticket, outcome)) => self.on_outcome(ticket, outcome),
                     Err(error) => resume_panic(error),
                 },
-                () = self.clock.wait_until(wakes_at) => self.ready.push_back(Event::Woke),
+                () = self.clock.wait_until(wakes_at) => self.ready.push_back(Event::TimerFired),
                 () = self.market.stop.wait_for_signal(), if !self.is_stopped => {
                     self.is_stopped = true;
                     self.ready.push_back(Event::Stop);
@@ -293,7 +293,8 @@ impl SessionShell {
             } => Answer::Quoted(self.on_quoted(session, *job, quoted)),
             EffectOutcome::Spent(spent) => Answer::Spent(spent),
         };
-        self.ready.push_back(Event::Came { ticket, answer });
+        self.ready
+            .push_back(Event::EffectAnswered { ticket, answer });
     }
 
     fn on_quoted(
@@ -347,7 +348,7 @@ impl SessionShell {
                     self.ready.push_back(Event::NotOpened { session });
                 }
             }
-            Action::Send {
+            Action::SendStep {
                 session,
                 sequence,
                 step,
@@ -409,7 +410,8 @@ impl SessionShell {
     }
 
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.ready.push_back(Event::Came { ticket, answer });
+        self.ready
+            .push_back(Event::EffectAnswered { ticket, answer });
     }
 
     fn answer_caller(&mut self, caller: Caller, result: Result<StepOutputs, RunError>) {

@@ -354,7 +354,7 @@ impl World {
         if machine.wakes_at().is_some_and(|at| at > self.now) {
             return self.wake_later(node);
         }
-        machine.apply_event(self.now, CoreEvent::Woke);
+        machine.apply_event(self.now, CoreEvent::TimerFired);
         self.run_rounds(node);
     }
 

@@ -11,8 +11,8 @@ use super::reason::Reason;
 use crate::effect::Ticket;
 use crate::lease::{BuyerMessage, Offer, Opening};
 
-/// An effect that the job core requests. The shell keeps the order of the words on one stream, and
-/// of the records. It can carry out all other effects at once and answer them in any order.
+/// An effect that the job core requests. The shell keeps the order of the messages on one stream,
+/// and of the records. It can carry out all other effects at once and answer them in any order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Plan a piece of work over the current book. Answer: `Planned` or `NotPlanned`.
@@ -43,26 +43,26 @@ pub enum Action {
     },
     /// Send a command to the market. Answer: `Commanded`.
     Command(Box<Command>),
-    /// Open a stream to a leg's provider. No answer; if a word does not arrive,
-    /// [`super::Event::Gone`] follows.
+    /// Open a stream to a leg's provider. No answer; if a message does not arrive,
+    /// [`super::Event::PeerLost`] follows.
     Open {
         /// The leg that the stream belongs to.
         leg: Leg,
         /// The provider of the leg.
         provider: AccountKey,
-        /// The first word on the stream.
+        /// The first message on the stream.
         opening: Opening,
     },
-    /// Send a word to a leg's provider. No answer.
-    Say {
-        /// The leg that the word belongs to.
+    /// Send a message to a leg's provider. No answer.
+    SendMessage {
+        /// The leg that the message belongs to.
         leg: Leg,
-        /// The word for the provider.
-        word: BuyerMessage,
+        /// The message for the provider.
+        message: BuyerMessage,
     },
-    /// Close a leg's stream after its pending words are sent. No answer; the shell must send no
-    /// `Gone` and no later event of that stream.
-    Hang {
+    /// Close a leg's stream after its pending messages are sent. No answer; the shell must send no
+    /// `PeerLost` and no later event of that stream.
+    CloseStream {
         /// The leg whose stream closes.
         leg: Leg,
     },

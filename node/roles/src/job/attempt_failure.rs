@@ -26,8 +26,8 @@ impl JobCore {
             AttemptPurpose::Check => self.question_mut().is_some_and(|it| it.third.is_none()),
         };
         if is_left && reason.bad_input().is_some() && self.blamers.len() > 1 {
-            let words = reason.bad_input().unwrap_or_default().to_owned();
-            return self.end_job(End::Failed(Reason::BadInput(words)));
+            let description = reason.bad_input().unwrap_or_default().to_owned();
+            return self.end_job(End::Failed(Reason::BadInput(description)));
         }
         let Some(provider) = reason.culprit().filter(|_| self.losses.len() < LOSSES_MAX) else {
             if is_left {
@@ -56,8 +56,8 @@ impl JobCore {
 
     /// Why the job cannot be done, if its inputs are at fault by the last who tried.
     pub(super) fn bad_input(&self) -> Option<Reason> {
-        let words = self.losses.last()?.bad_input()?;
-        Some(Reason::BadInput(words.to_owned()))
+        let description = self.losses.last()?.bad_input()?;
+        Some(Reason::BadInput(description.to_owned()))
     }
 
     pub(super) fn exclude_provider(&mut self, excluded: Exclusion, why: &str) {

@@ -70,9 +70,9 @@ impl JobCore {
             // No buyer will answer its notes, so the leg gets paid by the buyer's observations.
             Stage::Working => {
                 let is_unseen = has_started && state.made.is_empty();
-                self.push_effect(Action::Say {
+                self.push_effect(Action::SendMessage {
                     leg,
-                    word: BuyerMessage::Limit { parts: 0 },
+                    message: BuyerMessage::Limit { parts: 0 },
                 });
                 self.let_go(leg, is_unseen);
             }

@@ -31,16 +31,16 @@ pub enum Event {
     NoMore,
     /// The user stops the job.
     Cancel,
-    /// The provider of a leg sent a word.
-    Said {
+    /// The provider of a leg sent a message.
+    MessageReceived {
         /// The leg of the provider.
         leg: Leg,
-        /// The provider's word.
-        word: ProviderMessage,
+        /// The provider's message.
+        message: ProviderMessage,
     },
-    /// A leg's provider was unreachable, disconnected or sent an invalid word. The shell must send
-    /// no further event of that stream.
-    Gone {
+    /// A leg's provider was unreachable, disconnected or sent an invalid message. The shell must
+    /// send no further event of that stream.
+    PeerLost {
         /// The leg of the provider.
         leg: Leg,
         /// The reason, for people.
@@ -49,9 +49,9 @@ pub enum Event {
     /// The new state of a followed lease.
     Changed(Box<Lease>),
     /// A moment that the core requested is here.
-    Woke,
+    TimerFired,
     /// The answer to an effect.
-    Answer {
+    EffectAnswered {
         /// The effect's ticket.
         ticket: Ticket,
         /// The answer to that effect.

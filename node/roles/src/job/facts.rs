@@ -65,7 +65,7 @@ pub enum Fact {
         /// The ask that the exclusion covers; a later ask ends the exclusion.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ask: Option<OrderId>,
-        /// The reason, as one word.
+        /// The reason, as its stable code.
         why: String,
     },
     /// A value of a request is on the disk.
@@ -182,22 +182,22 @@ pub fn attempt_id(job: JobId, n: u32) -> JobId {
     if n == 0 {
         return job;
     }
-    let mut words = job.0.to_vec();
-    words.extend_from_slice(&u64::from(n).to_le_bytes());
-    JobId(*ContentId::for_content(&words).as_bytes())
+    let mut bytes = job.0.to_vec();
+    bytes.extend_from_slice(&u64::from(n).to_le_bytes());
+    JobId(*ContentId::for_content(&bytes).as_bytes())
 }
 
 /// Returns the id of a request, from its inputs and their names.
 #[must_use]
 pub fn request_id(inputs: &[(String, ContentId)]) -> ContentId {
     let sorted: BTreeMap<&String, &ContentId> = inputs.iter().map(|(n, id)| (n, id)).collect();
-    let mut words = Vec::new();
+    let mut bytes = Vec::new();
     for (name, id) in sorted {
-        words.extend_from_slice(&(name.len() as u64).to_le_bytes());
-        words.extend_from_slice(name.as_bytes());
-        words.extend_from_slice(id.as_bytes());
+        bytes.extend_from_slice(&(name.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(id.as_bytes());
     }
-    ContentId::for_content(&words)
+    ContentId::for_content(&bytes)
 }
 
 /// The history of a job's earlier lives.

@@ -56,7 +56,7 @@ impl JobCore {
         );
         state.stage = Stage::Lost;
         if before != Stage::Sold {
-            self.push_effect(Action::Hang { leg });
+            self.push_effect(Action::CloseStream { leg });
         }
     }
 
@@ -97,9 +97,9 @@ impl JobCore {
         let is_working = state.stage == Stage::Working;
         state.limit = Some(parts);
         if is_working {
-            self.push_effect(Action::Say {
+            self.push_effect(Action::SendMessage {
                 leg,
-                word: BuyerMessage::Limit { parts },
+                message: BuyerMessage::Limit { parts },
             });
         }
         if is_working && (parts > 0 || has_made) {

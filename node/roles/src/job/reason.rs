@@ -1,4 +1,4 @@
-//! The reasons why a step of a job failed: one variant per cause, each with a word that scripts can
+//! The reasons why a step of a job failed: one variant per cause, each with a code that scripts can
 //! rely on.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use super::plan::{NoPlan, NoPlanKind};
 use crate::clock::Micros;
 use crate::lease::Failure;
 
-/// The word for a budget that is too small.
+/// The code for a budget that is too small.
 const BUDGET: &str = "budget";
 
 /// Why a job, or one attempt of it, failed.
@@ -136,7 +136,7 @@ impl fmt::Display for WorkUnit {
 /// Why a conversation with a provider ended before its work did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Loss {
-    /// It was unreachable, disconnected or sent invalid words.
+    /// It was unreachable, disconnected or sent invalid messages.
     #[error("{0}")]
     Gone(String),
     /// Its connection is open and silent: it is frozen, or cut off.
@@ -175,7 +175,7 @@ pub enum Loss {
         /// The device time that the buyer saw.
         seen: Micros,
     },
-    /// It sent words in the wrong order.
+    /// It sent messages in the wrong order.
     #[error("it sent an unexpected message: is it an older or newer souk?")]
     Confused,
 }
@@ -322,11 +322,11 @@ impl Reason {
     #[must_use]
     pub fn bad_input(&self) -> Option<&str> {
         match self {
-            Reason::BadInput(words)
+            Reason::BadInput(description)
             | Reason::Failed {
-                failure: Failure::BadInput(words),
+                failure: Failure::BadInput(description),
                 ..
-            } => Some(words),
+            } => Some(description),
             _ => None,
         }
     }
@@ -356,7 +356,7 @@ impl Reason {
         self.code() == BUDGET
     }
 
-    /// Returns the reason as a word that must never change its meaning; docs/cli.md lists them.
+    /// Returns the reason as a code that must never change its meaning; docs/cli.md lists them.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -415,7 +415,7 @@ mod tests {
         Reason::NoPlan(NoPlan { kind, text })
     }
 
-    /// Ends of a job that is not survived: the word, and the message.
+    /// Ends of a job that is not survived: the message, and the message.
     fn ends() -> Vec<(Reason, &'static str, &'static str)> {
         let provider = WHO;
         let value = "logits".to_owned();

@@ -28,7 +28,7 @@ pub(super) struct Purchase<'a> {
     pub failed_run: Micros,
     /// The work sent to its provider.
     pub start: &'a Start,
-    /// The most parts that any request reached, by the provider's words.
+    /// The most parts that any request reached, by the provider's messages.
     pub parts: usize,
     /// The tensors that the provider can have used.
     pub given: BTreeSet<ContentId>,

@@ -274,8 +274,8 @@ impl JobCore {
         });
     }
 
-    pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderMessage) {
-        match word {
+    pub(super) fn on_asked_said(&mut self, leg: Leg, message: ProviderMessage) {
+        match message {
             ProviderMessage::Finished(finished) => self.on_past_finished(leg, *finished),
             // A restarted provider knows no such lease; that is no reason to avoid it.
             ProviderMessage::Failed(_) => self.drop_leg(leg),

@@ -22,7 +22,7 @@ const RUN_MARGIN: u64 = 20;
 pub(super) const RUN_ALLOWANCE: Micros = Micros::from_seconds(5);
 
 /// The longest silence before the core drops a provider, whose heartbeat comes every few seconds.
-/// The first word can take longer, because the provider first finds peers and asks the log.
+/// The first message can take longer, because the provider first finds peers and asks the log.
 const SILENCE_MAX: Micros = Micros::from_seconds(9);
 const FIRST_WORD_MAX: Micros = Micros::from_seconds(20);
 
@@ -81,16 +81,16 @@ impl JobCore {
         state.stage.is_talking().then_some(state)
     }
 
-    pub(super) fn on_said(&mut self, leg: Leg, word: ProviderMessage) {
+    pub(super) fn on_message_received(&mut self, leg: Leg, message: ProviderMessage) {
         let Some(state) = self.talking_leg(leg) else {
             return;
         };
         let (stage, provider) = (state.stage, state.terms.provider);
         self.hear_from(leg);
         if stage == Stage::Asked {
-            return self.on_asked_said(leg, word);
+            return self.on_asked_said(leg, message);
         }
-        match (word, stage) {
+        match (message, stage) {
             (ProviderMessage::Alive, _) => {}
             (ProviderMessage::Failed(failure), _) => {
                 let failure = truncate_failure(failure);
@@ -151,7 +151,7 @@ impl JobCore {
         }
     }
 
-    /// Restarts the timer for a provider's silence, after its word or a word to it.
+    /// Restarts the timer for a provider's silence, after its message or a message to it.
     pub(super) fn hear_from(&mut self, leg: Leg) {
         let now = self.now.tick;
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
@@ -184,7 +184,7 @@ impl JobCore {
         }
     }
 
-    pub(super) fn on_gone(&mut self, leg: Leg, why: String) {
+    pub(super) fn on_peer_lost(&mut self, leg: Leg, why: String) {
         if self
             .talking_leg(leg)
             .is_some_and(|state| state.stage == Stage::Asked)
@@ -219,9 +219,9 @@ impl JobCore {
             let leg = Leg { attempt: n, place };
             if self.attempt_mut(n).leg(place).stage == Stage::Ready {
                 self.set_stage(leg, Stage::Working);
-                self.push_effect(Action::Say {
+                self.push_effect(Action::SendMessage {
                     leg,
-                    word: BuyerMessage::Go,
+                    message: BuyerMessage::Go,
                 });
                 self.begin_first(leg);
                 self.catch_up(leg);
@@ -300,7 +300,7 @@ impl JobCore {
         if state.stage != Stage::Working || state.limit.is_some() {
             return;
         }
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         while state.told < attempt.sent.len() {
             let number = attempt.sent[state.told];
             state.told += 1;
@@ -313,14 +313,14 @@ impl JobCore {
                 inputs: asked.readable_values(),
             };
             let request = start::for_place(&attempt.plan, leg.place, &request);
-            words.push(BuyerMessage::Next(request));
+            messages.push(BuyerMessage::Next(request));
         }
         if attempt.no_more && !state.knows_last {
             state.knows_last = true;
-            words.push(BuyerMessage::NoMore);
+            messages.push(BuyerMessage::NoMore);
         }
-        for word in words {
-            self.push_effect(Action::Say { leg, word });
+        for message in messages {
+            self.push_effect(Action::SendMessage { leg, message });
         }
     }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Micros;
 
 /// A bill can exceed the time that the buyer saw by a sixteenth and 250 ms, because clocks
-/// differ and words travel unevenly.
+/// differ and messages travel unevenly.
 const UNSEEN_SHARE: u64 = 16;
 const UNSEEN: Micros = Micros::from_millis(250);
 
@@ -53,7 +53,7 @@ impl SeenTime {
     }
 
     /// The provider has made so many parts in all. If it made one for which it had nothing to do,
-    /// the buyer has not yet heard from the provider before it: words of two providers overtake
+    /// the buyer has not yet heard from the provider before it: messages of two providers overtake
     /// each other. The run can then have begun at any moment that is not counted yet.
     pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
         if parts > self.parts && self.since.is_none() {

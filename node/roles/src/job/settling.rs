@@ -119,8 +119,11 @@ impl JobCore {
             "what is signed is what was asked"
         );
         let signed = BuyerMessage::Signed(receipt.clone());
-        self.push_effect(Action::Say { leg, word: signed });
-        self.push_effect(Action::Hang { leg });
+        self.push_effect(Action::SendMessage {
+            leg,
+            message: signed,
+        });
+        self.push_effect(Action::CloseStream { leg });
         self.report_event(JobEvent::Signed {
             leg,
             receipt: receipt.clone(),
@@ -186,9 +189,9 @@ impl JobCore {
     }
 
     pub(super) fn tell_refused(&mut self, leg: Leg, lease: LeaseId, reason: String) {
-        let word = BuyerMessage::Refused { reason };
-        self.push_effect(Action::Say { leg, word });
-        self.push_effect(Action::Hang { leg });
+        let message = BuyerMessage::Refused { reason };
+        self.push_effect(Action::SendMessage { leg, message });
+        self.push_effect(Action::CloseStream { leg });
         self.dispute_lease(lease);
     }
 

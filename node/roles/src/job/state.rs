@@ -329,7 +329,7 @@ pub(super) struct LegState {
     pub span: LeaseSpan,
     /// The time during which it had work.
     pub seen: SeenTime,
-    /// When the core sent a word whose answer needs no work, and the shortest such round trip.
+    /// When the core sent a message whose answer needs no work, and the shortest such round trip.
     pub called: Option<Micros>,
     pub echo: Option<Micros>,
     /// Whether the core disputed it in the log already, although its result can be right.

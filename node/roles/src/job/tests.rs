@@ -137,7 +137,7 @@ fn a_caller_that_takes_its_time_costs_no_provider_its_lease() {
     }
     // Longer than any part may take, and not so long that the lease is nearly over.
     world.pass(7_000_000);
-    world.apply(Event::Woke);
+    world.apply(Event::TimerFired);
     world.is_holding = false;
     world.to_ask.extend(second);
     assert_done(&mut world, 2);
@@ -315,30 +315,38 @@ fn who_blames_good_inputs_is_done_without_and_has_no_more_than_a_run_is_planned_
 
 #[test]
 fn who_stands_still_is_left_within_ten_seconds_however_long_its_part_may_take() {
-    for words in 1..5 {
-        let mut world = world(&[Style::Freezes(words), Style::Honest, Style::Honest], 1);
+    for messages in 1..5 {
+        let mut world = world(&[Style::Freezes(messages), Style::Honest, Style::Honest], 1);
         // A part of it may take minutes.
         world.size = 1_000;
         let begun = world.now.tick;
         assert_done(&mut world, 1);
         let took = world.now.tick.since(begun);
         let before = &world.outcome.as_ref().unwrap().before;
-        assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
+        assert_eq!(
+            before[0].code(),
+            "provider_vanished",
+            "after {messages} messages"
+        );
         assert!(
             took < Micros::from_seconds(10),
-            "{took:?} after {words} words"
+            "{took:?} after {messages} messages"
         );
     }
 }
 
 #[test]
 fn who_was_started_again_is_bought_from_again() {
-    for words in 1..6 {
-        let mut world = world(&[Style::Restarts(words)], 1);
+    for messages in 1..6 {
+        let mut world = world(&[Style::Restarts(messages)], 1);
         world.legs = 1;
         assert_done(&mut world, 1);
         let before = &world.outcome.as_ref().unwrap().before;
-        assert_eq!(before[0].code(), "provider_vanished", "after {words} words");
+        assert_eq!(
+            before[0].code(),
+            "provider_vanished",
+            "after {messages} messages"
+        );
         assert_eq!(world.leases().len(), 2);
     }
 }
@@ -514,9 +522,9 @@ fn a_job_that_is_stopped_refuses_what_has_begun_and_gave_nothing() {
 
 #[test]
 fn what_was_made_of_a_liars_value_is_not_kept_although_two_agree_on_it() {
-    for words in 1..9 {
+    for messages in 1..9 {
         let mut styles = vec![Style::Honest; 7];
-        styles[0] = Style::LiesAndVanishes(words);
+        styles[0] = Style::LiesAndVanishes(messages);
         assert_done(&mut verified(&styles, 1), 1);
     }
 }

@@ -110,7 +110,7 @@ pub enum Event {
     /// The number of validators from now on, in a new order.
     Validators(usize),
     /// A moment that the client requested is here.
-    Woke,
+    TimerFired,
 }
 
 /// A validator's answer.
@@ -282,7 +282,7 @@ impl MarketClient {
         (self.account, self.market) = (account, market);
     }
 
-    /// Returns the moment at which you must send [`Event::Woke`], if any.
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()
@@ -343,7 +343,7 @@ impl MarketClient {
                 self.offsets.forget_clocks();
                 self.clocks_asked = None;
             }
-            Event::Woke => self.on_woke(now, &mut actions),
+            Event::TimerFired => self.on_timer_fired(now, &mut actions),
         }
         self.begin_waiting(now, own, &mut actions);
         assert!(self.open.len() <= ASKED_MAX, "what is under way is bounded");
@@ -557,7 +557,7 @@ impl MarketClient {
         }
     }
 
-    fn on_woke(&mut self, now: Now, actions: &mut Vec<Action>) {
+    fn on_timer_fired(&mut self, now: Now, actions: &mut Vec<Action>) {
         while let Some(timer) = self.timers.pop(now.tick) {
             match timer {
                 Timer::Pause(asked) => self.ask_next_validator(asked, now, actions),

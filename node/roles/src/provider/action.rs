@@ -10,18 +10,19 @@ use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, ProviderMessage, Start};
 
-/// An effect that the provider core requests. The shell keeps the order of the words on one stream,
-/// and of the records. It can carry out all other effects at once and answer them in any order.
+/// An effect that the provider core requests. The shell keeps the order of the messages on one
+/// stream, and of the records. It can carry out all other effects at once and answer them in any
+/// order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Send a word on a stream. No answer; if the word does not arrive, [`super::Event::Hung`]
-    /// follows.
-    Send {
+    /// Send a message on a stream. No answer; if the message does not arrive,
+    /// [`super::Event::StreamClosed`] follows.
+    SendMessage {
         /// The stream to send on.
         stream: StreamId,
-        /// The word. The shell fills in [`crate::lease::WorkResult::shown`], the result shown to
+        /// The message. The shell fills in [`crate::lease::WorkResult::shown`], the result shown to
         /// people.
-        word: ProviderMessage,
+        message: ProviderMessage,
     },
     /// Answer the offer that opened a stream. No answer.
     Reply {
@@ -30,8 +31,8 @@ pub enum Action {
         /// Whether this provider can use the offered tensor.
         taken: OfferAnswer,
     },
-    /// Close a stream after its pending words are sent. No answer, and no `Hung`.
-    Hang {
+    /// Close a stream after its pending messages are sent. No answer, and no `StreamClosed`.
+    CloseStream {
         /// The stream to close.
         stream: StreamId,
     },
@@ -55,7 +56,7 @@ pub enum Action {
     /// Send a command to the market. Answer: `Commanded`.
     Command(Box<Command>),
     /// Fetch contents, the short ones together, and pin each before its fetch begins. Answer:
-    /// `Came` or `NotCome`.
+    /// `Arrived` or `NotArrived`.
     Bring {
         /// The lease that needs the contents.
         lease: LeaseId,

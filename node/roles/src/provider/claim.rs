@@ -209,7 +209,7 @@ impl Claim {
             return;
         }
         self.stage = ClaimStage::Told;
-        shared.send_word(self.stream, ProviderMessage::Finished(Box::new(finished)));
+        shared.send_message(self.stream, ProviderMessage::Finished(Box::new(finished)));
         match self.must_not_wait(shared) {
             true => self.note_usage(shared, None),
             false => self.await_signature(shared),
@@ -220,7 +220,7 @@ impl Claim {
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) -> bool {
         if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
             shared.close_stream(&mut self.stream);
-            shared.send_word(Some(stream), ProviderMessage::Accepted);
+            shared.send_message(Some(stream), ProviderMessage::Accepted);
             self.stream = Some(stream);
             return true;
         }
@@ -228,21 +228,21 @@ impl Claim {
             return false;
         };
         shared.close_stream(&mut self.stream);
-        let word = ProviderMessage::Finished(Box::new(finished));
-        shared.send_word(Some(stream), word);
+        let message = ProviderMessage::Finished(Box::new(finished));
+        shared.send_message(Some(stream), message);
         self.stream = Some(stream);
         true
     }
 
-    /// Handles a word of the buyer.
-    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerMessage) {
-        match word {
+    /// Handles a message of the buyer.
+    pub(super) fn on_message(&mut self, shared: &mut SharedState, message: BuyerMessage) {
+        match message {
             BuyerMessage::Signed(receipt) => self.on_receipt(shared, receipt),
             BuyerMessage::Refused { reason } => {
                 shared.close_stream(&mut self.stream);
                 self.note_unless_signed(shared, Some(truncate_text(reason)));
             }
-            // All work was done when the word arrived.
+            // All work was done when the message arrived.
             BuyerMessage::Go
             | BuyerMessage::Next(_)
             | BuyerMessage::NoMore
@@ -514,7 +514,7 @@ impl Claim {
         }
     }
 
-    /// Returns whether no more words about it follow while the lease continues.
+    /// Returns whether no more messages about it follow while the lease continues.
     pub(super) fn is_at_rest(&self) -> bool {
         self.stage == ClaimStage::Closing && self.stream.is_none()
     }

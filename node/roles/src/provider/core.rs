@@ -139,8 +139,8 @@ impl ProviderCore {
                 peer,
                 opening,
             } => self.on_opened(stream, peer, opening),
-            Event::Said { stream, word } => self.on_said(stream, word),
-            Event::Hung { stream } => self.on_hung(stream),
+            Event::MessageReceived { stream, message } => self.on_message_received(stream, message),
+            Event::StreamClosed { stream } => self.on_stream_closed(stream),
             Event::Changed => self.look_at_market(),
             Event::SpeedDue(resources) => self.shelf.on_speed(&self.shared, resources),
             Event::SandboxLost { lease, fault } => {
@@ -151,8 +151,8 @@ impl ProviderCore {
             }
             Event::Stop => self.on_stop(),
             Event::Hurry => self.on_last_call(),
-            Event::Woke => {}
-            Event::Answer { ticket, answer } => {
+            Event::TimerFired => {}
+            Event::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.shared.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
@@ -165,7 +165,7 @@ impl ProviderCore {
         self.shared.take_effects()
     }
 
-    /// Returns the moment at which you must send [`Event::Woke`], if any.
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.shared.timers.wakes_at()

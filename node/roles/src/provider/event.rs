@@ -18,25 +18,25 @@ pub struct StreamId(pub u64);
 /// An event that happens to a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A peer opened a stream with this first word.
+    /// A peer opened a stream with this first message.
     Opened {
         /// The new stream.
         stream: StreamId,
         /// The account at its other end, proven by the transport.
         peer: AccountKey,
-        /// The first word.
+        /// The first message.
         opening: Opening,
     },
-    /// The buyer at the other end of a stream sent a word.
-    Said {
-        /// The stream of the word.
+    /// The buyer at the other end of a stream sent a message.
+    MessageReceived {
+        /// The stream of the message.
         stream: StreamId,
-        /// The buyer's word.
-        word: BuyerMessage,
+        /// The buyer's message.
+        message: BuyerMessage,
     },
-    /// A stream ended, or its peer sent an invalid word. The shell must send no further event of
-    /// the stream, and no word sent on it will arrive.
-    Hung {
+    /// A stream ended, or its peer sent an invalid message. The shell must send no further event of
+    /// the stream, and no message sent on it will arrive.
+    StreamClosed {
         /// The stream that ended.
         stream: StreamId,
     },
@@ -57,9 +57,9 @@ pub enum Event {
     /// The provider must stop now: a second request to stop arrived.
     Hurry,
     /// A moment that the core requested is here.
-    Woke,
+    TimerFired,
     /// The answer to an effect.
-    Answer {
+    EffectAnswered {
         /// The effect's ticket.
         ticket: Ticket,
         /// The answer to that effect.
@@ -81,9 +81,9 @@ pub enum Answer {
     /// The market's result for a command.
     Commanded(Result<Acceptance, NotDone>),
     /// All requested contents are here, in the requested order.
-    Came(Vec<Arrival>),
+    Arrived(Vec<Arrival>),
     /// A content did not arrive, or is not of the expected kind.
-    NotCome(Failure),
+    NotArrived(Failure),
     /// The owner's limits allow every graph of the work, or the first violation.
     Checked(Result<(), Failure>),
     /// A sandbox for the lease is ready.

@@ -52,7 +52,7 @@ pub enum WorkStage {
     Checking,
     /// The device compiles the first part.
     Preparing,
-    /// The core waits for the buyer's word.
+    /// The core waits for the buyer's message.
     Ready,
     /// The device runs requests.
     Serving,
@@ -118,7 +118,7 @@ pub(super) struct LeaseCore {
 }
 
 /// Returns whether a failure is this provider's own. If others failed or time ran out, the lease
-/// ends without this provider's word.
+/// ends without this provider's message.
 pub(super) fn is_own(failure: &Failure) -> bool {
     matches!(
         failure,
@@ -133,7 +133,7 @@ pub(super) fn is_own(failure: &Failure) -> bool {
     )
 }
 
-/// The start and the words.
+/// The start and the messages.
 impl LeaseCore {
     /// Begins the work of a lease that the log shows as open between the two parties, once that is
     /// on the disk.
@@ -204,7 +204,7 @@ impl LeaseCore {
     /// Continues once the begin of the work is on the disk.
     pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
-        shared.send_word(self.stream, ProviderMessage::Accepted);
+        shared.send_message(self.stream, ProviderMessage::Accepted);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
         self.stage = WorkStage::Fetching;
         shared.push_effect(Action::Learn {
@@ -221,9 +221,13 @@ impl LeaseCore {
         None
     }
 
-    /// Handles a word of the buyer.
-    pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerMessage) -> Option<End> {
-        match word {
+    /// Handles a message of the buyer.
+    pub(super) fn on_message(
+        &mut self,
+        shared: &mut SharedState,
+        message: BuyerMessage,
+    ) -> Option<End> {
+        match message {
             BuyerMessage::Go => self.on_go(shared),
             BuyerMessage::Next(request) => self.on_request(shared, &request),
             BuyerMessage::NoMore => {
@@ -338,7 +342,7 @@ impl LeaseCore {
 
     /// Sends a heartbeat and sets the timer of the next one.
     pub(super) fn say_alive(&self, shared: &mut SharedState) {
-        shared.send_word(self.stream, ProviderMessage::Alive);
+        shared.send_message(self.stream, ProviderMessage::Alive);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
     }
 
@@ -346,7 +350,7 @@ impl LeaseCore {
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) {
         shared.close_stream(&mut self.stream);
         shared.timers.stop_timer(Timer::Patience(self.id()));
-        shared.send_word(Some(stream), ProviderMessage::Accepted);
+        shared.send_message(Some(stream), ProviderMessage::Accepted);
         self.stream = Some(stream);
     }
 

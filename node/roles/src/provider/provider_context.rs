@@ -20,7 +20,7 @@ use souk_market::AccountKey;
 /// The most leases at work at a time. The device serves one; the others fetch their contents.
 pub(super) const RUNNING_MAX: usize = 16;
 
-/// The most streams whose first word waits for the log, and the most streams of leases.
+/// The most streams whose first message waits for the log, and the most streams of leases.
 pub(super) const STREAMS_MAX: usize = 256;
 
 /// The most results remembered for buyers that come back; each is a receipt and some names.
@@ -249,17 +249,17 @@ impl SharedState {
         self.effects.push(Effect { ticket, action });
     }
 
-    /// Sends a word to the buyer, if one is connected.
-    pub(super) fn send_word(&mut self, stream: Option<StreamId>, word: ProviderMessage) {
+    /// Sends a message to the buyer, if one is connected.
+    pub(super) fn send_message(&mut self, stream: Option<StreamId>, message: ProviderMessage) {
         if let Some(stream) = stream {
-            self.push_effect(Action::Send { stream, word });
+            self.push_effect(Action::SendMessage { stream, message });
         }
     }
 
     /// Closes the stream of the buyer, if one is connected.
     pub(super) fn close_stream(&mut self, stream: &mut Option<StreamId>) {
         if let Some(stream) = stream.take() {
-            self.push_effect(Action::Hang { stream });
+            self.push_effect(Action::CloseStream { stream });
         }
     }
 

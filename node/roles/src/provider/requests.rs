@@ -1,6 +1,6 @@
 //! The requests of a lease under way, and the inputs that each has or awaits.
 //!
-//! A provider further up may be ahead of the buyer's words. This lease keeps its offers for
+//! A provider further up may be ahead of the buyer's messages. This lease keeps its offers for
 //! requests that are not open here yet, up to the number of requests that may be under way. The
 //! same holds for the values that one request leaves to the next of its sequence
 //! ([`super::state_feedback`]).

@@ -37,7 +37,7 @@ pub enum Action {
     /// Send a step to the open job of a session. The job numbers its requests from 0 in the order
     /// of these actions. [`super::Event::Answered`] follows, unless the job ends first: then the
     /// shell must drop the step.
-    Send {
+    SendStep {
         /// The session's number.
         session: u32,
         /// The number of the sequence.

@@ -69,9 +69,9 @@ pub enum Event {
         spending: Spending,
     },
     /// A moment that the core requested is here.
-    Woke,
+    TimerFired,
     /// The answer to an effect.
-    Came {
+    EffectAnswered {
         /// The effect's ticket.
         ticket: Ticket,
         /// The answer to that effect.

@@ -41,7 +41,7 @@ impl SessionCore {
             return;
         }
         while let Some((sequence, step)) = self.session_mut(number).send_step(now) {
-            self.push_effect(Action::Send {
+            self.push_effect(Action::SendStep {
                 session: number,
                 sequence,
                 step,

@@ -95,7 +95,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         !matches!(self.stage, Stage::Idle | Stage::Over) || !self.actions.is_empty()
     }
 
-    /// Returns the moment at which you must send [`Event::Woke`], if any.
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
     pub fn wakes_at(&self) -> Option<Micros> {
         let is_over = matches!(self.stage, Stage::Over);
         let earlier = self
@@ -173,7 +173,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     }
 
     fn on_event(&mut self, event: Event<M>) {
-        if let Event::Woke = event {
+        if let Event::TimerFired = event {
             if self.tells_at.is_some_and(|at| at <= self.now.tick) {
                 self.tells_at = None;
                 self.replica.tell_commit();
@@ -213,7 +213,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
                 self.respond(caller, Response::Members(changed));
             }
             Event::Transfer(to) => self.replica.transfer_leader(to),
-            Event::Verdict(_) | Event::Persisted(_) | Event::Kept { .. } | Event::Woke => {
+            Event::Verdict(_) | Event::Persisted(_) | Event::Kept { .. } | Event::TimerFired => {
                 panic!("nothing is durable that was not to be");
             }
         }

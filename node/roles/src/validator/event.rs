@@ -80,5 +80,5 @@ pub enum Event<M: AnsweringMachine> {
         keep_from: LogIndex,
     },
     /// No other event came before the moment that the core requested.
-    Woke,
+    TimerFired,
 }

@@ -42,8 +42,8 @@ impl Shell {
                 provider,
                 opening,
             } => self.open_stream(leg, provider, opening),
-            Action::Say { leg, word } => self.send_word(leg, word),
-            Action::Hang { leg } => self.close_stream(leg),
+            Action::SendMessage { leg, message } => self.send_message(leg, message),
+            Action::CloseStream { leg } => self.close_stream(leg),
             Action::Serve { contents } => {
                 let served = self.serve_contents(&contents);
                 self.queue_answer(ticket, served);

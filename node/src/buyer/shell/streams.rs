@@ -13,7 +13,7 @@ use crate::protocols::lease::PROTOCOL;
 
 /// The most messages that can wait to be sent on one stream: those of a window of requests, and
 /// some more.
-const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
+const MESSAGES_MAX: usize = WINDOW_MAX as usize + 16;
 
 /// An open stream.
 pub(super) struct Talk {
@@ -41,7 +41,7 @@ impl Shell {
             let contents: Vec<_> = parts.chain(given).copied().collect();
             self.served.grant_contents(start.job, provider, &contents);
         }
-        let (say, words) = mpsc::channel(WORDS_MAX);
+        let (say, messages) = mpsc::channel(MESSAGES_MAX);
         let number = self.opened;
         self.opened += 1;
         let begun = Talk {
@@ -54,7 +54,7 @@ impl Shell {
         self.streams.spawn(async move {
             let opening = MessageWithContents::without_contents(opening);
             let talked =
-                exchange_words(&network, provider, &opening, words, leg, number, &told).await;
+                exchange_messages(&network, provider, &opening, messages, leg, number, &told).await;
             if let Err(why) = talked {
                 let said = Err(why);
                 let _ = told.send(Incoming { leg, number, said }).await;
@@ -66,12 +66,12 @@ impl Shell {
 
     /// Sends a message to a leg's provider. A provider that has not received so many messages
     /// counts as lost.
-    pub(super) fn send_word(&mut self, leg: Leg, word: BuyerMessage) {
+    pub(super) fn send_message(&mut self, leg: Leg, message: BuyerMessage) {
         let Some(talk) = self.talks.get(&leg) else {
             return;
         };
         let mut contents = Vec::new();
-        if let BuyerMessage::Next(request) = &word {
+        if let BuyerMessage::Next(request) = &message {
             let job = attempt_id(self.gathered.job, leg.attempt);
             let given: Vec<_> = request.inputs.iter().map(|(_, id)| *id).collect();
             self.served.grant_contents(job, talk.provider, &given);
@@ -82,12 +82,12 @@ impl Shell {
         }
         if talk
             .say
-            .try_send(MessageWithContents { word, contents })
+            .try_send(MessageWithContents { message, contents })
             .is_err()
         {
             self.talks.remove(&leg);
             let why = "it does not read its stream".to_owned();
-            self.ready.push_back(Event::Gone { leg, why });
+            self.ready.push_back(Event::PeerLost { leg, why });
         }
     }
 
@@ -103,8 +103,8 @@ impl Shell {
         // Messages of a stream that was closed have no reader.
         self.talks.get(&leg).filter(|talk| talk.number == number)?;
         match said {
-            Ok(MessageWithContents { word, contents }) => {
-                match &word {
+            Ok(MessageWithContents { message, contents }) => {
+                match &message {
                     ProviderMessage::Finished(finished) => {
                         self.shown.insert(leg, LeaseReport::read(&finished.shown));
                     }
@@ -114,22 +114,22 @@ impl Shell {
                     }
                     _ => {}
                 }
-                Some(Event::Said { leg, word })
+                Some(Event::MessageReceived { leg, message })
             }
             Err(why) => {
                 self.close_stream(leg);
-                Some(Event::Gone { leg, why })
+                Some(Event::PeerLost { leg, why })
             }
         }
     }
 }
 
 /// Exchanges messages with a provider until the sender is dropped; otherwise returns why it ended.
-async fn exchange_words(
+async fn exchange_messages(
     network: &Network,
     provider: AccountKey,
     opening: &MessageWithContents<Opening>,
-    mut words: mpsc::Receiver<MessageWithContents<BuyerMessage>>,
+    mut messages: mpsc::Receiver<MessageWithContents<BuyerMessage>>,
     leg: Leg,
     number: u64,
     told: &mpsc::Sender<Incoming>,
@@ -144,8 +144,8 @@ async fn exchange_words(
     let hearing = async {
         loop {
             match wire::receive::<MessageWithContents<ProviderMessage>>(&mut reader).await {
-                Ok(word) => {
-                    let said = Ok(word);
+                Ok(message) => {
+                    let said = Ok(message);
                     let _ = told.send(Incoming { leg, number, said }).await;
                 }
                 Err(error) => return text(&error),
@@ -153,8 +153,8 @@ async fn exchange_words(
         }
     };
     let saying = async {
-        while let Some(word) = words.recv().await {
-            wire::send(&mut writer, &word).await?;
+        while let Some(message) = messages.recv().await {
+            wire::send(&mut writer, &message).await?;
         }
         writer.close().await.map_err(wire::WireError::from)
     };

@@ -31,11 +31,11 @@ impl Shell {
     pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
         let provider = self.provider.clone();
         match action {
-            Action::Send { stream, word } => self.send_word(stream, word),
+            Action::SendMessage { stream, message } => self.send_message(stream, message),
             Action::Reply { stream, taken } => {
                 self.queue_frame(stream, Frame::Taken(taken));
             }
-            Action::Hang { stream } => {
+            Action::CloseStream { stream } => {
                 self.along.forget_sender(stream);
                 self.peers.remove(&stream);
             }
@@ -146,12 +146,12 @@ impl Shell {
             // No code closes this semaphore.
             let _room = room.acquire_owned().await;
             match fetch_contents(provider, wanted).await {
-                Ok(came) => EffectOutcome::Came {
+                Ok(came) => EffectOutcome::Arrived {
                     lease,
                     request,
                     came,
                 },
-                Err(why) => EffectOutcome::Is(Answer::NotCome(why)),
+                Err(why) => EffectOutcome::Is(Answer::NotArrived(why)),
             }
         });
     }

@@ -22,7 +22,7 @@ use crate::provider::statistics::{self, DoneLease};
 pub(super) enum EffectOutcome {
     /// The answer for the core.
     Is(Answer),
-    Came {
+    Arrived {
         lease: LeaseId,
         request: Option<u32>,
         came: Vec<ArrivedContent>,
@@ -86,11 +86,11 @@ impl Shell {
     pub(super) fn on_outcome(&mut self, outcome: EffectOutcome) -> Answer {
         match outcome {
             EffectOutcome::Is(answer) => answer,
-            EffectOutcome::Came {
+            EffectOutcome::Arrived {
                 lease,
                 request,
                 came,
-            } => self.on_came(lease, request, came),
+            } => self.on_contents_arrived(lease, request, came),
             EffectOutcome::Sandboxed { lease, executor } => {
                 let slots = u32::try_from(executor.runs_ahead()).unwrap_or(u32::MAX);
                 let executor = Arc::new(executor);
@@ -129,7 +129,7 @@ impl Shell {
         });
     }
 
-    fn on_came(
+    fn on_contents_arrived(
         &mut self,
         lease: LeaseId,
         request: Option<u32>,
@@ -172,7 +172,7 @@ impl Shell {
                 moved: fetched.moved,
             }
         });
-        Answer::Came(arrivals.collect())
+        Answer::Arrived(arrivals.collect())
     }
 
     fn on_ran(

@@ -30,11 +30,11 @@ pub(in crate::provider) enum Incoming {
         opening: Box<MessageWithContents<Opening>>,
         say: mpsc::Sender<Frame>,
     },
-    Said {
+    MessageReceived {
         stream: StreamId,
-        word: MessageWithContents<BuyerMessage>,
+        message: MessageWithContents<BuyerMessage>,
     },
-    Hung {
+    StreamClosed {
         stream: StreamId,
     },
     SandboxLost {
@@ -45,7 +45,7 @@ pub(in crate::provider) enum Incoming {
 
 /// A frame to send on a stream.
 pub(in crate::provider) enum Frame {
-    Word(Box<MessageWithContents<ProviderMessage>>),
+    Message(Box<MessageWithContents<ProviderMessage>>),
     Taken(OfferAnswer),
 }
 
@@ -62,7 +62,7 @@ impl Provider {
         let mut owed = true;
         while let Some(opening) = self.next_opening(peer, owed, &mut stream).await? {
             owed = false;
-            if !matches!(opening.word, Opening::Offer(_)) {
+            if !matches!(opening.message, Opening::Offer(_)) {
                 return self.on_lease(account, opening, stream).await;
             }
             self.offers.wait_for_tokens(peer, 1).await;
@@ -145,15 +145,18 @@ async fn read(
 ) {
     let hears = async {
         loop {
-            let word: MessageWithContents<BuyerMessage> =
+            let message: MessageWithContents<BuyerMessage> =
                 wire::receive_short(&mut reader, WORD_BYTES_MAX)
                     .await
                     .ok()?;
-            inbox.send(Incoming::Said { stream, word }).await.ok()?;
+            inbox
+                .send(Incoming::MessageReceived { stream, message })
+                .await
+                .ok()?;
         }
     };
     let _ended: Option<()> = hears.await;
-    let _ = inbox.send(Incoming::Hung { stream }).await;
+    let _ = inbox.send(Incoming::StreamClosed { stream }).await;
     std::future::pending().await
 }
 
@@ -166,12 +169,12 @@ async fn write(
 ) {
     while let Some(frame) = frames.recv().await {
         let sent = match frame {
-            Frame::Word(word) => wire::send(&mut writer, &*word).await,
+            Frame::Message(message) => wire::send(&mut writer, &*message).await,
             Frame::Taken(taken) => wire::send(&mut writer, &taken).await,
         };
         if let Err(error) = sent {
             tracing::debug!(%error, "sending to a peer failed");
-            let _ = inbox.send(Incoming::Hung { stream }).await;
+            let _ = inbox.send(Incoming::StreamClosed { stream }).await;
             return;
         }
     }
@@ -188,41 +191,41 @@ impl Shell {
                 say,
             } => {
                 self.peers.insert(stream, say);
-                let MessageWithContents { word, contents } = *opening;
-                if let Opening::Offer(offer) = &word {
+                let MessageWithContents { message, contents } = *opening;
+                if let Opening::Offer(offer) = &message {
                     self.along
                         .keep_named(stream, contents, [offer.tensor].into_iter());
                 }
                 Some(Event::Opened {
                     stream,
                     peer,
-                    opening: word,
+                    opening: message,
                 })
             }
-            Incoming::Said { stream, word } => {
-                let MessageWithContents { word, contents } = word;
-                if let BuyerMessage::Next(request) = &word {
+            Incoming::MessageReceived { stream, message } => {
+                let MessageWithContents { message, contents } = message;
+                if let BuyerMessage::Next(request) = &message {
                     let named = request.inputs.iter().map(|(_, id)| *id);
                     self.along.keep_named(stream, contents, named);
                 }
-                Some(Event::Said { stream, word })
+                Some(Event::MessageReceived { stream, message })
             }
             Incoming::SandboxLost { lease, fault } => Some(Event::SandboxLost { lease, fault }),
-            Incoming::Hung { stream } => {
+            Incoming::StreamClosed { stream } => {
                 self.peers.remove(&stream)?;
                 self.along.forget_sender(stream);
-                Some(Event::Hung { stream })
+                Some(Event::StreamClosed { stream })
             }
         }
     }
 
     /// Sends a message to a peer; adds the lease's report to a result.
-    pub(super) fn send_word(&mut self, stream: StreamId, mut word: ProviderMessage) {
-        if let ProviderMessage::Finished(finished) = &mut word {
+    pub(super) fn send_message(&mut self, stream: StreamId, mut message: ProviderMessage) {
+        if let ProviderMessage::Finished(finished) = &mut message {
             let shown = self.shown.get(&finished.receipt.body.lease);
             finished.shown = shown.map(LeaseReport::to_bytes).unwrap_or_default();
         }
-        let contents = match &word {
+        let contents = match &message {
             ProviderMessage::Made {
                 request, outputs, ..
             } => {
@@ -237,7 +240,7 @@ impl Shell {
         };
         self.queue_frame(
             stream,
-            Frame::Word(Box::new(MessageWithContents { word, contents })),
+            Frame::Message(Box::new(MessageWithContents { message, contents })),
         );
     }
 
@@ -248,7 +251,7 @@ impl Shell {
         };
         if say.try_send(frame).is_err() {
             self.peers.remove(&stream);
-            self.ready.push_back(Event::Hung { stream });
+            self.ready.push_back(Event::StreamClosed { stream });
         }
     }
 }

@@ -282,7 +282,7 @@ impl World {
                 if of_life(life) && self.actors.list[actor].wakes == Some(self.now) =>
             {
                 self.actors.list[actor].wakes = None;
-                self.apply_client_event(actor, ClientEvent::Woke);
+                self.apply_client_event(actor, ClientEvent::TimerFired);
             }
             ActorEvent::RoleWake { life } if of_life(life) => self.wake_role(actor),
             ActorEvent::Frame { link, forth, frame } => self.on_frame(link, forth, frame),
@@ -413,12 +413,12 @@ impl World {
             Role::Worker(worker) if worker.wakes == now => {
                 worker.wakes = None;
                 self.count_wake(actor);
-                self.tell_worker(actor, provider::Event::Woke);
+                self.tell_worker(actor, provider::Event::TimerFired);
             }
             Role::Buyer(buyer) if buyer.wakes == now => {
                 buyer.wakes = None;
                 self.count_wake(actor);
-                self.tell_buyer(actor, job::Event::Woke);
+                self.tell_buyer(actor, job::Event::TimerFired);
             }
             _ => {}
         }

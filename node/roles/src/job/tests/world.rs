@@ -28,9 +28,9 @@ pub enum Style {
     Honest,
     /// Its results are wrong.
     Liar,
-    /// It is gone after so many words.
+    /// It is gone after so many messages.
     Vanishes(u32),
-    /// It says nothing after so many words.
+    /// It says nothing after so many messages.
     Mute(u32),
     /// It fails when it is to run.
     Fails,
@@ -42,13 +42,13 @@ pub enum Style {
     BillsAll,
     /// It says that its inputs are at fault.
     BlamesInput,
-    /// It is gone after so many words, started again, and honest from then on.
+    /// It is gone after so many messages, started again, and honest from then on.
     Restarts(u32),
-    /// It and its machine stand still after so many words.
+    /// It and its machine stand still after so many messages.
     Freezes(u32),
     /// It says what makes no sense.
     Confused,
-    /// Its results are wrong, and it is gone after so many words.
+    /// Its results are wrong, and it is gone after so many messages.
     LiesAndVanishes(u32),
     /// It takes no offer from others.
     Untaking,
@@ -68,7 +68,7 @@ struct Session {
     no_more: bool,
     limit: Option<u32>,
     said: VecDeque<ProviderMessage>,
-    words: u32,
+    messages: u32,
     runs: u32,
     made: BTreeMap<u32, Vec<Vec<(String, ContentId)>>>,
     /// What of it was said: others have that.
@@ -193,8 +193,8 @@ fn provider_key(provider: usize) -> SigningKey {
 }
 
 fn mix(a: u64, b: u64) -> u64 {
-    let words = [a.to_le_bytes(), b.to_le_bytes()].concat();
-    let hash = ContentId::for_content(&words);
+    let bytes = [a.to_le_bytes(), b.to_le_bytes()].concat();
+    let hash = ContentId::for_content(&bytes);
     u64::from_le_bytes(hash.as_bytes()[..8].try_into().unwrap())
 }
 
@@ -589,7 +589,7 @@ impl World {
         }
         self.tell_changes();
         if self.outcome.is_none() {
-            self.apply(Event::Woke);
+            self.apply(Event::TimerFired);
         }
     }
 
@@ -704,8 +704,8 @@ impl World {
             match action {
                 Action::Record(facts) => self.records.push_back((ticket, facts)),
                 Action::Open { leg, opening, .. } => self.open(leg, opening),
-                Action::Say { leg, word } => self.say(leg, word),
-                Action::Hang { leg } => {
+                Action::SendMessage { leg, message } => self.say(leg, message),
+                Action::CloseStream { leg } => {
                     if let Some(lease) = self.streams.remove(&leg) {
                         self.hang(lease);
                     }
@@ -740,9 +740,9 @@ impl World {
             Action::Sign { receipt } => assert!(is_synced(
                 &|fact| matches!(fact, Fact::Right { receipt: right } if right == receipt)
             )),
-            Action::Say {
+            Action::SendMessage {
                 leg,
-                word: BuyerMessage::Refused { .. },
+                message: BuyerMessage::Refused { .. },
             } => {
                 let lease = self.streams.get(leg).copied();
                 assert!(is_synced(
@@ -766,10 +766,10 @@ impl World {
             if is_full || (self.chaos > 0 && self.is_drawn(self.chaos / 10)) {
                 self.has_failed_disk = true;
                 let answer = Answer::NotWritten("the disk is full".to_owned());
-                return self.apply(Event::Answer { ticket, answer });
+                return self.apply(Event::EffectAnswered { ticket, answer });
             }
             self.disk.extend(facts);
-            return self.apply(Event::Answer {
+            return self.apply(Event::EffectAnswered {
                 ticket,
                 answer: Answer::Recorded,
             });
@@ -782,7 +782,7 @@ impl World {
             .unwrap_or(drawn);
         let (ticket, action) = self.pending.remove(drawn);
         let answer = self.answer(action);
-        self.apply(Event::Answer { ticket, answer });
+        self.apply(Event::EffectAnswered { ticket, answer });
     }
 
     fn answer(&mut self, action: Action) -> Answer {
@@ -1002,8 +1002,8 @@ impl World {
             }
         });
         let (legs, parts_planned): (Vec<_>, Vec<_>) = (plan_legs.collect(), plan_parts.collect());
-        let words: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
-        let id = ContentId::for_content(&words);
+        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.to_le_bytes()).collect();
+        let id = ContentId::for_content(&bytes);
         self.plans.insert(id, parts);
         let makespan = Micros::from_millis(20 * u64::from(wanted.requests.min(50)));
         let plan = Plan {
@@ -1033,7 +1033,7 @@ impl World {
                     has_gone: false,
                     limit: None,
                     said: [ProviderMessage::Accepted, ProviderMessage::Ready].into(),
-                    words: 0,
+                    messages: 0,
                     runs: 0,
                     made: BTreeMap::new(),
                     offered: BTreeSet::new(),
@@ -1064,16 +1064,16 @@ impl World {
         }
     }
 
-    fn heard(&mut self, leg: Leg, word: ProviderMessage) {
-        self.apply(Event::Said { leg, word });
+    fn heard(&mut self, leg: Leg, message: ProviderMessage) {
+        self.apply(Event::MessageReceived { leg, message });
     }
 
-    fn say(&mut self, leg: Leg, word: BuyerMessage) {
+    fn say(&mut self, leg: Leg, message: BuyerMessage) {
         let Some(work) = self.streams.get(&leg).and_then(|it| self.works.get_mut(it)) else {
             return;
         };
-        assert!(!work.is_over, "nothing follows the last word");
-        match word {
+        assert!(!work.is_over, "nothing follows the last message");
+        match message {
             BuyerMessage::Go => work.has_gone = true,
             BuyerMessage::Next(request) => {
                 assert!(!work.no_more && work.start.is_complete_request(&request));
@@ -1128,7 +1128,7 @@ impl World {
         self.note(lease);
     }
 
-    /// One stream says its next word, or its provider works on.
+    /// One stream says its next message, or its provider works on.
     fn hear_one(&mut self) {
         let legs: Vec<Leg> = self.streams.keys().copied().collect();
         if legs.is_empty() {
@@ -1144,28 +1144,28 @@ impl World {
             self.work_on(lease);
         }
         let work = self.works.get_mut(&lease).unwrap();
-        work.words += u32::from(!work.said.is_empty());
+        work.messages += u32::from(!work.said.is_empty());
         match style {
-            Style::Vanishes(after) | Style::LiesAndVanishes(after) if work.words > after => {
+            Style::Vanishes(after) | Style::LiesAndVanishes(after) if work.messages > after => {
                 work.is_dead = true;
                 self.streams.remove(&leg);
-                self.apply(Event::Gone {
+                self.apply(Event::PeerLost {
                     leg,
                     why: "it closed the stream".to_owned(),
                 })
             }
-            Style::Restarts(after) if work.words > after => {
+            Style::Restarts(after) if work.messages > after => {
                 let provider = work.provider;
                 work.is_dead = true;
                 self.streams.remove(&leg);
                 self.restart(provider);
                 let why = "it closed the stream".to_owned();
-                self.apply(Event::Gone { leg, why });
+                self.apply(Event::PeerLost { leg, why });
             }
-            Style::Mute(after) | Style::Freezes(after) if work.words > after => {
+            Style::Mute(after) | Style::Freezes(after) if work.messages > after => {
                 work.is_dead = true;
             }
-            Style::Confused if work.words > 2 => self.heard(
+            Style::Confused if work.messages > 2 => self.heard(
                 leg,
                 ProviderMessage::Made {
                     request: 9,
@@ -1174,11 +1174,11 @@ impl World {
                 },
             ),
             _ => {
-                if let Some(word) = work.said.pop_front() {
-                    if let ProviderMessage::Made { outputs, .. } = &word {
+                if let Some(message) = work.said.pop_front() {
+                    if let ProviderMessage::Made { outputs, .. } = &message {
                         work.offered.extend(outputs.iter().map(|(_, id)| *id));
                     }
-                    self.heard(leg, word);
+                    self.heard(leg, message);
                 }
             }
         }

@@ -70,7 +70,7 @@ impl Scene {
     /// Time passes until it is woken.
     fn wake(&mut self) -> Vec<Action> {
         self.tick = self.client.wakes_at().expect("it waits for a moment");
-        self.apply(Event::Woke)
+        self.apply(Event::TimerFired)
     }
 }
 

@@ -142,7 +142,7 @@ impl ProviderCore {
                 };
                 self.shared.push_effect(Action::Tell(report));
                 self.shared
-                    .send_word(lease.stream, ProviderMessage::Failed(failure));
+                    .send_message(lease.stream, ProviderMessage::Failed(failure));
                 self.shared.close_stream(&mut lease.stream);
                 Claim::of_nothing(&mut self.shared, id, lease.buyer(), lease.ends_at, is_own)
             }

@@ -120,7 +120,7 @@ impl ProviderCore {
         self.shared.stage = Stage::Stopped;
         let streams = std::mem::take(&mut self.streams);
         for stream in streams.into_keys() {
-            self.shared.push_effect(Action::Hang { stream });
+            self.shared.push_effect(Action::CloseStream { stream });
         }
         self.shared.stop_effects(|_| true);
         self.shared.forget_all();

@@ -9,7 +9,7 @@ impl ProviderCore {
             Opening::Offer(offer) => {
                 let taken = self.on_offer(peer, &offer);
                 self.shared.push_effect(Action::Reply { stream, taken });
-                self.shared.push_effect(Action::Hang { stream });
+                self.shared.push_effect(Action::CloseStream { stream });
             }
             Opening::Resume(lease) => self.on_resumed(stream, peer, lease),
             Opening::Start(start) => self.on_start(stream, peer, start),
@@ -37,12 +37,12 @@ impl ProviderCore {
             }
         }
         // The log has closed it: there is nothing to sign.
-        let word = match self.shared.result_for_buyer(id, peer) {
+        let message = match self.shared.result_for_buyer(id, peer) {
             Some(finished) => ProviderMessage::Finished(Box::new(finished.clone())),
             None => ProviderMessage::Failed(Failure::Forgotten),
         };
-        self.shared.send_word(Some(stream), word);
-        self.shared.push_effect(Action::Hang { stream });
+        self.shared.send_message(Some(stream), message);
+        self.shared.push_effect(Action::CloseStream { stream });
     }
 
     pub(super) fn on_back(&mut self, old: Option<StreamId>, stream: StreamId, lease: LeaseId) {
@@ -84,8 +84,8 @@ impl ProviderCore {
         };
         self.shared.push_effect(Action::Tell(report));
         self.shared
-            .send_word(Some(stream), ProviderMessage::Failed(failure));
-        self.shared.push_effect(Action::Hang { stream });
+            .send_message(Some(stream), ProviderMessage::Failed(failure));
+        self.shared.push_effect(Action::CloseStream { stream });
     }
 
     /// The log was asked for the lease that a stream wants to start.
@@ -142,7 +142,11 @@ impl ProviderCore {
         Some(Failure::Lease(why.to_owned()))
     }
 
-    pub(super) fn on_said(&mut self, stream: StreamId, word: crate::lease::BuyerMessage) {
+    pub(super) fn on_message_received(
+        &mut self,
+        stream: StreamId,
+        message: crate::lease::BuyerMessage,
+    ) {
         match self.streams.get(&stream) {
             None => {}
             Some(Use::Opening { start, .. }) => {
@@ -155,14 +159,14 @@ impl ProviderCore {
             Some(Use::Lease(id)) => {
                 let id = *id;
                 if let Some(lease) = self.leases.get_mut(&id) {
-                    let end = lease.on_word(&mut self.shared, word);
+                    let end = lease.on_message(&mut self.shared, message);
                     let is_hung = lease.stream.is_none();
                     if is_hung {
                         self.streams.remove(&stream);
                     }
                     self.on_end(id, end);
                 } else if let Some(claim) = self.claims.get_mut(&id) {
-                    claim.on_word(&mut self.shared, word);
+                    claim.on_message(&mut self.shared, message);
                     if claim.stage == ClaimStage::Keeping {
                         self.counts.signed += 1;
                     }
@@ -172,7 +176,7 @@ impl ProviderCore {
         }
     }
 
-    pub(super) fn on_hung(&mut self, stream: StreamId) {
+    pub(super) fn on_stream_closed(&mut self, stream: StreamId) {
         match self.streams.remove(&stream) {
             None => {}
             Some(Use::Opening { .. }) => self.forget_opening(stream),

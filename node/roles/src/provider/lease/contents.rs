@@ -131,7 +131,7 @@ impl LeaseCore {
             return Some(end);
         }
         if self.stage == WorkStage::Fetching {
-            shared.send_word(self.stream, fetch_summary(arrivals));
+            shared.send_message(self.stream, fetch_summary(arrivals));
             self.find_place(shared);
         }
         self.bring_contents(shared, Urgency::Planned);

@@ -92,7 +92,7 @@ impl LeaseCore {
     pub(super) fn stall_work(&mut self, shared: &mut SharedState, why: Failure) {
         if self.over.is_none() {
             self.over = Some(why.clone());
-            shared.send_word(self.stream, ProviderMessage::Stalled(why));
+            shared.send_message(self.stream, ProviderMessage::Stalled(why));
         }
     }
 
@@ -174,7 +174,7 @@ impl LeaseCore {
         assert!(self.prepared <= self.here && self.here as usize <= parts);
         assert!(
             self.runs.is_empty() || self.stage == WorkStage::Serving,
-            "nothing runs before the buyer's word"
+            "nothing runs before the buyer starts it"
         );
     }
 

@@ -5,7 +5,7 @@ use souk_market::Command;
 
 use super::*;
 
-/// So long a device waits for nothing between two requests: words travel.
+/// So long a device waits for nothing between two requests: messages travel.
 const IDLE_FREE: Micros = Micros::from_seconds(1);
 
 /// So often a buyer is asked that holds the device and sends nothing. It has a minute to answer.

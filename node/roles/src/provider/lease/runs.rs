@@ -11,21 +11,21 @@ impl LeaseCore {
         answer: Answer,
     ) -> Option<End> {
         let end = match (effort, answer) {
-            (Effort::Contents(part, contents), Answer::Came(arrivals)) => {
+            (Effort::Contents(part, contents), Answer::Arrived(arrivals)) => {
                 self.on_contents(shared, part, &contents, &arrivals)
             }
-            (Effort::Contents(..), Answer::NotCome(why)) => match self.stage {
+            (Effort::Contents(..), Answer::NotArrived(why)) => match self.stage {
                 WorkStage::Serving => {
                     self.stall_work(shared, why);
                     self.pump_runs(shared)
                 }
                 _ => Some(End::Failed(why)),
             },
-            (Effort::Input(number, name, id), Answer::Came(mut arrivals)) => {
+            (Effort::Input(number, name, id), Answer::Arrived(mut arrivals)) => {
                 let came = arrivals.pop().expect("one was asked for");
                 self.on_input(shared, (number, name, id), Ok(came))
             }
-            (Effort::Input(number, name, id), Answer::NotCome(why)) => {
+            (Effort::Input(number, name, id), Answer::NotArrived(why)) => {
                 self.on_input(shared, (number, name, id), Err(why))
             }
             (Effort::Check, Answer::Checked(checked)) => self.on_checked(shared, checked),
@@ -118,7 +118,7 @@ impl LeaseCore {
         }
         self.prepared += 1;
         if self.stage == WorkStage::Preparing {
-            shared.send_word(self.stream, ProviderMessage::Ready);
+            shared.send_message(self.stream, ProviderMessage::Ready);
             self.stage = WorkStage::Ready;
             if self.may_run {
                 return self.begin_serving(shared);
@@ -211,7 +211,7 @@ impl LeaseCore {
         assert!(!open.at_work && open.part == index, "part by part");
         (open.at_work, open.has_begun) = (true, true);
         let inputs = open.part_inputs(part);
-        let word = ProviderMessage::Running {
+        let message = ProviderMessage::Running {
             request: number,
             part: index,
         };
@@ -226,7 +226,7 @@ impl LeaseCore {
             price: self.lease.price,
             deadline: self.ends_at_most(),
         };
-        shared.send_word(self.stream, word);
+        shared.send_message(self.stream, message);
         shared.request_effect(
             Wait::LeaseResult(self.id(), Effort::Run(number, index)),
             action,
@@ -343,12 +343,12 @@ impl LeaseCore {
         }
         let is_first = !self.bill.has_run();
         self.bill.add_run(number, index, part, &made);
-        let word = ProviderMessage::Made {
+        let message = ProviderMessage::Made {
             request: number,
             part: index,
             outputs: made.outputs.clone(),
         };
-        shared.send_word(self.stream, word);
+        shared.send_message(self.stream, message);
         self.offer_outputs(shared, number, index, &made.outputs);
         let contents = self.requests.on_made(number, &made.outputs);
         if !contents.is_empty() {
@@ -424,7 +424,7 @@ impl LeaseCore {
             offer,
             why,
         };
-        shared.send_word(self.stream, ProviderMessage::Untaken(Box::new(untaken)));
+        shared.send_message(self.stream, ProviderMessage::Untaken(Box::new(untaken)));
         self.pump_runs(shared)
     }
 }

@@ -15,7 +15,7 @@ fn session(world: &mut World, start: impl Fn(&Lease) -> Start) -> (Lease, Stream
     let lease = world.buy(Term::Firm, 600_000);
     let stream = world.open(Opening::Start(Box::new(start(&lease))));
     world.settle();
-    assert_eq!(world.words(stream), ["accepted", "fetched", "ready"]);
+    assert_eq!(world.messages(stream), ["accepted", "fetched", "ready"]);
     world.say(stream, BuyerMessage::Go);
     (lease, stream)
 }
@@ -83,7 +83,7 @@ fn run(world: &mut World, number: u32) {
 fn ends_well(world: &mut World, stream: StreamId) {
     world.say(stream, BuyerMessage::NoMore);
     world.settle();
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
     world.sign(stream);
     world.live(5_000);
     world.assert_at_rest();
@@ -94,8 +94,10 @@ fn pinned(world: &World, name: &str) -> i64 {
 }
 
 fn stalls(world: &World, stream: StreamId) -> bool {
-    let words = world.words(stream);
-    words.iter().any(|word| word.starts_with("stalled"))
+    let messages = world.messages(stream);
+    messages
+        .iter()
+        .any(|message| message.starts_with("stalled"))
 }
 
 #[test]
@@ -294,7 +296,7 @@ fn the_first_request_of_a_sequence_brings_all_and_no_request_lacks_what_is_not_f
     next(&mut world, stream, 1, 0);
     world.settle();
     assert!(stalls(&world, stream), "w is not fed");
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
 }
 
 #[test]
@@ -308,7 +310,7 @@ fn a_fed_value_that_does_not_come_stalls_the_lease() {
     world.carry_out(place, false);
     world.settle();
     assert!(stalls(&world, stream));
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
     world.sign(stream);
     world.live(5_000);
     world.assert_at_rest();
@@ -342,7 +344,7 @@ fn a_start_whose_inputs_are_fed_otherwise_than_they_may_be_is_refused() {
         change(&mut start);
         let stream = world.open(Opening::Start(Box::new(start)));
         world.settle();
-        world.words(stream)[0].contains("x has no source")
+        world.messages(stream)[0].contains("x has no source")
     };
     let fed = |name: &str, maker| {
         let name = name.to_owned();

@@ -17,7 +17,7 @@ fn told(world: &mut World, start: crate::lease::Start) -> StreamId {
     world.settle();
     world.say(stream, BuyerMessage::Go);
     world.settle();
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
     stream
 }
 
@@ -243,11 +243,11 @@ fn a_buyer_that_comes_back_is_told_the_result_and_may_still_sign() {
     let stranger = account(&key(8));
     let asked = world.open_as(stranger, Opening::Resume(lease.id));
     assert_eq!(
-        world.words(asked),
+        world.messages(asked),
         [format!("failed: {}", Failure::Forgotten)]
     );
     let back = world.open(Opening::Resume(lease.id));
-    assert_eq!(world.words(back), ["finished"]);
+    assert_eq!(world.messages(back), ["finished"]);
     world.sign(back);
     world.live(5_000);
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));
@@ -303,7 +303,7 @@ fn a_buyer_that_is_back_while_it_is_at_work_is_told_the_rest_there() {
     assert_eq!(world.replies, [OfferAnswer::Yes]);
     world.settle();
     assert_eq!(
-        world.words(back),
+        world.messages(back),
         ["accepted", "running 0.1", "made 0.1", "finished"]
     );
 }
@@ -347,7 +347,10 @@ fn a_provider_that_dies_gives_back_what_it_only_began() {
     );
     let again = world.open(Opening::Start(Box::new(work)));
     world.settle();
-    assert!(world.words(again)[0].starts_with("failed"), "never again");
+    assert!(
+        world.messages(again)[0].starts_with("failed"),
+        "never again"
+    );
     world.live(5_000);
     world.assert_at_rest();
 }
@@ -361,7 +364,7 @@ fn a_provider_that_dies_after_the_work_is_paid_and_can_still_hand_it_over() {
     world.settle();
     assert_eq!(notes(&world), 1);
     let back = world.open(Opening::Resume(lease.id));
-    assert_eq!(world.words(back), ["finished"]);
+    assert_eq!(world.messages(back), ["finished"]);
     world.sign(back);
     world.live(5_000);
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(30_000));

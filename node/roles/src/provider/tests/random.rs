@@ -246,7 +246,7 @@ fn say(world: &mut World, buyer: &Buyer, (stream, word, number): (usize, u8, u32
     if world.hung.contains(&stream) {
         return;
     }
-    let has_finished = world.words(stream).iter().any(|word| word == "finished");
+    let has_finished = world.messages(stream).iter().any(|word| word == "finished");
     let word = match word {
         0 | 1 => BuyerMessage::Go,
         2 | 3 if buyer.sessions.contains(&stream) => BuyerMessage::Next(step(number, word == 2)),

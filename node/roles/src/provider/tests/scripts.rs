@@ -7,11 +7,11 @@ use crate::effect::Effect;
 use crate::lease::{BuyerMessage, Failure, OfferAnswer, Opening, Request, Source, Start};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
-/// A lease that is ready for the buyer's word.
+/// A lease that is ready for the buyer's message.
 fn ready(world: &mut World, start: Start) -> crate::provider::StreamId {
     let stream = world.open(Opening::Start(Box::new(start)));
     world.settle();
-    assert_eq!(world.words(stream), ["accepted", "fetched", "ready"]);
+    assert_eq!(world.messages(stream), ["accepted", "fetched", "ready"]);
     stream
 }
 
@@ -22,8 +22,8 @@ fn a_lease_of_one_request_is_run_signed_settled_and_closed() {
     let stream = ready(&mut world, start(&lease, true));
     world.say(stream, BuyerMessage::Go);
     world.settle();
-    let words = world.words(stream);
-    assert_eq!(words[3..], ["running 0.0", "made 0.0", "finished"]);
+    let messages = world.messages(stream);
+    assert_eq!(messages[3..], ["running 0.0", "made 0.0", "finished"]);
     let finished = world.finished(stream);
     let body = &finished.receipt.body;
     assert_eq!(body.usage.0, 30_000);
@@ -45,11 +45,14 @@ fn a_buyer_hears_every_two_seconds_that_the_provider_of_its_lease_lives() {
     let stream = ready(&mut world, start(&lease, true));
     assert_eq!(world.alive, 0);
     world.live(9_000);
-    assert_eq!(world.alive, 4, "also while the buyer's word is waited for");
+    assert_eq!(
+        world.alive, 4,
+        "also while the buyer's message is waited for"
+    );
     world.say(stream, BuyerMessage::Go);
     world.settle();
-    let words = world.words(stream);
-    assert_eq!(words.last().map(String::as_str), Some("finished"));
+    let messages = world.messages(stream);
+    assert_eq!(messages.last().map(String::as_str), Some("finished"));
     world.live(9_000);
     assert_eq!(world.alive, 4, "what is done is told");
 }
@@ -70,9 +73,9 @@ fn a_run_that_fails_by_its_inputs_is_told_so_owed_and_no_fault_of_the_provider()
         let why = Failure::BadInput("3 is not below 2".to_owned());
         world.answer_with(is_run, Answer::Ran(Err(why.clone())));
         world.settle();
-        let words = world.words(stream);
+        let messages = world.messages(stream);
         let last = [format!("stalled: {why}"), "finished".to_owned()];
-        assert_eq!(words[words.len() - 2..], last);
+        assert_eq!(messages[messages.len() - 2..], last);
         let body = world.finished(stream).receipt.body;
         let before = if is_alone { 0 } else { 30_000 };
         assert_eq!(
@@ -93,10 +96,10 @@ fn nothing_is_accepted_before_it_is_on_the_disk_that_it_begins() {
     let lease = world.buy(Term::Firm, 60_000);
     let stream = world.open(Opening::Start(Box::new(start(&lease, true))));
     world.settle_but(|action| matches!(action, Action::Record(_)));
-    assert!(world.words(stream).is_empty());
+    assert!(world.messages(stream).is_empty());
     assert!(world.wanted(is_bring).is_none());
     world.settle();
-    assert_eq!(world.words(stream)[0], "accepted");
+    assert_eq!(world.messages(stream)[0], "accepted");
 }
 
 #[test]
@@ -107,19 +110,19 @@ fn what_is_not_open_between_the_two_is_refused_and_nothing_is_put_down() {
     let work = start(&lease, true);
     let stream = world.open_as(stranger, Opening::Start(Box::new(work.clone())));
     world.settle();
-    assert!(world.words(stream)[0].contains("another buyer's"));
+    assert!(world.messages(stream)[0].contains("another buyer's"));
     let mut other = work.clone();
     other.job.0[0] ^= 1;
     let stream = world.open(Opening::Start(Box::new(other)));
     world.settle();
-    assert!(world.words(stream)[0].contains("another job"));
+    assert!(world.messages(stream)[0].contains("another job"));
     assert!(world.journal.is_empty() && world.commands.len() == 1);
     // Its own buyer may start it all the same, and once.
     ready(&mut world, work.clone());
     let again = world.open(Opening::Start(Box::new(work)));
     world.settle();
     let started = Failure::Started;
-    assert_eq!(world.words(again), [format!("failed: {started}")]);
+    assert_eq!(world.messages(again), [format!("failed: {started}")]);
 }
 
 #[test]
@@ -133,19 +136,25 @@ fn requests_are_run_one_behind_the_other_and_told_in_the_order_in_which_they_wer
         world.say(stream, BuyerMessage::Next(request(number)));
     }
     world.settle_but(is_run);
-    assert_eq!(world.words(stream)[3..], ["running 0.0", "running 1.0"]);
+    assert_eq!(world.messages(stream)[3..], ["running 0.0", "running 1.0"]);
     // The second is done before the first.
     let second = world.pending.iter().rposition(|e| is_run(&e.action));
     world.carry_out(second.expect("both run"), true);
-    assert_eq!(world.words(stream).len(), 5, "it is told after the first");
+    assert_eq!(
+        world.messages(stream).len(),
+        5,
+        "it is told after the first"
+    );
     world.settle();
     world.say(stream, BuyerMessage::NoMore);
     world.settle();
-    let words = world.words(stream);
-    let made = words.iter().filter(|word| word.starts_with("made"));
+    let messages = world.messages(stream);
+    let made = messages
+        .iter()
+        .filter(|message| message.starts_with("made"));
     let made: Vec<&String> = made.collect();
     assert_eq!(made, ["made 0.0", "made 1.0", "made 2.0", "made 3.0"]);
-    assert_eq!(words.last().map(String::as_str), Some("finished"));
+    assert_eq!(messages.last().map(String::as_str), Some("finished"));
     assert_eq!(world.finished(stream).receipt.body.usage.0, 4 * 30_000);
 }
 
@@ -170,25 +179,29 @@ fn steps_of_different_sequences_are_run_at_once_and_those_of_one_in_their_order(
         world.say(stream, step(number, sequence));
     }
     world.settle_but(is_run);
-    assert_eq!(world.words(stream)[3..], ["running 0.0", "running 2.0"]);
+    assert_eq!(world.messages(stream)[3..], ["running 0.0", "running 2.0"]);
     // The second's is done before the first's: neither waits for the other's.
     let second = world.pending.iter().rposition(|e| is_run(&e.action));
     world.carry_out(second.expect("both run"), true);
-    assert_eq!(world.words(stream)[5..], ["made 2.0"]);
+    assert_eq!(world.messages(stream)[5..], ["made 2.0"]);
     world.settle();
-    let words = world.words(stream);
-    let made = words.iter().filter(|word| word.starts_with("made"));
+    let messages = world.messages(stream);
+    let made = messages
+        .iter()
+        .filter(|message| message.starts_with("made"));
     let made: Vec<&String> = made.collect();
     assert_eq!(made, ["made 2.0", "made 0.0", "made 1.0"]);
     // A sequence that was not stated has no room.
     world.say(stream, step(3, 2));
     world.settle();
-    let words = world.words(stream);
+    let messages = world.messages(stream);
     assert!(
-        words.iter().any(|word| word.starts_with("stalled")),
-        "{words:?}"
+        messages
+            .iter()
+            .any(|message| message.starts_with("stalled")),
+        "{messages:?}"
     );
-    assert_eq!(words.last().map(String::as_str), Some("finished"));
+    assert_eq!(messages.last().map(String::as_str), Some("finished"));
 }
 
 #[test]
@@ -212,7 +225,7 @@ fn a_second_part_waits_for_what_another_lease_gives_and_takes_it_once() {
     world.open(Opening::Offer(offer(&lease, 0)));
     assert_eq!(world.replies.last(), Some(&OfferAnswer::Yes));
     world.settle();
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
     let body = world.finished(stream).receipt.body;
     assert_eq!((body.inputs.len(), body.outputs.len()), (2, 2));
 }
@@ -227,8 +240,8 @@ fn a_second_run_reads_the_first_runs_tensors_and_not_its_own() {
     let stream = ready(&mut world, start);
     world.say(stream, BuyerMessage::Go);
     world.settle();
-    let words = world.words(stream);
-    assert_eq!(words.last().map(String::as_str), Some("made 0.0"));
+    let messages = world.messages(stream);
+    assert_eq!(messages.last().map(String::as_str), Some("made 0.0"));
     world.open_as(account(&key(3)), Opening::Offer(offer(&lease, 0)));
     world.settle();
     let body = world.finished(stream).receipt.body;
@@ -283,10 +296,10 @@ fn what_a_lease_makes_is_bounded_in_sum_and_what_was_made_before_is_owed() {
     };
     world.answer_with(is_run, Answer::Ran(Ok(too_much)));
     world.settle();
-    let words = world.words(stream);
-    let is_told = |word: &String| word.contains("999990 are left of what limits.outputs_mib");
-    assert!(words.iter().any(is_told), "{words:?}");
-    assert_eq!(words.last().unwrap(), "finished");
+    let messages = world.messages(stream);
+    let is_told = |message: &String| message.contains("999990 are left of what limits.outputs_mib");
+    assert!(messages.iter().any(is_told), "{messages:?}");
+    assert_eq!(messages.last().unwrap(), "finished");
     assert_eq!(world.finished(stream).receipt.body.outputs.len(), 1);
 }
 
@@ -299,9 +312,13 @@ fn a_request_beyond_the_window_stalls_the_lease_and_what_was_done_is_owed() {
     world.settle();
     world.say(stream, BuyerMessage::Next(request(0)));
     world.settle();
-    let words = world.words(stream);
-    assert!(words.iter().any(|word| word.contains("beyond its window")));
-    assert_eq!(words.last().unwrap(), "finished");
+    let messages = world.messages(stream);
+    assert!(
+        messages
+            .iter()
+            .any(|message| message.contains("beyond its window"))
+    );
+    assert_eq!(messages.last().unwrap(), "finished");
     assert!(world.commands.len() == 1, "nothing is given up");
 }
 
@@ -333,9 +350,13 @@ fn an_input_that_does_not_come_ends_the_lease_with_what_was_done() {
     let place = world.wanted(is_bring).expect("it is fetched");
     world.carry_out(place, false);
     world.settle();
-    let words = world.words(stream);
-    assert!(words.iter().any(|word| word.starts_with("stalled")));
-    assert_eq!(words.last().unwrap(), "finished");
+    let messages = world.messages(stream);
+    assert!(
+        messages
+            .iter()
+            .any(|message| message.starts_with("stalled"))
+    );
+    assert_eq!(messages.last().unwrap(), "finished");
     let body = world.finished(stream).receipt.body;
     assert_eq!(body.graph.0, *id("graph of y").as_bytes(), "of one part");
 }
@@ -354,7 +375,7 @@ fn no_work_is_owed_where_none_was_done_and_an_own_fault_gives_the_lease_up() {
         });
         world.carry_out(0, false);
         world.settle();
-        assert!(world.words(stream).last().unwrap().starts_with("failed"));
+        assert!(world.messages(stream).last().unwrap().starts_with("failed"));
         assert!(world.hung.contains(&stream));
         let gives_up = souk_market::Command::GiveUp { lease: lease.id };
         let is_own = kind > 0;
@@ -379,7 +400,7 @@ fn a_run_that_fails_is_told_and_nothing_of_the_lease_is_billed() {
     world.carry_out(0, false);
     assert!(world.places.is_empty(), "its process ends first");
     world.live(1_000);
-    assert!(world.words(stream).last().unwrap().starts_with("failed"));
+    assert!(world.messages(stream).last().unwrap().starts_with("failed"));
     assert_eq!(world.paid(lease.id).map(|paid| paid.0), Some(0));
 }
 
@@ -393,7 +414,7 @@ fn a_process_that_ends_by_itself_ends_its_lease() {
         fault: Failure::Crashed("signal 9".to_owned()),
     });
     world.live(1_000);
-    assert!(world.words(stream).last().unwrap().contains("signal 9"));
+    assert!(world.messages(stream).last().unwrap().contains("signal 9"));
     world.assert_at_rest();
 }
 
@@ -409,10 +430,10 @@ fn graphs_are_looked_at_in_the_place_of_their_lease_whose_end_ends_that_lease_al
         fault: Failure::Crashed("signal 6".to_owned()),
     });
     world.live(1_000);
-    assert!(world.words(stream).last().unwrap().contains("signal 6"));
+    assert!(world.messages(stream).last().unwrap().contains("signal 6"));
     let next = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&next, true));
-    assert_eq!(world.words(stream).last().unwrap(), "ready");
+    assert_eq!(world.messages(stream).last().unwrap(), "ready");
 }
 
 #[test]
@@ -426,10 +447,10 @@ fn what_was_offered_and_not_taken_is_told_before_the_result() {
     world.say(stream, BuyerMessage::Go);
     let is_offer = |action: &Action| matches!(action, Action::Offer { .. });
     world.settle_but(is_offer);
-    assert_eq!(world.words(stream).last().unwrap(), "made 0.0");
+    assert_eq!(world.messages(stream).last().unwrap(), "made 0.0");
     world.answer_with(is_offer, Answer::Offered(Ok(OfferAnswer::No)));
     world.settle();
-    assert_eq!(world.words(stream)[5..], ["untaken y", "finished"]);
+    assert_eq!(world.messages(stream)[5..], ["untaken y", "finished"]);
 }
 
 #[test]
@@ -440,7 +461,7 @@ fn a_limit_ends_each_request_with_its_first_parts_and_none_ends_all_at_once() {
     world.say(stream, BuyerMessage::Go);
     world.say(stream, BuyerMessage::Limit { parts: 1 });
     world.settle();
-    assert_eq!(world.words(stream).last().unwrap(), "finished");
+    assert_eq!(world.messages(stream).last().unwrap(), "finished");
     let lease = world.buy(Term::Firm, 60_000);
     let stream = ready(&mut world, start(&lease, true));
     world.say(stream, BuyerMessage::Go);
@@ -448,7 +469,7 @@ fn a_limit_ends_each_request_with_its_first_parts_and_none_ends_all_at_once() {
     world.say(stream, BuyerMessage::Limit { parts: 0 });
     assert!(world.wanted(is_run).is_none(), "what runs is stopped");
     world.settle();
-    let last = world.words(stream).pop().unwrap();
+    let last = world.messages(stream).pop().unwrap();
     assert!(last.contains("the buyer wants nothing of it any more"));
 }
 
@@ -470,7 +491,7 @@ fn a_buyers_lower_lease_waits_while_its_higher_one_runs() {
     world.carry_out(place, true);
     assert_eq!(runs(&world), 1, "its turn has come");
     world.settle();
-    assert_eq!(world.words(second).last().unwrap(), "finished");
+    assert_eq!(world.messages(second).last().unwrap(), "finished");
 }
 
 #[test]
@@ -482,7 +503,10 @@ fn so_many_leases_are_at_work_and_no_more() {
     }
     let stream = world.open(Opening::Start(Box::new(start(&leases[16], true))));
     world.settle();
-    assert_eq!(world.words(stream), [format!("failed: {}", Failure::Full)]);
+    assert_eq!(
+        world.messages(stream),
+        [format!("failed: {}", Failure::Full)]
+    );
     let ProviderStatus { at_work, .. } = world.core.status();
     assert!(at_work.iter().all(|(_, stage)| *stage == WorkStage::Ready));
     assert_eq!(at_work.len(), 16);
@@ -495,11 +519,11 @@ fn a_disk_that_takes_nothing_lets_nothing_begin_until_it_does() {
     let (first, second) = (world.buy(Term::Firm, 60_000), world.buy(Term::Firm, 60_000));
     let stream = world.open(Opening::Start(Box::new(start(&first, true))));
     world.settle();
-    let said = world.words(stream).pop().unwrap();
+    let said = world.messages(stream).pop().unwrap();
     assert!(said.contains("cannot write its journal"), "{said}");
     assert!(!world.core.status().is_writable);
     let stream = world.open(Opening::Start(Box::new(start(&second, true))));
-    assert!(world.words(stream)[0].contains("cannot write its journal"));
+    assert!(world.messages(stream)[0].contains("cannot write its journal"));
     world.is_disk_full = false;
     world.live(5_000);
     assert!(world.core.status().is_writable);

@@ -29,11 +29,14 @@ fn notice_ends_a_lease_with_what_was_done_and_leaves_the_buyer_time_to_sign() {
     let stream = streaming(&mut world, &lease);
     reclaims(&mut world, &lease);
     world.live(3_500);
-    assert_eq!(world.words(stream).last().unwrap(), "made 0.0");
+    assert_eq!(world.messages(stream).last().unwrap(), "made 0.0");
     world.live(750);
-    let words = world.words(stream);
+    let messages = world.messages(stream);
     let expired = format!("stalled: {}", Failure::Expired);
-    assert_eq!(words[words.len() - 2..], [expired, "finished".to_owned()]);
+    assert_eq!(
+        messages[messages.len() - 2..],
+        [expired, "finished".to_owned()]
+    );
     world.sign(stream);
     world.live(5_000);
     // And three seconds for which it waited for a request.
@@ -64,7 +67,7 @@ fn a_lease_whose_time_is_over_before_anything_ran_is_left_to_the_log() {
     world.settle_but(is_bring);
     world.pass(10_100);
     let expired = format!("failed: {}", Failure::Expired);
-    assert_eq!(world.words(stream).last(), Some(&expired));
+    assert_eq!(world.messages(stream).last(), Some(&expired));
     let gives_up = Command::GiveUp { lease: lease.id };
     assert!(!world.commands.contains(&gives_up));
     world.live(200_000);
@@ -105,13 +108,13 @@ fn a_provider_that_stops_withdraws_gives_back_and_ends_when_nothing_is_left() {
     assert!(matches!(state, LeaseState::Closed { .. }));
     let late = world.open(Opening::Start(Box::new(start(&kept, true))));
     assert_eq!(
-        world.words(late),
+        world.messages(late),
         [format!("failed: {}", Failure::Stopping)]
     );
     // A firm lease goes on as long as there is patience.
     world.say(stream, BuyerMessage::Next(request(1)));
     world.settle();
-    assert_eq!(world.words(stream).last().unwrap(), "made 1.0");
+    assert_eq!(world.messages(stream).last().unwrap(), "made 1.0");
     world.say(stream, BuyerMessage::NoMore);
     world.settle();
     world.sign(stream);
@@ -131,12 +134,12 @@ fn a_spot_lease_ends_when_its_provider_stops_and_a_firm_one_at_the_last_call() {
     let (first, second) = (streaming(&mut world, &spot), streaming(&mut world, &firm));
     world.on(Event::Stop);
     world.settle();
-    assert_eq!(world.words(first).last().unwrap(), "finished");
-    assert_eq!(world.words(second).last().unwrap(), "made 0.0");
+    assert_eq!(world.messages(first).last().unwrap(), "finished");
+    assert_eq!(world.messages(second).last().unwrap(), "made 0.0");
     world.live(59_000);
-    assert_eq!(world.words(second).last().unwrap(), "made 0.0");
+    assert_eq!(world.messages(second).last().unwrap(), "made 0.0");
     world.live(1_500);
-    assert_eq!(world.words(second).last().unwrap(), "finished");
+    assert_eq!(world.messages(second).last().unwrap(), "finished");
     world.live(10_000);
     assert!(world.is_over);
     let earned = [spot.id, firm.id].map(|lease| {

@@ -186,7 +186,7 @@ impl World {
             self.now.tick = self.now.tick.plus(gone);
             self.now.log = Millis((self.now.log.0 + gone.0 / 1_000).min(log));
             self.exchange.tick(self.now.log);
-            self.on(Event::Woke);
+            self.on(Event::TimerFired);
         }
         (self.now.tick, self.now.log) = (until, Millis(log));
         self.exchange.tick(self.now.log);
@@ -223,7 +223,7 @@ impl World {
     pub fn carry_out(&mut self, place: usize, is_well: bool) {
         let Effect { ticket, action } = self.pending.remove(place);
         let answer = self.answer(ticket, &action, is_well);
-        self.on(Event::Answer { ticket, answer });
+        self.on(Event::EffectAnswered { ticket, answer });
     }
 
     /// The first thing of a kind that is wanted.
@@ -238,7 +238,7 @@ impl World {
         if let Action::Run { lease, .. } = action {
             self.places.entry(lease).or_default().remove(&ticket);
         }
-        self.on(Event::Answer { ticket, answer });
+        self.on(Event::EffectAnswered { ticket, answer });
     }
 
     fn take(&mut self, effects: Vec<Effect<Action>>) {
@@ -282,12 +282,12 @@ impl World {
                 runs.insert(effect.ticket);
                 assert!(runs.len() <= slots as usize, "runs have slots");
             }
-            Action::Send {
-                word: ProviderMessage::Accepted,
+            Action::SendMessage {
+                message: ProviderMessage::Accepted,
                 ..
             } => {}
-            Action::Send {
-                word: ProviderMessage::Finished(finished),
+            Action::SendMessage {
+                message: ProviderMessage::Finished(finished),
                 ..
             } => {
                 let of = finished.receipt.body.lease;
@@ -310,16 +310,16 @@ impl World {
     /// Does what is not answered; whether it is such a thing.
     fn at_once(&mut self, effect: &Effect<Action>) -> bool {
         match &effect.action {
-            Action::Send { stream, word } => {
+            Action::SendMessage { stream, message } => {
                 assert!(!self.hung.contains(stream) || self.is_peer_gone(*stream));
                 let said = self.said.entry(*stream).or_default();
-                match word {
+                match message {
                     ProviderMessage::Alive => self.alive += 1,
-                    word => said.push(word.clone()),
+                    message => said.push(message.clone()),
                 }
             }
             Action::Reply { taken, .. } => self.replies.push(*taken),
-            Action::Hang { stream } => drop(self.hung.insert(*stream)),
+            Action::CloseStream { stream } => drop(self.hung.insert(*stream)),
             Action::Release { contents } => {
                 for content in contents {
                     *self.pins.entry(*content).or_default() -= 1;
@@ -378,7 +378,7 @@ impl World {
             }
             Action::LookAtMarket { asks } => Answer::MarketSeen(Box::new(self.view(*asks))),
             Action::Command(command) => Answer::Commanded(self.command(command, is_well)),
-            Action::Bring { contents, .. } if is_well => Answer::Came(
+            Action::Bring { contents, .. } if is_well => Answer::Arrived(
                 contents
                     .iter()
                     .map(|content| Arrival {
@@ -388,7 +388,7 @@ impl World {
                     })
                     .collect(),
             ),
-            Action::Bring { .. } => Answer::NotCome(Failure::Input("nobody has it".to_owned())),
+            Action::Bring { .. } => Answer::NotArrived(Failure::Input("nobody has it".to_owned())),
             Action::Check { .. } if is_well => Answer::Checked(Ok(())),
             Action::Check { .. } => Answer::Checked(Err(Failure::Limit("no".to_owned()))),
             Action::Sandbox { .. } if is_well => Answer::Sandboxed { slots: self.slots },
@@ -530,25 +530,25 @@ impl World {
         stream
     }
 
-    pub fn say(&mut self, stream: StreamId, word: BuyerMessage) {
-        self.on(Event::Said { stream, word });
+    pub fn say(&mut self, stream: StreamId, message: BuyerMessage) {
+        self.on(Event::MessageReceived { stream, message });
     }
 
     pub fn hang(&mut self, stream: StreamId) {
         self.hung.insert(stream);
-        self.on(Event::Hung { stream });
+        self.on(Event::StreamClosed { stream });
     }
 
     /// Names of what was said on a stream.
-    pub fn words(&self, stream: StreamId) -> Vec<String> {
-        let words = self.said[&stream].iter();
-        words.map(name).collect()
+    pub fn messages(&self, stream: StreamId) -> Vec<String> {
+        let messages = self.said[&stream].iter();
+        messages.map(name).collect()
     }
 
     /// The result that was told on a stream.
     pub fn finished(&self, stream: StreamId) -> WorkResult {
-        let words = self.said[&stream].iter();
-        let mut told = words.filter_map(|word| match word {
+        let messages = self.said[&stream].iter();
+        let mut told = messages.filter_map(|message| match message {
             ProviderMessage::Finished(finished) => Some((**finished).clone()),
             _ => None,
         });
@@ -607,8 +607,8 @@ pub fn ran(part: &Part, request: u32) -> RunResult {
     }
 }
 
-fn name(word: &ProviderMessage) -> String {
-    match word {
+fn name(message: &ProviderMessage) -> String {
+    match message {
         ProviderMessage::Accepted => "accepted".to_owned(),
         ProviderMessage::Fetched { .. } => "fetched".to_owned(),
         ProviderMessage::Ready => "ready".to_owned(),

@@ -75,7 +75,7 @@ impl Script {
 
     fn reply(&mut self, is_it: impl Fn(&Action) -> bool, answer: Answer) {
         let (ticket, _) = self.take_question(is_it);
-        self.apply(Event::Came { ticket, answer });
+        self.apply(Event::EffectAnswered { ticket, answer });
     }
 
     /// Answers the pending quote. Returns its budget, the bytes of the excluded providers, and how
@@ -95,7 +95,7 @@ impl Script {
             providers: vec![provider(byte)],
         });
         let answer = Answer::Quoted(choice.map_err(|is_short| QuoteFailure { is_short }));
-        self.apply(Event::Came { ticket, answer });
+        self.apply(Event::EffectAnswered { ticket, answer });
         let excluded = excluded.iter().map(|it| it.0[0]).collect();
         (budget.map(|it| it.0), excluded, wait_longer)
     }
@@ -172,7 +172,7 @@ fn the_first_step_buys_a_session_and_steps_run_ahead() {
     let (budget, excluded, _) = script.quote(Ok(1));
     assert_eq!((budget, excluded), (Some(100), Vec::new()));
     let first = Step::for_last_token(&[1], 0);
-    let send = |step: &Step| Action::Send {
+    let send = |step: &Step| Action::SendStep {
         session: 0,
         sequence: 0,
         step: step.clone(),
@@ -257,7 +257,7 @@ fn a_new_session_waits_for_the_credits_of_the_last_one() {
     let half_second = Micros::from_millis(500);
     assert_eq!(script.core.wakes_at(), Some(half_second));
     script.now.tick = half_second;
-    script.apply(Event::Woke);
+    script.apply(Event::TimerFired);
     script.reply(is_look_up, spent(30, 0));
     assert_eq!(script.quote(Ok(2)).0, Some(70));
 }
@@ -277,7 +277,7 @@ fn the_wait_for_credits_ends() {
         };
         checks += 1;
         script.now.tick = moment;
-        script.apply(Event::Woke);
+        script.apply(Event::TimerFired);
     }
     assert_eq!(checks, 40);
     let (left, _, longer) = script.quote(Err(true));
@@ -358,7 +358,7 @@ fn repeat(script: &mut Script, tokens: [(u32, i64); 2]) {
     assert_eq!(checks.len(), 2);
     for check in checks {
         let (ticket, answer) = (check.ticket, Answer::Checked(true));
-        script.apply(Event::Came { ticket, answer });
+        script.apply(Event::EffectAnswered { ticket, answer });
     }
 }
 
@@ -398,7 +398,7 @@ fn outvote_first(script: &mut Script) {
     let questions = std::mem::take(&mut script.effects);
     for (effect, is_close) in questions.into_iter().zip([false, true]) {
         let (ticket, answer) = (effect.ticket, Answer::Compared(is_close));
-        script.apply(Event::Came { ticket, answer });
+        script.apply(Event::EffectAnswered { ticket, answer });
     }
     let (session, position) = (0, 1);
     let notice = Notice::Outvoted { session, position };
@@ -423,7 +423,7 @@ fn a_third_session_that_agrees_with_both_leaves() {
     let questions = std::mem::take(&mut script.effects);
     for effect in questions {
         let (ticket, answer) = (effect.ticket, Answer::Compared(true));
-        script.apply(Event::Came { ticket, answer });
+        script.apply(Event::EffectAnswered { ticket, answer });
     }
     let answer = Action::Answer {
         caller: Caller(1),
@@ -462,7 +462,7 @@ fn no_third_session_and_one_that_differs_from_both_end_the_text() {
             let questions = std::mem::take(&mut script.effects);
             for effect in questions {
                 let (ticket, answer) = (effect.ticket, Answer::Compared(false));
-                script.apply(Event::Came { ticket, answer });
+                script.apply(Event::EffectAnswered { ticket, answer });
             }
             SessionFailure::ThirdDiffers { sessions, position }
         } else {

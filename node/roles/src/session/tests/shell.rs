@@ -49,7 +49,7 @@ impl World {
                 self.accused.remove(&session);
                 self.market.open(&mut self.dice, session, window);
             }
-            Action::Send {
+            Action::SendStep {
                 session,
                 sequence,
                 step,

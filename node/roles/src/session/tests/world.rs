@@ -204,7 +204,7 @@ impl World {
             Move::Wake => {
                 let moment = self.core.wakes_at().unwrap_or_default();
                 self.now.tick = self.now.tick.max(moment);
-                self.apply(Event::Woke);
+                self.apply(Event::TimerFired);
             }
             Move::Stop => {
                 self.is_stopped = true;
@@ -332,7 +332,7 @@ impl World {
             }
             other => unreachable!("{other:?} has no answer"),
         };
-        self.apply(Event::Came { ticket, answer });
+        self.apply(Event::EffectAnswered { ticket, answer });
     }
 
     fn is_close(&self, left: OutputId, right: OutputId, rows: Option<Vec<usize>>) -> bool {

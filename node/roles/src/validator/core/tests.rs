@@ -96,7 +96,7 @@ impl Alone {
         let at = self.core.wakes_at().unwrap();
         self.now.log.0 += at.since(self.now.tick).0 / 1_000;
         self.now.tick = at;
-        self.core.apply(self.now, Event::Woke);
+        self.core.apply(self.now, Event::TimerFired);
     }
 
     fn propose(&mut self, caller: u64, count: usize) {
@@ -176,7 +176,7 @@ fn a_validator_that_was_held_up_makes_up_for_a_few_ticks_only() {
     let mut alone = Alone::leads();
     let late = 100;
     alone.now.tick = alone.now.tick.plus(Micros(TICK.0 * late));
-    alone.core.apply(alone.now, Event::Woke);
+    alone.core.apply(alone.now, Event::TimerFired);
     alone.carry_out();
     let wakes_at = alone.core.wakes_at().unwrap();
     assert!(wakes_at > alone.now.tick, "the rest is not made up for");
@@ -194,7 +194,7 @@ fn who_leads_hears_a_leader_all_the_time() {
     }
     let before = alone.now.tick;
     alone.now.tick = before.plus(Micros(TICK.0 * 1_000));
-    alone.core.apply(alone.now, Event::Woke);
+    alone.core.apply(alone.now, Event::TimerFired);
     assert_eq!(alone.core.heard_at, before, "it slept meanwhile");
 }
 

@@ -371,15 +371,15 @@ impl World {
                 self.counts.legs_resumed += u64::from(matches!(opening, Opening::Resume(_)));
                 self.open_link(actor, Purpose::Leg(leg), provider, &opening);
             }
-            Action::Say { leg, word } => {
+            Action::SendMessage { leg, message } => {
                 let cheats = self.never_signs(actor);
                 self.counts.refused_aloud +=
-                    u64::from(matches!(word, BuyerMessage::Refused { .. }));
-                if !(cheats && matches!(word, BuyerMessage::Signed(_))) {
-                    self.say_to_worker(actor, leg, &word);
+                    u64::from(matches!(message, BuyerMessage::Refused { .. }));
+                if !(cheats && matches!(message, BuyerMessage::Signed(_))) {
+                    self.say_to_worker(actor, leg, &message);
                 }
             }
-            Action::Hang { leg } => self.hang_up(actor, leg),
+            Action::CloseStream { leg } => self.hang_up(actor, leg),
             Action::HandOn { to, offer, .. } => {
                 self.counts.handed_on += 1;
                 self.open_link(actor, Purpose::Offer(ticket), to, &Opening::Offer(offer));
@@ -556,7 +556,7 @@ impl World {
         if buyer.stopped.remove(&ticket) && self.jobs.random.chance(500) {
             return;
         }
-        self.tell_buyer(actor, Event::Answer { ticket, answer });
+        self.tell_buyer(actor, Event::EffectAnswered { ticket, answer });
     }
 }
 

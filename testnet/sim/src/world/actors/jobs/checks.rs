@@ -97,8 +97,8 @@ impl World {
                 ..
             } => !safe.attempts.contains_key(&leg.attempt),
             Action::Sign { receipt } => !safe.right.contains_key(&receipt.body.lease),
-            Action::Say {
-                word: BuyerMessage::Signed(receipt),
+            Action::SendMessage {
+                message: BuyerMessage::Signed(receipt),
                 ..
             } => !safe.right.contains_key(&receipt.body.lease),
             _ => false,
@@ -116,9 +116,9 @@ impl World {
             return;
         };
         let wrong = match action {
-            provider::Action::Send { stream, word } => {
+            provider::Action::SendMessage { stream, message } => {
                 let lease = worker.spoken_of.get(stream);
-                match word {
+                match message {
                     ProviderMessage::Ready => lease.is_none_or(|it| !worker.began.contains(it)),
                     ProviderMessage::Finished(finished) => {
                         !worker.safe_ran.contains(&finished.receipt.body.lease)

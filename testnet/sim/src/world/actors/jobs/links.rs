@@ -49,16 +49,16 @@ pub struct Links {
 /// A frame that arrives at an end of a stream.
 pub enum Frame {
     /// A message.
-    Word(Vec<u8>),
+    Message(Vec<u8>),
     /// The end of the stream.
     Break,
 }
 
-fn encode_word(word: &impl Serialize) -> Vec<u8> {
-    postcard::to_allocvec(word).expect("plain data in memory always encodes")
+fn encode_message(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_allocvec(message).expect("plain data in memory always encodes")
 }
 
-fn decode_word<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+fn decode_message<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::from_bytes(bytes).ok()
 }
 
@@ -82,13 +82,13 @@ impl World {
         let number = self.jobs.links.next;
         self.jobs.links.next += 1;
         self.jobs.links.list.insert(number, link);
-        self.send_frame(number, true, Frame::Word(encode_word(opening)));
+        self.send_frame(number, true, Frame::Message(encode_message(opening)));
     }
 
-    pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, word: &BuyerMessage) {
+    pub(super) fn say_to_worker(&mut self, opener: usize, leg: Leg, message: &BuyerMessage) {
         let life = self.actors.list[opener].life;
         if let Some(link) = self.link_of(opener, life, leg) {
-            self.send_frame(link, true, Frame::Word(encode_word(word)));
+            self.send_frame(link, true, Frame::Message(encode_message(message)));
         }
     }
 
@@ -116,12 +116,12 @@ impl World {
             .map(|(number, _)| *number)
     }
 
-    pub(super) fn say_to_buyer(&mut self, stream: StreamId, word: &ProviderMessage) {
-        self.send_frame(stream.0, false, Frame::Word(encode_word(word)));
+    pub(super) fn say_to_buyer(&mut self, stream: StreamId, message: &ProviderMessage) {
+        self.send_frame(stream.0, false, Frame::Message(encode_message(message)));
     }
 
     pub(super) fn reply_to_offer(&mut self, stream: StreamId, taken: OfferAnswer) {
-        self.send_frame(stream.0, false, Frame::Word(encode_word(&taken)));
+        self.send_frame(stream.0, false, Frame::Message(encode_message(&taken)));
     }
 
     pub(super) fn hang_up_on_buyer(&mut self, stream: StreamId) {
@@ -218,11 +218,11 @@ impl World {
         let event = match frame {
             Frame::Break if is_known => {
                 worker.streams.remove(&stream);
-                Some(provider::Event::Hung { stream })
+                Some(provider::Event::StreamClosed { stream })
             }
             Frame::Break => None,
-            Frame::Word(bytes) if !is_known => {
-                let opening = decode_word::<Opening>(&bytes);
+            Frame::Message(bytes) if !is_known => {
+                let opening = decode_message::<Opening>(&bytes);
                 opening.map(|opening| {
                     worker.streams.insert(stream);
                     let lease = match &opening {
@@ -238,8 +238,8 @@ impl World {
                     }
                 })
             }
-            Frame::Word(bytes) => decode_word::<BuyerMessage>(&bytes)
-                .map(|word| provider::Event::Said { stream, word }),
+            Frame::Message(bytes) => decode_message::<BuyerMessage>(&bytes)
+                .map(|message| provider::Event::MessageReceived { stream, message }),
         };
         if let Some(event) = event {
             self.tell_worker(to.0, event);
@@ -247,9 +247,9 @@ impl World {
     }
 
     /// Records that a buyer sees a result of its provider.
-    fn witness_result(&mut self, actor: usize, leg: Leg, word: &ProviderMessage) {
+    fn witness_result(&mut self, actor: usize, leg: Leg, message: &ProviderMessage) {
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
-            && let ProviderMessage::Made { request, .. } = word
+            && let ProviderMessage::Made { request, .. } = message
         {
             buyer.witness.on_made(leg, *request, self.now);
         }
@@ -262,19 +262,19 @@ impl World {
         let is_worker = matches!(self.actors.list[to.0].role, Role::Worker(_));
         match (purpose, frame) {
             (Purpose::Offer(Ticket(u64::MAX)), _) => {}
-            (Purpose::Leg(leg), Frame::Word(bytes)) => {
-                if let Some(word) = decode_word::<ProviderMessage>(&bytes) {
-                    self.witness_result(to.0, leg, &word);
-                    self.tell_buyer(to.0, job::Event::Said { leg, word });
+            (Purpose::Leg(leg), Frame::Message(bytes)) => {
+                if let Some(message) = decode_message::<ProviderMessage>(&bytes) {
+                    self.witness_result(to.0, leg, &message);
+                    self.tell_buyer(to.0, job::Event::MessageReceived { leg, message });
                 }
             }
             (Purpose::Leg(leg), Frame::Break) => {
                 let why = "the stream broke".to_owned();
-                self.tell_buyer(to.0, job::Event::Gone { leg, why });
+                self.tell_buyer(to.0, job::Event::PeerLost { leg, why });
             }
             (Purpose::Offer(ticket), frame) => {
                 let taken = match frame {
-                    Frame::Word(bytes) => decode_word::<OfferAnswer>(&bytes),
+                    Frame::Message(bytes) => decode_message::<OfferAnswer>(&bytes),
                     Frame::Break => None,
                 };
                 let done = if is_worker {

@@ -73,9 +73,9 @@ impl World {
                 let given = start.first.inputs.iter().map(|(_, id)| id);
                 (start.job, *provider, parts.chain(given).copied().collect())
             }
-            job::Action::Say {
+            job::Action::SendMessage {
                 leg,
-                word: BuyerMessage::Next(request),
+                message: BuyerMessage::Next(request),
             } => {
                 buyer.witness.on_asked(*leg, request.number, now);
                 let to = self.jobs.talks.get(&(actor, *leg)).copied();
@@ -150,7 +150,7 @@ impl World {
         for Content { id, kind, .. } in wanted {
             let here = self.jobs.contents.can_use(account, scope.buyer, *id);
             if !here && !self.is_held((scope, account), *id, holders) {
-                return Answer::NotCome(Failure::Input(format!("nobody gives {id}")));
+                return Answer::NotArrived(Failure::Input(format!("nobody gives {id}")));
             }
             let contents = &mut self.jobs.contents;
             contents.store_content(account, *id);
@@ -161,7 +161,7 @@ impl World {
                 moved: if here { 0 } else { CONTENT_BYTES },
             });
         }
-        Answer::Came(arrivals)
+        Answer::Arrived(arrivals)
     }
 
     /// Records the results of a lease.

@@ -244,9 +244,9 @@ impl World {
     fn carry_out_of_worker(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let account = self.actors.list[actor].account;
         match action {
-            Action::Send { stream, word } => self.say_to_buyer(stream, &word),
+            Action::SendMessage { stream, message } => self.say_to_buyer(stream, &message),
             Action::Reply { stream, taken } => self.reply_to_offer(stream, taken),
-            Action::Hang { stream } => {
+            Action::CloseStream { stream } => {
                 if let Role::Worker(worker) = &mut self.actors.list[actor].role {
                     worker.streams.remove(&stream);
                 }
@@ -517,7 +517,7 @@ impl World {
             true => {}
             false => worker.tally.record_answer(lease, &answer),
         }
-        self.tell_worker(actor, Event::Answer { ticket, answer });
+        self.tell_worker(actor, Event::EffectAnswered { ticket, answer });
         if let Some(lease) = lease {
             self.check_risk(actor, lease);
         }
