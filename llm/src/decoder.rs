@@ -19,7 +19,7 @@ use souk_onnx::{Dimension, ModelProto, OperatorSetIdProto, ValueInfoProto, encod
 
 use crate::config::Config;
 use crate::weights::{WeightError, Weights, split_joint_matrices, stack_experts};
-pub use drawing::{DRAWN, SAMPLING, TOLD, to_drawing_model};
+pub use drawing::{DRAWN, LOGIT_ROWS, SAMPLING, to_drawing_model};
 use nodes::{Look, Nodes};
 
 /// Input of token ids: `[1, sequence]`.

@@ -12,7 +12,7 @@ use souk_onnx::{DecodeError, Dimension, GraphProto, ValueInfoProto, decode_model
 use thiserror::Error;
 
 use crate::decoder::{LOGITS, NORM};
-use crate::generation::{CHUNK, GenerationError, Sequence};
+use crate::generation::{GenerationError, STEP_TOKENS_MAX, Sequence};
 
 /// The positions of a text from which its vector comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,7 +104,7 @@ impl Sequence<'_> {
     fn sum_vectors(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.truncate(0);
         let mut sum = Vec::new();
-        for chunk in tokens.chunks(CHUNK) {
+        for chunk in tokens.chunks(STEP_TOKENS_MAX) {
             let told = self.push_all(chunk)?;
             let width = told.len() / chunk.len();
             sum.resize(width, 0.0);

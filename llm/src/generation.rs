@@ -17,12 +17,13 @@ use crate::decoder::{DRAWN, LOGITS};
 use crate::grammar::{Grammar, MatchError, TextMatcher};
 use crate::sampling::{History, LogProbabilities, Sampling};
 
-/// Prompt tokens in one step: enough for products to be computed by blocks, few enough to keep the
-/// values between layers small.
-pub const CHUNK: usize = 256;
+/// The most prompt tokens in one step: enough for products to be computed by blocks, few enough to
+/// keep the values between layers small.
+pub const STEP_TOKENS_MAX: usize = 256;
 
-/// Prompt tokens in one step that returns all their logits, which take some megabytes.
-const WEIGHED_CHUNK: usize = 16;
+/// The most prompt tokens in one step that returns the logits of each token, which take some
+/// megabytes.
+const LOGIT_STEP_TOKENS_MAX: usize = 16;
 
 /// Why the generation of a text failed.
 #[derive(Debug, Error)]
@@ -113,7 +114,7 @@ impl<'a> Sequence<'a> {
     pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.check_room(tokens)?;
         let mut next = None;
-        for chunk in tokens.chunks(CHUNK) {
+        for chunk in tokens.chunks(STEP_TOKENS_MAX) {
             next = Some(self.run_step(Step::for_last_token(chunk, self.length()).with_logits())?);
         }
         next.map(|next| next.logits).ok_or(GenerationError::Empty)
@@ -151,7 +152,7 @@ impl<'a> Sequence<'a> {
         self.check_room(prompt)?;
         let before = &prompt[..prompt.len().saturating_sub(1)];
         let mut weighed = Vec::with_capacity(before.len());
-        for chunk in before.chunks(WEIGHED_CHUNK) {
+        for chunk in before.chunks(LOGIT_STEP_TOKENS_MAX) {
             let next = self.run_step(Step::for_all_tokens(chunk, self.length()).with_logits())?;
             let vocabulary = next.logits.len() / chunk.len();
             for logits in next.logits.chunks_exact(vocabulary.max(1)) {
@@ -301,7 +302,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> GenerationRun<'_, '_, T> {
     fn write(&mut self) -> WritingEnd {
         let kept = self.sequence.truncate_to_prefix(self.request.prompt);
         let mut next = None;
-        for chunk in self.request.prompt[kept..].chunks(CHUNK) {
+        for chunk in self.request.prompt[kept..].chunks(STEP_TOKENS_MAX) {
             if !(self.request.is_wanted)() {
                 return Ok(Ending::Taker);
             }

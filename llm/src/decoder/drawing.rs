@@ -14,7 +14,7 @@ use souk_onnx::{
 use super::{LOGITS, TOKENS};
 
 /// Input of the rows whose logits the decoder returns: `[told]`.
-pub const TOLD: &str = "told_rows";
+pub const LOGIT_ROWS: &str = "told_rows";
 /// Input of the numbers that control how the token after each row is drawn: `[numbers]`, as
 /// [`Sampling::to_numbers`](crate::sampling::Sampling::to_numbers) returns them.
 pub const SAMPLING: &str = "sampling";
@@ -51,11 +51,11 @@ fn add_draw_nodes(graph: &mut GraphProto) {
     for name in outputs.filter(|name| *name == LOGITS) {
         LOGITS_ALL.clone_into(name);
     }
-    let told = NodeProto {
+    let gather = NodeProto {
         attribute: vec![super::nodes::integer_attribute("axis", 1)],
         ..name_after_output(NodeProto::for_operator(
             "Gather",
-            &[LOGITS_ALL, TOLD],
+            &[LOGITS_ALL, LOGIT_ROWS],
             LOGITS,
         ))
     };
@@ -68,13 +68,13 @@ fn add_draw_nodes(graph: &mut GraphProto) {
             DRAWN,
         ))
     };
-    graph.node.extend([told, drawn]);
+    graph.node.extend([gather, drawn]);
     let symbol = |name: &str| vec![Dimension::new_symbol(name)];
     let port = |name: &str, dtype: DType, dims| {
         ValueInfoProto::new_tensor(name, dtype.onnx_code(), Some(dims))
     };
     graph.input.extend([
-        port(TOLD, DType::I64, symbol("told")),
+        port(LOGIT_ROWS, DType::I64, symbol("told")),
         port(SAMPLING, DType::F64, symbol("numbers")),
     ]);
     for logits in graph.output.iter_mut().filter(|port| port.name() == LOGITS) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use souk_memory::Tensor;
 
-use crate::decoder::{LENGTH, POSITIONS, ROWS, SAMPLING, TOKENS, TOLD, WRITE};
+use crate::decoder::{LENGTH, LOGIT_ROWS, POSITIONS, ROWS, SAMPLING, TOKENS, WRITE};
 use crate::sampling::Sampling;
 
 /// Tokens to add to a sequence, and the outputs wanted after them.
@@ -18,7 +18,7 @@ pub struct Step {
     /// of tokens, or 0 if the token is not known yet.
     pub rows: Vec<usize>,
     /// Indices among those rows whose logits the decoder returns.
-    pub told: Vec<usize>,
+    pub logit_rows: Vec<usize>,
     /// How tokens are drawn, as [`Sampling::to_numbers`].
     pub sampling: Vec<f64>,
 }
@@ -30,7 +30,7 @@ impl Step {
             after,
             tokens: tokens.to_vec(),
             rows,
-            told: Vec::new(),
+            logit_rows: Vec::new(),
             sampling: Sampling::default().to_numbers(position as u64),
         }
     }
@@ -50,8 +50,8 @@ impl Step {
     /// Returns this step with the logits of all rows.
     #[must_use]
     pub fn with_logits(self) -> Self {
-        let told = (0..self.rows.len()).collect();
-        Self { told, ..self }
+        let logit_rows = (0..self.rows.len()).collect();
+        Self { logit_rows, ..self }
     }
 
     /// Returns this step with tokens drawn by `sampling`, without its penalties.
@@ -68,11 +68,11 @@ impl Step {
     pub fn after_it(&self) -> Option<Self> {
         let count = self.tokens.len().max(1);
         let (sampling, position) = Sampling::of_numbers(&self.sampling).ok()?;
-        (self.rows == [count - 1] && self.told.is_empty()).then(|| Self {
+        (self.rows == [count - 1] && self.logit_rows.is_empty()).then(|| Self {
             after: self.after + count,
             tokens: Vec::new(),
             rows: vec![0],
-            told: Vec::new(),
+            logit_rows: Vec::new(),
             sampling: sampling.to_numbers(position + 1),
         })
     }
@@ -108,7 +108,7 @@ impl Step {
             (WRITE, places(&[self.after])),
             (LENGTH, places(&[next])),
             (ROWS, places(&self.rows)),
-            (TOLD, places(&self.told)),
+            (LOGIT_ROWS, places(&self.logit_rows)),
             (SAMPLING, numbers.expect("as many as there are")),
         ];
         inputs
@@ -130,7 +130,7 @@ impl Step {
             after: integers(WRITE).next().unwrap_or_default(),
             tokens: tokens.collect(),
             rows: integers(ROWS).collect(),
-            told: integers(TOLD).collect(),
+            logit_rows: integers(LOGIT_ROWS).collect(),
             sampling: sampling.unwrap_or_default(),
         }
     }

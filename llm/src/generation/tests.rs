@@ -40,12 +40,12 @@ fn of_logits(inputs: &BTreeMap<String, Tensor>, logits: &[f32], vocabulary: usiz
     let rows = logits.chunks_exact(vocabulary).zip(position..);
     let drawn = rows.map(|(row, at)| i64::from(sampling.draw_at(row, at).unwrap()));
     let drawn = Tensor::from_vec([1, step.rows.len()], drawn.collect()).unwrap();
-    let told = step.told.iter();
-    let told = told.flat_map(|row| &logits[row * vocabulary..][..vocabulary]);
-    let told: Vec<f32> = told.copied().collect();
-    let told = Tensor::from_vec([1, step.told.len(), vocabulary], told).unwrap();
+    let rows = step.logit_rows.iter();
+    let floats = rows.flat_map(|row| &logits[row * vocabulary..][..vocabulary]);
+    let floats: Vec<f32> = floats.copied().collect();
+    let returned = Tensor::from_vec([1, step.logit_rows.len(), vocabulary], floats).unwrap();
     Outcome {
-        outputs: BTreeMap::from([(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), told)]),
+        outputs: BTreeMap::from([(DRAWN.to_owned(), drawn), (LOGITS.to_owned(), returned)]),
         busy: Duration::ZERO,
         energy: None,
         operators: 0,
@@ -109,7 +109,7 @@ fn what_nobody_wants_any_more_is_not_computed() {
     let steps = Mutex::default();
     let mut sequence = Sequence::new(Box::new(Successor(&steps)), 600);
     let until_two = || steps.lock().unwrap().len() < 2;
-    let prompt = [3; 3 * CHUNK / 2];
+    let prompt = [3; 3 * STEP_TOKENS_MAX / 2];
     // Two pieces of the prompt, and no step after the token that they gave.
     assert_eq!(said(&mut sequence, &prompt, &until_two), [4]);
     assert_eq!(steps.lock().unwrap().len(), 2);

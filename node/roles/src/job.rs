@@ -251,7 +251,7 @@ impl JobCore {
             Event::Cancel => self.end_job(End::Cancelled),
             Event::MessageReceived { leg, message } => self.on_message_received(leg, message),
             Event::PeerLost { leg, why } => self.on_peer_lost(leg, why),
-            Event::Changed(lease) => self.on_changed(&lease),
+            Event::Changed(lease) => self.on_lease_changed(&lease),
             Event::TimerFired => {
                 while let Some(timer) = self.timers.pop(self.now.tick) {
                     self.on_timer(timer);
@@ -338,11 +338,13 @@ impl JobCore {
             }
             Wait::Give { attempt, request } => self.on_taken(attempt, request, answer),
             Wait::Keep(n) => self.on_kept(n),
-            Wait::RecordRight(n) => self.on_right(n),
+            Wait::RecordRight(n) => self.sign_right_receipts(n),
             Wait::Sign { lease, leg } => self.on_signed(lease, leg, answer),
             Wait::SignPast { leg, is_paid } => self.on_past_signed(leg, is_paid, answer),
             Wait::Settle { lease, leg } => self.on_settled(lease, leg, answer),
-            Wait::RecordRefused { leg, lease, why } => self.tell_refused(leg, lease, why),
+            Wait::RecordRefused { leg, lease, why } => {
+                self.send_refusal_and_dispute(leg, lease, why)
+            }
             Wait::StartWork(leg) => self.on_work_started(leg, answer),
             Wait::Dispute(lease)
             | Wait::EndLease(lease)

@@ -1,19 +1,26 @@
-//! The sessions of a text: decides which sessions to buy, which steps to send to them, and which
-//! outputs callers get.
+//! One use of a language model by a buyer: this core decides which sessions to buy, which steps to
+//! send to them, and which outputs its callers get.
 //!
-//! A session is a job whose providers keep the states of a language model. The tokens so far are
-//! the source of truth. If a provider fails, the core spends the remaining budget on a session with
-//! other providers, and replays the tokens into its caches. One core owns all sessions of a text:
-//! one, or two that are compared and, if they differ, a third that decides.
+//! A *session* is a job whose providers keep the caches of a language model between requests. A
+//! *step* adds tokens to one of its sequences and returns the tokens drawn after them. A caller is
+//! a part of the buyer's program that waits for a step; the shell is `node/texts`. The buyer's
+//! tokens are the source of truth: if a provider fails, the core spends the remaining budget on a
+//! session with other providers, and replays the tokens into its caches. The core owns one session,
+//! or two that compute each step and must agree; if they differ, a third decides which one leaves.
 //!
 //! ```text
 //! a session:  Idle -> Queued -> LookingUpSpending -> Quoting -> Open -> Idle, and again
 //!             Quoting -> WaitingForCredits -> LookingUpSpending
 //!             Open -> Closing -> Idle
 //! ```
-//! One file a step: `buying` chooses providers, `running` sends steps and replaces sessions that
-//! end, `comparing` compares two sessions, `judging` decides which one is right, and `finishing`
-//! closes them. `sequence` follows the steps of one sequence, and `purse` the credits of a session.
+//! Files:
+//! - `event`, `action`, `failure`, `step`: the inputs and outputs of the core.
+//! - `buying` chooses providers, `running` sends steps and replaces sessions that end, `comparing`
+//!   compares two sessions, `judging` decides which one is right, and `finishing` closes them.
+//! - `text_session` is the state of one session, `sequence` of one of its sequences,
+//!   `token_history` of the tokens of that sequence, `session_budget` of the credits, and `sellers`
+//!   of the providers that each session must avoid.
+//! - `look_ahead` limits the steps that run before a caller asks for them.
 
 pub mod action;
 mod buying;
@@ -23,10 +30,10 @@ pub mod failure;
 mod finishing;
 mod judging;
 mod look_ahead;
-mod purse;
 mod running;
 mod sellers;
 mod sequence;
+mod session_budget;
 pub mod step;
 #[cfg(test)]
 mod tests;
@@ -47,12 +54,12 @@ pub use failure::SessionFailure;
 pub use step::Step;
 
 use comparing::{Comparison, Question};
-use purse::Purse;
 use sellers::SessionSellers;
 use sequence::{Requester, SessionOutput};
+use session_budget::SessionBudget;
 use text_session::{Stage, StepOrder, TextSession};
 
-/// The size and the limits of the sessions of a text.
+/// The size and the limits of one use of a language model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionConfig {
     /// The most that all sessions may ever cost; none for no limit.
@@ -65,23 +72,24 @@ pub struct SessionConfig {
     pub window_max: u32,
     /// The number of sessions that compute each step, 1 or 2: with two, the core compares their
     /// outputs.
-    pub verify: u32,
+    pub sessions_per_step: u32,
     /// The most tokens of one step that replays a sequence.
-    pub chunk: usize,
+    pub replay_tokens_max: usize,
 }
 
-/// The core that decides about the sessions of one text.
+/// The core that decides about the sessions of one use of a language model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionCore {
     config: SessionConfig,
     now: Micros,
     is_stopped: bool,
     sessions: BTreeMap<u32, TextSession>,
-    /// The numbers of the sessions that compute each step.
-    seats: Vec<u32>,
+    /// The numbers of the sessions that compute each step: as many as
+    /// [`SessionConfig::sessions_per_step`].
+    active_sessions: Vec<u32>,
     next_session: u32,
     /// The parts of the budget that no session has.
-    spare: Vec<Purse>,
+    spare: Vec<SessionBudget>,
     sellers: SessionSellers,
     /// The session that chooses its providers.
     choosing: Option<u32>,
@@ -129,27 +137,29 @@ enum Wait {
 }
 
 impl SessionCore {
-    /// Creates the sessions of a text. The first step buys them, nothing earlier.
+    /// Creates a core whose sessions have no providers yet: the first step buys them.
     #[must_use]
     pub fn new(config: SessionConfig) -> SessionCore {
-        let is_compared = config.verify > 1;
+        let is_compared = config.sessions_per_step > 1;
         // The budget covers the two sessions and one that decides between them.
         let parts = if is_compared { 3 } else { 1 };
         let part = config.budget.map(|budget| Credits(budget.0 / parts));
-        let mut spare: Vec<Purse> = (0..parts).map(|_| Purse::new(part)).collect();
-        let seats: Vec<u32> = if is_compared { vec![0, 1] } else { vec![0] };
-        let purses = seats.iter().zip(spare.drain(..seats.len()));
-        let new = |(number, purse): (&u32, Purse)| {
-            let session = TextSession::new(purse, config.positions, config.chunk);
+        let mut spare: Vec<SessionBudget> = (0..parts).map(|_| SessionBudget::new(part)).collect();
+        let active_sessions: Vec<u32> = if is_compared { vec![0, 1] } else { vec![0] };
+        let budgets = active_sessions
+            .iter()
+            .zip(spare.drain(..active_sessions.len()));
+        let new = |(number, budget): (&u32, SessionBudget)| {
+            let session = TextSession::new(budget, config.positions, config.replay_tokens_max);
             (*number, session)
         };
-        let sessions: BTreeMap<u32, TextSession> = purses.map(new).collect();
+        let sessions: BTreeMap<u32, TextSession> = budgets.map(new).collect();
         SessionCore {
             now: Micros::default(),
             is_stopped: false,
             next_session: sessions.len() as u32,
             sessions,
-            seats,
+            active_sessions,
             spare,
             sellers: SessionSellers::default(),
             choosing: None,
@@ -245,16 +255,16 @@ impl SessionCore {
 
     /// Begins a step once no end of the sessions is waited for.
     fn begin_step(&mut self, caller: Caller, order: StepOrder) {
-        match self.seats[..] {
+        match self.active_sessions[..] {
             [first, second] => self.begin_comparison(caller, order, [first, second]),
-            _ => self.request_step(self.seats[0], Requester::Caller(caller), &order),
+            _ => self.request_step(self.active_sessions[0], Requester::Caller(caller), &order),
         }
     }
 
     fn is_busy(&self, sequence: u32) -> bool {
         let mut compared = self.comparisons.values();
         let mut postponed = self.postponed.values();
-        self.sessions[&self.seats[0]].is_waiting_for(sequence)
+        self.sessions[&self.active_sessions[0]].is_waiting_for(sequence)
             || compared.any(|it| it.order.sequence == sequence)
             || postponed.any(|it| it.sequence == sequence)
     }
@@ -313,8 +323,8 @@ impl SessionCore {
     /// report them to people.
     #[must_use]
     pub fn provider_accounts(&self) -> Vec<AccountKey> {
-        let seats = self.seats.iter();
-        let accounts = seats.flat_map(|number| self.sellers.session_accounts(*number));
+        let active_sessions = self.active_sessions.iter();
+        let accounts = active_sessions.flat_map(|number| self.sellers.session_accounts(*number));
         accounts.copied().collect()
     }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk_llm::generation::CHUNK;
+use souk_llm::generation::STEP_TOKENS_MAX;
 use souk_node::buyer::job::{Job, RequestInputs};
 use souk_node::buyer::{
     Answer as JobAnswer, Buyer, JobEvent, JobResult, JournalError, Quote, QuoteError, Requests,
@@ -130,8 +130,8 @@ impl TextSessions {
             positions: market.positions,
             sequences: limits.sequences,
             window_max: WINDOW_MAX,
-            verify: u32::from(sessions),
-            chunk: CHUNK,
+            sessions_per_step: u32::from(sessions),
+            replay_tokens_max: STEP_TOKENS_MAX,
         });
         market.job.limits = limits;
         let (handle, orders) = TextSessions::new(sessions > 1);

@@ -26,7 +26,7 @@ pub fn to_core_step(step: Step) -> Option<session::Step> {
         after: step.after,
         tokens: step.tokens,
         rows: step.rows,
-        told: step.told,
+        logit_rows: step.logit_rows,
         sampling: numbers.into_iter().map(f64::to_bits).collect(),
     })
 }
@@ -41,7 +41,7 @@ fn to_decoder_step(step: session::Step) -> Step {
         after: step.after,
         tokens: step.tokens,
         rows: step.rows,
-        told: step.told,
+        logit_rows: step.logit_rows,
         sampling: sampling.to_numbers(position as u64),
     }
 }

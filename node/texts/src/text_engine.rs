@@ -1,4 +1,7 @@
-//! The engine that computes the steps of a model: this machine's processor, or leased providers.
+//! The engine that computes the steps of a language model, for generation and for embeddings.
+//!
+//! It runs the model on this machine's processor, or through sessions with leased providers. A
+//! caller gets sequences, which look the same in both cases.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -93,7 +96,7 @@ impl TextEngine {
         let mut subgraph = std::mem::take(&mut decoder.subgraph);
         subgraph.model = add_output_operators(subgraph.model, size)?;
         let program = Arc::from(compile_subgraph(subgraph, threads)?);
-        let sequences = size.sequences.min(max_sequences(&decoder, room));
+        let sequences = size.sequences.min(max_local_sequences(&decoder, room));
         let decoder = Box::new(decoder);
         Ok(Self {
             backing: Backing::Here { program, decoder },
@@ -120,7 +123,7 @@ impl TextEngine {
         let weights = weights.map_err(TextError::unexpected)?;
         let journals = SessionJournals::new(market.folder, model.card.name.clone());
         model.write(weights.path(), room)?;
-        let job = job_of(weights.path(), room, size)?;
+        let job = build_session_job(weights.path(), room, size)?;
         let market = SessionMarket {
             buyer: market.buyer,
             job,
@@ -165,7 +168,7 @@ impl TextEngine {
             (Backing::Market { sessions, .. }, _) => sessions.sequence_steps(number, handle),
             (Backing::Here { .. }, here) => {
                 let here = here.clone().expect("it was opened");
-                steps_here(here, number)
+                build_local_steps(here, number)
             }
         };
         let sequence = |number| {
@@ -202,7 +205,7 @@ impl TextEngine {
 }
 
 /// Returns the steps of a sequence on this machine.
-fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
+fn build_local_steps(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
     Steps(Box::new(move |inputs| {
         let stepped = session.step_sequence(sequence, inputs.clone());
         stepped.map_err(|error| match error {
@@ -217,7 +220,7 @@ fn steps_here(session: Arc<SteppedSession>, sequence: u32) -> Steps<'static> {
 
 /// Returns the number of sequences whose caches fit half of this machine's free memory, at least
 /// one.
-fn max_sequences(decoder: &Decoder, room: usize) -> u32 {
+fn max_local_sequences(decoder: &Decoder, room: usize) -> u32 {
     let [heads, width] = decoder.cache;
     let floats = (decoder.states.len() * heads * width).saturating_mul(room) as u64;
     let bytes = floats.saturating_mul(size_of::<f32>() as u64).max(1);
@@ -232,7 +235,7 @@ fn read_model(folder: &Path) -> Result<Bytes, TextError> {
 
 /// Returns the job of a written decoder, with one request for each token. A prompt's token takes no
 /// longer than a generated one.
-fn job_of(folder: &Path, room: usize, size: SessionSize) -> Result<Job, TextError> {
+fn build_session_job(folder: &Path, room: usize, size: SessionSize) -> Result<Job, TextError> {
     let decoder = LanguageModel::open(folder).and_then(|model| model.into_decoder(room));
     let decoder = decoder?;
     let mut inputs = Step::for_last_token(&[0], 0).decoder_inputs();

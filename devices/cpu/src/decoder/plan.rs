@@ -53,8 +53,8 @@ pub(super) struct DecoderOutput {
 pub(super) enum OutputKind {
     /// All rows.
     Rows,
-    /// Those that the input `told` selects.
-    Told,
+    /// Those that the input `logit_rows` selects.
+    LogitRows,
     /// The token that is drawn from each.
     Drawn,
 }
@@ -194,7 +194,7 @@ pub(super) struct Inputs {
     pub length: Option<String>,
     pub rows: Option<String>,
     /// Selects the rows of the result that the output contains.
-    pub told: Option<String>,
+    pub logit_rows: Option<String>,
     /// How tokens are drawn from them.
     pub sampling: Option<String>,
     /// The input of rows that another part of the decoder computed, and their width.

@@ -36,7 +36,7 @@ pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
 struct RowsRequest {
     rows: usize,
     /// The rows that the outputs contain.
-    told: Vec<usize>,
+    logit_rows: Vec<usize>,
     /// How tokens are drawn, and the position of the first.
     sampling: (Sampling, u64),
 }
@@ -51,10 +51,15 @@ impl RowsRequest {
     ) -> Result<Tensor, RunError> {
         let made = match output.kind {
             OutputKind::Rows => Tensor::from_vec([1, self.rows, width], rows.to_vec()),
-            OutputKind::Told => {
-                let told = self.told.iter();
-                let floats = told.flat_map(|row| &rows[row * width..][..width]).copied();
-                Tensor::from_vec([1, self.told.len(), width], floats.collect::<Vec<f32>>())
+            OutputKind::LogitRows => {
+                let logit_rows = self.logit_rows.iter();
+                let floats = logit_rows
+                    .flat_map(|row| &rows[row * width..][..width])
+                    .copied();
+                Tensor::from_vec(
+                    [1, self.logit_rows.len(), width],
+                    floats.collect::<Vec<f32>>(),
+                )
             }
             OutputKind::Drawn => {
                 let (sampling, position) = &self.sampling;
@@ -142,10 +147,10 @@ impl<'a> DecoderSession<'a> {
         let given = steps.iter().map(|step| {
             let one = self.read_inputs(&step.inputs)?;
             let rows = one.row_count(rows_of);
-            let told = read_integers(&step.inputs, &plan.inputs.told)?;
+            let logit_rows = read_integers(&step.inputs, &plan.inputs.logit_rows)?;
             let wish = RowsRequest {
                 rows,
-                told: resolve_indices(&told, rows, "Gather", "a row")?,
+                logit_rows: resolve_indices(&logit_rows, rows, "Gather", "a row")?,
                 sampling: read_sampling(&step.inputs, &plan.inputs.sampling)?,
             };
             let tokens = one.row_count(RowCount::Tokens);
@@ -340,7 +345,7 @@ impl<'a> DecoderSession<'a> {
             &names.write,
             &names.length,
             &names.rows,
-            &names.told,
+            &names.logit_rows,
             &names.sampling,
         ];
         let entered = names.entered.iter().map(|(name, _)| name);

@@ -416,7 +416,7 @@ impl JobCore {
             return self.end_job(End::Failed(reason));
         }
         for place in attempt.places() {
-            let told = start::Briefing {
+            let briefing = start::Briefing {
                 plan: &attempt.plan,
                 terms: attempt.legs.iter().map(|leg| &leg.terms).collect(),
                 contacts: &contacts,
@@ -425,7 +425,7 @@ impl JobCore {
                 last,
                 sequences,
             };
-            let start = told.build_start(place, &first);
+            let start = briefing.build_start(place, &first);
             attempt.legs[place as usize].start = Some(start);
         }
         attempt.note_first_request(&first, last);
@@ -528,7 +528,7 @@ impl Attempt {
         assert!(self.under_way() <= crate::lease::WINDOW_MAX as usize);
         for (place, leg) in self.legs.iter().enumerate() {
             assert!(
-                leg.told <= self.sent.len(),
+                leg.requests_sent <= self.sent.len(),
                 "leg {place} of {n} knows what was not sent"
             );
             let is_working = leg.stage == Stage::Working;

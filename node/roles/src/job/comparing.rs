@@ -1,4 +1,7 @@
-//! Two contents that should be the same: both are fetched, then they are compared.
+//! Comparisons of two contents that should be the same: the core has both fetched, then compared.
+//!
+//! A comparison decides whether two runs of a part agree, which of them a third run confirms, or
+//! whether an answer confirms the output of a leg in doubt.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +14,7 @@ use super::action::Action;
 use super::event::{Answer, Leg};
 use super::state::{Attempt, Wait};
 
-/// Two contents that are compared.
+/// One comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pair {
     pub purpose: Purpose,
@@ -19,19 +22,19 @@ pub(super) struct Pair {
     pub left: Side,
     pub right: Side,
     pub tolerance_ppm: u32,
-    /// How many of the two are still to come.
+    /// The number of the two contents that have not arrived yet.
     pub missing: u8,
 }
 
-/// One of two that are compared.
+/// One of the two contents of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Side {
     pub id: ContentId,
-    /// Who made it; none where it is here.
+    /// The leg that made it; none if the content is here already.
     pub maker: Option<Leg>,
 }
 
-/// What a comparison is for.
+/// The purpose of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Purpose {
     /// Two runs of a part of a request.
@@ -40,9 +43,9 @@ pub(super) enum Purpose {
         request: u32,
         part: u32,
     },
-    /// A run and the third one, about the first question of the attempt.
+    /// A run and the third run, for the first question of the attempt.
     Third { attempt: u32, place: u32 },
-    /// What is in doubt and an answer.
+    /// An output of a leg in doubt, and an answer.
     Doubt { leg: Leg, id: ContentId },
 }
 
@@ -61,7 +64,8 @@ impl JobCore {
         &mut self,
         purpose: Purpose,
         name: String,
-        (left, right): (Side, Side),
+        left: Side,
+        right: Side,
         tolerance_ppm: u32,
     ) {
         let number = self.next_pair;
@@ -119,7 +123,7 @@ impl JobCore {
                 let (name, purpose) = (pair.name.clone(), pair.purpose);
                 let side = if is_left { pair.left } else { pair.right };
                 self.forget_pair(number);
-                let maker = side.maker.expect("who has it here fetches nothing");
+                let maker = side.maker.expect("the core fetches only from a maker");
                 self.on_not_fetched(maker, name, fault);
                 self.on_pair_over(purpose, false);
             }
@@ -168,18 +172,18 @@ impl JobCore {
                     *agrees &= is_alike;
                 }
             }
-            Purpose::Doubt { leg, id } => self.on_weighed(leg, id, is_alike),
+            Purpose::Doubt { leg, id } => self.on_evidence_compared(leg, id, is_alike),
         }
     }
 
-    /// What is compared of an attempt and not decided.
+    /// Returns whether a comparison of attempt `n` has no result yet.
     pub(super) fn is_comparing(&self, n: u32) -> bool {
         self.pairs
             .values()
             .any(|pair| pair.purpose.attempt_number() == Some(n))
     }
 
-    /// Stops the comparisons that something is over for.
+    /// Stops the comparisons whose purpose `is_over` selects.
     pub(super) fn stop_pairs(&mut self, mut is_over: impl FnMut(&Pair) -> bool) {
         let over = self.pairs.iter().filter(|(_, pair)| is_over(pair));
         let over: Vec<u32> = over.map(|(number, _)| *number).collect();
@@ -189,7 +193,8 @@ impl JobCore {
     }
 }
 
-/// Who has a value that `maker` made: who made the same, and who took it to go on with.
+/// Returns the providers that have a value that the leg at place `maker` made: those that made the
+/// same value, and those that read it.
 pub(super) fn value_holders(
     attempt: &Attempt,
     maker: u32,
@@ -204,7 +209,7 @@ pub(super) fn value_holders(
             .into_iter()
             .flatten()
         {
-            // Who made a part had what the part reads, of the first runs.
+            // A provider that completed a part had the inputs of that part, from the first runs.
             let has_read = reads && attempt.part_outputs(place, request, number).is_some();
             let took = has_read && attempt.plan.first_of(maker) == maker;
             let made_it = attempt.value(place, request, number, name) == Some(id);

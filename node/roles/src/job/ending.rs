@@ -43,7 +43,7 @@ impl JobCore {
         if self.ending.is_some() {
             return;
         }
-        self.decide_all();
+        self.refuse_all_doubtful();
         self.stop_effects(|wait| !wait.can_outlive_job());
         self.stop_pairs(|_| true);
         self.timers.stop_all(|_| true);

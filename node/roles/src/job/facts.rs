@@ -345,14 +345,14 @@ impl Past {
     /// Returns the tensors in the answers of an attempt, by name.
     #[must_use]
     pub fn answered_by(&self, attempt: u32) -> BTreeMap<&str, BTreeSet<ContentId>> {
-        let mut told = BTreeMap::<&str, BTreeSet<ContentId>>::new();
+        let mut by_name = BTreeMap::<&str, BTreeSet<ContentId>>::new();
         let answers = self.answered.values();
         for answer in answers.filter(|answer| answer.attempt == attempt) {
             for (name, id) in &answer.outputs {
-                told.entry(name).or_default().insert(*id);
+                by_name.entry(name).or_default().insert(*id);
             }
         }
-        told
+        by_name
     }
 }
 

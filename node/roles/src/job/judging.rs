@@ -366,7 +366,8 @@ impl JobCore {
         let open = &mut attempt.questions[0];
         (open.runs, open.is_compared) = (runs, true);
         for (place, name, sides) in pairs {
-            self.compare_contents(Purpose::Third { attempt: n, place }, name, sides, tolerance);
+            let (purpose, (left, right)) = (Purpose::Third { attempt: n, place }, sides);
+            self.compare_contents(purpose, name, left, right, tolerance);
         }
     }
 

@@ -104,7 +104,7 @@ impl JobCore {
         }
         if is_working && (parts > 0 || has_made) {
             let start = self.attempt_mut(leg.attempt).leg(leg.place).start.as_ref();
-            let run = start.expect("it was told").parts[..parts as usize].iter();
+            let run = start.expect("the core built its work").parts[..parts as usize].iter();
             let expected = run.fold(Micros(0), |sum, part| sum.plus(part.expected));
             let sizes = self.requests.values().map(|asked| asked.size);
             let expected = Micros(expected.0.saturating_mul(sizes.max().unwrap_or(1).into()));

@@ -31,12 +31,12 @@ pub(super) struct Purchase<'a> {
     /// The most parts that any request reached, by the provider's messages.
     pub parts: usize,
     /// The tensors that the provider can have used.
-    pub given: BTreeSet<ContentId>,
+    pub known_inputs: BTreeSet<ContentId>,
     /// The most further tensors that it can have used without a report: only the consumer knows the
     /// tensors that a failed provider gave it.
-    pub untold: usize,
+    pub unreported_inputs: usize,
     /// The tensors that the provider reported as made.
-    pub told: BTreeSet<ContentId>,
+    pub reported_outputs: BTreeSet<ContentId>,
     /// The tensors that it serves after its end.
     pub served: BTreeSet<ContentId>,
 }
@@ -67,15 +67,22 @@ impl Purchase<'_> {
         check_usage(body, possible, DeviceMicros(self.failed_run.0))?;
         check_speed(body, self.start)?;
         if self.start.sequences > 0 {
-            return check_transcript(body, &self.told, &self.served);
+            return check_transcript(body, &self.reported_outputs, &self.served);
         }
-        let strange = |id: &&souk_market::ContentId| !self.given.contains(&to_content_id(id));
-        if let Some(unknown) = body.inputs.iter().filter(strange).nth(self.untold) {
+        let strange =
+            |id: &&souk_market::ContentId| !self.known_inputs.contains(&to_content_id(id));
+        if let Some(unknown) = body
+            .inputs
+            .iter()
+            .filter(strange)
+            .nth(self.unreported_inputs)
+        {
             return Err(Objection::Input(*unknown));
         }
         let named: BTreeSet<ContentId> = body.outputs.iter().map(to_content_id).collect();
-        let is_served = |id: &ContentId| self.told.contains(id) || self.served.contains(id);
-        match self.told.is_subset(&named) && named.iter().all(is_served) {
+        let is_served =
+            |id: &ContentId| self.reported_outputs.contains(id) || self.served.contains(id);
+        match self.reported_outputs.is_subset(&named) && named.iter().all(is_served) {
             true => Ok(()),
             false => Err(Objection::Outputs),
         }
@@ -91,14 +98,14 @@ impl Purchase<'_> {
 /// Checks that the receipt of a session names all tensors made and no others.
 fn check_transcript(
     body: &ReceiptBody,
-    told: &BTreeSet<ContentId>,
+    reported_outputs: &BTreeSet<ContentId>,
     served: &BTreeSet<ContentId>,
 ) -> Result<(), Objection> {
     if let Some(unknown) = body.inputs.first() {
         return Err(Objection::Input(*unknown));
     }
     let named = body.outputs.iter().map(to_content_id);
-    match told.is_subset(served) && named.eq(transcript(served)) {
+    match reported_outputs.is_subset(served) && named.eq(transcript(served)) {
         true => Ok(()),
         false => Err(Objection::Outputs),
     }
@@ -324,16 +331,18 @@ mod tests {
                 ..body(0, USAGE, 0, 0)
             }
         };
-        let check = |receipt, told: &[u8], served: &[u8]| {
-            check_transcript(&receipt, &ids(told), &ids(served))
+        let check = |receipt, reported_outputs: &[u8], served: &[u8]| {
+            check_transcript(&receipt, &ids(reported_outputs), &ids(served))
         };
         assert_eq!(check(named(&[2, 1]), &[1], &[1, 2]), Ok(()));
-        for (made, told, served) in [(&[1][..], &[][..], &[1, 2][..]), (&[1], &[1, 2], &[1])] {
-            let checked = check(named(made), told, served);
+        for (made, reported_outputs, served) in
+            [(&[1][..], &[][..], &[1, 2][..]), (&[1], &[1, 2], &[1])]
+        {
+            let checked = check(named(made), reported_outputs, served);
             assert_eq!(
                 checked,
                 Err(Objection::Outputs),
-                "{made:?} {told:?} {served:?}"
+                "{made:?} {reported_outputs:?} {served:?}"
             );
         }
         let id = souk_market::ContentId([3; 32]);

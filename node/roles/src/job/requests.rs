@@ -82,7 +82,8 @@ impl JobCore {
                 request,
                 part,
             };
-            self.compare_contents(purpose, name, sides, tolerance);
+            let (left, right) = sides;
+            self.compare_contents(purpose, name, left, right, tolerance);
         }
     }
 

@@ -175,7 +175,7 @@ impl JobCore {
         let mut attempt = Attempt::new_resumed(past.plan.clone(), past.terms.clone());
         let mut asked = BTreeSet::new();
         for place in attempt.places() {
-            let told = start::Briefing {
+            let briefing = start::Briefing {
                 plan: &past.plan,
                 terms: past.terms.iter().collect(),
                 contacts: &[],
@@ -185,7 +185,7 @@ impl JobCore {
                 sequences: self.spec.sequences,
             };
             let leg = &mut attempt.legs[place as usize];
-            leg.start = Some(told.build_start(place, &past.first));
+            leg.start = Some(briefing.build_start(place, &past.first));
             let lease = leg.terms.lease;
             let is_judged = all.right.contains_key(&lease) || all.refused.contains_key(&lease);
             match is_judged {
@@ -244,7 +244,7 @@ impl JobCore {
         let passed = time_until(log, state.terms.start);
         state.seen.resume_work(passed, tick);
         let (lease, provider) = (state.terms.lease, state.terms.provider);
-        let parts = &state.start.as_ref().expect("it was told").parts;
+        let parts = &state.start.as_ref().expect("the core built its work").parts;
         let expected = parts
             .iter()
             .fold(Micros(0), |sum, part| sum.plus(part.expected));
@@ -313,7 +313,7 @@ impl JobCore {
         self.take_finished(leg, finished);
         let provider = self.leg_provider(leg);
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
-        let start = state.start.clone().expect("it was told");
+        let start = state.start.clone().expect("the core built its work");
         for (request, made) in outputs {
             let mut made = made.into_iter().peekable();
             let mut parts = Vec::new();

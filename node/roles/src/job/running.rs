@@ -236,9 +236,9 @@ impl JobCore {
         let attempt = self.attempt_mut(leg.attempt);
         let first = attempt.sent[0];
         let state = &mut attempt.legs[leg.place as usize];
-        let inputs = &state.start.as_ref().expect("it was told").parts[0].inputs;
+        let inputs = &state.start.as_ref().expect("the core built its work").parts[0].inputs;
         let is_all_here = inputs.iter().all(|input| input.source == Source::Buyer);
-        (state.told, state.called) = (1, is_all_here.then_some(now));
+        (state.requests_sent, state.called) = (1, is_all_here.then_some(now));
         state.open.insert(first);
     }
 
@@ -301,9 +301,9 @@ impl JobCore {
             return;
         }
         let mut messages = Vec::new();
-        while state.told < attempt.sent.len() {
-            let number = attempt.sent[state.told];
-            state.told += 1;
+        while state.requests_sent < attempt.sent.len() {
+            let number = attempt.sent[state.requests_sent];
+            state.requests_sent += 1;
             state.open.insert(number);
             // Every running leg already received the requests that have answers.
             let asked = self.requests.get(&number).expect("it is not answered");
@@ -327,8 +327,8 @@ impl JobCore {
     fn on_running(&mut self, leg: Leg, request: u32, part: u32) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
-        let start = state.start.as_ref().expect("it was told");
-        let is_sent = attempt.sent[..state.told].contains(&request);
+        let start = state.start.as_ref().expect("the core built its work");
+        let is_sent = attempt.sent[..state.requests_sent].contains(&request);
         let in_order = state.parts_made(request) <= part;
         let (Some(described), true, true) = (start.parts.get(part as usize), is_sent, in_order)
         else {
@@ -364,7 +364,7 @@ impl JobCore {
             return time_max;
         }
         let start = attempt.leg(leg.place).start.as_ref();
-        let expected = start.expect("it was told").parts[part as usize].expected;
+        let expected = start.expect("the core built its work").parts[part as usize].expected;
         self.request_patience(request, expected)
     }
 
@@ -385,11 +385,11 @@ impl JobCore {
     ) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
-        let start = state.start.as_ref().expect("it was told");
+        let start = state.start.as_ref().expect("the core built its work");
         let parts = start.parts.len();
         let described = start.parts.get(part as usize);
         let is_next = state.parts_made(request) == part;
-        let is_sent = attempt.sent[..state.told].contains(&request);
+        let is_sent = attempt.sent[..state.requests_sent].contains(&request);
         let named: BTreeSet<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
         let is_right = described.is_some_and(|described| {
             let wanted: BTreeSet<&str> =
@@ -427,7 +427,7 @@ impl JobCore {
             return Micros(0);
         }
         let state = self.attempts[&leg.attempt].leg(leg.place);
-        let parts = &state.start.as_ref().expect("it was told").parts;
+        let parts = &state.start.as_ref().expect("the core built its work").parts;
         let planned = state.open.iter().filter_map(|request| {
             let part = parts.get(state.parts_made(*request) as usize)?;
             let size = self
@@ -459,8 +459,8 @@ impl JobCore {
         let attempt = self.attempt_mut(leg.attempt);
         let state = attempt.leg(leg.place);
         let parts = attempt.plan.parts_at(leg.place).count();
-        let told = &attempt.sent[..state.told];
-        let is_whole = told
+        let sent = &attempt.sent[..state.requests_sent];
+        let is_whole = sent
             .iter()
             .all(|it| state.parts_made(*it) as usize == parts);
         if !is_whole && state.limit.is_none() && !state.has_stalled {

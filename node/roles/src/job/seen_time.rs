@@ -67,7 +67,7 @@ impl Attempt {
 
     /// The same of one request: none where its next part waits for another provider.
     fn lag_of(&self, leg: &LegState, request: u32) -> Option<Micros> {
-        let start = leg.start.as_ref().expect("it was told");
+        let start = leg.start.as_ref().expect("the core built its work");
         let part = start.parts.get(leg.parts_made(request) as usize)?;
         let mut lag = Micros(0);
         for input in &part.inputs {

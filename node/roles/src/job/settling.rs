@@ -1,7 +1,22 @@
-//! Payment: the core signs and settles receipts, and disputes the leases that it refuses.
+//! Settling: how the buyer pays for each lease of a judged attempt, or refuses to pay.
 //!
-//! The core records a refusal, sends it to the provider and disputes the lease in the log at once,
-//! so that a later usage note comes too late.
+//! Attempt number `n` is one purchase of leases for one plan. A *leg* is one of its leases, with
+//! its provider; its *place* is its index in the plan. If the plan runs each part twice to compare
+//! the results, the leg with the second run is the *twin* of the first.
+//!
+//! The core settles in this order:
+//! 1. `receipt_objections` compares each provider's receipt with the purchase and with the tensors
+//!    that the buyer knows of. The core refuses a leg with an objection (`refuse_payment`).
+//! 2. `doubt_attempt` puts a leg in *doubt* if the buyer restarted during the attempt, and neither
+//!    the leg's other run nor an answer confirms all its outputs. Such a leg waits: each later
+//!    answer is evidence for it (`weigh_evidence`). The core accepts the leg if answers confirm all
+//!    its outputs, and refuses it if they do not in time.
+//! 3. For each right leg the core signs the receipt once the journal has it, sends it to the
+//!    provider, and settles it in the market.
+//! 4. For each refused leg the core first records the refusal in the journal, then sends it to the
+//!    provider and disputes the lease in the market, so that a later usage note comes too late.
+//!
+//! The core sends a signed receipt or a refusal only after the journal has recorded the decision.
 
 use std::collections::BTreeSet;
 
@@ -20,32 +35,35 @@ use super::state::{Attempt, Doubt, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerMessage, Source, WINDOW_MAX};
 
-/// How long answers have to decide if no usage note is open. Providers send one at the latest half
-/// a minute after they were asked.
-const DECIDED_WITHIN: Micros = Micros::from_seconds(25);
+/// How long a leg in doubt waits for answers if no usage note is open. A provider sends its note at
+/// most half a minute after the buyer asks how the lease went.
+const DOUBT_MAX: Micros = Micros::from_seconds(25);
 
 /// The most by which this buyer's clock may lag the clock that a provider bills by.
-const CLOCKS_DIFFER: Millis = Millis(5_000);
+const CLOCK_LAG_MAX: Millis = Millis(5_000);
 
 /// The most comparisons with answers under way at a time.
 const PAIRS_MAX: usize = 512;
 
 impl JobCore {
-    /// Returns the legs whose receipts do not match the purchase.
+    /// Returns the finished legs of attempt `n` whose receipts do not match the purchase, each with
+    /// the first objection.
     pub(super) fn receipt_objections(&self, n: u32) -> Vec<(Leg, Objection)> {
         let attempt = &self.attempts[&n];
-        let told = self.past.as_ref().filter(|_| attempt.is_resumed);
+        let earlier_facts = self.past.as_ref().filter(|_| attempt.is_resumed);
         let mut objections = Vec::new();
         for place in attempt.places() {
             let leg = attempt.leg(place);
             if leg.stage != Stage::Finished {
                 continue;
             }
-            let (given, untold) = attempt.given_to(place);
-            let given: BTreeSet<ContentId> =
-                given.into_iter().chain(self.buyer_tensors(n)).collect();
-            let mut said: BTreeSet<ContentId> = leg.all_made().map(|(_, id)| *id).collect();
-            if let Some(past) = told.filter(|_| attempt.plan.second_of(place).is_none()) {
+            let (inputs, unreported_inputs) = attempt.inputs_of_leg(place);
+            let known_inputs: BTreeSet<ContentId> =
+                inputs.into_iter().chain(self.buyer_tensors(n)).collect();
+            let mut reported_outputs: BTreeSet<ContentId> =
+                leg.all_made().map(|(_, id)| *id).collect();
+            let has_twin = attempt.plan.second_of(place).is_some();
+            if let Some(past) = earlier_facts.filter(|_| !has_twin) {
                 // The receipt must name the tensors in the answers.
                 let answered = past.answered_by(n);
                 let outputs = attempt
@@ -54,7 +72,7 @@ impl JobCore {
                     .flat_map(|(_, part)| &part.outputs);
                 let named = outputs.filter_map(|output| answered.get(output.name.as_str()));
                 let is_twin = attempt.plan.first_of(place) != place;
-                said.extend(named.filter(|_| !is_twin).flatten());
+                reported_outputs.extend(named.filter(|_| !is_twin).flatten());
             }
             let parts = leg.made.values().map(Vec::len).max().unwrap_or(0);
             let bought = Purchase {
@@ -65,15 +83,15 @@ impl JobCore {
                 ends: leg.ends_at_most(),
                 payable: self.payable_time(Leg { attempt: n, place }),
                 failed_run: leg.failed_run,
-                start: leg.start.as_ref().expect("it was told"),
+                start: leg.start.as_ref().expect("the core built its work"),
                 parts,
-                given,
-                untold,
-                told: said,
+                known_inputs,
+                unreported_inputs,
+                reported_outputs,
                 served: leg.served.clone(),
             };
             let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
-            let held = leg.held_at(self.now).saturating_add(CLOCKS_DIFFER);
+            let held = leg.held_at(self.now).saturating_add(CLOCK_LAG_MAX);
             let held = DeviceMicros::from_units(leg.terms.quantity, held);
             let checked = bought.check_receipt(receipt);
             if let Err(objection) = checked.and_then(|()| check_held(&receipt.body, held)) {
@@ -83,25 +101,26 @@ impl JobCore {
         objections
     }
 
-    /// Returns the tensors that the buyer can have given in an attempt.
+    /// Returns the tensors that the buyer itself can have given to the providers of attempt `n`.
     fn buyer_tensors(&self, n: u32) -> impl Iterator<Item = ContentId> {
         let attempt = &self.attempts[&n];
         let earlier = self.spec.given.iter().filter(|_| attempt.is_resumed);
         attempt.given.iter().chain(earlier).copied()
     }
 
-    /// Signs the receipts of an attempt whose right results are on the disk.
-    pub(super) fn on_right(&mut self, n: u32) {
-        let mut signed = Vec::new();
+    /// Signs the receipts of all right legs of attempt `n`. The journal must have recorded that
+    /// they are right.
+    pub(super) fn sign_right_receipts(&mut self, n: u32) {
+        let mut right = Vec::new();
         for place in self.attempt_mut(n).places() {
             let state = &mut self.attempt_mut(n).legs[place as usize];
             if state.stage == Stage::Right {
                 state.stage = Stage::Signing;
                 let receipt = state.receipt.clone().expect("a leg that is right has one");
-                signed.push((Leg { attempt: n, place }, receipt));
+                right.push((Leg { attempt: n, place }, receipt));
             }
         }
-        for (leg, receipt) in signed {
+        for (leg, receipt) in right {
             let wait = Wait::Sign {
                 lease: receipt.body.lease,
                 leg,
@@ -110,13 +129,14 @@ impl JobCore {
         }
     }
 
+    /// Sends a signed receipt to its provider, closes the stream and settles the receipt.
     pub(super) fn on_signed(&mut self, lease: LeaseId, leg: Leg, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
             return self.end_job(End::Failed(super::bidding::unreachable_reason(answer)));
         };
         assert_eq!(
             receipt.body.lease, lease,
-            "what is signed is what was asked"
+            "the answer has the receipt that the core asked to sign"
         );
         let signed = BuyerMessage::Signed(receipt.clone());
         self.push_effect(Action::SendMessage {
@@ -132,10 +152,16 @@ impl JobCore {
         self.submit_command(Command::Settle(receipt), Wait::Settle { lease, leg });
     }
 
+    /// Handles the market's answer to a settlement. The leg is none for a receipt that an earlier
+    /// process of this job signed.
     pub(super) fn on_settled(&mut self, lease: LeaseId, leg: Option<Leg>, answer: Answer) {
         if let Some(leg) = leg {
             let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
-            assert_eq!(state.stage, Stage::Signing, "what is settled was signed");
+            assert_eq!(
+                state.stage,
+                Stage::Signing,
+                "the core settles only what it signed"
+            );
             state.stage = Stage::Settled;
             let provider = state.terms.provider;
             self.paid.push(provider);
@@ -153,27 +179,27 @@ impl JobCore {
         self.end_job(End::Failed(reason));
     }
 
-    /// Refuses to pay for a leg, whose result must be here and unpaid. Records that, and then sends
-    /// and disputes it.
+    /// Refuses to pay for a leg, whose result must be here and unpaid. If the core has not disputed
+    /// the lease already, it records the refusal; [`JobCore::send_refusal_and_dispute`] follows.
     pub(super) fn refuse_payment(&mut self, leg: Leg, reason: Reason) {
         let why = reason.to_string();
         let attempt = self.attempt_mut(leg.attempt);
         attempt.failed.get_or_insert(reason);
         let state = &mut attempt.legs[leg.place as usize];
         let is_known = matches!(state.stage, Stage::Finished | Stage::Doubted);
-        assert!(is_known, "what is refused is here and not paid");
+        assert!(is_known, "the core refuses only an unpaid result");
         (state.stage, state.doubt) = (Stage::Refused, None);
-        let is_told = state.is_disputed;
+        let is_disputed = state.is_disputed;
         self.timers.stop_timer(Timer::Decide(leg));
         self.timers.stop_timer(Timer::Note(leg));
         self.stop_pairs(|pair| pair.is_of_doubt(leg));
-        if !is_told {
+        if !is_disputed {
             self.record_refused(leg, why);
         }
     }
 
-    /// Records that a leg gets no payment. Only once that is on the disk can the core send and
-    /// dispute it.
+    /// Records that a leg gets no payment. Only once that is on the disk can the core send the
+    /// refusal and dispute the lease.
     pub(super) fn record_refused(&mut self, leg: Leg, why: String) {
         let terms = &self.attempt_mut(leg.attempt).leg(leg.place).terms;
         let (lease, provider) = (terms.lease, terms.provider);
@@ -188,7 +214,8 @@ impl JobCore {
         self.record_facts(vec![refused], Wait::RecordRefused { leg, lease, why });
     }
 
-    pub(super) fn tell_refused(&mut self, leg: Leg, lease: LeaseId, reason: String) {
+    /// Sends a recorded refusal to the leg's provider, closes the stream and disputes the lease.
+    pub(super) fn send_refusal_and_dispute(&mut self, leg: Leg, lease: LeaseId, reason: String) {
         let message = BuyerMessage::Refused { reason };
         self.push_effect(Action::SendMessage { leg, message });
         self.push_effect(Action::CloseStream { leg });
@@ -200,8 +227,9 @@ impl JobCore {
         self.submit_command(Command::Dispute { lease }, Wait::Dispute(lease));
     }
 
-    /// Handles a new state of a followed lease.
-    pub(super) fn on_changed(&mut self, lease: &Lease) {
+    /// Handles a new state of a followed lease: of a leg at work, it reports the begin of the work
+    /// and answers the usage note; of a leg in doubt, a new usage note sets the time to decide.
+    pub(super) fn on_lease_changed(&mut self, lease: &Lease) {
         let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
         if let Some((leg, _)) = at_work {
             if lease.reserved_until.is_some() {
@@ -231,6 +259,7 @@ impl JobCore {
         }
     }
 
+    /// Reports to people a command about a lease that the market did not carry out.
     pub(super) fn on_commanded(&mut self, lease: LeaseId, answer: Answer) {
         let why = match answer {
             Answer::Commanded(Err(CommandError::Refused(refusal))) => refusal.to_string(),
@@ -240,7 +269,7 @@ impl JobCore {
         self.report_event(JobEvent::NotCommanded { lease, why });
     }
 
-    /// Follows the leases whose state the core must know.
+    /// Asks the shell to follow the leases whose state the core must know, if they changed.
     pub(super) fn follow_leases(&mut self) {
         let followed = self.doubtful_legs().chain(self.paid_as_they_go());
         let leases: Vec<LeaseId> = followed.map(|(_, lease)| lease).collect();
@@ -258,7 +287,8 @@ impl JobCore {
         })
     }
 
-    /// Holds back the legs of a resumed attempt that no other run or answer confirms.
+    /// Puts each finished leg of the resumed attempt `n` in doubt whose parts run twice, and which
+    /// made outputs that neither the other run nor an answer confirms.
     pub(super) fn doubt_attempt(&mut self, n: u32) {
         let attempt = &self.attempts[&n];
         let answered = self
@@ -268,51 +298,55 @@ impl JobCore {
             .unwrap_or_default();
         let mut doubts = Vec::new();
         for place in attempt.places() {
-            let first = attempt.plan.first_of(place);
-            let is_twin = first != place || attempt.plan.second_of(place).is_some();
-            if !is_twin || attempt.leg(place).stage != Stage::Finished {
+            let is_twin = attempt.plan.first_of(place) != place;
+            let has_second_run = is_twin || attempt.plan.second_of(place).is_some();
+            if !has_second_run || attempt.leg(place).stage != Stage::Finished {
                 continue;
             }
-            let mut left = Vec::new();
+            let mut unconfirmed = Vec::new();
             for (request, made) in &attempt.leg(place).made {
                 for ((number, part), outputs) in attempt.plan.parts_at(place).zip(made) {
-                    let alike = attempt.alike.get(&(*request, number)) == Some(&true);
-                    let is_told = |(name, id): &&(String, ContentId)| {
-                        answered
-                            .get(name.as_str())
-                            .is_some_and(|told| told.contains(id))
+                    let is_alike = attempt.alike.get(&(*request, number)) == Some(&true);
+                    let is_answered = |(name, id): &&(String, ContentId)| {
+                        let ids = answered.get(name.as_str());
+                        ids.is_some_and(|ids| ids.contains(id))
                     };
-                    let alone = outputs.iter().filter(|it| !alike && !is_told(it));
-                    left.extend(alone.map(|(name, id)| (name.clone(), *id, part.tolerance_ppm)));
+                    let alone = outputs.iter().filter(|it| !is_alike && !is_answered(it));
+                    unconfirmed
+                        .extend(alone.map(|(name, id)| (name.clone(), *id, part.tolerance_ppm)));
                 }
             }
-            if !left.is_empty() {
-                doubts.push((place, left));
+            if !unconfirmed.is_empty() {
+                doubts.push((place, unconfirmed));
             }
         }
-        for (place, left) in doubts {
+        for (place, unconfirmed) in doubts {
             let state = &mut self.attempt_mut(n).legs[place as usize];
             state.stage = Stage::Doubted;
-            state.doubt = Some(Doubt { left, note: None });
+            state.doubt = Some(Doubt {
+                unconfirmed,
+                note: None,
+            });
             self.timers
                 .stop_timer(Timer::Note(Leg { attempt: n, place }));
-            let until = self.now.tick.plus(DECIDED_WITHIN);
+            let until = self.now.tick.plus(DOUBT_MAX);
             self.timers
                 .set_timer(Timer::Decide(Leg { attempt: n, place }), until);
         }
     }
 
-    /// Weighs an answer as evidence for the legs in doubt that made the same values.
+    /// Weighs the outputs of a new answer as evidence for the legs in doubt: an equal tensor
+    /// confirms an output at once; a tensor of the same name goes into a comparison.
     pub(super) fn weigh_evidence(&mut self, outputs: &[(String, ContentId)]) {
         let doubted: Vec<Leg> = self.doubtful_legs().map(|(leg, _)| leg).collect();
         for leg in doubted {
             let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
             let doubt = state.doubt.as_mut().expect("a leg in doubt says why");
             doubt
-                .left
+                .unconfirmed
                 .retain(|(name, id, _)| !outputs.iter().any(|out| *out == (name.clone(), *id)));
-            let left = doubt.left.clone();
-            for (name, id, tolerance) in left {
+            let unconfirmed = doubt.unconfirmed.clone();
+            for (name, id, tolerance) in unconfirmed {
                 let Some((_, right)) = outputs.iter().find(|(made, _)| *made == name) else {
                     continue;
                 };
@@ -325,19 +359,15 @@ impl JobCore {
                         id: *right,
                         maker: None,
                     };
-                    self.compare_contents(
-                        Purpose::Doubt { leg, id },
-                        name,
-                        (left, right),
-                        tolerance,
-                    );
+                    self.compare_contents(Purpose::Doubt { leg, id }, name, left, right, tolerance);
                 }
             }
-            self.clear_if_borne_out(leg);
+            self.accept_if_confirmed(leg);
         }
     }
 
-    pub(super) fn on_weighed(&mut self, leg: Leg, id: ContentId, is_alike: bool) {
+    /// Handles the result of a comparison of an answer with output `id` of a leg in doubt.
+    pub(super) fn on_evidence_compared(&mut self, leg: Leg, id: ContentId, is_alike: bool) {
         let attempt = self.attempts.get_mut(&leg.attempt);
         let state = attempt.map(|attempt| &mut attempt.legs[leg.place as usize]);
         let Some(doubt) = state
@@ -346,20 +376,21 @@ impl JobCore {
         else {
             return;
         };
-        doubt.left.retain(|(_, left, _)| *left != id);
+        doubt.unconfirmed.retain(|(_, left, _)| *left != id);
         self.stop_pairs(|pair| {
             matches!(pair.purpose,
             Purpose::Doubt { leg: of, id: left } if (of, left) == (leg, id))
         });
-        self.clear_if_borne_out(leg);
+        self.accept_if_confirmed(leg);
     }
 
-    fn clear_if_borne_out(&mut self, leg: Leg) {
+    /// Ends the doubt about a leg and records that it is right, if no output is unconfirmed.
+    fn accept_if_confirmed(&mut self, leg: Leg) {
         let state = &mut self.attempt_mut(leg.attempt).legs[leg.place as usize];
         if state
             .doubt
             .as_ref()
-            .is_none_or(|doubt| !doubt.left.is_empty())
+            .is_none_or(|doubt| !doubt.unconfirmed.is_empty())
         {
             return;
         }
@@ -378,9 +409,13 @@ impl JobCore {
         let provider = self.leg_provider(leg);
         let state = self.attempt_mut(leg.attempt).leg(leg.place);
         let doubt = state.doubt.as_ref().expect("a leg in doubt is decided");
-        let names: BTreeSet<&str> = doubt.left.iter().map(|(name, ..)| name.as_str()).collect();
+        let names: BTreeSet<&str> = doubt
+            .unconfirmed
+            .iter()
+            .map(|(name, ..)| name.as_str())
+            .collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let count = u32::try_from(doubt.left.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(doubt.unconfirmed.len()).unwrap_or(u32::MAX);
         let names = crate::lease::truncate_text(names.join(", "));
         let objection = Objection::Alone { count, names };
         self.refuse_payment(
@@ -392,8 +427,8 @@ impl JobCore {
         );
     }
 
-    /// Refuses all legs in doubt, because no more answers will come.
-    pub(super) fn decide_all(&mut self) {
+    /// Refuses all legs in doubt. The caller knows that no more answers will come.
+    pub(super) fn refuse_all_doubtful(&mut self) {
         let doubted: Vec<Leg> = self.doubtful_legs().map(|(leg, _)| leg).collect();
         for leg in doubted {
             self.refuse_doubtful_leg(leg);
@@ -408,30 +443,31 @@ impl Pair {
 }
 
 impl Attempt {
-    /// Returns the tensors of others that a leg can have used, and how many more of others no
-    /// provider reported.
-    fn given_to(&self, place: u32) -> (Vec<ContentId>, usize) {
-        let start = self.leg(place).start.as_ref().expect("it was told");
-        let (mut given, mut untold) = (Vec::new(), 0);
+    /// Returns the inputs that the other legs made for the leg at `place`, and how many more inputs
+    /// it can have used that no provider reported to this buyer.
+    fn inputs_of_leg(&self, place: u32) -> (Vec<ContentId>, usize) {
+        let start = self.leg(place).start.as_ref();
+        let start = start.expect("the core built its work");
+        let (mut inputs, mut unreported_inputs) = (Vec::new(), 0);
         for input in start.parts.iter().flat_map(|part| &part.inputs) {
             let Source::Lease { lease, .. } = input.source else {
                 continue;
             };
             let maker = self.legs.iter().find(|leg| leg.terms.lease == lease);
             let made = maker.into_iter().flat_map(|maker| maker.all_made());
-            let named: Vec<ContentId> = made
+            let reported: Vec<ContentId> = made
                 .filter(|(name, _)| *name == input.name)
                 .map(|(_, id)| *id)
                 .collect();
             let all = match self.is_resumed {
                 // This buyer does not know the outputs of a maker that is gone.
-                true if named.is_empty() => WINDOW_MAX as usize,
-                true => named.len(),
+                true if reported.is_empty() => WINDOW_MAX as usize,
+                true => reported.len(),
                 false => self.sent.len(),
             };
-            untold += all.saturating_sub(named.len());
-            given.extend(named);
+            unreported_inputs += all.saturating_sub(reported.len());
+            inputs.extend(reported);
         }
-        (given, untold)
+        (inputs, unreported_inputs)
     }
 }

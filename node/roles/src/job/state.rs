@@ -307,7 +307,7 @@ pub(super) struct LegState {
     pub start: Option<Start>,
     pub stage: Stage,
     /// The number of the attempt's requests sent to it.
-    pub told: usize,
+    pub requests_sent: usize,
     /// Whether the provider knows that no request follows.
     pub knows_last: bool,
     /// The number of parts of each request that it can still run; no limit if none.
@@ -350,7 +350,7 @@ pub(super) struct LegState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Doubt {
     /// The name, the tensor and the tolerance of its part, in parts per million.
-    pub left: Vec<(String, ContentId, u32)>,
+    pub unconfirmed: Vec<(String, ContentId, u32)>,
     /// When the log accepted the note that sets the time to decide.
     pub note: Option<Millis>,
 }
@@ -361,7 +361,7 @@ impl LegState {
             terms,
             start: None,
             stage: Stage::Sold,
-            told: 0,
+            requests_sent: 0,
             knows_last: false,
             limit: None,
             has_stalled: false,

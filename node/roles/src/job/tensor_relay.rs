@@ -25,7 +25,7 @@ impl JobCore {
             .start
             .as_ref()
             .is_some_and(|start| untaken.is_of(start));
-        let is_sent = attempt.sent[..state.told].contains(&offer.request);
+        let is_sent = attempt.sent[..state.requests_sent].contains(&offer.request);
         let what = (offer.request, offer.name.clone(), offer.to);
         if !is_of || !is_sent {
             return self.lose_for(leg, Loss::Confused);
@@ -64,7 +64,7 @@ impl JobCore {
         let attempt = self.attempts.get(&consumer.attempt);
         let attempt = attempt.expect("what is awaited of an attempt is stopped with it");
         let state = attempt.leg(consumer.place);
-        let start = state.start.as_ref().expect("it was told");
+        let start = state.start.as_ref().expect("the core built its work");
         let is_open = |request: u32| (state.parts_made(request) as usize) < start.parts.len();
         let after = attempt.next_in_sequence(offer.request);
         let is_left_out = |input: &Input| match after {

@@ -8,7 +8,7 @@ use souk_market::JobId;
 use super::action::Action;
 use super::event::{Choice, QuoteFailure};
 use super::failure::SessionFailure;
-use super::purse::Purse;
+use super::session_budget::SessionBudget;
 use super::text_session::{Purchase, Stage};
 use super::{SessionCore, Wait};
 use crate::clock::Micros;
@@ -50,7 +50,7 @@ impl SessionCore {
     /// Looks up the credits that came back, before a quote.
     pub(super) fn look_up_spending(&mut self, number: u32) {
         let session = self.session_mut(number);
-        let jobs = session.purse.holding_jobs();
+        let jobs = session.budget.holding_jobs();
         if jobs.is_empty() {
             return self.quote_session(number, None);
         }
@@ -59,7 +59,7 @@ impl SessionCore {
     }
 
     pub(super) fn on_spent(&mut self, number: u32, spent: &[(JobId, Option<Spending>)]) {
-        self.session_mut(number).purse.add_returned_credits(spent);
+        self.session_mut(number).budget.add_returned_credits(spent);
         self.quote_session(number, None);
     }
 
@@ -72,7 +72,7 @@ impl SessionCore {
         session.purchase.is_last = wait_longer.is_some();
         let quote = Action::Quote {
             session: number,
-            budget: session.purse.remaining_credits(),
+            budget: session.budget.remaining_credits(),
             excluded,
             wait_longer,
         };
@@ -104,7 +104,7 @@ impl SessionCore {
         let session = self.session_mut(number);
         let purchase = &mut session.purchase;
         let is_first_try = purchase.is_replacement && !purchase.is_last;
-        if is_first_try && failure.is_short && !session.purse.holding_jobs().is_empty() {
+        if is_first_try && failure.is_short && !session.budget.holding_jobs().is_empty() {
             let since = *purchase.short_since.get_or_insert(now);
             if now.since(since) < GIVEN_BACK_MAX {
                 session.stage = Stage::WaitingForCredits;
@@ -120,8 +120,8 @@ impl SessionCore {
         }
         let failure = SessionFailure::NotQuoted {
             session: number,
-            budget: session.purse.budget(),
-            left: session.purse.remaining_credits(),
+            budget: session.budget.budget(),
+            left: session.budget.remaining_credits(),
         };
         self.abort_purchase(number);
         self.fail_session(number, failure);
@@ -143,12 +143,12 @@ impl SessionCore {
 
     /// Records the cost of a session's job.
     pub(super) fn on_spending(&mut self, number: u32, job: JobId, spending: Spending) {
-        self.session_mut(number).purse.on_ended(job, spending);
+        self.session_mut(number).budget.on_ended(job, spending);
     }
 
     /// Returns an unused part of the budget, if there is one.
-    pub(super) fn take_purse(&mut self) -> Option<Purse> {
-        let without_limit = || Purse::new(None);
+    pub(super) fn take_budget_part(&mut self) -> Option<SessionBudget> {
+        let without_limit = || SessionBudget::new(None);
         let spare = self.spare.pop();
         spare.or_else(|| self.config.budget.is_none().then(without_limit))
     }

@@ -112,7 +112,7 @@ impl SessionCore {
 
     /// Begins a comparison anew, with the sessions in use.
     pub(super) fn begin_again(&mut self, id: u64) {
-        let [first, second] = self.seats[..] else {
+        let [first, second] = self.active_sessions[..] else {
             return;
         };
         let comparison = self.comparison_mut(id);
@@ -157,7 +157,7 @@ impl SessionCore {
         if let Some(failure) = failed.into_iter().find_map(Result::err) {
             self.unused.extend(outputs.into_iter().map(|it| it.output));
             // A session may have left in the meantime.
-            return match pair[..] == self.seats[..] {
+            return match pair[..] == self.active_sessions[..] {
                 true => self.fail_comparison(id, failure),
                 false => self.begin_again(id),
             };
@@ -181,7 +181,7 @@ impl SessionCore {
         }
         if left.drawn.is_empty() || left.drawn != right.drawn {
             self.await_judgement(id);
-        } else if comparison.order.step.told.is_empty() {
+        } else if comparison.order.step.logit_rows.is_empty() {
             self.answer_comparison(id, 0);
         } else {
             let (left, right) = (left.output, right.output);

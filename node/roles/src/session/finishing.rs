@@ -18,7 +18,7 @@ impl SessionCore {
         self.end_comparisons();
         let numbers: Vec<u32> = self.sessions.keys().copied().collect();
         for number in numbers {
-            let is_leaving = !self.seats.contains(&number);
+            let is_leaving = !self.active_sessions.contains(&number);
             self.session_mut(number).is_leaving = is_leaving;
             self.close_session(number);
         }
@@ -69,7 +69,7 @@ impl SessionCore {
         if session.is_leaving
             && let Some(session) = self.sessions.remove(&number)
         {
-            self.spare.push(session.purse);
+            self.spare.push(session.budget);
         }
     }
 
@@ -80,7 +80,7 @@ impl SessionCore {
         if self.finishers.is_empty() || sessions.any(|it| it.stage == Stage::Closing) {
             return false;
         }
-        let failures = self.seats.clone().into_iter();
+        let failures = self.active_sessions.clone().into_iter();
         let failures = failures.map(|number| self.session_mut(number).failure.take());
         let of_sessions = failures.collect::<Vec<_>>().into_iter().flatten().next();
         let mut failure = self.failure.take().or(of_sessions);

@@ -30,7 +30,7 @@ impl Comparison {
 }
 
 impl SessionCore {
-    /// Begins the next judgement, or seats the third session of the one that runs. Returns whether
+    /// Begins the next judgement, or buys the third session of the one that runs. Returns whether
     /// it did.
     pub(super) fn advance_judgement(&mut self) -> bool {
         if let Some(id) = self.judged {
@@ -64,7 +64,7 @@ impl SessionCore {
             let openings = outputs.iter().map(|it| it.opening);
             comparison.pair.iter().zip(openings).all(is_same)
         };
-        comparison.pair[..] == self.seats[..]
+        comparison.pair[..] == self.active_sessions[..]
             && are_same(&comparison.outputs)
             && are_same(&comparison.repeats)
     }
@@ -86,7 +86,7 @@ impl SessionCore {
             }
             let (first, output) = (first.output, again.output);
             // A caller that wants logits uses those of the first output.
-            let rows = comparison.order.step.told.clone();
+            let rows = comparison.order.step.logit_rows.clone();
             let step = step.clone();
             self.ask_shell(id, side, Action::Check { output, step });
             if !rows.is_empty() {
@@ -139,15 +139,15 @@ impl SessionCore {
             self.fail_undecided(id);
             return true;
         }
-        let Some(purse) = self.take_purse() else {
+        let Some(budget) = self.take_budget_part() else {
             return false;
         };
-        // A session that left may have used the purse before.
-        let can_wait = !purse.holding_jobs().is_empty();
+        // A session that left may have used the budget before.
+        let can_wait = !budget.holding_jobs().is_empty();
         let third = self.next_session;
         self.next_session += 1;
         let config = &self.config;
-        let session = TextSession::new(purse, config.positions, config.chunk);
+        let session = TextSession::new(budget, config.positions, config.replay_tokens_max);
         self.sessions.insert(third, session);
         let comparison = self.comparison_mut(id);
         comparison.phase = ComparisonPhase::Deciding(third);
@@ -207,7 +207,7 @@ impl SessionCore {
         self.sellers.record_outvoted_providers(outvoted);
         let session = sessions[wrong];
         self.push_effect(Action::Notify(Notice::Outvoted { session, position }));
-        self.seats[wrong] = third;
+        self.active_sessions[wrong] = third;
         self.answer_comparison(id, 1 - wrong);
         self.let_session_leave(session);
     }

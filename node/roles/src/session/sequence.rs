@@ -69,10 +69,11 @@ pub(super) struct SessionSequence {
 }
 
 impl SessionSequence {
-    /// Creates an empty sequence with this number of positions. It replays its tokens in chunks.
-    pub fn new(positions: usize, chunk: usize) -> SessionSequence {
+    /// Creates an empty sequence with this number of positions. A step replays at most
+    /// `replay_tokens_max` tokens.
+    pub fn new(positions: usize, replay_tokens_max: usize) -> SessionSequence {
         SessionSequence {
-            history: TokenHistory::new(chunk),
+            history: TokenHistory::new(replay_tokens_max),
             asked: None,
             running: VecDeque::new(),
             early: VecDeque::new(),

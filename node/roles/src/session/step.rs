@@ -11,8 +11,8 @@ pub struct Step {
     pub tokens: Vec<u32>,
     /// The indices of the tokens after which the decoder draws a token.
     pub rows: Vec<usize>,
-    /// The indices among those rows whose logits the decoder returns.
-    pub told: Vec<usize>,
+    /// The indices among `rows` whose logits the decoder returns.
+    pub logit_rows: Vec<usize>,
     /// How the decoder draws tokens, as bits that the core only compares; empty for the likeliest
     /// token. The position is not part of it, because it is always that after the first row.
     pub sampling: Vec<u64>,
@@ -26,7 +26,7 @@ impl Step {
             after,
             tokens: tokens.to_vec(),
             rows: vec![tokens.len().saturating_sub(1)],
-            told: Vec::new(),
+            logit_rows: Vec::new(),
             sampling: Vec::new(),
         }
     }
@@ -34,8 +34,8 @@ impl Step {
     /// Returns this step with the logits of all rows.
     #[must_use]
     pub fn with_logits(self) -> Step {
-        let told = (0..self.rows.len()).collect();
-        Step { told, ..self }
+        let logit_rows = (0..self.rows.len()).collect();
+        Step { logit_rows, ..self }
     }
 
     /// Returns the step that continues with the token that this one draws, if it draws one after
@@ -43,11 +43,11 @@ impl Step {
     #[must_use]
     pub fn after_it(&self) -> Option<Step> {
         let count = self.tokens.len().max(1);
-        (self.rows == [count - 1] && self.told.is_empty()).then(|| Step {
+        (self.rows == [count - 1] && self.logit_rows.is_empty()).then(|| Step {
             after: self.after + count,
             tokens: Vec::new(),
             rows: vec![0],
-            told: Vec::new(),
+            logit_rows: Vec::new(),
             sampling: self.sampling.clone(),
         })
     }

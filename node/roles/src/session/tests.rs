@@ -13,16 +13,16 @@ use std::collections::BTreeMap;
 use world::World;
 
 /// Plays worlds, and returns how often what happened.
-fn play_seeds(seeds: std::ops::Range<u64>, verify: u32) -> BTreeMap<&'static str, u64> {
+fn play_seeds(seeds: std::ops::Range<u64>, sessions_per_step: u32) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     for seed in seeds {
         let played = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed, verify);
+            let mut world = World::new(seed, sessions_per_step);
             world.play();
             world.counts
         });
         let Ok(of_seed) = played else {
-            panic!("seed {seed} with {verify} sessions breaks a promise: see above");
+            panic!("seed {seed} with {sessions_per_step} sessions breaks a promise: see above");
         };
         for (what, count) in of_seed {
             *counts.entry(what).or_default() += count;

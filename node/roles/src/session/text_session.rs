@@ -8,8 +8,8 @@ use souk_market::AccountKey;
 use super::event::OutputId;
 use super::failure::SessionFailure;
 use super::look_ahead::LookAhead;
-use super::purse::Purse;
 use super::sequence::{AskedStep, Requester, SessionOutput, SessionSequence};
+use super::session_budget::SessionBudget;
 use super::step::Step;
 use crate::clock::Micros;
 use crate::job::{End, Reason};
@@ -74,7 +74,7 @@ pub(super) struct JobEnd {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TextSession {
     pub stage: Stage,
-    pub purse: Purse,
+    pub budget: SessionBudget,
     pub purchase: Purchase,
     pub open: Option<OpenJob>,
     pub end: Option<JobEnd>,
@@ -95,16 +95,16 @@ pub(super) struct TextSession {
     ahead: LookAhead,
     asks: u64,
     positions: usize,
-    chunk: usize,
+    replay_tokens_max: usize,
 }
 
 impl TextSession {
     /// Creates a session without a job. Each sequence has so many positions, and is replayed in
     /// chunks.
-    pub fn new(purse: Purse, positions: usize, chunk: usize) -> TextSession {
+    pub fn new(budget: SessionBudget, positions: usize, replay_tokens_max: usize) -> TextSession {
         TextSession {
             stage: Stage::Idle,
-            purse,
+            budget,
             purchase: Purchase::default(),
             open: None,
             end: None,
@@ -118,7 +118,7 @@ impl TextSession {
             ahead: LookAhead::new(1),
             asks: 0,
             positions,
-            chunk,
+            replay_tokens_max,
         }
     }
 
@@ -143,7 +143,8 @@ impl TextSession {
     ) -> Result<Option<SessionOutput>, SessionFailure> {
         let step = order.step.clone();
         let sequence = self.sequences.entry(order.sequence);
-        let sequence = sequence.or_insert_with(|| SessionSequence::new(self.positions, self.chunk));
+        let sequence = sequence
+            .or_insert_with(|| SessionSequence::new(self.positions, self.replay_tokens_max));
         if !step.is_known() || !sequence.is_known_before(&order.before, step.after) {
             return Err(SessionFailure::UnknownTokens);
         }

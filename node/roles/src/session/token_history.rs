@@ -1,7 +1,7 @@
 //! The tokens of a sequence, and how many of them are in the caches of the open session.
 //!
-//! They are the source of truth: a new session must get them again in chunks before it can
-//! continue.
+//! They are the source of truth: a new session must get them again, `replay_tokens_max` at a time,
+//! before it can continue.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,16 +14,16 @@ pub(super) struct TokenHistory {
     /// The number of tokens that the open session has.
     held: usize,
     /// The most tokens of one step that replays them.
-    chunk: usize,
+    replay_tokens_max: usize,
 }
 
 impl TokenHistory {
     /// Creates an empty history.
-    pub fn new(chunk: usize) -> TokenHistory {
+    pub fn new(replay_tokens_max: usize) -> TokenHistory {
         TokenHistory {
             tokens: Vec::new(),
             held: 0,
-            chunk: chunk.max(1),
+            replay_tokens_max: replay_tokens_max.max(1),
         }
     }
 
@@ -58,10 +58,13 @@ impl TokenHistory {
         self.held = 0;
     }
 
-    /// Returns the next step: a chunk of the missing tokens, or else `adds`.
+    /// Returns the next step: which replays missing tokens if there are any, or else `adds`.
     pub fn next_step(&self, adds: &Step) -> Step {
-        match self.tokens[self.held..].chunks(self.chunk).next() {
-            Some(chunk) => Step::for_last_token(chunk, self.held),
+        match self.tokens[self.held..]
+            .chunks(self.replay_tokens_max)
+            .next()
+        {
+            Some(replayed) => Step::for_last_token(replayed, self.held),
             None => adds.clone(),
         }
     }
@@ -74,7 +77,7 @@ impl TokenHistory {
             self.tokens.extend(&adds.tokens);
             self.held = self.tokens.len();
         } else {
-            self.held += missing.min(self.chunk);
+            self.held += missing.min(self.replay_tokens_max);
         }
         is_added
     }

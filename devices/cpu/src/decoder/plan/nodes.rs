@@ -294,8 +294,8 @@ impl<'a> Reader<'a> {
             Meaning::Rows(value, View::Flat) if axis == 1 => {
                 let rows = self.integer_input(node, 1, 1)?;
                 if self.counts[value] == RowCount::Selected {
-                    set_or_match(&mut self.inputs.told, rows)?;
-                    return Some(Meaning::Last(value, OutputKind::Told));
+                    set_or_match(&mut self.inputs.logit_rows, rows)?;
+                    return Some(Meaning::Last(value, OutputKind::LogitRows));
                 }
                 set_or_match(&mut self.inputs.rows, rows)?;
                 let width = self.widths[value];

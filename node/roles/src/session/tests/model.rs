@@ -131,7 +131,7 @@ impl Computed {
                 .into_iter()
                 .any(|rounding| Logits::of_text(text, rounding).draw(&self.step.sampling) == *token)
         });
-        let told = self.step.told.iter().zip(&self.logits);
+        let told = self.step.logit_rows.iter().zip(&self.logits);
         let mut told = told.map(|(row, logits)| logits.is_close(&Logits::of_text(&texts[*row], 0)));
         drawn && self.drawn.len() == texts.len() && told.all(|is_close| is_close)
     }
@@ -215,7 +215,7 @@ impl Machine {
         cache.drawn = last.and_then(|token| u32::try_from(*token).ok());
         Computed {
             before,
-            logits: step.told.iter().map(|row| rows[*row]).collect(),
+            logits: step.logit_rows.iter().map(|row| rows[*row]).collect(),
             step,
             drawn,
         }

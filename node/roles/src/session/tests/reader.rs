@@ -38,7 +38,7 @@ impl Reader {
     }
 
     /// Makes up the next step.
-    pub fn wish(&mut self, dice: &mut Dice, positions: usize, verify: u32) -> Wish {
+    pub fn wish(&mut self, dice: &mut Dice, positions: usize, sessions_per_step: u32) -> Wish {
         if self.text.len() + 4 > positions {
             self.text
                 .truncate(dice.below(positions as u64 / 2) as usize);
@@ -56,8 +56,8 @@ impl Reader {
             (72..77, Some(drawn)) => self.step(vec![drawn], false).with_logits(),
             (77..81, _) => {
                 let all = self.step(random_tokens(dice, 3), true);
-                let told = vec![1];
-                Step { told, ..all }
+                let logit_rows = vec![1];
+                Step { logit_rows, ..all }
             }
             (81..84, _) => {
                 self.sampling = vec![dice.below(3)];
@@ -82,7 +82,7 @@ impl Reader {
         let mut is_bad = false;
         let has_all = self.has >= step.after && !is_changed;
         let mut before = self.text.clone();
-        if verify == 1 && has_all && dice.is_hit(50) {
+        if sessions_per_step == 1 && has_all && dice.is_hit(50) {
             before.clear();
         } else if !is_changed && dice.is_hit(1) {
             is_bad = true;

@@ -25,15 +25,15 @@ struct Script {
 }
 
 impl Script {
-    fn new(budget: Option<u64>, verify: u32) -> Script {
+    fn new(budget: Option<u64>, sessions_per_step: u32) -> Script {
         let config = SessionConfig {
             budget: budget.map(Credits),
             positions: 64,
             sequences: 1,
             // Nothing runs ahead of steps that are compared.
-            window_max: if verify > 1 { 1 } else { 4 },
-            verify,
-            chunk: 256,
+            window_max: if sessions_per_step > 1 { 1 } else { 4 },
+            sessions_per_step,
+            replay_tokens_max: 256,
         };
         Script {
             core: SessionCore::new(config),

@@ -34,7 +34,10 @@ impl World {
                 self.questions.push((ticket, action));
             }
             Action::Compare { left, right, .. } => {
-                let is_third = !self.core.seats.contains(&self.outputs[&right].session);
+                let is_third = !self
+                    .core
+                    .active_sessions
+                    .contains(&self.outputs[&right].session);
                 self.note_accused(left, is_third);
                 self.note_accused(right, false);
                 self.questions.push((ticket, action));
@@ -105,7 +108,7 @@ impl World {
         let mut lost = self.lost.iter();
         let are_lost_out = lost.all(|it| excluded.contains(it));
         assert!(
-            self.config.verify > 1 || are_lost_out,
+            self.config.sessions_per_step > 1 || are_lost_out,
             "a lost provider is chosen"
         );
     }
@@ -132,7 +135,10 @@ impl World {
         assert_eq!(computed.before, wish.text, "the output of another text");
         assert_eq!(computed.step, wish.step, "the output of another step");
         let is_right = computed.is_honest();
-        assert!(self.config.verify == 1 || is_right, "a liar is believed");
+        assert!(
+            self.config.sessions_per_step == 1 || is_right,
+            "a liar is believed"
+        );
         let reader = &mut self.readers[wish.sequence as usize];
         assert_eq!(reader.waiting.take(), Some(caller));
         reader.text = wish.text;

@@ -66,8 +66,8 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, verify: u32) -> World {
-        let mut dice = Dice::new(seed * 2 + u64::from(verify));
+    pub fn new(seed: u64, sessions_per_step: u32) -> World {
+        let mut dice = Dice::new(seed * 2 + u64::from(sessions_per_step));
         let sequences = 1 + dice.below(4) as u32;
         let budgets = [None, None, Some(90), Some(300), Some(2_000)];
         let config = SessionConfig {
@@ -75,8 +75,8 @@ impl World {
             positions: 16 + dice.below(24) as usize,
             sequences,
             window_max: 1 + dice.below(24) as u32,
-            verify,
-            chunk: 1 + dice.below(6) as usize,
+            sessions_per_step,
+            replay_tokens_max: 1 + dice.below(6) as usize,
         };
         let (once, often) = (dice.pick(&[0, 1, 3]), dice.pick(&[0, 2, 5, 20]));
         let rates = Rates {
@@ -86,7 +86,7 @@ impl World {
             quote_fails: often,
             unopened: once,
         };
-        let liars = match verify {
+        let liars = match sessions_per_step {
             1 => vec![Honesty::Honest, Honesty::Mute],
             _ => vec![
                 Honesty::Honest,
@@ -239,7 +239,11 @@ impl World {
             assert!(!self.wishes.contains_key(&caller), "the sequence is busy");
             return;
         }
-        let wish = reader.wish(&mut self.dice, self.config.positions, self.config.verify);
+        let wish = reader.wish(
+            &mut self.dice,
+            self.config.positions,
+            self.config.sessions_per_step,
+        );
         reader.waiting = Some(caller);
         if !wish.is_bad {
             reader.has = wish.step.after;

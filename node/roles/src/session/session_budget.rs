@@ -1,7 +1,8 @@
-//! The budget of a text, or a part of it, from which sessions are bought in turn.
+//! The budget of one session and of the sessions that replace it.
 //!
-//! If a session fails, its leases hold credits until they close. Until then their cost is unknown,
-//! so these credits cannot buy another session. The unspent ones return to the budget.
+//! The core divides the user's budget among the sessions that run at a time. If a session fails,
+//! its leases hold credits until they close. Until then their cost is unknown, so these credits
+//! cannot buy another session. The unspent ones return to the budget.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Credits, JobId};
@@ -10,17 +11,17 @@ use crate::job::Spending;
 
 /// A budget; `None` for `budget` and `left` is no limit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Purse {
+pub(super) struct SessionBudget {
     budget: Option<Credits>,
     left: Option<Credits>,
     /// Ended sessions whose leases can still return credits.
     holding: Vec<(JobId, Spending)>,
 }
 
-impl Purse {
+impl SessionBudget {
     /// Creates a full budget.
-    pub fn new(budget: Option<Credits>) -> Purse {
-        Purse {
+    pub fn new(budget: Option<Credits>) -> SessionBudget {
+        SessionBudget {
             budget,
             left: budget,
             holding: Vec::new(),
@@ -104,20 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn a_purse_waits_for_the_jobs_that_hold_its_credits() {
+    fn a_budget_waits_for_the_jobs_that_hold_its_credits() {
         let [first, second] = [1, 2].map(|byte| JobId([byte; 32]));
-        let mut purse = Purse::new(Some(Credits(100)));
-        purse.on_ended(first, spending(10, 30));
-        purse.on_ended(second, spending(5, 0));
-        assert_eq!(purse.remaining_credits(), Some(Credits(55)));
-        assert_eq!(purse.holding_jobs(), [first]);
-        purse.add_returned_credits(&[(first, None), (second, None)]);
-        assert_eq!(purse.holding_jobs(), [first]);
-        purse.add_returned_credits(&[(first, Some(spending(20, 0)))]);
-        assert_eq!(purse.remaining_credits(), Some(Credits(75)));
-        assert_eq!(purse.holding_jobs(), []);
+        let mut budget = SessionBudget::new(Some(Credits(100)));
+        budget.on_ended(first, spending(10, 30));
+        budget.on_ended(second, spending(5, 0));
+        assert_eq!(budget.remaining_credits(), Some(Credits(55)));
+        assert_eq!(budget.holding_jobs(), [first]);
+        budget.add_returned_credits(&[(first, None), (second, None)]);
+        assert_eq!(budget.holding_jobs(), [first]);
+        budget.add_returned_credits(&[(first, Some(spending(20, 0)))]);
+        assert_eq!(budget.remaining_credits(), Some(Credits(75)));
+        assert_eq!(budget.holding_jobs(), []);
         // Without a limit there is nothing to wait for.
-        let mut endless = Purse::new(None);
+        let mut endless = SessionBudget::new(None);
         endless.on_ended(first, spending(10, 30));
         assert_eq!(endless.holding_jobs(), []);
     }
