@@ -7,7 +7,7 @@
 //! disk in the simulator.
 //!
 //! You must carry out the effects of each [`RoundWork`] in this order: send `send_first`, start
-//! `checks`, store `parts` with [`Store::keep_parts`], persist with [`Store::persist`], send
+//! `checks`, store `parts` with [`Store::store_parts`], persist with [`Store::persist`], send
 //! `send_after`, then return the work to [`Replica::on_persisted`] and carry out the [`Outcome`].
 //!
 //! A [`Check`] runs concurrently on any thread and can take any time: you must pass its verdict
@@ -100,7 +100,7 @@ pub mod disk;
 pub mod entry;
 pub mod history;
 pub mod ids;
-pub mod incoming;
+pub mod incoming_snapshot;
 pub mod log;
 pub mod machine;
 pub mod manifest;

@@ -208,8 +208,8 @@ pub struct Replica<M: StateMachine> {
     snapshot_ticks: BTreeMap<u64, u64>,
     /// A snapshot in transfer, with missing parts.
     incoming: Option<Incoming>,
-    /// The parts of a snapshot that an earlier life received.
-    received: Option<BTreeMap<u32, Bytes>>,
+    /// The parts of a snapshot that the replica stored before its restart.
+    stored_parts: Option<BTreeMap<u32, Bytes>>,
     /// Replicas that offered a state for which no majority vouches, and the tick until which this
     /// replica refuses their offers.
     doubted: BTreeMap<ReplicaId, u64>,
@@ -270,7 +270,7 @@ impl<M: StateMachine> Replica<M> {
             verifying,
             snapshot_ticks: BTreeMap::new(),
             incoming: None,
-            received: None,
+            stored_parts: None,
             doubted: BTreeMap::new(),
             outbox: Vec::new(),
             in_work: None,

@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry, HardState};
 
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex, Term};
-use crate::incoming::{IncomingFile, KeptPart, ReceivedParts};
+use crate::incoming_snapshot::{IncomingSnapshotFile, PartToStore, StoredParts};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
 
@@ -117,9 +117,9 @@ pub struct Store<D> {
     /// The term and vote of a replica that has no state yet.
     hard_state: HardState,
     /// The file of a snapshot in transfer.
-    incoming: Option<IncomingFile>,
-    /// The parts of it that an earlier life received, until the caller takes them.
-    received: Option<ReceivedParts>,
+    incoming: Option<IncomingSnapshotFile>,
+    /// The parts of it that the replica stored before its restart, until the caller takes them.
+    stored_parts: Option<StoredParts>,
 }
 
 impl<D: Disk> Store<D> {
@@ -150,7 +150,8 @@ impl<D: Disk> Store<D> {
         let incarnation = wal.incarnation();
         let hard_state = contents.hard_state.clone();
         let covered = snapshots.last().copied().unwrap_or_default();
-        let (incoming, received) = IncomingFile::load_parts(&mut disk, covered)?.unzip();
+        let (incoming, stored_parts) =
+            IncomingSnapshotFile::load_parts(&mut disk, covered)?.unzip();
         if let Some(snapshot) = newest.as_ref().filter(|it| !leads_to(&contents, it)) {
             begin_after(snapshot, &mut wal, &mut disk)?;
         }
@@ -160,7 +161,7 @@ impl<D: Disk> Store<D> {
             snapshots,
             hard_state,
             incoming,
-            received,
+            stored_parts,
         };
         let Some(snapshot) = newest else {
             return match contents.entries.len() {
@@ -214,22 +215,22 @@ impl<D: Disk> Store<D> {
         self.wal.incarnation()
     }
 
-    /// Takes the parts of a snapshot that an earlier life received, for
+    /// Takes the parts of a snapshot that the replica stored before its restart, for
     /// [`crate::Replica::resume_transfer`].
-    pub fn take_received(&mut self) -> Option<ReceivedParts> {
-        self.received.take()
+    pub fn take_stored_parts(&mut self) -> Option<StoredParts> {
+        self.stored_parts.take()
     }
 
-    /// Stores parts of a snapshot in transfer for a later life, without a sync: a crash can lose
-    /// them.
+    /// Stores parts of a snapshot in transfer, which the replica needs if it restarts. It does not
+    /// sync them: a crash can lose them.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
-    pub fn keep_parts(&mut self, parts: &[KeptPart]) -> Result<(), WalError> {
+    pub fn store_parts(&mut self, parts: &[PartToStore]) -> Result<(), WalError> {
         let disk = &mut self.disk;
         let mut kept = parts
             .iter()
-            .map(|part| IncomingFile::write_part(&mut self.incoming, disk, part));
+            .map(|part| IncomingSnapshotFile::write_part(&mut self.incoming, disk, part));
         kept.try_for_each(|kept| kept)
             .map_err(incoming_failed("write"))
     }
@@ -291,7 +292,7 @@ impl<D: Disk> Store<D> {
         if self.snapshots.last() != Some(&snapshot.index) {
             self.snapshots.push(snapshot.index);
         }
-        IncomingFile::remove_covered(&mut self.incoming, &mut self.disk, snapshot.index)
+        IncomingSnapshotFile::remove_file_up_to(&mut self.incoming, &mut self.disk, snapshot.index)
             .map_err(incoming_failed("remove"))
     }
 
@@ -327,7 +328,7 @@ impl<D: Disk> Store<D> {
 fn incoming_failed(action: &'static str) -> impl Fn(io::Error) -> WalError {
     move |cause| WalError {
         action,
-        name: IncomingFile::name(),
+        name: IncomingSnapshotFile::name(),
         cause,
     }
 }

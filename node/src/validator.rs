@@ -449,7 +449,7 @@ fn begin<M: StateMachine<Command: Send>>(
     }
     let verdicts = verify_all::<M>(&checks_of(&recovered.entries));
     let mut replica = Replica::new(config.replica.clone(), recovered, verdicts, machine)?;
-    if let Some(received) = store.take_received() {
+    if let Some(received) = store.take_stored_parts() {
         tracing::info!(
             parts = received.parts.len(),
             index = %received.index,

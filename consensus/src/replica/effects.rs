@@ -11,7 +11,7 @@ use crate::batch::BatchId;
 use crate::check::Check;
 use crate::checkpoint::Checkpoint;
 use crate::ids::{LogIndex, LogTime, Term};
-use crate::incoming::KeptPart;
+use crate::incoming_snapshot::PartToStore;
 use crate::machine::StateMachine;
 use crate::snapshot::Snapshot;
 use crate::store::Persist;
@@ -24,8 +24,8 @@ pub struct RoundWork {
     pub send_first: Vec<Envelope>,
     /// Checks that you can run concurrently with the rest; see [`Replica::on_verified`].
     pub checks: Vec<Check>,
-    /// Parts of a snapshot to store; see [`crate::Store::keep_parts`].
-    pub parts: Vec<KeptPart>,
+    /// Parts of a snapshot to store; see [`crate::Store::store_parts`].
+    pub parts: Vec<PartToStore>,
     /// Data to make durable.
     pub persist: Persist,
     /// Messages to send once the data is durable: votes, and acknowledgements of entries verified
@@ -119,7 +119,7 @@ impl<M: StateMachine> Replica<M> {
             .hold_unverified(ready.take_persisted_messages());
         let send_after = to_envelopes(free);
         self.in_work = Some(ready);
-        let parts = self.incoming.as_mut().map(Incoming::take_unkept);
+        let parts = self.incoming.as_mut().map(Incoming::take_unstored_parts);
         Some(RoundWork {
             send_first,
             checks: self.verifying.take_checks(),
@@ -130,9 +130,12 @@ impl<M: StateMachine> Replica<M> {
     }
 
     fn has_work(&self) -> bool {
-        let unkept = self.incoming.as_ref().is_some_and(Incoming::has_unkept);
+        let unstored = self
+            .incoming
+            .as_ref()
+            .is_some_and(Incoming::has_unstored_parts);
         let waits = self.verifying.has_checks() || self.vouching.has_certified();
-        unkept || waits || self.raw.has_ready() || !self.outbox.is_empty()
+        unstored || waits || self.raw.has_ready() || !self.outbox.is_empty()
     }
 
     /// Returns the term, the vote, and the commit index as far as entries are verified.

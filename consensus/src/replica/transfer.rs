@@ -17,7 +17,7 @@ use super::members::all_voters;
 use super::{Replica, StepError};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId, Term};
-use crate::incoming::{self, KeptPart, ReceivedParts};
+use crate::incoming_snapshot::{self, PartToStore, StoredParts};
 use crate::machine::StateMachine;
 use crate::manifest::{Manifest, SnapshotOffer};
 use crate::snapshot::Snapshot;
@@ -51,7 +51,7 @@ pub(super) struct Incoming {
     /// The header that names the snapshot on disk.
     header: Bytes,
     /// Parts that are not on disk yet.
-    unkept: BTreeSet<u32>,
+    unstored: BTreeSet<u32>,
 }
 
 impl Incoming {
@@ -63,7 +63,7 @@ impl Incoming {
             manifest,
         } = state;
         Self {
-            header: incoming::build_header(index, &manifest),
+            header: incoming_snapshot::build_header(index, &manifest),
             offer,
             from,
             certificate,
@@ -72,7 +72,7 @@ impl Incoming {
             manifest,
             parts: BTreeMap::new(),
             asked: BTreeMap::new(),
-            unkept: BTreeSet::new(),
+            unstored: BTreeSet::new(),
         }
     }
 
@@ -81,28 +81,28 @@ impl Incoming {
     fn adopt_parts(&mut self, parts: BTreeMap<u32, Bytes>) {
         let same = |(number, bytes): &(u32, Bytes)| self.manifest.is_part(*number, bytes);
         self.parts = parts.into_iter().filter(same).collect();
-        self.unkept = self.parts.keys().copied().collect();
+        self.unstored = self.parts.keys().copied().collect();
     }
 
     fn on_part(&mut self, number: u32, bytes: Bytes) {
         assert!(
             number < self.manifest.part_count(),
-            "only what verifies is taken"
+            "the transfer accepts only verified parts"
         );
         self.asked.remove(&number);
         self.parts.insert(number, bytes);
-        self.unkept.insert(number);
+        self.unstored.insert(number);
     }
 
-    pub(super) fn has_unkept(&self) -> bool {
-        !self.unkept.is_empty()
+    pub(super) fn has_unstored_parts(&self) -> bool {
+        !self.unstored.is_empty()
     }
 
     /// Returns the parts to write now.
-    pub(super) fn take_unkept(&mut self) -> Vec<KeptPart> {
-        let numbers = std::mem::take(&mut self.unkept).into_iter();
+    pub(super) fn take_unstored_parts(&mut self) -> Vec<PartToStore> {
+        let numbers = std::mem::take(&mut self.unstored).into_iter();
         let part = |number| {
-            Some(KeptPart {
+            Some(PartToStore {
                 index: LogIndex(self.offer.get_snapshot().get_metadata().index),
                 header: self.header.clone(),
                 start: self.manifest.part_range(number)?.start as u64,
@@ -171,10 +171,10 @@ impl<M: StateMachine> Replica<M> {
         }
         match self.incoming.take() {
             Some(earlier) if earlier.header == incoming.header => {
-                (incoming.parts, incoming.unkept) = (earlier.parts, earlier.unkept);
+                (incoming.parts, incoming.unstored) = (earlier.parts, earlier.unstored);
             }
             Some(earlier) => incoming.adopt_parts(earlier.parts),
-            None => incoming.adopt_parts(self.received.take().unwrap_or_default()),
+            None => incoming.adopt_parts(self.stored_parts.take().unwrap_or_default()),
         }
         self.incoming = Some(incoming);
         self.request_chunks();
@@ -189,10 +189,10 @@ impl<M: StateMachine> Replica<M> {
         valid.map(|it| it.by).collect::<BTreeSet<_>>().len()
     }
 
-    /// Takes over the parts that an earlier life received, so that the replica does not request
-    /// them again.
-    pub fn resume_transfer(&mut self, received: ReceivedParts) {
-        self.received = Some(received.parts);
+    /// Takes over the parts that the replica stored before its restart, so that the replica does
+    /// not request them again.
+    pub fn resume_transfer(&mut self, stored: StoredParts) {
+        self.stored_parts = Some(stored.parts);
     }
 
     /// Sends a requested part. If the snapshot is gone, it sends nothing: the leader will offer the

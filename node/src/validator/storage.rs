@@ -91,7 +91,7 @@ fn run_jobs(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
         // The send fails only if the caller is stopping.
         match job {
             DiskJob::Persist { work, reply } => {
-                let kept = store.keep_parts(&work.parts);
+                let kept = store.store_parts(&work.parts);
                 let persisted = kept.and_then(|()| store.persist(&work.persist));
                 let _gone = reply.send(persisted.map(|()| work));
             }

@@ -309,7 +309,7 @@ impl Node {
             machine,
         )
         .map_err(|error| StartFault::Replica(error.to_string()))?;
-        if let Some(received) = store.take_received() {
+        if let Some(received) = store.take_stored_parts() {
             replica.resume_transfer(received);
         }
         // Each machine starts its ticks at a different time.
@@ -474,7 +474,7 @@ impl Node {
             };
             self.dies_at_sync(after);
         }
-        if !self.keep_parts(&work) || !self.persist_round(&work.persist, now) {
+        if !self.store_parts(&work) || !self.persist_round(&work.persist, now) {
             return Some(Round::Died(std::mem::take(&mut done.sent), Vec::new()));
         }
         if let Some(died) = self.dies_after(Boundary::Persisted, done) {
@@ -498,9 +498,9 @@ impl Node {
     }
 
     /// Keeps the received parts of a snapshot. Returns false if the disk failed.
-    fn keep_parts(&mut self, work: &RoundWork) -> bool {
+    fn store_parts(&mut self, work: &RoundWork) -> bool {
         let store = self.running.as_mut().map(|running| &mut running.store);
-        store.is_some_and(|store| store.keep_parts(&work.parts).is_ok())
+        store.is_some_and(|store| store.store_parts(&work.parts).is_ok())
     }
 
     /// Persists the round. Returns false if the disk failed.

@@ -1,5 +1,8 @@
-//! The parts of an incoming snapshot, stored on disk so that a restarted replica requests only the
-//! rest.
+//! The file `incoming-snapshot`: the parts of a snapshot that a replica receives from its leader.
+//!
+//! The replica stores each part as it arrives, so that after a restart it requests only the rest.
+//! At most one snapshot is in the file. The store removes the file once it has that snapshot or a
+//! newer one.
 //!
 //! The file has a header with the snapshot's index and manifest, then each part at its position.
 //! The replica does not sync it, because nothing relies on it: after a crash it will compare each
@@ -15,7 +18,7 @@ use crate::disk::{Disk, read_whole};
 use crate::ids::LogIndex;
 use crate::manifest::Manifest;
 
-/// The file's name.
+/// The name of the file.
 const NAME: &str = "incoming-snapshot";
 
 /// The first bytes of the file: its name and layout version.
@@ -23,7 +26,7 @@ const MAGIC: &[u8; 8] = b"soukINC1";
 
 /// A part to store, and the snapshot to which it belongs.
 #[derive(Clone, Debug)]
-pub struct KeptPart {
+pub struct PartToStore {
     /// The last entry of the snapshot.
     pub index: LogIndex,
     /// The file's header, which names the snapshot.
@@ -34,18 +37,18 @@ pub struct KeptPart {
     pub bytes: Bytes,
 }
 
-/// The verified parts of a snapshot that an earlier life received.
+/// The verified parts of a snapshot that this replica stored before its restart.
 #[derive(Debug)]
-pub struct ReceivedParts {
+pub struct StoredParts {
     /// The last entry of the snapshot.
     pub index: LogIndex,
-    /// The received parts by number.
+    /// The stored parts by number.
     pub parts: BTreeMap<u32, Bytes>,
 }
 
 /// The file on disk, and the snapshot to which it belongs.
 #[derive(Debug)]
-pub(crate) struct IncomingFile {
+pub(crate) struct IncomingSnapshotFile {
     index: LogIndex,
     header: Bytes,
 }
@@ -59,13 +62,14 @@ pub(crate) fn build_header(index: LogIndex, manifest: &Manifest) -> Bytes {
     writer.into_bytes().into()
 }
 
-impl IncomingFile {
-    /// Reads the parts that an earlier life received. Removes the file if it is unusable, or if
-    /// `newest` makes it superfluous.
+impl IncomingSnapshotFile {
+    /// Reads the parts that the replica stored before its restart. Deletes the file if it cannot be
+    /// decoded, or if its snapshot ends at or before `newest`, the last entry that the store
+    /// covers.
     pub(crate) fn load_parts(
         disk: &mut impl Disk,
         newest: LogIndex,
-    ) -> io::Result<Option<(Self, ReceivedParts)>> {
+    ) -> io::Result<Option<(Self, StoredParts)>> {
         if !disk.list_files()?.iter().any(|name| name == NAME) {
             return Ok(None);
         }
@@ -78,14 +82,15 @@ impl IncomingFile {
         }
     }
 
-    /// Writes a part; replaces the file if `file` is for another snapshot.
+    /// Writes a part at its position. If the file belongs to another snapshot, deletes that file
+    /// first and begins a new one.
     pub(crate) fn write_part(
         file: &mut Option<Self>,
         disk: &mut impl Disk,
-        part: &KeptPart,
+        part: &PartToStore,
     ) -> io::Result<()> {
         if file.as_ref().is_none_or(|file| file.header != part.header) {
-            Self::remove_covered(file, disk, LogIndex(u64::MAX))?;
+            Self::remove_file_up_to(file, disk, LogIndex(u64::MAX))?;
             disk.write(NAME, 0, &part.header)?;
             *file = Some(Self {
                 index: part.index,
@@ -95,8 +100,9 @@ impl IncomingFile {
         disk.write(NAME, part.header.len() as u64 + part.start, &part.bytes)
     }
 
-    /// Removes the file if a snapshot of `index` makes it superfluous.
-    pub(crate) fn remove_covered(
+    /// Deletes the file `incoming-snapshot` from the disk if its snapshot ends at or before entry
+    /// `index`, because the store then needs none of its parts.
+    pub(crate) fn remove_file_up_to(
         file: &mut Option<Self>,
         disk: &mut impl Disk,
         index: LogIndex,
@@ -113,7 +119,7 @@ impl IncomingFile {
     }
 }
 
-fn decode_file(bytes: Bytes) -> Option<(IncomingFile, ReceivedParts)> {
+fn decode_file(bytes: Bytes) -> Option<(IncomingSnapshotFile, StoredParts)> {
     let mut reader = Reader::new(
         bytes
             .strip_prefix(MAGIC)
@@ -130,7 +136,7 @@ fn decode_file(bytes: Bytes) -> Option<(IncomingFile, ReceivedParts)> {
     };
     let parts = (0..manifest.part_count()).filter_map(part).collect();
     Some((
-        IncomingFile { index, header },
-        ReceivedParts { index, parts },
+        IncomingSnapshotFile { index, header },
+        StoredParts { index, parts },
     ))
 }
