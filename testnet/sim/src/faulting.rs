@@ -70,7 +70,7 @@ impl World {
             Fault::Transfer { to } => self.transfer_leadership(to),
             // Only one validator lies at a time, so that a majority is honest.
             Fault::Forge { .. } | Fault::Lie { .. } if self.has_liar() => {}
-            Fault::Lie { node, .. } => self.lie_to_others(node),
+            Fault::Lie { node, .. } => self.send_forged_state(node),
             Fault::WrongState { node } => self.go_wrong(node),
             Fault::Forge { node, .. } => {
                 self.nodes[node].forges = true;

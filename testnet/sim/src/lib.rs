@@ -23,7 +23,7 @@ mod faulting;
 mod faults;
 mod forging;
 pub mod games;
-mod lying;
+mod lying_validator;
 mod machine;
 mod membership;
 mod message_faults;

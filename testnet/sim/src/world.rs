@@ -377,7 +377,7 @@ impl World {
             let time = self.nodes[to].busy_until;
             return self.schedule_event(time, Event::Deliver { from, to, bytes });
         }
-        if self.answer_falsely(from, to, &bytes) {
+        if self.answer_with_forged_part(from, to, &bytes) {
             return;
         }
         let bytes = if self.reorders > 0 {

@@ -12,10 +12,10 @@ mod planner;
 mod recording;
 mod requests;
 mod serving;
+mod simulated_job;
 mod tally;
 mod tricks;
 mod witness;
-mod work;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};

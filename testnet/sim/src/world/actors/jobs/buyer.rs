@@ -19,8 +19,8 @@ use super::conduct::Trick;
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::Shape;
+use super::simulated_job::{SimulatedJob, buyer_demands, draw_limits, draw_pace, draw_session};
 use super::witness::Witness;
-use super::work::{Job, buyer_demands, draw_limits, draw_pace, draw_session};
 use crate::disk::SimDisk;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
@@ -47,7 +47,7 @@ pub struct Buyer {
     market: MarketId,
     pub(super) journal: Option<Journal>,
     pub disk: SimDisk,
-    pub job: Option<Job>,
+    pub job: Option<SimulatedJob>,
     pub asked: BTreeMap<CallId, BuyerAsked>,
     followed: Vec<LeaseId>,
     pub(super) unsynced: Vec<(Ticket, Vec<Fact>)>,
@@ -158,7 +158,7 @@ impl World {
         buyer.journal = Some(Journal::open::<Fact>(buyer.disk.clone()).0);
         buyer.safe = Past::default();
         buyer.plans.clear();
-        buyer.job = Some(Job {
+        buyer.job = Some(SimulatedJob {
             spec: spec.clone(),
             shape,
             given,
@@ -171,8 +171,8 @@ impl World {
             answers: BTreeMap::new(),
             began_at: self.now,
             kept: BTreeSet::new(),
-            lives: 1,
-            is_unheard: false,
+            process_count: 1,
+            has_failed_command: false,
         });
         let (core, effects) = JobCore::begin(spec, None, now);
         buyer.core = Some(core);
@@ -226,7 +226,7 @@ impl World {
         let job = buyer.job.as_mut().expect("who is resumed has a job");
         buyer.journal = Some(journal);
         buyer.safe = past.clone();
-        job.lives += 1;
+        job.process_count += 1;
         (job.next, job.under_way, job.told_no_more) = (0, 0, false);
         let over = past.over.clone();
         buyer.witness.on_resumed(now.log.saturating_since(log).0);
@@ -451,7 +451,7 @@ impl World {
                 if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
                     && let Some(job) = &mut buyer.job
                 {
-                    job.is_unheard = true;
+                    job.has_failed_command = true;
                 }
             }
             Action::Over(outcome) => self.on_job_over(actor, *outcome),

@@ -1,10 +1,8 @@
 //! Checks the promises about jobs and leases, which hold whatever goes wrong.
 
-use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState, ReceiptBody};
+use souk_market::{AccountKey, CloseReason, Command, LeaseId, LeaseState, ReceiptBody};
 use souk_memory::ContentId;
-use souk_roles::job::{
-    Action, End, Fact, Loss, Objection, Outcome, Reason, attempt_id, request_id,
-};
+use souk_roles::job::{Action, End, Fact, Loss, Objection, Outcome, Reason, request_id};
 use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage};
 use souk_roles::provider::{self, Report};
 
@@ -325,11 +323,10 @@ impl World {
             return;
         };
         let Some(job) = &buyer.job else { return };
-        let (spec, last) = (&job.spec, job.lives * 20 + 20);
-        let Some(budget) = spec.limits.budget else {
+        let Some(budget) = job.spec.limits.budget else {
             return;
         };
-        let ids: Vec<JobId> = (0..=last).map(|n| attempt_id(spec.job, n)).collect();
+        let ids = job.attempt_ids();
         let (_, shadow) = self.checker.shadow_state();
         let leases = shadow.exchange().leases();
         let mine = leases.filter(|lease| ids.contains(&lease.job));
@@ -363,8 +360,9 @@ impl World {
             let is_wrong = !lease.is_closed() || (is_signed && paid != due);
             is_wrong.then(|| format!("{id} is {:?}, paid {paid:?} of {due:?}", lease.state))
         });
-        let unheard = buyer.job.as_ref().is_some_and(|job| job.is_unheard);
-        if let Some(what) = unpaid.filter(|_| !unheard) {
+        let mut jobs = buyer.job.iter();
+        let has_failed_command = jobs.any(|job| job.has_failed_command);
+        if let Some(what) = unpaid.filter(|_| !has_failed_command) {
             self.breach_of_job(actor, what);
         }
     }

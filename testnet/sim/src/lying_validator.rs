@@ -1,5 +1,7 @@
-//! A validator that offers an invented state to the others, and announces unordered membership
-//! changes like a leader of a later term. All else it does is honest.
+//! A fault of the simulator: one validator lies to the others, which must not believe it.
+//!
+//! It offers a forged snapshot, and sends membership changes that no operator ordered, as if it led
+//! a later term. All its other messages are honest.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
@@ -16,15 +18,16 @@ use super::machine::SimExchange;
 use super::random::Random;
 use super::world::{Event, World};
 
-/// Bytes of a part of an offered state.
+/// The bytes of each part of the forged snapshot.
 const PART_BYTES: usize = 16 << 10;
 
 /// Maximum milliseconds by which a state sets the log's clock ahead.
 const YEAR_MS: u64 = 31_536_000_000;
 
 impl World {
-    /// Makes a validator lie to all others.
-    pub(super) fn lie_to_others(&mut self, node: usize) {
+    /// Makes a validator offer a forged snapshot and send forged membership changes to each other
+    /// validator.
+    pub(super) fn send_forged_state(&mut self, node: usize) {
         let market = self.new_machine();
         let Some(running) = &self.nodes[node].running else {
             return;
@@ -57,9 +60,14 @@ impl World {
         }
     }
 
-    /// Answers with a part of the invented state. Returns false if the message asks for something
-    /// else.
-    pub(super) fn answer_falsely(&mut self, from: ReplicaId, to: usize, bytes: &Bytes) -> bool {
+    /// Answers a request for a part of the forged snapshot. Returns false, and answers nothing, if
+    /// the message asks for something else.
+    pub(super) fn answer_with_forged_part(
+        &mut self,
+        from: ReplicaId,
+        to: usize,
+        bytes: &Bytes,
+    ) -> bool {
         let Some(lie) = &self.nodes[to].lie else {
             return false;
         };

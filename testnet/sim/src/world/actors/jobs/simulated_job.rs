@@ -1,4 +1,8 @@
-//! One job of a buyer, and its demands.
+//! A job of a simulated buyer: the random properties of the job, and the user's progress with it.
+//!
+//! The simulator creates a [`SimulatedJob`] when its buyer begins a job, keeps it while the buyer's
+//! process restarts, and compares the answers with the model's own values. Everything random comes
+//! from the seed's generator, so the order of the draws is part of a seed's meaning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,44 +16,50 @@ use super::planner::{GIVEN, Shape};
 use super::worker::MODEL;
 use crate::random::Random;
 
-/// One job, through all lives of its buyer.
-pub struct Job {
+/// One job, from its begin to its end, over all restarts of its buyer.
+pub struct SimulatedJob {
     pub spec: JobSpec,
     pub shape: Shape,
     /// The input of each request, by its number: the content and its value.
     pub given: Vec<(ContentId, u64)>,
     /// Requests that omit the input, because earlier requests of their sequence feed them.
     pub left_out: BTreeSet<u32>,
-    /// The next request to give in this life.
+    /// The next request that the user sends to the buyer's current process.
     pub next: usize,
+    /// The number of requests without an answer.
     pub under_way: usize,
+    /// Whether the buyer's current process knows that no request follows.
     pub told_no_more: bool,
-    /// How long the user thinks after an answer, and until when.
+    /// How long the user thinks after an answer, and until when, in milliseconds.
     pub pause: u64,
     pub next_at: u64,
-    /// Answers in their final place, by request.
+    /// The answers that the user has stored, by request.
     pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
     pub began_at: u64,
     /// Values on the disk, whether a safe fact mentions them or not.
     pub kept: BTreeSet<ContentId>,
-    pub lives: u32,
-    /// Whether the market left a command of the job unanswered.
-    pub is_unheard: bool,
+    /// The number of processes of the buyer that worked on the job: the first, and one for each
+    /// restart.
+    pub process_count: u32,
+    /// Whether the market refused a command of the job or did not answer it.
+    pub has_failed_command: bool,
 }
 
-impl Job {
-    /// Returns the time at which the job began.
+impl SimulatedJob {
+    /// Returns the simulated time at which the job began, in milliseconds.
     pub fn began_at(&self) -> u64 {
         self.began_at
     }
 
-    /// Returns the ids under which its attempts of all lives can have bought.
+    /// Returns the ids under which its attempts can have bought leases, for up to 20 attempts of
+    /// each process.
     pub fn attempt_ids(&self) -> Vec<JobId> {
-        let last = self.lives * 20 + 20;
+        let last = self.process_count * 20 + 20;
         (0..=last).map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
-    /// Returns the model's values for a request.
+    /// Returns the right value of each output of a request, by name, as the simulated model
+    /// computes it.
     pub fn expected_values(&self, request: u32) -> Option<BTreeMap<String, u64>> {
         let (_, given) = self.given.get(request as usize)?;
         let value = match self.left_out.contains(&request) {
@@ -72,7 +82,7 @@ impl Job {
         }
     }
 
-    /// Returns the number of answers in their final place.
+    /// Returns the number of answers that the user has stored.
     pub fn answer_count(&self) -> usize {
         self.answers.len()
     }
@@ -83,7 +93,8 @@ impl Job {
     }
 }
 
-/// Returns the number of sequences if the job is a session, and the requests that omit fed inputs.
+/// Decides whether the job is a session, and makes a part of `shape` feed the next request if so.
+/// Returns the number of sequences, or 0 for no session, and the requests that omit the fed input.
 pub fn draw_session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
     if !random.chance(250) {
         return (0, BTreeSet::new());
@@ -96,7 +107,9 @@ pub fn draw_session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u
     (sequences, later.collect())
 }
 
-/// Returns the maximum number of requests in flight, and the user's pause after an answer.
+/// Returns the maximum number of requests in flight, and the user's pause after an answer in
+/// milliseconds. A session gets a single copy in `limits`; if its user thinks between requests,
+/// `shape` records how long, and `limits` loses the budget, the deadline and spot leases.
 pub fn draw_pace(
     shape: &mut Shape,
     sequences: u32,
@@ -116,7 +129,7 @@ pub fn draw_pace(
     }
 }
 
-/// Returns a buyer's limits.
+/// Returns the random limits of a job.
 pub fn draw_limits(random: &mut Random) -> Limits {
     Limits {
         budget: random
@@ -139,7 +152,7 @@ pub fn draw_limits(random: &mut Random) -> Limits {
     }
 }
 
-/// Returns a buyer's demands on devices for its jobs.
+/// Returns a buyer's demands on the asks that its planner can use.
 pub fn buyer_demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
     Demands {
         buyer,
