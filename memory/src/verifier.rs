@@ -61,7 +61,7 @@ impl Verifier {
         }
     }
 
-    /// Takes the next frame. Frames must come in order and can have any length.
+    /// Hashes the next frame. Frames must come in order and can have any length.
     ///
     /// # Errors
     /// [`VerifyError::TooLong`] if it exceeds the announced length.
@@ -99,7 +99,7 @@ impl Verifier {
     pub fn finish(self) -> Result<(), VerifyError> {
         assert!(
             self.received <= self.length,
-            "feed refuses what is too long"
+            "feed_frame refuses excess bytes"
         );
         if !self.is_complete() {
             let (id, length, received) = (self.expected, self.length, self.received);

@@ -34,8 +34,8 @@
 
 mod bodies;
 mod decoder;
+mod fold_and_merge;
 mod images;
-mod passes;
 pub mod rten_engine;
 mod rten_fit;
 mod rten_part;

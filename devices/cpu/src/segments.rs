@@ -28,7 +28,7 @@ use super::tiled::buffer_pool::SpareBuffers;
 use super::tiled::packed_weights::PackedWeights;
 use super::trees::TreeNodes;
 use super::wasm_nodes::WasmNodes;
-use super::{passes, sizes};
+use super::{fold_and_merge, sizes};
 
 /// A graph ready to run.
 pub(super) struct Segments {
@@ -171,7 +171,9 @@ fn prepare_graph(graph: Graph, keep: Keep) -> Graph {
     if keep == Keep::Everything {
         return graph;
     }
-    let mut graph = passes::merge_weights(sizes::fold_copied_sizes(passes::fold_constants(&graph)));
+    let mut graph = fold_and_merge::merge_weights(sizes::fold_copied_sizes(
+        fold_and_merge::fold_constants(&graph),
+    ));
     let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
     let names = graph.nodes().iter().flat_map(values_read);
     read.extend(names.map(str::to_owned));

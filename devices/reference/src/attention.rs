@@ -93,7 +93,7 @@ impl Mask {
             .optional_input(3)
             .map(|mask| mask_bias(mask, sizes))
             .transpose()?;
-        let valid = call.optional_ints(6)?;
+        let valid = call.optional_input_ints(6)?;
         let past = call
             .optional_input(4)
             .map_or(0, |past| past.dims().get(2).copied().unwrap_or(0));
@@ -106,9 +106,9 @@ impl Mask {
         };
         Ok(Self {
             bias,
-            causal: call.flag("is_causal"),
-            left: call.int("left_window_size", -1),
-            right: call.int("right_window_size", -1),
+            causal: call.is_flag_set("is_causal"),
+            left: call.int_attribute("left_window_size", -1),
+            right: call.int_attribute("right_window_size", -1),
             offsets,
             valid,
         })
@@ -168,9 +168,9 @@ struct Head {
 
 pub(super) fn attention(call: &Call<'_>) -> Results {
     let flat = call.input(0)?.dims().len() == 3;
-    let query = by_head(call.input(0)?, call.int("q_num_heads", 0))?;
-    let new_key = by_head(call.input(1)?, call.int("kv_num_heads", 0))?;
-    let new_value = by_head(call.input(2)?, call.int("kv_num_heads", 0))?;
+    let query = by_head(call.input(0)?, call.int_attribute("q_num_heads", 0))?;
+    let new_key = by_head(call.input(1)?, call.int_attribute("kv_num_heads", 0))?;
+    let new_value = by_head(call.input(2)?, call.int_attribute("kv_num_heads", 0))?;
     let with_past = |past: Option<&Tensor>, new: Tensor| match past {
         Some(past) => concat_along(&[past, &new], 2),
         None => Ok(new),
@@ -179,10 +179,10 @@ pub(super) fn attention(call: &Call<'_>) -> Results {
     let value = with_past(call.optional_input(5), new_value)?;
     let sizes = Sizes::read(&query, &key, &value)?;
     let mask = Mask::read(call, &sizes)?;
-    let scale = call.float("scale", 1.0 / (sizes.width as f64).sqrt());
-    let softcap = call.float("softcap", 0.0);
+    let scale = call.float_attribute("scale", 1.0 / (sizes.width as f64).sqrt());
+    let softcap = call.float_attribute("softcap", 0.0);
     let (queries, keys, values) = (to_floats(&query)?, to_floats(&key)?, to_floats(&value)?);
-    let mode = call.int("qk_matmul_output_mode", 0).clamp(0, 3) as usize;
+    let mode = call.int_attribute("qk_matmul_output_mode", 0).clamp(0, 3) as usize;
     let (mut results, mut scores) = (Vec::new(), Vec::new());
     for lane in 0..sizes.batch * sizes.heads {
         let own = sizes.queries * sizes.width;
@@ -274,20 +274,20 @@ fn attention_weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
 pub(super) fn rotary_embedding(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let flat = input.dims().len() == 3;
-    let heads = by_head(input, call.int("num_heads", 0))?;
+    let heads = by_head(input, call.int_attribute("num_heads", 0))?;
     let &[_, head_count, length, width] = heads.dims() else {
         return Err(KernelError::Range(0));
     };
-    let turned = match call.int("rotary_embedding_dim", 0) {
+    let turned = match call.int_attribute("rotary_embedding_dim", 0) {
         0 => width,
         part => {
             usize::try_from(part).map_err(|_| KernelError::Attribute("rotary_embedding_dim"))?
         }
     };
     let half = turned / 2;
-    let (cosines, sines) = (call.floats(1)?, call.floats(2)?);
-    let positions = call.optional_ints(3)?;
-    let interleaved = call.flag("interleaved");
+    let (cosines, sines) = (call.input_floats(1)?, call.input_floats(2)?);
+    let positions = call.optional_input_ints(3)?;
+    let interleaved = call.is_flag_set("interleaved");
     if call.input(1)?.dims().last() != Some(&half) || turned > width {
         return Err(KernelError::Shapes(
             call.input(1)?.dims().to_vec(),
@@ -321,12 +321,15 @@ pub(super) fn rotary_embedding(call: &Call<'_>) -> Results {
 
 /// Computes attention whose keys and values accumulate in a state that decays and is corrected.
 pub(super) fn linear_attention(call: &Call<'_>) -> Results {
-    let (heads, key_heads) = (call.int("q_num_heads", 0), call.int("kv_num_heads", 0));
+    let (heads, key_heads) = (
+        call.int_attribute("q_num_heads", 0),
+        call.int_attribute("kv_num_heads", 0),
+    );
     let query = by_head(call.input(0)?, heads)?;
     let key = by_head(call.input(1)?, key_heads)?;
     let value = by_head(call.input(2)?, key_heads)?;
     let sizes = Sizes::read(&query, &key, &value)?;
-    let rule = call.text("update_rule", "gated_delta");
+    let rule = call.text_attribute("update_rule", "gated_delta");
     let needed = |wanted: bool, index| wanted.then(|| call.input(index)).transpose();
     let decay = needed(rule.starts_with("gated"), 4)?;
     let beta = needed(rule.ends_with("delta"), 5)?;
@@ -336,7 +339,7 @@ pub(super) fn linear_attention(call: &Call<'_>) -> Results {
     let beta = beta
         .map(|it| Ok::<_, KernelError>((to_floats(it)?, last_dim(it))))
         .transpose()?;
-    let scale = match call.float("scale", 0.0) {
+    let scale = match call.float_attribute("scale", 0.0) {
         0.0 => 1.0 / (sizes.width as f64).sqrt(),
         scale => scale,
     };

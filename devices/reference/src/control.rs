@@ -126,7 +126,7 @@ pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
 /// Returns the inputs of the first round of a scan: the states, and the first element of each
 /// sequence.
 fn first_elements(call: &Call<'_>) -> Results {
-    let sequences = call.int("num_scan_inputs", 0).max(0) as usize;
+    let sequences = call.int_attribute("num_scan_inputs", 0).max(0) as usize;
     let states = call.inputs.len().saturating_sub(sequences);
     let given = (0..call.inputs.len()).map(|index| {
         let input = call.input(index)?;
@@ -170,7 +170,7 @@ pub(super) fn run_if(call: &Call<'_>) -> Results {
 
 pub(super) fn run_loop(call: &Call<'_>) -> Results {
     let body = Body::from_attribute(call, "body")?;
-    let limit = call.scalar_int(0)?.unwrap_or(i64::MAX);
+    let limit = call.optional_scalar_int(0)?.unwrap_or(i64::MAX);
     let mut go_on = call
         .optional_input(1)
         .map(read_condition)
@@ -247,7 +247,7 @@ fn scan_batched(call: &Call<'_>) -> Results {
 
 fn scan_once(call: &Call<'_>, inputs: Vec<Tensor>) -> Results {
     let body = Body::from_attribute(call, "body")?;
-    let scanned_in = call.int("num_scan_inputs", 0).max(0) as usize;
+    let scanned_in = call.int_attribute("num_scan_inputs", 0).max(0) as usize;
     let states = inputs.len().checked_sub(scanned_in);
     let states = states.ok_or(KernelError::Attribute("num_scan_inputs"))?;
     let item = |list: Option<&[i64]>, index: usize| {

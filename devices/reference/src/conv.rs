@@ -58,8 +58,8 @@ impl Window {
             after: after.to_vec(),
             output: vec![0; rank],
         };
-        let ceil = call.flag("ceil_mode");
-        let auto = call.text("auto_pad", "NOTSET").to_owned();
+        let ceil = call.is_flag_set("ceil_mode");
+        let auto = call.text_attribute("auto_pad", "NOTSET").to_owned();
         for (axis, &size) in input.iter().enumerate() {
             window.resolve_padding(axis, size, &auto, ceil)?;
         }
@@ -152,7 +152,7 @@ impl Extents {
         else {
             return Err(mismatch());
         };
-        let groups = call.int("group", 1).max(1) as usize;
+        let groups = call.int_attribute("group", 1).max(1) as usize;
         let fits = channels == each * groups && filters % groups == 0;
         if !fits || weights.len() != input.len() {
             return Err(mismatch());
@@ -259,7 +259,7 @@ pub(super) fn causal_conv(call: &Call<'_>) -> Results {
             results.push(start + products.sum::<f64>());
         }
     }
-    let activated = matches!(call.text("activation", "none"), "silu" | "swish");
+    let activated = matches!(call.text_attribute("activation", "none"), "silu" | "swish");
     if activated {
         results
             .iter_mut()
@@ -313,11 +313,11 @@ pub(super) fn qlinear_conv(call: &Call<'_>) -> Results {
         }
     }
     let scale = |index| {
-        call.optional_scalar(index)?
+        call.optional_scalar_float(index)?
             .ok_or(KernelError::Missing(index))
     };
     let (scale_in, scale_out) = (scale(1)?, scale(6)?);
-    let scales = call.floats(4)?;
+    let scales = call.input_floats(4)?;
     let offset = to_floats(zero)?
         .first()
         .copied()
@@ -341,7 +341,7 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
     let &[channels_too, each, ref kernel @ ..] = weights.dims() else {
         return Err(mismatch());
     };
-    let groups = call.int("group", 1).max(1) as usize;
+    let groups = call.int_attribute("group", 1).max(1) as usize;
     if channels != channels_too || kernel.len() != spatial.len() || channels % groups != 0 {
         return Err(mismatch());
     }
@@ -398,7 +398,7 @@ impl Spread {
         let dilations = to_sizes(&list("dilations", 1), 0)?;
         let extra = list("output_padding", 0);
         let wanted = call.node.ints("output_shape").filter(|it| !it.is_empty());
-        let auto = call.text("auto_pad", "NOTSET");
+        let auto = call.text_attribute("auto_pad", "NOTSET");
         let pads = match call.node.ints("pads") {
             Some(pads) if pads.len() == 2 * rank => pads.to_vec(),
             _ => vec![0; 2 * rank],
@@ -466,8 +466,8 @@ impl Spread {
 /// Adds the columns of a convolution back into their image.
 pub(super) fn col2im(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let image = to_sizes(&call.ints(1)?, 1)?;
-    let kernel = to_sizes(&call.ints(2)?, 2)?;
+    let image = to_sizes(&call.input_ints(1)?, 1)?;
+    let kernel = to_sizes(&call.input_ints(2)?, 2)?;
     let &[samples, planes, blocks] = input.dims() else {
         return Err(KernelError::Range(0));
     };

@@ -69,7 +69,7 @@ pub(super) fn deform_conv(call: &Call<'_>) -> Results {
         return Err(misfit());
     };
     let positive = |name: &'static str| {
-        let given = usize::try_from(call.int(name, 1)).ok();
+        let given = usize::try_from(call.int_attribute(name, 1)).ok();
         given
             .filter(|&it| it > 0)
             .ok_or(KernelError::Attribute(name))

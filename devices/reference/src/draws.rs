@@ -53,10 +53,14 @@ impl Draws {
 /// Draws the token of each row of logits, where each row is one position further.
 pub(super) fn sample_tokens(call: &Call<'_>) -> Results {
     let refused = |error: SampleError| KernelError::Sample(error.to_string());
-    let (sampling, position) = Sampling::of_numbers(&call.floats(1)?).map_err(refused)?;
+    let (sampling, position) = Sampling::of_numbers(&call.input_floats(1)?).map_err(refused)?;
     let logits = call.input(0)?;
     let (vocabulary, rows) = logits.dims().split_last().ok_or(KernelError::Range(0))?;
-    let floats: Vec<f32> = call.floats(0)?.into_iter().map(|it| it as f32).collect();
+    let floats: Vec<f32> = call
+        .input_floats(0)?
+        .into_iter()
+        .map(|it| it as f32)
+        .collect();
     let tokens = floats.chunks_exact((*vocabulary).max(1)).zip(position..);
     let drawn = |(row, at)| sampling.draw_at(row, at).map(i64::from);
     let tokens = tokens.map(drawn).collect::<Result<Vec<i64>, _>>();
@@ -93,7 +97,10 @@ fn draw_elements(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Result
 
 /// Runs `RandomUniform` and `RandomUniformLike`.
 pub(super) fn random_uniform(call: &Call<'_>) -> Results {
-    let (low, high) = (call.float("low", 0.0), call.float("high", 1.0));
+    let (low, high) = (
+        call.float_attribute("low", 0.0),
+        call.float_attribute("high", 1.0),
+    );
     draw_elements(call, |draws, place| {
         low + (high - low) * draws.fraction_at(place)
     })
@@ -101,13 +108,16 @@ pub(super) fn random_uniform(call: &Call<'_>) -> Results {
 
 /// Runs `RandomNormal` and `RandomNormalLike`.
 pub(super) fn random_normal(call: &Call<'_>) -> Results {
-    let (mean, scale) = (call.float("mean", 0.0), call.float("scale", 1.0));
+    let (mean, scale) = (
+        call.float_attribute("mean", 0.0),
+        call.float_attribute("scale", 1.0),
+    );
     draw_elements(call, |draws, place| mean + scale * draws.normal_at(place))
 }
 
 /// Runs `Bernoulli`: draws one with the probability in its input, otherwise zero.
 pub(super) fn bernoulli(call: &Call<'_>) -> Results {
-    let chances = call.floats(0)?;
+    let chances = call.input_floats(0)?;
     draw_elements(call, |draws, place| {
         f64::from(u8::from(draws.fraction_at(place) < chances[place]))
     })
@@ -119,7 +129,7 @@ pub(super) fn multinomial(call: &Call<'_>) -> Results {
     let &[rows, classes] = input.dims() else {
         return Err(KernelError::Shapes(input.dims().to_vec(), vec![1, 1]));
     };
-    let samples = usize::try_from(call.int("sample_size", 1));
+    let samples = usize::try_from(call.int_attribute("sample_size", 1));
     let samples = samples.map_err(|_| KernelError::Attribute("sample_size"))?;
     let (values, draws) = (to_floats(input)?, Draws::from_node(call.node));
     let mut picked = Vec::with_capacity(element_count(&[rows, samples])?);

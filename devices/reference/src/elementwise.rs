@@ -44,8 +44,8 @@ pub(super) fn not(call: &Call<'_>) -> Results {
 }
 
 pub(super) fn is_inf(call: &Call<'_>) -> Results {
-    let positive = call.int("detect_positive", 1) != 0;
-    let negative = call.int("detect_negative", 1) != 0;
+    let positive = call.int_attribute("detect_positive", 1) != 0;
+    let negative = call.int_attribute("detect_negative", 1) != 0;
     map_predicate(call, |value| {
         value.is_infinite() && if value > 0.0 { positive } else { negative }
     })
@@ -84,7 +84,7 @@ fn align_second_input(
     let axis = call
         .node
         .int("axis")
-        .filter(|_| call.opset < 7 && call.flag("broadcast"));
+        .filter(|_| call.opset < 7 && call.is_flag_set("broadcast"));
     let Some(axis) = axis else {
         return Ok(right.clone());
     };
@@ -205,7 +205,7 @@ pub(super) fn divide(call: &Call<'_>) -> Results {
 
 /// Computes the remainder with the divisor's sign, or with `fmod` the dividend's.
 pub(super) fn modulo(call: &Call<'_>) -> Results {
-    let fmod = call.flag("fmod");
+    let fmod = call.is_flag_set("fmod");
     let float = |left: f64, right: f64| {
         let rest = left % right;
         let shift = !fmod && rest != 0.0 && (rest < 0.0) != (right < 0.0);
@@ -262,7 +262,7 @@ fn whole_power(mut base: i128, mut exponent: i128) -> i128 {
 /// Shifts bits. A shift to the right keeps the sign; if it is negative or exceeds the bits, only
 /// the sign remains.
 pub(super) fn bit_shift(call: &Call<'_>) -> Results {
-    let left = call.text("direction", "") == "LEFT";
+    let left = call.text_attribute("direction", "") == "LEFT";
     let bits = call.input(0)?.dtype().bit_width() as i128;
     binary(
         call,
@@ -284,10 +284,10 @@ pub(super) fn clip(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     if input.dtype().is_float() {
         let low = call
-            .optional_scalar(1)?
+            .optional_scalar_float(1)?
             .or(call.node.float("min").map(f64::from));
         let high = call
-            .optional_scalar(2)?
+            .optional_scalar_float(2)?
             .or(call.node.float("max").map(f64::from));
         return unary(call, |value| {
             let value = low.map_or(value, |low| if value < low { low } else { value });
@@ -340,7 +340,8 @@ pub(super) fn select_elements(call: &Call<'_>) -> Results {
 
 /// Casts to the type of the attribute `to`.
 pub(super) fn cast(call: &Call<'_>) -> Results {
-    let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
+    let code =
+        i32::try_from(call.int_attribute("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
     let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
     cast_to(call, to)
 }
@@ -357,14 +358,14 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
         return Ok(vec![input.clone()]);
     }
     if super::functions::is_small_float(to) {
-        let saturate = call.int("saturate", 1) != 0;
+        let saturate = call.int_attribute("saturate", 1) != 0;
         let encode = |value| super::functions::encode_small(to, value, saturate);
         let bytes = to_floats(input)?.into_iter().map(encode).collect();
         return Ok(vec![from_bytes(to, input.dims(), bytes)?]);
     }
     if to == DType::F8E8M0 {
-        let saturate = call.int("saturate", 1) != 0;
-        let rounding = match call.text("round_mode", "up") {
+        let saturate = call.int_attribute("saturate", 1) != 0;
+        let rounding = match call.text_attribute("round_mode", "up") {
             "up" => PowerRounding::Up,
             "down" => PowerRounding::Down,
             "nearest" => PowerRounding::Nearest,
@@ -383,7 +384,8 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
 /// Reinterprets the bytes as another type, which must have the same size.
 pub(super) fn bit_cast(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
+    let code =
+        i32::try_from(call.int_attribute("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
     let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
     if to.bit_width() != input.dtype().bit_width() {
         return Err(KernelError::Attribute("to"));
@@ -396,7 +398,7 @@ pub(super) fn bit_cast(call: &Call<'_>) -> Results {
 }
 
 pub(super) fn gelu(call: &Call<'_>) -> Results {
-    if call.text("approximate", "none") == "tanh" {
+    if call.text_attribute("approximate", "none") == "tanh" {
         let scale = (2.0 / std::f64::consts::PI).sqrt();
         return unary(call, |x| {
             0.5 * x * (1.0 + (scale * (x + 0.044715 * x.powi(3))).tanh())
@@ -412,7 +414,7 @@ pub(super) fn hardmax(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let default = if call.opset < 13 { 1 } else { -1 };
-    let axis = super::call::resolve_axis(call.int("axis", default), rank)?;
+    let axis = super::call::resolve_axis(call.int_attribute("axis", default), rank)?;
     let (outer, size, inner) = if call.opset < 13 {
         (
             input.dims()[..axis].iter().product(),

@@ -226,7 +226,7 @@ impl<'a> Node<'a> {
     }
 
     /// Returns a list of integers from an input or an attribute.
-    fn int_list(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
+    fn int_list_argument(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
         if self.node.input_name(index).is_none() {
             let stated = self.node.ints(name).filter(|list| !list.is_empty());
             return Ok(stated.map(<[i64]>::to_vec));
@@ -243,11 +243,11 @@ impl<'a> Node<'a> {
     }
 
     fn required_int_list(&self, name: &str, index: usize) -> Result<Vec<i64>, KernelError> {
-        self.int_list(name, index)?
+        self.int_list_argument(name, index)?
             .ok_or(KernelError::Missing(index))
     }
 
-    fn int(&self, name: &str, default: i64) -> i64 {
+    fn int_attribute(&self, name: &str, default: i64) -> i64 {
         self.node.int(name).unwrap_or(default)
     }
 
@@ -282,15 +282,15 @@ impl<'a> Node<'a> {
 
     fn reduction_dims(&self) -> Result<Vec<usize>, KernelError> {
         let (dims, rank) = (self.input_dims(0)?, self.input_rank()?);
-        let list = self.int_list("axes", 1)?.unwrap_or_default();
-        if list.is_empty() && self.int("noop_with_empty_axes", 0) != 0 {
+        let list = self.int_list_argument("axes", 1)?.unwrap_or_default();
+        if list.is_empty() && self.int_attribute("noop_with_empty_axes", 0) != 0 {
             return Ok(dims.to_vec());
         }
         let over = match list.is_empty() {
             true => (0..rank).collect(),
             false => resolve_axes(&list, rank)?,
         };
-        let keeps = self.int("keepdims", 1) != 0;
+        let keeps = self.int_attribute("keepdims", 1) != 0;
         let kept = (0..rank).filter(|axis| keeps || !over.contains(axis));
         let size = |axis| if over.contains(&axis) { 1 } else { dims[axis] };
         Ok(kept.map(size).collect())
@@ -305,7 +305,7 @@ impl<'a> Node<'a> {
         let [right_batch @ .., k_too, n] = right else {
             return Err(unfit());
         };
-        let turned = |name| self.int(name, 0) != 0;
+        let turned = |name| self.int_attribute(name, 0) != 0;
         let (m, k) = if turned("transA") { (k, m) } else { (m, k) };
         let (k_too, n) = if turned("transB") {
             (n, k_too)
@@ -339,7 +339,7 @@ impl<'a> Node<'a> {
                 if kernel.len() != spatial.len() {
                     return Err(KernelError::Range(1));
                 }
-                let groups = self.int("group", 1).max(1) as usize;
+                let groups = self.int_attribute("group", 1).max(1) as usize;
                 let filters = element_count(&[each, groups])?;
                 (filters, Spread::read(&call, kernel, spatial)?.output)
             }
@@ -361,7 +361,7 @@ impl<'a> Node<'a> {
 
     fn reshape_dims(&self) -> Result<Vec<usize>, KernelError> {
         let own = self.input_dims(0)?;
-        let keeps_zeros = self.int("allowzero", 0) != 0;
+        let keeps_zeros = self.int_attribute("allowzero", 0) != 0;
         let wanted = self.required_int_list("shape", 1)?;
         let open = wanted.iter().position(|&size| size == -1);
         let size = |(axis, &size): (usize, &i64)| match size {
@@ -391,8 +391,13 @@ impl<'a> Node<'a> {
             self.required_int_list("ends", 2)?,
         );
         let all: Vec<i64> = (0..starts.len() as i64).collect();
-        let along = resolve_axes(&self.int_list("axes", 3)?.unwrap_or(all), dims.len())?;
-        let steps = self.int_list("steps", 4)?.unwrap_or(vec![1; starts.len()]);
+        let along = resolve_axes(
+            &self.int_list_argument("axes", 3)?.unwrap_or(all),
+            dims.len(),
+        )?;
+        let steps = self
+            .int_list_argument("steps", 4)?
+            .unwrap_or(vec![1; starts.len()]);
         if [ends.len(), along.len(), steps.len()] != [starts.len(); 3] || steps.contains(&0) {
             return Err(KernelError::Range(2));
         }
@@ -404,9 +409,9 @@ impl<'a> Node<'a> {
 
     fn split_dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
         let dims = self.input_dims(0)?;
-        let along = resolve_axis(self.int("axis", 0), dims.len())?;
+        let along = resolve_axis(self.int_attribute("axis", 0), dims.len())?;
         let parts = self.node.output.len();
-        let lengths = match self.int_list("split", 1)? {
+        let lengths = match self.int_list_argument("split", 1)? {
             Some(list) => to_sizes(&list)?,
             None => {
                 let each = dims[along].div_ceil(parts.max(1));
@@ -442,11 +447,11 @@ impl<'a> Node<'a> {
                 dims.iter().zip(times).map(size).collect::<Result<_, _>>()?
             }
             "Gather" => {
-                let axis = resolve_axis(self.int("axis", 0), rank)?;
+                let axis = resolve_axis(self.int_attribute("axis", 0), rank)?;
                 [&dims[..axis], self.input_dims(1)?, &dims[axis + 1..]].concat()
             }
             "Concat" => {
-                let axis = resolve_axis(self.int("axis", 0), rank)?;
+                let axis = resolve_axis(self.int_attribute("axis", 0), rank)?;
                 let mut dims = dims.to_vec();
                 for index in 1..self.inputs.len() {
                     dims[axis] += self
@@ -464,7 +469,7 @@ impl<'a> Node<'a> {
                 None => dims.iter().rev().copied().collect(),
             },
             "Flatten" => {
-                let at = self.int("axis", 1);
+                let at = self.int_attribute("axis", 1);
                 let at = if at == rank as i64 {
                     rank
                 } else {
@@ -473,7 +478,7 @@ impl<'a> Node<'a> {
                 vec![element_count(&dims[..at])?, element_count(&dims[at..])?]
             }
             "Squeeze" => {
-                let gone = match self.int_list("axes", 1)? {
+                let gone = match self.int_list_argument("axes", 1)? {
                     Some(list) => resolve_axes(&list, rank)?,
                     None => (0..rank).filter(|&axis| dims[axis] == 1).collect(),
                 };

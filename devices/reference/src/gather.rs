@@ -19,9 +19,9 @@ fn resolve_index(index: i64, size: usize, input: usize) -> Result<usize, KernelE
 
 pub(super) fn gather(call: &Call<'_>) -> Results {
     let (data, at) = (call.input(0)?, call.input(1)?);
-    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
+    let axis = resolve_axis(call.int_attribute("axis", 0), data.dims().len())?;
     let (outer, size, inner) = split_at_axis(data.dims(), axis);
-    let indices = call.ints(1)?;
+    let indices = call.input_ints(1)?;
     let width = inner * element_bytes(data)?;
     let dims = [&data.dims()[..axis], at.dims(), &data.dims()[axis + 1..]].concat();
     element_count(&dims)?;
@@ -37,8 +37,8 @@ pub(super) fn gather(call: &Call<'_>) -> Results {
 
 pub(super) fn gather_elements(call: &Call<'_>) -> Results {
     let (data, at) = (call.input(0)?, call.input(1)?);
-    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
-    let places = element_places(data, at.dims(), &call.ints(1)?, axis)?;
+    let axis = resolve_axis(call.int_attribute("axis", 0), data.dims().len())?;
+    let places = element_places(data, at.dims(), &call.input_ints(1)?, axis)?;
     Ok(vec![select_places(data, &places, at.dims())?])
 }
 
@@ -74,7 +74,7 @@ fn element_places(
 
 pub(super) fn gather_nd(call: &Call<'_>) -> Results {
     let (data, at) = (call.input(0)?, call.input(1)?);
-    let batch = call.int("batch_dims", 0).max(0) as usize;
+    let batch = call.int_attribute("batch_dims", 0).max(0) as usize;
     let depth = *at.dims().last().ok_or(KernelError::Range(1))?;
     if batch + depth > data.dims().len() || batch >= at.dims().len() {
         return Err(KernelError::Shapes(
@@ -85,7 +85,7 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Results {
     let steps = strides(data.dims());
     let width = data.dims()[batch + depth..].iter().product::<usize>();
     let batch_size: usize = data.dims()[..batch].iter().product();
-    let indices = call.ints(1)?;
+    let indices = call.input_ints(1)?;
     let lookups = at.dims()[..at.dims().len() - 1].iter().product::<usize>();
     let each = (lookups / batch_size.max(1)).max(1);
     let stride = data.dims()[batch..].iter().product::<usize>();
@@ -111,13 +111,13 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Results {
 
 pub(super) fn scatter_elements(call: &Call<'_>) -> Results {
     let (data, at, updates) = (call.input(0)?, call.input(1)?, call.input(2)?);
-    let axis = resolve_axis(call.int("axis", 0), data.dims().len())?;
-    let places = element_places(data, at.dims(), &call.ints(1)?, axis)?;
+    let axis = resolve_axis(call.int_attribute("axis", 0), data.dims().len())?;
+    let places = element_places(data, at.dims(), &call.input_ints(1)?, axis)?;
     Ok(vec![scatter_updates(
         data,
         updates,
         &places,
-        call.text("reduction", "none"),
+        call.text_attribute("reduction", "none"),
     )?])
 }
 
@@ -133,7 +133,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Results {
     let steps = strides(data.dims());
     let width = data.dims()[depth..].iter().product::<usize>();
     let mut places = Vec::new();
-    for index in call.ints(1)?.chunks(depth.max(1)) {
+    for index in call.input_ints(1)?.chunks(depth.max(1)) {
         let mut from = 0;
         for (axis, &index) in index.iter().enumerate() {
             from += resolve_index(index, data.dims()[axis], 1)? * steps[axis];
@@ -144,7 +144,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Results {
         data,
         updates,
         &places,
-        call.text("reduction", "none"),
+        call.text_attribute("reduction", "none"),
     )?])
 }
 
@@ -200,10 +200,10 @@ fn scatter_updates(
 /// Writes new entries into a cache at each sample's own index.
 pub(super) fn tensor_scatter(call: &Call<'_>) -> Results {
     let (past, update) = (call.input(0)?, call.input(1)?);
-    let axis = resolve_axis(call.int("axis", -2), past.dims().len())?;
-    let circular = call.text("mode", "linear") == "circular";
+    let axis = resolve_axis(call.int_attribute("axis", -2), past.dims().len())?;
+    let circular = call.text_attribute("mode", "linear") == "circular";
     let batch = past.dims()[0];
-    let starts = call.optional_ints(2)?.unwrap_or(vec![0; batch]);
+    let starts = call.optional_input_ints(2)?.unwrap_or(vec![0; batch]);
     let steps = strides(past.dims());
     let limit = past.dims()[axis];
     let place = |place: usize| {
@@ -230,9 +230,11 @@ pub(super) fn tensor_scatter(call: &Call<'_>) -> Results {
 
 pub(super) fn one_hot(call: &Call<'_>) -> Results {
     let (at, values) = (call.input(0)?, call.input(2)?);
-    let depth = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
+    let depth = call
+        .optional_scalar_int(1)?
+        .ok_or(KernelError::Missing(1))?;
     let depth_size = usize::try_from(depth).map_err(|_| KernelError::Range(1))?;
-    let axis = resolve_axis(call.int("axis", -1), at.dims().len() + 1)?;
+    let axis = resolve_axis(call.int_attribute("axis", -1), at.dims().len() + 1)?;
     let mut dims = at.dims().to_vec();
     dims.insert(axis, depth_size);
     let (outer, _, inner) = split_at_axis(&dims, axis);

@@ -35,7 +35,7 @@ pub(super) fn count_ngrams(call: &Call<'_>) -> Results {
         input.dims().first().copied().unwrap_or(1),
         output_width(call.node),
     ])?;
-    let counted = of_numbers(call.node, &call.ints(0)?, input.dims());
+    let counted = of_numbers(call.node, &call.input_ints(0)?, input.dims());
     counted.map(|it| vec![it]).map_err(|fault| match fault {
         Wrong::Attribute { name, .. } => KernelError::Attribute(name),
         Wrong::Tensor(fault) => fault.into(),
@@ -47,9 +47,9 @@ pub(super) fn range(call: &Call<'_>) -> Results {
     let start = call.input(0)?;
     if start.dtype().is_float() {
         let bounds = (
-            call.optional_scalar(0)?,
-            call.optional_scalar(1)?,
-            call.optional_scalar(2)?,
+            call.optional_scalar_float(0)?,
+            call.optional_scalar_float(1)?,
+            call.optional_scalar_float(2)?,
         );
         let (Some(start_at), Some(end), Some(step)) = bounds else {
             return Err(KernelError::Missing(2));
@@ -104,7 +104,7 @@ pub(super) fn eye_like(call: &Call<'_>) -> Results {
     let &[rows, columns] = input.dims() else {
         return Err(KernelError::Range(0));
     };
-    let shift = call.int("k", 0);
+    let shift = call.int_attribute("k", 0);
     let mark = |place: usize| {
         let (row, column) = ((place / columns) as i64, (place % columns) as i64);
         i128::from(column - row == shift)
@@ -136,7 +136,7 @@ pub(super) fn dropout(call: &Call<'_>) -> Results {
 /// times the second.
 pub(super) fn swiglu(call: &Call<'_>) -> Results {
     let (gate, value) = (call.input(0)?, call.input(1)?);
-    let alpha = call.float("alpha", 1.0);
+    let alpha = call.float_attribute("alpha", 1.0);
     let pairs = to_floats(gate)?.into_iter().zip(to_floats(value)?);
     let values = pairs
         .map(|(gate, value)| gate * sigmoid(alpha * gate) * value)
@@ -146,10 +146,12 @@ pub(super) fn swiglu(call: &Call<'_>) -> Results {
 
 /// Computes a window of the family `a - b cos(x) + c cos(2x)`.
 pub(super) fn window(call: &Call<'_>, [a, b, c]: [f64; 3]) -> Results {
-    let size = call.scalar_int(0)?.ok_or(KernelError::Missing(0))?;
+    let size = call
+        .optional_scalar_int(0)?
+        .ok_or(KernelError::Missing(0))?;
     let size = element_count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;
     let dtype = stated_type(call, "output_datatype")?.unwrap_or(DType::F32);
-    let periodic = call.int("periodic", 1) != 0;
+    let periodic = call.int_attribute("periodic", 1) != 0;
     let period = if periodic {
         size
     } else {

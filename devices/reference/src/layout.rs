@@ -15,8 +15,8 @@ pub(super) fn identity(call: &Call<'_>) -> Results {
 
 pub(super) fn reshape(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let wanted = call.int_list("shape", 1)?.unwrap_or_default();
-    let allow_zero = call.flag("allowzero");
+    let wanted = call.int_list_argument("shape", 1)?.unwrap_or_default();
+    let allow_zero = call.is_flag_set("allowzero");
     let mut dims = Vec::with_capacity(wanted.len());
     for (axis, &size) in wanted.iter().enumerate() {
         dims.push(match size {
@@ -37,7 +37,7 @@ pub(super) fn reshape(call: &Call<'_>) -> Results {
 pub(super) fn flatten(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let at = call.int("axis", 1);
+    let at = call.int_attribute("axis", 1);
     let at = if at == rank as i64 {
         rank
     } else {
@@ -53,7 +53,7 @@ pub(super) fn flatten(call: &Call<'_>) -> Results {
 pub(super) fn squeeze(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let gone = match call.int_list("axes", 1)? {
+    let gone = match call.int_list_argument("axes", 1)? {
         Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).filter(|&axis| input.dims()[axis] == 1).collect(),
     };
@@ -64,7 +64,9 @@ pub(super) fn squeeze(call: &Call<'_>) -> Results {
 
 pub(super) fn unsqueeze(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let list = call.int_list("axes", 1)?.ok_or(KernelError::Missing(1))?;
+    let list = call
+        .int_list_argument("axes", 1)?
+        .ok_or(KernelError::Missing(1))?;
     let rank = input.dims().len() + list.len();
     let new = resolve_axes(&list, rank)?;
     let mut old = input.dims().iter().copied();
@@ -104,7 +106,7 @@ pub(super) fn concat(call: &Call<'_>) -> Results {
     let tensors: Vec<&Tensor> = call.inputs.iter().flatten().collect();
     let first = *tensors.first().ok_or(KernelError::Missing(0))?;
     let default = if call.opset < 4 { 1 } else { 0 };
-    let along = resolve_axis(call.int("axis", default), first.dims().len())?;
+    let along = resolve_axis(call.int_attribute("axis", default), first.dims().len())?;
     Ok(vec![concat_along(&tensors, along)?])
 }
 
@@ -142,12 +144,14 @@ pub(super) fn concat_along(tensors: &[&Tensor], along: usize) -> Result<Tensor, 
 
 pub(super) fn split(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let along = resolve_axis(call.int("axis", 0), input.dims().len())?;
+    let along = resolve_axis(call.int_attribute("axis", 0), input.dims().len())?;
     let (_, size, _) = split_at_axis(input.dims(), along);
-    let lengths = match call.int_list("split", 1)? {
+    let lengths = match call.int_list_argument("split", 1)? {
         Some(list) => to_sizes(&list, 1)?,
         None => {
-            let parts = call.int("num_outputs", call.output_count() as i64).max(1) as usize;
+            let parts = call
+                .int_attribute("num_outputs", call.output_count() as i64)
+                .max(1) as usize;
             let length = size.div_ceil(parts);
             (0..parts)
                 .map(|part| length.min(size.saturating_sub(part * length)))
@@ -188,11 +192,17 @@ pub(super) fn slice_along(
 pub(super) fn slice(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let starts = call.int_list("starts", 1)?.ok_or(KernelError::Missing(1))?;
-    let ends = call.int_list("ends", 2)?.ok_or(KernelError::Missing(2))?;
+    let starts = call
+        .int_list_argument("starts", 1)?
+        .ok_or(KernelError::Missing(1))?;
+    let ends = call
+        .int_list_argument("ends", 2)?
+        .ok_or(KernelError::Missing(2))?;
     let all: Vec<i64> = (0..starts.len() as i64).collect();
-    let along = resolve_axes(&call.int_list("axes", 3)?.unwrap_or(all), rank)?;
-    let steps = call.optional_ints(4)?.unwrap_or(vec![1; starts.len()]);
+    let along = resolve_axes(&call.int_list_argument("axes", 3)?.unwrap_or(all), rank)?;
+    let steps = call
+        .optional_input_ints(4)?
+        .unwrap_or(vec![1; starts.len()]);
     if ends.len() != starts.len() || along.len() != starts.len() || steps.len() != starts.len() {
         return Err(KernelError::Range(2));
     }
@@ -251,17 +261,17 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let pads = call
-        .int_list("pads", 1)?
+        .int_list_argument("pads", 1)?
         .or(call.node.ints("paddings").map(<[i64]>::to_vec));
     let pads = pads.ok_or(KernelError::Missing(1))?;
-    let along = match call.optional_ints(3)? {
+    let along = match call.optional_input_ints(3)? {
         Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * along.len() {
         return Err(KernelError::Range(1));
     }
-    let mode = call.text("mode", "constant");
+    let mode = call.text_attribute("mode", "constant");
     let mut sources: Vec<Vec<Option<usize>>> = input
         .dims()
         .iter()
@@ -274,7 +284,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
     let fill = match call.optional_input(2) {
         Some(value) => value.bytes().to_vec(),
         None => {
-            let value = vec![call.float("value", 0.0)];
+            let value = vec![call.float_attribute("value", 0.0)];
             super::value::from_floats(input.dtype(), &[1], value)?
                 .bytes()
                 .to_vec()
@@ -346,7 +356,7 @@ fn select_or_fill(
 pub(super) fn center_crop_pad(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let wanted = call.ints(1)?;
+    let wanted = call.input_ints(1)?;
     let all: Vec<i64> = (0..rank as i64).collect();
     let along = resolve_axes(call.node.ints("axes").unwrap_or(&all), rank)?;
     let mut sources: Vec<Vec<Option<usize>>> = input
@@ -369,7 +379,7 @@ pub(super) fn center_crop_pad(call: &Call<'_>) -> Results {
 
 pub(super) fn tile(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let repeats = to_sizes(&call.ints(1)?, 1)?;
+    let repeats = to_sizes(&call.input_ints(1)?, 1)?;
     if repeats.len() != input.dims().len() {
         return Err(KernelError::Range(1));
     }
@@ -384,7 +394,7 @@ pub(super) fn tile(call: &Call<'_>) -> Results {
 
 pub(super) fn expand(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let dims = broadcast_shape(input.dims(), &to_sizes(&call.ints(1)?, 1)?)?;
+    let dims = broadcast_shape(input.dims(), &to_sizes(&call.input_ints(1)?, 1)?)?;
     Ok(vec![select_places(
         input,
         &broadcast_places(input.dims(), &dims),
@@ -401,7 +411,10 @@ pub(super) fn shape(call: &Call<'_>) -> Results {
         .collect();
     let rank = dims.len() as i64;
     let bound = |value: i64| (if value < 0 { value + rank } else { value }).clamp(0, rank) as usize;
-    let (start, end) = (bound(call.int("start", 0)), bound(call.int("end", rank)));
+    let (start, end) = (
+        bound(call.int_attribute("start", 0)),
+        bound(call.int_attribute("end", rank)),
+    );
     let dims = dims.get(start..end.max(start)).unwrap_or(&[]).to_vec();
     Ok(vec![from_indices(&[dims.len()], dims)?])
 }
@@ -414,12 +427,12 @@ pub(super) fn size(call: &Call<'_>) -> Results {
 
 pub(super) fn depth_to_space(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let block = call.int("blocksize", 1).max(1) as usize;
+    let block = call.int_attribute("blocksize", 1).max(1) as usize;
     let &[n, c, h, w] = input.dims() else {
         return Err(KernelError::Range(0));
     };
     let depth = c / (block * block);
-    let (split, order) = if call.text("mode", "DCR") == "DCR" {
+    let (split, order) = if call.text_attribute("mode", "DCR") == "DCR" {
         ([n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2])
     } else {
         ([n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3])
@@ -430,13 +443,13 @@ pub(super) fn depth_to_space(call: &Call<'_>) -> Results {
 
 pub(super) fn space_to_depth(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let block = call.int("blocksize", 1).max(1) as usize;
+    let block = call.int_attribute("blocksize", 1).max(1) as usize;
     let &[n, c, h, w] = input.dims() else {
         return Err(KernelError::Range(0));
     };
     let (rows, columns) = (h / block, w / block);
     let split = input.to_shape([n, c, rows, block, columns, block])?;
-    let dcr = call.text("mode", "DCR") == "DCR";
+    let dcr = call.text_attribute("mode", "DCR") == "DCR";
     let order = if dcr {
         [0, 3, 5, 1, 2, 4]
     } else {
@@ -453,10 +466,10 @@ pub(super) fn space_to_depth(call: &Call<'_>) -> Results {
 
 pub(super) fn reverse_sequence(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let lengths = call.ints(1)?;
+    let lengths = call.input_ints(1)?;
     let rank = input.dims().len();
-    let batch = resolve_axis(call.int("batch_axis", 1), rank)?;
-    let time = resolve_axis(call.int("time_axis", 0), rank)?;
+    let batch = resolve_axis(call.int_attribute("batch_axis", 1), rank)?;
+    let time = resolve_axis(call.int_attribute("time_axis", 0), rank)?;
     let steps = strides(input.dims());
     let place = |place: usize| {
         let index = super::shape::index_of(place, input.dims());
@@ -472,8 +485,8 @@ pub(super) fn reverse_sequence(call: &Call<'_>) -> Results {
 
 pub(super) fn trilu(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let shift = call.scalar_int(1)?.unwrap_or(0);
-    let upper = call.int("upper", 1) != 0;
+    let shift = call.optional_scalar_int(1)?.unwrap_or(0);
+    let upper = call.int_attribute("upper", 1) != 0;
     let &[.., rows, columns] = input.dims() else {
         return Err(KernelError::Range(0));
     };

@@ -256,7 +256,7 @@ pub(super) fn qlinear_matmul(call: &Call<'_>) -> Results {
     let pair = matrix_operands(first, left.dims(), second, right.dims())?;
     let result = multiply_batches(&pair.0, &pair.1)?;
     let scale = |index| {
-        call.optional_scalar(index)?
+        call.optional_scalar_float(index)?
             .ok_or(KernelError::Missing(index))
     };
     let factor = scale(1)? * scale(4)? / scale(6)?;
@@ -284,9 +284,12 @@ pub(super) fn gemm(call: &Call<'_>) -> Results {
             right.dims().to_vec(),
         ));
     };
-    let first = build_matrix(to_floats(left)?, a, b, call.flag("transA"));
-    let second = build_matrix(to_floats(right)?, c, d, call.flag("transB"));
-    let (alpha, beta) = (call.float("alpha", 1.0), call.float("beta", 1.0));
+    let first = build_matrix(to_floats(left)?, a, b, call.is_flag_set("transA"));
+    let second = build_matrix(to_floats(right)?, c, d, call.is_flag_set("transB"));
+    let (alpha, beta) = (
+        call.float_attribute("alpha", 1.0),
+        call.float_attribute("beta", 1.0),
+    );
     let result = multiply_batches(&first, &second)?;
     let dims = [result.rows, result.columns];
     let mut values: Vec<f64> = result
@@ -376,7 +379,7 @@ fn determinant(mut matrix: Vec<f64>, size: usize) -> f64 {
 pub(super) fn einsum(call: &Call<'_>) -> Results {
     let tensors: Vec<&Tensor> = call.inputs.iter().flatten().collect();
     let equation: String = call
-        .text("equation", "")
+        .text_attribute("equation", "")
         .chars()
         .filter(|letter| !letter.is_whitespace())
         .collect();

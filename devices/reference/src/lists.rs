@@ -130,7 +130,7 @@ fn list_index(
     end: usize,
     default: usize,
 ) -> Result<usize, KernelError> {
-    let Some(stated) = call.scalar_int(index)? else {
+    let Some(stated) = call.optional_scalar_int(index)? else {
         return Ok(default);
     };
     let place = if stated < 0 {
@@ -143,7 +143,7 @@ fn list_index(
 }
 
 pub(super) fn sequence_empty(call: &Call<'_>) -> Results {
-    let code = call.int("dtype", i64::from(DataType::Float as i32));
+    let code = call.int_attribute("dtype", i64::from(DataType::Float as i32));
     let code = i32::try_from(code).map_err(|_| KernelError::Attribute("dtype"))?;
     let dtype = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("dtype"))?;
     Ok(vec![pack_list(dtype, &[])?])
@@ -191,7 +191,7 @@ pub(super) fn concat_from_sequence(call: &Call<'_>) -> Results {
         .node
         .int("axis")
         .ok_or(KernelError::Attribute("axis"))?;
-    if call.flag("new_axis") {
+    if call.is_flag_set("new_axis") {
         let along = resolve_axis(stated, first.dims().len() + 1)?;
         return Ok(vec![stack_tensors(&list, along)?]);
     }
@@ -202,7 +202,7 @@ pub(super) fn concat_from_sequence(call: &Call<'_>) -> Results {
 pub(super) fn split_to_sequence(call: &Call<'_>) -> Results {
     let source = call.input(0)?;
     element_bytes(source)?;
-    let along = resolve_axis(call.int("axis", 0), source.dims().len())?;
+    let along = resolve_axis(call.int_attribute("axis", 0), source.dims().len())?;
     let extent = source.dims()[along];
     let stated = call.optional_input(1);
     let lengths = match stated {
@@ -220,7 +220,7 @@ pub(super) fn split_to_sequence(call: &Call<'_>) -> Results {
     if lengths.iter().sum::<usize>() != extent {
         return Err(KernelError::Range(1));
     }
-    let keeps = stated.is_some() || call.int("keepdims", 1) != 0;
+    let keeps = stated.is_some() || call.int_attribute("keepdims", 1) != 0;
     let mut start = 0;
     let mut list = Vec::with_capacity(lengths.len());
     for length in lengths {

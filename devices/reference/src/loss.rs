@@ -21,7 +21,7 @@ impl Scores {
         let &[_, classes, ref spatial @ ..] = input.dims() else {
             return Err(KernelError::Range(0));
         };
-        let labels = call.ints(1)?;
+        let labels = call.input_ints(1)?;
         let ignored = call.node.int("ignore_index");
         let allowed = |label: &i64| Some(*label) == ignored || (0..classes as i64).contains(label);
         if !labels.iter().all(allowed) {
@@ -60,7 +60,7 @@ impl Scores {
     fn reduce_losses(&self, call: &Call<'_>) -> Result<Tensor, KernelError> {
         let (losses, weights) = self.weighted_losses();
         let dtype = call.input(0)?.dtype();
-        match call.text("reduction", "mean") {
+        match call.text_attribute("reduction", "mean") {
             "none" => from_floats(dtype, call.input(1)?.dims(), losses),
             "sum" => from_floats(dtype, &[], vec![losses.iter().sum()]),
             _ => from_floats(dtype, &[], vec![losses.iter().sum::<f64>() / weights]),

@@ -27,8 +27,8 @@ pub(super) fn batch_norm(call: &Call<'_>) -> Results {
     };
     let plane = element_count(spatial)?;
     let values = to_floats(input)?;
-    let (scale, bias) = (call.floats(1)?, call.floats(2)?);
-    let (old_mean, old_variance) = (call.floats(3)?, call.floats(4)?);
+    let (scale, bias) = (call.input_floats(1)?, call.input_floats(2)?);
+    let (old_mean, old_variance) = (call.input_floats(3)?, call.input_floats(4)?);
     if [&scale, &bias, &old_mean, &old_variance]
         .iter()
         .any(|list| list.len() != channels)
@@ -38,9 +38,9 @@ pub(super) fn batch_norm(call: &Call<'_>) -> Results {
             vec![scale.len()],
         ));
     }
-    let epsilon = call.float("epsilon", 1e-5);
+    let epsilon = call.float_attribute("epsilon", 1e-5);
     let channel_of = |place: usize| place / plane % channels;
-    let training = call.flag("training_mode");
+    let training = call.is_flag_set("training_mode");
     let (mean, variance): (Vec<f64>, Vec<f64>) = if training {
         let of = |channel: usize| {
             let own = values
@@ -60,7 +60,7 @@ pub(super) fn batch_norm(call: &Call<'_>) -> Results {
     let results = values.into_iter().enumerate().map(normal).collect();
     let mut outputs = vec![from_floats(input.dtype(), input.dims(), results)?];
     if training {
-        let momentum = call.float("momentum", 0.9);
+        let momentum = call.float_attribute("momentum", 0.9);
         let dtype = call.input(3)?.dtype();
         let blended = |old: &[f64], new: &[f64]| {
             let pairs = old.iter().zip(new);
@@ -87,8 +87,11 @@ fn by_group(call: &Call<'_>, groups: usize, scaled_by_group: bool) -> Results {
     if groups == 0 || channels % groups != 0 {
         return Err(KernelError::Attribute("num_groups"));
     }
-    let (plane, epsilon) = (element_count(spatial)?, call.float("epsilon", 1e-5));
-    let (scale, bias) = (call.floats(1)?, call.floats(2)?);
+    let (plane, epsilon) = (
+        element_count(spatial)?,
+        call.float_attribute("epsilon", 1e-5),
+    );
+    let (scale, bias) = (call.input_floats(1)?, call.input_floats(2)?);
     let run = channels / groups * plane;
     let mut values = to_floats(input)?;
     for lane in 0..samples * groups {
@@ -113,7 +116,7 @@ pub(super) fn instance_norm(call: &Call<'_>) -> Results {
 }
 
 pub(super) fn group_norm(call: &Call<'_>) -> Results {
-    let groups = usize::try_from(call.int("num_groups", 0));
+    let groups = usize::try_from(call.int_attribute("num_groups", 0));
     by_group(
         call,
         groups.map_err(|_| KernelError::Attribute("num_groups"))?,
@@ -123,7 +126,7 @@ pub(super) fn group_norm(call: &Call<'_>) -> Results {
 
 /// Returns the first normalised axis, and the number of elements before and from it.
 fn axis_extents(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), KernelError> {
-    let axis = resolve_axis(call.int("axis", -1), input.dims().len())?;
+    let axis = resolve_axis(call.int_attribute("axis", -1), input.dims().len())?;
     Ok((
         axis,
         input.dims()[..axis].iter().product(),
@@ -146,7 +149,7 @@ fn broadcast_line(tensor: &Tensor, dims: &[usize]) -> Result<Vec<f64>, KernelErr
 pub(super) fn layer_norm(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let (axis, rows, length) = axis_extents(call, input)?;
-    let epsilon = call.float("epsilon", 1e-5);
+    let epsilon = call.float_attribute("epsilon", 1e-5);
     let scale = broadcast_line(call.input(1)?, &input.dims()[axis..])?;
     let bias = call
         .optional_input(2)
@@ -179,7 +182,7 @@ pub(super) fn layer_norm(call: &Call<'_>) -> Results {
 pub(super) fn root_mean_square(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let (axis, _, length) = axis_extents(call, input)?;
-    let epsilon = call.float("epsilon", 1e-5);
+    let epsilon = call.float_attribute("epsilon", 1e-5);
     let scale = broadcast_line(call.input(1)?, &input.dims()[axis..])?;
     let mut values = to_floats(input)?;
     for line in values.chunks_exact_mut(length.max(1)) {
@@ -213,8 +216,8 @@ fn rewrite_lanes(
 
 pub(super) fn lp_norm(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let axis = resolve_axis(call.int("axis", -1), input.dims().len())?;
-    let one = call.int("p", 2) == 1;
+    let axis = resolve_axis(call.int_attribute("axis", -1), input.dims().len())?;
+    let one = call.int_attribute("p", 2) == 1;
     let mut values = to_floats(input)?;
     rewrite_lanes(&mut values, split_at_axis(input.dims(), axis), |lane| {
         let size = if one {
@@ -233,7 +236,7 @@ pub(super) fn softmax(call: &Call<'_>, logarithm: bool) -> Results {
     let input = call.input(0)?;
     let old = call.opset < 13;
     let axis = resolve_axis(
-        call.int("axis", if old { 1 } else { -1 }),
+        call.int_attribute("axis", if old { 1 } else { -1 }),
         input.dims().len().max(1),
     )?;
     let dims: &[usize] = if input.dims().is_empty() {

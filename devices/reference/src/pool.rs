@@ -47,7 +47,7 @@ pub(super) fn max_pool(call: &Call<'_>) -> Results {
     }
     let dims = result_dims(input, &window);
     let largest = select_places(input, &places, &dims)?;
-    let found = if call.flag("storage_order") {
+    let found = if call.is_flag_set("storage_order") {
         let columns = |place: usize| {
             let at = index_of(place % plane, &input.dims()[2..]);
             let spatial = &input.dims()[2..];
@@ -67,7 +67,7 @@ pub(super) fn max_pool(call: &Call<'_>) -> Results {
 
 /// Puts elements back at the indices where a pooling found them.
 pub(super) fn max_unpool(call: &Call<'_>) -> Results {
-    let (input, found) = (call.input(0)?, call.ints(1)?);
+    let (input, found) = (call.input(0)?, call.input_ints(1)?);
     let spatial = &input.dims()[2..];
     let kernel = call
         .node
@@ -91,7 +91,7 @@ pub(super) fn max_unpool(call: &Call<'_>) -> Results {
     };
     let own: Vec<i64> = (0..spatial.len()).map(size).collect();
     let natural = [&input.dims()[..2], &to_sizes(&own, 0)?[..]].concat();
-    let dims = match call.optional_ints(2)? {
+    let dims = match call.optional_input_ints(2)? {
         Some(list) => to_sizes(&list, 2)?,
         None => natural.clone(),
     };
@@ -109,7 +109,7 @@ pub(super) fn max_unpool(call: &Call<'_>) -> Results {
 
 pub(super) fn average_pool(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
-    let with_padding = call.flag("count_include_pad");
+    let with_padding = call.is_flag_set("count_include_pad");
     let (window, _) = pooling_window(call, input)?;
     let spatial = input.dims()[2..].to_vec();
     // Taps on padding count, but not those beyond it because of rounding up.
@@ -129,7 +129,7 @@ pub(super) fn average_pool(call: &Call<'_>) -> Results {
 }
 
 pub(super) fn lp_pool(call: &Call<'_>) -> Results {
-    let power = call.float("p", call.int("p", 2) as f64);
+    let power = call.float_attribute("p", call.int_attribute("p", 2) as f64);
     pool_windows(call, |values, _| {
         values
             .map(|it| it.abs().powf(power))
@@ -189,9 +189,12 @@ pub(super) fn local_response(call: &Call<'_>) -> Results {
     let &[samples, channels, ref spatial @ ..] = input.dims() else {
         return Err(KernelError::Range(0));
     };
-    let size = call.int("size", 1).max(1) as usize;
-    let (alpha, beta) = (call.float("alpha", 1e-4), call.float("beta", 0.75));
-    let bias = call.float("bias", 1.0);
+    let size = call.int_attribute("size", 1).max(1) as usize;
+    let (alpha, beta) = (
+        call.float_attribute("alpha", 1e-4),
+        call.float_attribute("beta", 0.75),
+    );
+    let bias = call.float_attribute("bias", 1.0);
     let plane = element_count(spatial)?;
     let values = to_floats(input)?;
     let mut results = Vec::with_capacity(values.len());

@@ -30,9 +30,9 @@ fn scale_places(
     if scale.shape().element_count() == 1 {
         return Ok(vec![0; elements]);
     }
-    let axis = resolve_axis(call.int("axis", 1), input.dims().len())?;
+    let axis = resolve_axis(call.int_attribute("axis", 1), input.dims().len())?;
     let (_, size, inner) = split_at_axis(input.dims(), axis);
-    let block = call.int("block_size", 0).max(0) as usize;
+    let block = call.int_attribute("block_size", 0).max(0) as usize;
     if block == 0 {
         if scale.shape().element_count() != size {
             return Err(KernelError::Shapes(scale.dims().to_vec(), vec![size]));
@@ -55,7 +55,7 @@ fn scale_places(
 
 pub(super) fn quantize(call: &Call<'_>) -> Results {
     let (input, scale) = (call.input(0)?, call.input(1)?);
-    let stated = match call.int("output_dtype", 0) {
+    let stated = match call.int_attribute("output_dtype", 0) {
         0 => None,
         _ => stated_type(call, "output_dtype")?,
     };
@@ -77,7 +77,7 @@ pub(super) fn quantize(call: &Call<'_>) -> Results {
         return Ok(vec![from_floats(dtype, input.dims(), values.collect())?]);
     }
     if is_small_float(dtype) {
-        let saturate = call.int("saturate", 1) != 0;
+        let saturate = call.int_attribute("saturate", 1) != 0;
         let bytes = scaled.map(|(value, at)| encode_small(dtype, value + zero_of(at), saturate));
         return Ok(vec![from_bytes(dtype, input.dims(), bytes.collect())?]);
     }
@@ -88,7 +88,7 @@ pub(super) fn quantize(call: &Call<'_>) -> Results {
 
 pub(super) fn dequantize(call: &Call<'_>) -> Results {
     let (input, scale) = (call.input(0)?, call.input(1)?);
-    let stated = match call.int("output_dtype", 0) {
+    let stated = match call.int_attribute("output_dtype", 0) {
         0 => None,
         _ => stated_type(call, "output_dtype")?,
     };

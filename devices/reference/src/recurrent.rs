@@ -60,7 +60,7 @@ impl Layer {
         let &[first, second, input] = x.dims() else {
             return Err(KernelError::Range(0));
         };
-        let batch_first = call.flag("layout");
+        let batch_first = call.is_flag_set("layout");
         let (length, batch) = if batch_first {
             (second, first)
         } else {
@@ -85,8 +85,8 @@ impl Layer {
                 .float("clip")
                 .map(f64::from)
                 .filter(|&clip| clip > 0.0),
-            linear_before_reset: call.flag("linear_before_reset"),
-            lengths: call.optional_ints(4)?,
+            linear_before_reset: call.is_flag_set("linear_before_reset"),
+            lengths: call.optional_input_ints(4)?,
             batch_first,
             values: to_floats(x)?,
         })
@@ -152,7 +152,7 @@ fn initial_state(
     if !layer.batch_first || call.optional_input(index).is_none() {
         return direction_slice(call, index, direction, size);
     }
-    let values = call.floats(index)?;
+    let values = call.input_floats(index)?;
     let row = |sample: usize| (sample * directions + direction) * layer.hidden;
     let rows = (0..layer.batch).map(|sample| values.get(row(sample)..row(sample) + layer.hidden));
     let rows: Option<Vec<&[f64]>> = rows.collect();
@@ -164,7 +164,7 @@ fn read_directions(
     layer: &Layer,
     defaults: &[&str],
 ) -> Result<Vec<Direction>, KernelError> {
-    let kind = call.text("direction", "forward");
+    let kind = call.text_attribute("direction", "forward");
     let count = if kind == "bidirectional" { 2 } else { 1 };
     let names: Vec<String> = match call.node.attribute("activations") {
         Some(list) => list

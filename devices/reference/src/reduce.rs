@@ -20,8 +20,8 @@ struct Plan {
 fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
     let dims = input.dims();
     let rank = dims.len();
-    let list = call.int_list("axes", 1)?.unwrap_or_default();
-    if list.is_empty() && call.flag("noop_with_empty_axes") {
+    let list = call.int_list_argument("axes", 1)?.unwrap_or_default();
+    if list.is_empty() && call.is_flag_set("noop_with_empty_axes") {
         return Ok(None);
     }
     let reduced = if list.is_empty() {
@@ -29,7 +29,7 @@ fn plan_reduction(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, Kerne
     } else {
         resolve_axes(&list, rank)?
     };
-    let keep = call.int("keepdims", 1) != 0;
+    let keep = call.int_attribute("keepdims", 1) != 0;
     let steps = strides(dims);
     let chosen = |inside: bool| {
         let axes = (0..rank).filter(move |axis| reduced.contains(axis) == inside);
@@ -171,8 +171,8 @@ pub(super) fn reduce_mean(call: &Call<'_>) -> Results {
 /// `select_last_index`.
 pub(super) fn arg_extreme(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results {
     let input = call.input(0)?;
-    let axis = resolve_axis(call.int("axis", 0), input.dims().len())?;
-    let last = call.flag("select_last_index");
+    let axis = resolve_axis(call.int_attribute("axis", 0), input.dims().len())?;
+    let last = call.is_flag_set("select_last_index");
     let (outer, size, inner) = split_at_axis(input.dims(), axis);
     if size == 0 {
         return Err(KernelError::Range(0));
@@ -189,7 +189,7 @@ pub(super) fn arg_extreme(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) ->
         found.push(best as i64);
     }
     let mut dims = input.dims().to_vec();
-    if call.int("keepdims", 1) != 0 {
+    if call.int_attribute("keepdims", 1) != 0 {
         dims[axis] = 1;
     } else {
         dims.remove(axis);
@@ -205,12 +205,14 @@ pub(super) fn accumulate_axis(
     int: impl Fn(i128, i128) -> i128,
 ) -> Results {
     let input = call.input(0)?;
-    let along = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
+    let along = call
+        .optional_scalar_int(1)?
+        .ok_or(KernelError::Missing(1))?;
     let axis = resolve_axis(along, input.dims().len())?;
     let around = split_at_axis(input.dims(), axis);
     let order = Order {
-        exclusive: call.flag("exclusive"),
-        reverse: call.flag("reverse"),
+        exclusive: call.is_flag_set("exclusive"),
+        reverse: call.is_flag_set("reverse"),
     };
     if input.dtype().is_float() {
         let values = accumulate_lanes(

@@ -42,7 +42,7 @@ pub(super) fn upsample(call: &Call<'_>) -> Results {
         roi: (0.0, 1.0),
     };
     let axes: Vec<Axis> = input.dims().iter().zip(&scales).map(axis).collect();
-    let mode = if call.text("mode", "nearest") == "nearest" {
+    let mode = if call.text_attribute("mode", "nearest") == "nearest" {
         "nearest"
     } else {
         "linear"
@@ -62,13 +62,13 @@ pub(super) fn upsample(call: &Call<'_>) -> Results {
 pub(super) fn resize(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let method = Method {
-        mode: call.text("mode", "nearest"),
-        nearest: call.text("nearest_mode", "round_prefer_floor"),
-        coordinates: call.text("coordinate_transformation_mode", "half_pixel"),
-        antialias: call.flag("antialias"),
-        exclude_outside: call.flag("exclude_outside"),
-        cubic: call.float("cubic_coeff_a", -0.75),
-        extrapolation: call.float("extrapolation_value", 0.0),
+        mode: call.text_attribute("mode", "nearest"),
+        nearest: call.text_attribute("nearest_mode", "round_prefer_floor"),
+        coordinates: call.text_attribute("coordinate_transformation_mode", "half_pixel"),
+        antialias: call.is_flag_set("antialias"),
+        exclude_outside: call.is_flag_set("exclude_outside"),
+        cubic: call.float_attribute("cubic_coeff_a", -0.75),
+        extrapolation: call.float_attribute("extrapolation_value", 0.0),
     };
     resize_axes(input, &axes_of(call, input)?, &method)
 }
@@ -128,7 +128,7 @@ fn set_sizes(
     }
     let scale = |(&axis, &size): (&usize, &usize)| size as f64 / result[axis].input as f64;
     let scales = chosen.iter().zip(wanted).map(scale);
-    let common = match call.text("keep_aspect_ratio_policy", "stretch") {
+    let common = match call.text_attribute("keep_aspect_ratio_policy", "stretch") {
         "not_larger" => Some(scales.fold(f64::INFINITY, f64::min)),
         "not_smaller" => Some(scales.fold(0.0, f64::max)),
         _ => None,

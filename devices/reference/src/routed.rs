@@ -30,7 +30,7 @@ pub(super) fn routed_matmul(call: &Call<'_>) -> Results {
     let mut values = Vec::with_capacity(element_count(&made)?);
     let rows_floats = to_floats(rows)?;
     let mut matrices: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
-    for (place, index) in call.ints(2)?.into_iter().enumerate() {
+    for (place, index) in call.input_ints(2)?.into_iter().enumerate() {
         let named = usize::try_from(index).ok().filter(|it| *it < experts_count);
         let named = named.ok_or(KernelError::Expert {
             index,

@@ -41,19 +41,19 @@ pub(super) fn dft(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
     let stated = if call.opset >= 20 {
-        call.scalar_int(2)?.unwrap_or(-2)
+        call.optional_scalar_int(2)?.unwrap_or(-2)
     } else {
-        call.int("axis", 1)
+        call.int_attribute("axis", 1)
     };
     let axis = resolve_axis(stated, rank)?;
-    let (inverse, onesided) = (call.flag("inverse"), call.flag("onesided"));
+    let (inverse, onesided) = (call.is_flag_set("inverse"), call.is_flag_set("onesided"));
     let parts = *input.dims().last().ok_or(KernelError::Range(0))?;
     if axis + 1 >= rank || !(parts == 1 || parts == 2) {
         return Err(KernelError::Range(0));
     }
     let signal = &input.dims()[..rank - 1];
     let (outer, size, inner) = split_at_axis(signal, axis);
-    let length = match call.scalar_int(1)? {
+    let length = match call.optional_scalar_int(1)? {
         Some(length) => usize::try_from(length).map_err(|_| KernelError::Range(1))?,
         None if inverse && onesided => 2 * (size.max(1) - 1),
         None => size,
@@ -141,13 +141,15 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
         [batch, length, parts] => (batch, length, parts),
         _ => return Err(KernelError::Range(0)),
     };
-    let step = call.scalar_int(1)?.ok_or(KernelError::Missing(1))?;
+    let step = call
+        .optional_scalar_int(1)?
+        .ok_or(KernelError::Missing(1))?;
     let step = usize::try_from(step)
         .ok()
         .filter(|&step| step > 0)
         .ok_or(KernelError::Range(1))?;
     let window = call.optional_input(2).map(to_floats).transpose()?;
-    let frame = match (call.scalar_int(3)?, &window) {
+    let frame = match (call.optional_scalar_int(3)?, &window) {
         (Some(frame), _) => usize::try_from(frame).map_err(|_| KernelError::Range(3))?,
         (None, Some(window)) => window.len(),
         (None, None) => length,
@@ -156,7 +158,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
         return Err(KernelError::Range(3));
     }
     let frames = 1 + (length - frame) / step;
-    let kept = if call.int("onesided", 1) != 0 {
+    let kept = if call.int_attribute("onesided", 1) != 0 {
         frame / 2 + 1
     } else {
         frame
@@ -198,7 +200,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
 /// Computes triangular filters, spaced evenly on the mel scale.
 pub(super) fn mel_weights(call: &Call<'_>) -> Results {
     let number = |index| {
-        call.optional_scalar(index)?
+        call.optional_scalar_float(index)?
             .ok_or(KernelError::Missing(index))
     };
     let (bins, length, rate) = (number(0)?, number(1)?, number(2)?);

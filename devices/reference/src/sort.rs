@@ -56,15 +56,15 @@ pub(super) fn select_places(
 pub(super) fn top_k(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();
-    let axis = resolve_axis(call.int("axis", -1), rank)?;
+    let axis = resolve_axis(call.int_attribute("axis", -1), rank)?;
     let wanted = call
-        .scalar_int(1)?
+        .optional_scalar_int(1)?
         .or(call.node.int("k"))
         .ok_or(KernelError::Missing(1))?;
     let (outer, size, inner) = split_at_axis(input.dims(), axis);
     let wanted = usize::try_from(wanted).ok().filter(|&k| k <= size);
     let wanted = wanted.ok_or(KernelError::Range(1))?;
-    let largest = call.int("largest", 1) != 0;
+    let largest = call.int_attribute("largest", 1) != 0;
     let keys = sort_keys(input)?;
     let mut places = vec![0; outer * wanted * inner];
     let mut found = vec![0i64; outer * wanted * inner];
@@ -131,7 +131,7 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
             firsts.push(index);
         }
     }
-    if call.int("sorted", 1) != 0 {
+    if call.int_attribute("sorted", 1) != 0 {
         firsts.sort_by(|&left, &right| {
             let pairs = slices[left].iter().zip(&slices[right]);
             let mut orders = pairs.map(|(&left, &right)| compare_keys(left, right));

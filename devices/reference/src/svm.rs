@@ -117,8 +117,8 @@ pub(super) fn svm_regressor(call: &Call<'_>) -> Results {
     let machine = Machine::from_node(call.node)?;
     let (values, count, width) = input_rows(call)?;
     let first = machine.rho.first().map_or(0.0, |rho| f64::from(*rho));
-    let supports = call.int("n_supports", 0) > 0;
-    let is_one_class = call.flag("one_class");
+    let supports = call.int_attribute("n_supports", 0) > 0;
+    let is_one_class = call.is_flag_set("one_class");
     let score = |row: &[f64]| {
         let sum = match supports {
             true => weighted_sum(machine.coefficients, &machine.kernel_values(row)) + first,

@@ -263,40 +263,46 @@ fn activation_kernel(operator: &str) -> Option<(Kernel, Classes)> {
         "HardSwish" => |call| elementwise::unary(call, |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0)),
         "Gelu" => elementwise::gelu,
         "Swish" => |call| {
-            let alpha = call.float("alpha", 1.0);
+            let alpha = call.float_attribute("alpha", 1.0);
             elementwise::unary(call, |x| x * sigmoid(alpha * x))
         },
         "LeakyRelu" => |call| {
-            let alpha = call.float("alpha", 0.01);
+            let alpha = call.float_attribute("alpha", 0.01);
             elementwise::unary(call, |x| if x < 0.0 { alpha * x } else { x })
         },
         "ThresholdedRelu" => |call| {
-            let alpha = call.float("alpha", 1.0);
+            let alpha = call.float_attribute("alpha", 1.0);
             elementwise::unary(call, |x| if x > alpha { x } else { 0.0 })
         },
         "Elu" => |call| {
-            let alpha = call.float("alpha", 1.0);
+            let alpha = call.float_attribute("alpha", 1.0);
             elementwise::unary(call, |x| if x < 0.0 { alpha * x.exp_m1() } else { x })
         },
         "Celu" => |call| {
-            let alpha = call.float("alpha", 1.0);
+            let alpha = call.float_attribute("alpha", 1.0);
             let below = |x: f64| alpha * (x / alpha).exp_m1();
             elementwise::unary(call, |x| max_or_nan(x, 0.0) + min_or_nan(below(x), 0.0))
         },
         "Selu" => |call| {
-            let alpha = call.float("alpha", 1.673_263_192_176_818_8);
-            let gamma = call.float("gamma", 1.050_701_022_148_132_3);
+            let alpha = call.float_attribute("alpha", 1.673_263_192_176_818_8);
+            let gamma = call.float_attribute("gamma", 1.050_701_022_148_132_3);
             elementwise::unary(call, |x| {
                 gamma * if x > 0.0 { x } else { alpha * x.exp_m1() }
             })
         },
         "HardSigmoid" => |call| {
-            let (alpha, beta) = (call.float("alpha", 0.2), call.float("beta", 0.5));
+            let (alpha, beta) = (
+                call.float_attribute("alpha", 0.2),
+                call.float_attribute("beta", 0.5),
+            );
             elementwise::unary(call, |x| (alpha * x + beta).clamp(0.0, 1.0))
         },
         "Shrink" => {
             let shrink: Kernel = |call| {
-                let (bias, limit) = (call.float("bias", 0.0), call.float("lambd", 0.5));
+                let (bias, limit) = (
+                    call.float_attribute("bias", 0.0),
+                    call.float_attribute("lambd", 0.5),
+                );
                 elementwise::unary(call, |x| match x {
                     x if x < -limit => x + bias,
                     x if x > limit => x - bias,
@@ -466,7 +472,7 @@ fn normalisation_kernel(operator: &str) -> Option<(Kernel, Classes)> {
             })
         },
         "GlobalLpPool" => |call| {
-            let power = call.int("p", 2) as f64;
+            let power = call.int_attribute("p", 2) as f64;
             pool::global_pool(call, |it| {
                 it.map(|x| x.abs().powf(power))
                     .sum::<f64>()

@@ -462,7 +462,7 @@ pub(super) fn run(call: &Call<'_>) -> Results {
     let ensemble = Ensemble::from_node(call.node).map_err(KernelError::Attribute)?;
     let input = call.input(0)?;
     let (rows, width) = matrix_dims(input)?;
-    let values = call.floats(0)?;
+    let values = call.input_floats(0)?;
     let scores = ensemble.score_rows(&values, width);
     let scores = scores.ok_or(KernelError::Range(0))?;
     let dims = [rows, ensemble.targets];

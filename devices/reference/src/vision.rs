@@ -90,9 +90,9 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
         ));
     }
     let sampler = Sampler {
-        mode: call.text("mode", "linear"),
-        padding: call.text("padding_mode", "zeros"),
-        align: call.flag("align_corners"),
+        mode: call.text_attribute("mode", "linear"),
+        padding: call.text_attribute("padding_mode", "zeros"),
+        align: call.is_flag_set("align_corners"),
     };
     let wanted = &grid.dims()[1..rank + 1];
     let (points, plane) = (element_count(wanted)?, element_count(spatial)?);
@@ -130,7 +130,7 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
 
 pub(super) fn affine_grid(call: &Call<'_>) -> Results {
     let theta = call.input(0)?;
-    let size = to_sizes(&call.ints(1)?, 1)?;
+    let size = to_sizes(&call.input_ints(1)?, 1)?;
     let &[samples, _, ref spatial @ ..] = &size[..] else {
         return Err(KernelError::Range(1));
     };
@@ -138,7 +138,7 @@ pub(super) fn affine_grid(call: &Call<'_>) -> Results {
     if theta.dims() != [samples, rank, rank + 1] {
         return Err(KernelError::Shapes(theta.dims().to_vec(), size));
     }
-    let align = call.flag("align_corners");
+    let align = call.is_flag_set("align_corners");
     let coordinate = |at: usize, size: usize| {
         let (at, size) = (at as f64, size as f64);
         if align {
@@ -207,10 +207,10 @@ pub(super) fn non_max_suppression(call: &Call<'_>) -> Results {
             scores.dims().to_vec(),
         ));
     };
-    let limit = call.scalar_int(2)?.unwrap_or(0).max(0) as usize;
-    let overlap_max = call.optional_scalar(3)?.unwrap_or(0.0);
-    let score_min = call.optional_scalar(4)?;
-    let centred = call.flag("center_point_box");
+    let limit = call.optional_scalar_int(2)?.unwrap_or(0).max(0) as usize;
+    let overlap_max = call.optional_scalar_float(3)?.unwrap_or(0.0);
+    let score_min = call.optional_scalar_float(4)?;
+    let centred = call.is_flag_set("center_point_box");
     let (boxes, scores) = (to_floats(boxes)?, to_floats(scores)?);
     let boxes: Vec<Corners> = boxes
         .chunks_exact(4)
@@ -247,14 +247,14 @@ pub(super) fn roi_align(call: &Call<'_>) -> Results {
     let &[count, 4] = regions.dims() else {
         return Err(KernelError::Range(1));
     };
-    let samples = call.ints(2)?;
-    let rows = call.int("output_height", 1).max(1) as usize;
-    let columns = call.int("output_width", 1).max(1) as usize;
+    let samples = call.input_ints(2)?;
+    let rows = call.int_attribute("output_height", 1).max(1) as usize;
+    let columns = call.int_attribute("output_width", 1).max(1) as usize;
     let grid = Grid {
-        scale: call.float("spatial_scale", 1.0),
-        ratio: call.int("sampling_ratio", 0).max(0) as usize,
-        half: call.text("coordinate_transformation_mode", "half_pixel") == "half_pixel",
-        maximum: call.text("mode", "avg") == "max",
+        scale: call.float_attribute("spatial_scale", 1.0),
+        ratio: call.int_attribute("sampling_ratio", 0).max(0) as usize,
+        half: call.text_attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel",
+        maximum: call.text_attribute("mode", "avg") == "max",
         rows,
         columns,
         image: (height, width),

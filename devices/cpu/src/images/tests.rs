@@ -21,7 +21,8 @@ const TOLERANCE: f32 = 2e-5;
 
 /// What the model gives here, with every width of vectors, and on the reference kernels.
 fn both(subgraph: &Subgraph, inputs: &Scope) -> (Vec<Scope>, Scope) {
-    let graph = super::super::passes::fold_constants(&Graph::from_subgraph(subgraph).unwrap());
+    let graph =
+        super::super::fold_and_merge::fold_constants(&Graph::from_subgraph(subgraph).unwrap());
     let threads = Arc::new(ThreadPool::with_num_threads(2));
     let run = |isa| {
         let mut model = ImageModel::new(&graph, &threads, &Arc::default())
@@ -243,7 +244,8 @@ fn a_block_of_everything_is_that_of_the_reference() {
 #[test]
 fn what_is_between_convolutions_is_drawn_into_them() {
     let (subgraph, _) = block();
-    let graph = super::super::passes::fold_constants(&Graph::from_subgraph(&subgraph).unwrap());
+    let graph =
+        super::super::fold_and_merge::fold_constants(&Graph::from_subgraph(&subgraph).unwrap());
     let plan = ImagePlan::new(&graph).unwrap();
     let convolutions = plan.steps.iter();
     let convolutions = convolutions.filter(|it| matches!(it.action, ImageAction::Convolve(_)));

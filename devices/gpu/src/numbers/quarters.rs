@@ -104,8 +104,8 @@ impl Rounding {
     /// As a node that casts has it.
     pub fn from_call(call: &Call<'_>) -> Self {
         Self {
-            saturates: call.int("saturate", 1) != 0,
-            way: match call.text("round_mode", "up") {
+            saturates: call.int_attribute("saturate", 1) != 0,
+            way: match call.text_attribute("round_mode", "up") {
                 "down" => Direction::Down,
                 "nearest" => Direction::Nearest,
                 _ => Direction::Up,

@@ -70,7 +70,7 @@ impl Heads {
 
 /// `Attention`: masks, causality, windows, soft caps, grouped heads, past keys and values.
 pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let key_heads = step.call.int("kv_num_heads", 0);
+    let key_heads = step.call.int_attribute("kv_num_heads", 0);
     let past = step.optional_wide(4)?;
     // If keys or values are joined to a past or kept for a future, they move in words of their own.
     let is_moved = past.is_some() || step.call.output_count() > 1;
@@ -79,7 +79,7 @@ pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
         false => step.native_array(index),
     };
     let (query, key, value) = (given(0)?, given(1)?, given(2)?);
-    let query = Heads::read(query, step.call.int("q_num_heads", 0))?;
+    let query = Heads::read(query, step.call.int_attribute("q_num_heads", 0))?;
     let key = Heads::read(key, key_heads)?;
     let value = Heads::read(value, key_heads)?;
     let past_length = past
@@ -197,7 +197,7 @@ fn told(
     let mask = attention_mask(step, query, key)?;
     let call = &step.call;
     let has_past = step.values.get(4).copied().flatten().is_some();
-    let valid = call.optional_ints(6)?;
+    let valid = call.optional_input_ints(6)?;
     let limits: Vec<i32> = match &valid {
         Some(valid) if valid.len() != query.samples => return Err(KernelError::Range(6).into()),
         Some(valid) => valid
@@ -214,9 +214,9 @@ fn told(
             .collect(),
         None => [past as i32, key.length as i32].repeat(query.samples),
     };
-    let scale = call.float("scale", 1.0 / (query.width as f64).sqrt()) as f32;
-    let softcap = call.float("softcap", 0.0) as f32;
-    let window = |name| to_word(call.int(name, -1).clamp(-1, i64::from(i32::MAX)));
+    let scale = call.float_attribute("scale", 1.0 / (query.width as f64).sqrt()) as f32;
+    let softcap = call.float_attribute("softcap", 0.0) as f32;
+    let window = |name| to_word(call.int_attribute(name, -1).clamp(-1, i64::from(i32::MAX)));
     let rows = query.samples * query.heads * query.length;
     let mut sizes = vec![
         rows,
@@ -228,7 +228,7 @@ fn told(
         value.width,
         scale.to_bits() as usize,
         softcap.to_bits() as usize,
-        usize::from(call.flag("is_causal")),
+        usize::from(call.is_flag_set("is_causal")),
         window("left_window_size"),
         window("right_window_size"),
         mask.kind,
@@ -274,7 +274,10 @@ fn scores(
 ) -> Result<Array, GpuError> {
     let dims = [query.samples, query.heads, query.length, key.length];
     let result = step.stream.allocate_array(DType::F32, &dims)?;
-    let stage = step.call.int("qk_matmul_output_mode", 0).clamp(0, 3);
+    let stage = step
+        .call
+        .int_attribute("qk_matmul_output_mode", 0)
+        .clamp(0, 3);
     let mut sizes = told.sizes.clone();
     sizes.push(stage as usize);
     let mut arrays = vec![&query.array, &key.array, &told.limits];
@@ -453,9 +456,12 @@ fn scores_source(mask_kind: usize) -> String {
 
 /// `RotaryEmbedding`.
 pub(crate) fn rotary_embedding(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let heads = Heads::read(step.native_array(0)?, step.call.int("num_heads", 0))?;
+    let heads = Heads::read(
+        step.native_array(0)?,
+        step.call.int_attribute("num_heads", 0),
+    )?;
     let (mut cosines, mut sines) = (step.wide_array(1)?, step.wide_array(2)?);
-    let turned = match step.call.int("rotary_embedding_dim", 0) {
+    let turned = match step.call.int_attribute("rotary_embedding_dim", 0) {
         0 => heads.width,
         part => usize::try_from(part).map_err(|_| KernelError::Range(0))?,
     };
@@ -465,7 +471,7 @@ pub(crate) fn rotary_embedding(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
         return Err(mismatch().into());
     }
     let rows = heads.samples * heads.length;
-    if let Some(positions) = step.call.optional_ints(3)? {
+    if let Some(positions) = step.call.optional_input_ints(3)? {
         let known = cosines.count() / half.max(1);
         let place = |&position: &i64| {
             let place = usize::try_from(position).ok().filter(|&it| it < known);
@@ -491,7 +497,7 @@ pub(crate) fn rotary_embedding(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
         heads.length,
         heads.width,
         turned,
-        usize::from(step.call.flag("interleaved")),
+        usize::from(step.call.is_flag_set("interleaved")),
         usize::from(input.dims.len() == 4),
     ];
     let arrays = [input, &cosines, &sines, &result];

@@ -12,7 +12,7 @@ use crate::recording::{Array, Step};
 /// `BatchNormalization`; in training, also computes the running mean and variance. Each statistic
 /// must have one element for each channel.
 pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let training = step.call.flag("training_mode");
+    let training = step.call.is_flag_set("training_mode");
     let input = if training {
         step.wide_array(0)?
     } else {
@@ -36,7 +36,7 @@ pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     }
     let (own_mean, own_variance) = channel_moments(step, &input, channels)?;
     let made = normal(step, &input, [&scale, &shift, &own_mean, &own_variance])?;
-    let momentum = step.call.float("momentum", 0.9);
+    let momentum = step.call.float_attribute("momentum", 0.9);
     let mut results = vec![made];
     for (old, new) in [(&mean, &own_mean), (&variance, &own_variance)] {
         let inputs = [(old, DType::F32), (new, DType::F32)];
@@ -49,7 +49,7 @@ pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
 
 /// The input brought to these statistics: of its scale, shift, mean and variance one each channel.
 fn normal(step: &mut Step<'_, '_>, input: &Array, each: [&Array; 4]) -> Result<Array, GpuError> {
-    let epsilon = step.call.float("epsilon", 1e-5);
+    let epsilon = step.call.float_attribute("epsilon", 1e-5);
     let mut shape = vec![1; input.dims.len() - 1];
     shape[0] = input.dims[1];
     let [scale, shift, mean, variance] = each.map(|array| array.with_dims(shape.clone()));

@@ -13,7 +13,7 @@ pub(crate) fn rearrange_blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
     let &[n, c, h, w] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
-    let block = step.call.int("blocksize", 1).max(1) as usize;
+    let block = step.call.int_attribute("blocksize", 1).max(1) as usize;
     let to_space = step.call.node.op_type() == "DepthToSpace";
     let fits = if to_space {
         c.is_multiple_of(block * block)
@@ -26,7 +26,7 @@ pub(crate) fn rearrange_blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
     let (shape, order, dims) = if !to_space {
         let shape = vec![n, c, h / block, block, w / block, block];
         let dims = vec![n, c * block * block, h / block, w / block];
-        let order = match step.call.text("mode", "DCR") {
+        let order = match step.call.text_attribute("mode", "DCR") {
             "CRD" => [0, 1, 3, 5, 2, 4],
             _ => [0, 3, 5, 1, 2, 4],
         };
@@ -34,7 +34,7 @@ pub(crate) fn rearrange_blocks(step: &mut Step<'_, '_>) -> Result<Vec<Array>, Gp
     } else {
         let depth = c / (block * block);
         let dims = vec![n, depth, h * block, w * block];
-        match step.call.text("mode", "DCR") {
+        match step.call.text_attribute("mode", "DCR") {
             "CRD" => (vec![n, depth, block, block, h, w], [0, 1, 4, 2, 5, 3], dims),
             _ => (vec![n, block, block, depth, h, w], [0, 3, 4, 1, 5, 2], dims),
         }

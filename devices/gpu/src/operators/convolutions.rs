@@ -78,7 +78,7 @@ pub(crate) fn conv(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     else {
         return Err(mismatch().into());
     };
-    let groups = step.call.int("group", 1).max(1) as usize;
+    let groups = step.call.int_attribute("group", 1).max(1) as usize;
     if channels != each * groups || !filters.is_multiple_of(groups) {
         return Err(mismatch().into());
     }
@@ -210,7 +210,7 @@ pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     else {
         return Err(mismatch().into());
     };
-    let groups = step.call.int("group", 1).max(1) as usize;
+    let groups = step.call.int_attribute("group", 1).max(1) as usize;
     if channels != from || !channels.is_multiple_of(groups) || spatial.len() != kernel.len() {
         return Err(mismatch().into());
     }

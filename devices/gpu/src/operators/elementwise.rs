@@ -292,9 +292,9 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
     let operator = step.call.node.op_type();
     let is_signed = matches!(dtype, DType::I32 | DType::I64);
     let of_whole = || match operator {
-        "Mod" if step.call.flag("fmod") => Some(integers::plain_map("a % b", is_signed)),
+        "Mod" if step.call.is_flag_set("fmod") => Some(integers::plain_map("a % b", is_signed)),
         "BitShift" => {
-            let to_left = step.call.text("direction", "LEFT") == "LEFT";
+            let to_left = step.call.text_attribute("direction", "LEFT") == "LEFT";
             Some(integers::plain_map(
                 integers::shift_expression(to_left, dtype),
                 is_signed,
@@ -311,7 +311,7 @@ fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
         }
         DType::I32 | DType::U32 => of_whole(),
         DType::I64 | DType::U64 => of_whole().map(|map| integers::to_long(map, dtype)),
-        _ if operator == "Mod" => Some(integers::float_modulo_map(step.call.flag("fmod"))),
+        _ if operator == "Mod" => Some(integers::float_modulo_map(step.call.is_flag_set("fmod"))),
         _ => unary_map(operator).or_else(|| binary_map(operator)),
     };
     let found = found.map(|map| match (dtype, map.inputs) {
@@ -414,7 +414,7 @@ pub(crate) fn mean(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 
 /// `Gelu`, exact or by the hyperbolic tangent.
 pub(crate) fn gelu(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
-    let is_tanh = step.call.text("approximate", "none") == "tanh";
+    let is_tanh = step.call.text_attribute("approximate", "none") == "tanh";
     apply_expression(step, gelu_expression(is_tanh))
 }
 

@@ -165,8 +165,8 @@ pub(crate) fn change_shape(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuErr
 }
 
 fn reshape_dims(step: &Step<'_, '_>, input: &Array) -> Result<Vec<usize>, KernelError> {
-    let wanted = step.call.int_list("shape", 1)?.unwrap_or_default();
-    let keeps_zero = step.call.flag("allowzero");
+    let wanted = step.call.int_list_argument("shape", 1)?.unwrap_or_default();
+    let keeps_zero = step.call.is_flag_set("allowzero");
     let mut dims = Vec::with_capacity(wanted.len());
     let mut open = None;
     for (axis, &size) in wanted.iter().enumerate() {
@@ -188,7 +188,7 @@ fn reshape_dims(step: &Step<'_, '_>, input: &Array) -> Result<Vec<usize>, Kernel
 
 fn flatten_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = dims.len();
-    let at = match step.call.int("axis", 1) {
+    let at = match step.call.int_attribute("axis", 1) {
         at if at == rank as i64 => rank,
         at => resolve_axis(at, rank)?,
     };
@@ -199,7 +199,7 @@ fn flatten_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, Kerne
 }
 
 fn squeeze_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
-    let gone = match step.call.int_list("axes", 1)? {
+    let gone = match step.call.int_list_argument("axes", 1)? {
         Some(list) => resolve_axes(&list, dims.len())?,
         None => (0..dims.len()).filter(|&axis| dims[axis] == 1).collect(),
     };
@@ -208,8 +208,7 @@ fn squeeze_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, Kerne
 }
 
 fn unsqueeze_dims(step: &Step<'_, '_>, dims: &[usize]) -> Result<Vec<usize>, KernelError> {
-    let list = step.call.int_list("axes", 1)?;
-    let list = list.ok_or(KernelError::Missing(1))?;
+    let list = step.call.required_int_list("axes", 1)?;
     let rank = dims.len() + list.len();
     let new = resolve_axes(&list, rank)?;
     let mut old = dims.iter().copied();
@@ -252,7 +251,7 @@ pub(crate) fn permute_axes(
 /// `Expand`.
 pub(crate) fn expand(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let wanted = to_sizes(&step.call.ints(1)?, 1)?;
+    let wanted = to_sizes(&step.call.input_ints(1)?, 1)?;
     let dims = broadcast_shape(&input.dims, &wanted)?;
     let steps = super::elementwise::broadcast_steps(&input.dims, &dims);
     let mut axes: Vec<Axis> = dims
@@ -266,7 +265,7 @@ pub(crate) fn expand(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `Tile`.
 pub(crate) fn tile(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let repeats = to_sizes(&step.call.ints(1)?, 1)?;
+    let repeats = to_sizes(&step.call.input_ints(1)?, 1)?;
     if repeats.len() != input.dims.len() {
         return Err(KernelError::Range(1).into());
     }
@@ -290,11 +289,13 @@ fn to_sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
 pub(crate) fn slice(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
     let call = &step.call;
-    let starts = call.int_list("starts", 1)?.ok_or(KernelError::Missing(1))?;
-    let ends = call.int_list("ends", 2)?.ok_or(KernelError::Missing(2))?;
+    let starts = call.required_int_list("starts", 1)?;
+    let ends = call.required_int_list("ends", 2)?;
     let all: Vec<i64> = (0..starts.len() as i64).collect();
-    let along = resolve_axes(&call.int_list("axes", 3)?.unwrap_or(all), input.dims.len())?;
-    let strides = call.optional_ints(4)?.unwrap_or(vec![1; starts.len()]);
+    let axes = call.int_list_argument("axes", 3)?.unwrap_or(all);
+    let along = resolve_axes(&axes, input.dims.len())?;
+    let strides = call.optional_input_ints(4)?;
+    let strides = strides.unwrap_or(vec![1; starts.len()]);
     if [ends.len(), along.len(), strides.len()] != [starts.len(); 3] {
         return Err(KernelError::Range(2).into());
     }
@@ -341,13 +342,13 @@ fn slice_bounds(start: i64, end: i64, stride: i64, size: i64) -> Result<(i64, us
 /// `Split`.
 pub(crate) fn split(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", 0), input.dims.len())?;
     let size = input.dims[along];
-    let lengths = match step.call.int_list("split", 1)? {
+    let lengths = match step.call.int_list_argument("split", 1)? {
         Some(list) => to_sizes(&list, 1)?,
         None => {
             let outputs = step.call.output_count() as i64;
-            let parts = step.call.int("num_outputs", outputs).max(1) as usize;
+            let parts = step.call.int_attribute("num_outputs", outputs).max(1) as usize;
             let length = size.div_ceil(parts);
             let rest = |part: usize| length.min(size.saturating_sub(part * length));
             (0..parts).map(rest).collect()
@@ -375,7 +376,7 @@ pub(crate) fn concat(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .collect::<Result<_, _>>()?;
     let rank = parts.first().ok_or(KernelError::Missing(0))?.dims.len();
     let default = if step.call.opset < 4 { 1 } else { 0 };
-    let along = resolve_axis(step.call.int("axis", default), rank)?;
+    let along = resolve_axis(step.call.int_attribute("axis", default), rank)?;
     let parts: Vec<&Array> = parts.iter().collect();
     Ok(vec![join_arrays(step, &parts, along)?])
 }
@@ -419,15 +420,15 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.wide_array(0)?;
     let call = &step.call;
     let rank = input.dims.len();
-    let pads = call.int_list("pads", 1)?.ok_or(KernelError::Missing(1))?;
-    let along = match call.optional_ints(3)? {
+    let pads = call.required_int_list("pads", 1)?;
+    let along = match call.optional_input_ints(3)? {
         Some(list) => resolve_axes(&list, rank)?,
         None => (0..rank).collect(),
     };
     if pads.len() != 2 * along.len() {
         return Err(KernelError::Range(1).into());
     }
-    let outside = match call.text("mode", "constant") {
+    let outside = match call.text_attribute("mode", "constant") {
         "edge" => Outside::Edge,
         "wrap" => Outside::Wrapped,
         "reflect" => Outside::Reflected,
@@ -435,9 +436,9 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     };
     let on_device =
         step.values.get(2).copied().flatten().is_some() && call.optional_input(2).is_none();
-    let value = match call.optional_scalar(2)? {
+    let value = match call.optional_scalar_float(2)? {
         Some(value) => value,
-        None => call.float("value", 0.0),
+        None => call.float_attribute("value", 0.0),
     };
     let fill = match input.dtype {
         DType::I32 => (value as i32).cast_unsigned(),
@@ -514,9 +515,9 @@ fn to_i32(place: usize) -> Result<i32, KernelError> {
 /// `Gather`: slices along an axis, by indices the host has.
 pub(crate) fn gather(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", 0), input.dims.len())?;
     let (outer, size, inner) = split_at_axis(&input.dims, along);
-    let indices = step.call.ints(1)?;
+    let indices = step.call.input_ints(1)?;
     let mut places = Vec::with_capacity(outer * indices.len());
     for block in 0..outer {
         for &index in &indices {
@@ -534,8 +535,8 @@ pub(crate) fn element_places(
     dims: &[usize],
     input: usize,
 ) -> Result<Vec<i32>, KernelError> {
-    let along = resolve_axis(step.call.int("axis", 0), dims.len())?;
-    let indices = step.call.ints(input)?;
+    let along = resolve_axis(step.call.int_attribute("axis", 0), dims.len())?;
+    let indices = step.call.input_ints(input)?;
     let index_dims = step.call.input(input)?.dims();
     let fits = index_dims.len() == dims.len()
         && (0..dims.len()).all(|axis| axis == along || index_dims[axis] <= dims[axis]);
@@ -570,7 +571,7 @@ pub(crate) fn tuple_places(
     if tensor.dims().len() <= shared || shared + width > dims.len() || width == 0 {
         return Err(KernelError::Range(1));
     }
-    let indices = step.call.ints(1)?;
+    let indices = step.call.input_ints(1)?;
     let tuples = indices.len() / width;
     let samples: usize = dims[..shared].iter().product();
     let each = tuples.checked_div(samples).unwrap_or(0).max(1);
@@ -589,7 +590,7 @@ pub(crate) fn tuple_places(
 /// `GatherND`.
 pub(crate) fn gather_nd(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let shared = step.call.int("batch_dims", 0).max(0) as usize;
+    let shared = step.call.int_attribute("batch_dims", 0).max(0) as usize;
     let (places, width) = tuple_places(step, &input.dims, shared)?;
     let index_dims = step.call.input(1)?.dims();
     let rest = &input.dims[shared + width..];

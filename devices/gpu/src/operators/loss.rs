@@ -42,7 +42,7 @@ fn weighted_loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuErro
         return Err(KernelError::Range(0).into());
     };
     let plane = spatial.iter().product::<usize>();
-    let labels = step.call.ints(1)?;
+    let labels = step.call.input_ints(1)?;
     let dims = step.call.input(1)?.dims().to_vec();
     if labels.len() * classes != logs.count() {
         return Err(KernelError::Shapes(logs.dims.clone(), dims).into());
@@ -76,7 +76,7 @@ fn weighted_loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuErro
     };
     let inputs = [(&picked, DType::F32), (&weights, DType::F32)];
     let losses = map(step, "-a * b", &inputs, DType::F32, [0.0; 3])?;
-    let reduction = step.call.text("reduction", "mean").to_owned();
+    let reduction = step.call.text_attribute("reduction", "mean").to_owned();
     if reduction == "none" {
         return Ok(losses);
     }

@@ -31,8 +31,10 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .stream
         .allocate_array(output_dtype(step, compute_dtype(input.dtype)), &dims)?;
     let numbers = input.numbers_to(&result);
-    let power = step.call.float("p", step.call.int("p", 2) as f64) as f32;
-    let padded = step.call.flag("count_include_pad");
+    let power = step
+        .call
+        .float_attribute("p", step.call.int_attribute("p", 2) as f64) as f32;
+    let padded = step.call.is_flag_set("count_include_pad");
     let mut sizes = vec![
         result.count(),
         window.output.iter().product(),
@@ -47,7 +49,7 @@ pub(crate) fn pool(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         if step.call.output_count() > 1 {
             made.push(step.stream.array_of_words(DType::I64, &dims)?);
         }
-        sizes[3] = usize::from(step.call.flag("storage_order"));
+        sizes[3] = usize::from(step.call.is_flag_set("storage_order"));
         let source = max_pool_kernel(numbers, made.len() > 1);
         let arrays: Vec<&Array> = std::iter::once(&input).chain(&made).collect();
         step.record_kernel(&source, &sizes, &arrays, groups)?;
@@ -146,13 +148,14 @@ pub(crate) fn local_response(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     let &[_, channels, ref spatial @ ..] = &input.dims[..] else {
         return Err(KernelError::Range(0).into());
     };
-    let size = step.call.int("size", 1).max(1) as usize;
+    let size = step.call.int_attribute("size", 1).max(1) as usize;
     let numbers = [("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)];
     let result = step
         .stream
         .allocate_array(step.output_dtype(), &input.dims)?;
     let mut sizes = vec![input.count(), spatial.iter().product(), channels, size];
-    let bits = |(name, default)| (step.call.float(name, default) as f32).to_bits() as usize;
+    let bits =
+        |(name, default)| (step.call.float_attribute(name, default) as f32).to_bits() as usize;
     sizes.extend(numbers.map(bits));
     let of = input.numbers_to(&result);
     let arrays = bindings(&[("x", of.read), ("y", of.written)], 1);

@@ -342,7 +342,10 @@ fn batch_operand<'a>(array: &'a Array, batch: &[usize], row: usize, column: usiz
 pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (left, right) = (step.stored_array(0)?, step.stored_array(1)?);
     let added = step.optional_stored(2)?;
-    let (flip_left, flip_right) = (step.call.flag("transA"), step.call.flag("transB"));
+    let (flip_left, flip_right) = (
+        step.call.is_flag_set("transA"),
+        step.call.is_flag_set("transB"),
+    );
     let (&[a0, a1], &[b0, b1]) = (&left.dims[..], &right.dims[..]) else {
         return Err(KernelError::Shapes(left.dims.clone(), right.dims.clone()).into());
     };
@@ -379,8 +382,8 @@ pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         left: single(&left, steps(flip_left, a1)),
         right: single(&right, steps(flip_right, b1)),
         added: third,
-        factor: step.call.float("alpha", 1.0) as f32,
-        share: step.call.float("beta", 1.0) as f32,
+        factor: step.call.float_attribute("alpha", 1.0) as f32,
+        share: step.call.float_attribute("beta", 1.0) as f32,
     };
     Ok(vec![record_product(step, &product, &made)?])
 }

@@ -23,8 +23,8 @@ fn repeat_parameter(
     if array.count() == 1 {
         return Ok(array.with_dims(Vec::new()));
     }
-    let axis = resolve_axis(step.call.int("axis", 1), dims.len())?;
-    let block = step.call.int("block_size", 0).max(0) as usize;
+    let axis = resolve_axis(step.call.int_attribute("axis", 1), dims.len())?;
+    let block = step.call.int_attribute("block_size", 0).max(0) as usize;
     if block > 0 {
         return repeat_blocks(step, &array, dims, axis, block);
     }

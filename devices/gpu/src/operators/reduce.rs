@@ -99,8 +99,8 @@ fn plan_reduction(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result
 /// Returns the axes that a reducing node names; `None` if the node must do nothing.
 fn named_axes(step: &Step<'_, '_>) -> Result<Option<Vec<usize>>, GpuError> {
     let rank = step.input_dims(0)?.len();
-    let list = step.call.int_list("axes", 1)?.unwrap_or_default();
-    if list.is_empty() && step.call.flag("noop_with_empty_axes") {
+    let list = step.call.int_list_argument("axes", 1)?.unwrap_or_default();
+    if list.is_empty() && step.call.is_flag_set("noop_with_empty_axes") {
         return Ok(None);
     }
     Ok(Some(if list.is_empty() {
@@ -129,7 +129,7 @@ pub(crate) fn reduce_all(
 pub(crate) fn reduce_axes(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Array>, GpuError> {
     // Without axes each element is reduced alone.
     let over = named_axes(step)?.unwrap_or_default();
-    let keep = step.call.int("keepdims", 1) != 0;
+    let keep = step.call.int_attribute("keepdims", 1) != 0;
     let mut plan = plan_reduction(step, &over, keep)?;
     let dtype = plan.input.dtype;
     if dtype.is_float() {
@@ -175,7 +175,7 @@ fn dtype_bounds(dtype: DType) -> [f64; 2] {
 /// `ReduceLogSumExp`.
 pub(crate) fn log_sum_exp(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let over = named_axes(step)?.unwrap_or_default();
-    let keep = step.call.int("keepdims", 1) != 0;
+    let keep = step.call.int_attribute("keepdims", 1) != 0;
     let Plan { input, sides, dims } = plan_reduction(step, &over, keep)?;
     let (outer, size, inner) = sides;
     let result = step
@@ -215,7 +215,10 @@ pub(crate) fn apply_softmax(
     let input = step.native_array(0)?;
     let rank = input.dims.len();
     let old = step.call.opset < 13;
-    let along = resolve_axis(step.call.int("axis", if old { 1 } else { -1 }), rank)?;
+    let along = resolve_axis(
+        step.call.int_attribute("axis", if old { 1 } else { -1 }),
+        rank,
+    )?;
     let (outer, size, inner) = if old {
         let (left, right) = input.dims.split_at(along);
         (left.iter().product(), right.iter().product(), 1)
@@ -249,19 +252,19 @@ pub(crate) fn softmax_middle(
 /// `ArgMax` and `ArgMin`.
 pub(crate) fn arg_extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int("axis", 0), input.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", 0), input.dims.len())?;
     let (outer, size, inner) = split_at_axis(&input.dims, along);
     if size == 0 {
         return Err(KernelError::Range(0).into());
     }
     let mut dims = input.dims.clone();
-    if step.call.int("keepdims", 1) != 0 {
+    if step.call.int_attribute("keepdims", 1) != 0 {
         dims[along] = 1;
     } else {
         dims.remove(along);
     }
     let result = step.stream.array_of_words(DType::I64, &dims)?;
-    let last = usize::from(step.call.flag("select_last_index"));
+    let last = usize::from(step.call.is_flag_set("select_last_index"));
     let smallest = usize::from(step.call.node.op_type() == "ArgMin");
     let sizes = [outer * inner, size, inner, last, smallest];
     let groups = Groups::Threads(outer * inner);
@@ -273,11 +276,11 @@ pub(crate) fn arg_extreme(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuErro
 /// `TopK`, sorted.
 pub(crate) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int("axis", -1), input.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", -1), input.dims.len())?;
     let (outer, size, inner) = split_at_axis(&input.dims, along);
-    let wanted = match step.call.scalar_int(1)? {
+    let wanted = match step.call.optional_scalar_int(1)? {
         Some(wanted) => wanted,
-        None => step.call.int("k", 0),
+        None => step.call.int_attribute("k", 0),
     };
     let wanted = usize::try_from(wanted)
         .ok()
@@ -289,7 +292,7 @@ pub(crate) fn top_k(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         .stream
         .allocate_array(output_dtype(step, compute_dtype(input.dtype)), &dims)?;
     let places = step.stream.array_of_words(DType::I64, &dims)?;
-    let largest = usize::from(step.call.int("largest", 1) != 0);
+    let largest = usize::from(step.call.int_attribute("largest", 1) != 0);
     let count = outer * size * inner;
     let sizes = [count, size, inner, wanted, largest];
     let arrays = [&input, &values, &places];
@@ -316,7 +319,7 @@ fn normalise_rows(
     shift: &Array,
     statistics: &[usize],
 ) -> Result<Vec<Array>, GpuError> {
-    let epsilon = step.call.float("epsilon", 1e-5) as f32;
+    let epsilon = step.call.float_attribute("epsilon", 1e-5) as f32;
     let result = step
         .stream
         .allocate_array(step.output_dtype(), &input.dims)?;
@@ -347,7 +350,7 @@ fn constant_array(step: &Step<'_, '_>, value: f32, count: usize) -> Result<Array
 /// `LayerNormalization` and `RMSNormalization`: over all dimensions from the axis on.
 pub(crate) fn layer_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.native_array(0)?;
-    let along = resolve_axis(step.call.int("axis", -1), input.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", -1), input.dims.len())?;
     let (left, right) = input.dims.split_at(along);
     let length = right.iter().product();
     let rows_of = Rows {
@@ -396,7 +399,7 @@ pub(crate) fn group_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     };
     let plane: usize = spatial.iter().product();
     let groups = match step.call.node.op_type() {
-        "GroupNormalization" => step.call.int("num_groups", 1).max(1) as usize,
+        "GroupNormalization" => step.call.int_attribute("num_groups", 1).max(1) as usize,
         _ => channels,
     };
     if groups == 0 || !channels.is_multiple_of(groups) {

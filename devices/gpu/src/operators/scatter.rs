@@ -46,7 +46,7 @@ pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
         return Err(KernelError::Shapes(updates.dims, vec![places.len(), run]).into());
     }
     let result = duplicate_array(step, &input)?;
-    match step.call.text("reduction", "none") {
+    match step.call.text_attribute("reduction", "none") {
         "none" => put_in(step, &updates, places, run, &result)?,
         reduction => {
             let is_float = matches!(result.dtype, DType::F32 | DType::F64);
@@ -61,7 +61,7 @@ pub(crate) fn scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
 /// `TensorScatter`: rows of each sample written to its cache from a place on, in circles or not.
 pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (past, update) = (step.wide_array(0)?, step.wide_array(1)?);
-    let along = resolve_axis(step.call.int("axis", -2), past.dims.len())?;
+    let along = resolve_axis(step.call.int_attribute("axis", -2), past.dims.len())?;
     let mut fitting = past.dims.clone();
     if along == 0 {
         return Err(KernelError::Attribute("axis").into());
@@ -71,7 +71,7 @@ pub(crate) fn tensor_scatter(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     if update.dims != fitting {
         return Err(KernelError::Shapes(past.dims, update.dims).into());
     }
-    let circular = step.call.text("mode", "linear") == "circular";
+    let circular = step.call.text_attribute("mode", "linear") == "circular";
     let starts = starts(step, [past.dims[0], room, rows], circular)?;
     // A packed array was widened into a new array, which this run owns.
     let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.stored_array(0)?.buffer);
@@ -102,7 +102,10 @@ fn starts(
     [samples, room, rows]: [usize; 3],
     circular: bool,
 ) -> Result<Vec<usize>, KernelError> {
-    let starts = step.call.optional_ints(2)?.unwrap_or(vec![0; samples]);
+    let starts = step
+        .call
+        .optional_input_ints(2)?
+        .unwrap_or(vec![0; samples]);
     let fits = |start: &usize| match circular {
         true => room > 0 || rows == 0,
         false => start.checked_add(rows).is_some_and(|end| end <= room),

@@ -40,7 +40,7 @@ fn cast_by_host(step: &Step<'_, '_>, index: usize, to: DType) -> Result<Option<A
     let Some(tensor) = given.filter(|tensor| is_double(tensor.dtype())) else {
         return Ok(None);
     };
-    let saturate = step.call.int("saturate", 1);
+    let saturate = step.call.int_attribute("saturate", 1);
     let cast = cast_tensor(tensor, to, saturate, step.call.opset)?;
     Ok(Some(upload_tensor(step.stream, &cast)?))
 }

@@ -119,7 +119,7 @@ pub(crate) fn gather_rows(
         let place = i32::try_from(index).ok();
         place.filter(|&it| it >= 0 && (it as usize) < rows)
     };
-    let places = step.call.ints(1)?;
+    let places = step.call.input_ints(1)?;
     let places: Option<Vec<i32>> = places.iter().map(place).collect();
     let places = step.upload_places(&places.ok_or(KernelError::Range(1))?)?;
     let dims = [step.call.input(1)?.dims(), &[depth]].concat();

@@ -1,5 +1,10 @@
-//! Passes over a graph before it runs: the compiler runs nodes of constants once, and merges
-//! weights of equal content.
+//! Two simplifications of a graph before the CPU compiles it: constant folding, and the merge of
+//! equal weights.
+//!
+//! *Folding* runs each node whose inputs are all constants once, with the reference kernels, and
+//! makes its result a weight, so that no run computes it again. It keeps a node if its operator is
+//! not in [`FOLDED`], if the result could be too large, or if the reference refuses it. *Merging*
+//! lets nodes read one copy of weights with equal content. Neither changes a result.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +14,18 @@ use souk_onnx::graph::Graph;
 use souk_reference as reference;
 use souk_reference::Scope;
 
-/// Elements that a constant can have: half a gibibyte of 32-bit floats, more than the largest
+/// The most elements of a folded constant: half a gibibyte of 32-bit floats, more than the largest
 /// weight of the models of the ONNX project.
 const ELEMENTS_MAX: u128 = 1 << 27;
 
-/// Bytes of a weight from which on its equals are looked for: engines copy smaller ones anyway.
+/// The least bytes of a weight that can be merged: engines copy smaller ones anyway.
 const MERGED_BYTES_MIN: usize = 1024;
 
-/// Bytes of a weight, evenly spread, by which its possible equals are found.
+/// The bytes of a weight, evenly spread, that the search for equal weights compares first.
 const SAMPLED_BYTES: usize = 64;
 
-/// Operators whose result follows from their inputs and is not larger than those say.
+/// The operators to fold: their result follows from their inputs alone, and its size is bounded by
+/// them ([`elements_at_most`]).
 const FOLDED: &[&str] = &[
     "Abs",
     "Add",
@@ -57,7 +63,8 @@ const FOLDED: &[&str] = &[
     "Where",
 ];
 
-/// The graph with every constant computed.
+/// Returns the graph without the nodes whose results are known before the run: these results become
+/// weights under the names of the outputs.
 pub(super) fn fold_constants(graph: &Graph) -> Graph {
     let mut folded = graph.clone();
     let proto = folded.model.graph.get_or_insert_default();
@@ -78,8 +85,8 @@ pub(super) fn fold_constants(graph: &Graph) -> Graph {
 /// A key that equal weights share: the type, the sizes, and the bytes at the same places.
 type WeightSample<'a> = (i32, &'a [usize], Vec<u8>);
 
-/// The graph with one weight for each content: its nodes read the first of equal ones. Names that a
-/// graph within a node reads stay as they are.
+/// Returns the graph whose nodes read the first of several equal weights. It still contains the
+/// others, because a graph within a node can read them by name.
 pub(super) fn merge_weights(mut graph: Graph) -> Graph {
     let mut firsts: BTreeMap<WeightSample<'_>, Vec<&String>> = BTreeMap::new();
     let mut renamed: BTreeMap<String, String> = BTreeMap::new();
@@ -134,9 +141,11 @@ fn constant_output(
     (graph.dtypes.get(output) == Some(&made.dtype())).then_some(made)
 }
 
-/// How many elements a node's result has at most; `None` if its inputs do not say.
+/// Returns the most elements that a node's result can have, or `None` if its inputs do not bound
+/// them.
 fn elements_at_most(node: &NodeProto, scope: &Scope) -> Option<u128> {
-    let stated = match node.op_type() {
+    // The input that lists the sizes of the result, for the operators that have one.
+    let sizes_input = match node.op_type() {
         "ConstantOfShape" => Some(0),
         "Expand" => Some(1),
         _ => None,
@@ -148,7 +157,7 @@ fn elements_at_most(node: &NodeProto, scope: &Scope) -> Option<u128> {
             .map(|&size| size as u128)
             .product::<u128>()
     };
-    if let Some(index) = stated {
+    if let Some(index) = sizes_input {
         let sizes: Vec<i64> = scope.get(node.input_name(index)?)?.to_vec().ok()?;
         let mut sizes = sizes.into_iter().map(|size| u128::try_from(size).ok());
         let product = sizes.try_fold(1u128, |product, size| product.checked_mul(size?))?;
