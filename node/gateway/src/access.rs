@@ -228,7 +228,7 @@ impl Access {
     /// # Errors
     /// Fails if the origin, the token or the rate forbids the request.
     pub fn check_request(&self, asked: &Parts, now: Instant) -> Result<Option<Scope>, Problem> {
-        from_here(asked)?;
+        check_host_and_origin(asked)?;
         let Some(needed) = required_scope(&asked.method, asked.uri.path()) else {
             return Ok(None);
         };
@@ -277,9 +277,9 @@ impl Access {
 ///
 /// # Errors
 /// Fails if either does not hold.
-pub fn from_here(asked: &Parts) -> Result<(), Problem> {
-    by_own_name(asked)?;
-    from_own_origin(&asked.headers)
+pub fn check_host_and_origin(request: &Parts) -> Result<(), Problem> {
+    check_host(request)?;
+    check_origin(&request.headers)
 }
 
 /// Returns the scope that a request needs, or `None` if any process on this machine can send it.
@@ -306,7 +306,7 @@ fn single_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option
     }
 }
 
-fn by_own_name(asked: &Parts) -> Result<(), Problem> {
+fn check_host(asked: &Parts) -> Result<(), Problem> {
     let named = asked.uri.authority().map(|authority| authority.as_str());
     let host = single_header(&asked.headers, &HOST);
     let is_fine = matches!(host, Ok(Some(host)) if is_own(host)) && named.is_none_or(is_own);
@@ -318,7 +318,7 @@ fn by_own_name(asked: &Parts) -> Result<(), Problem> {
     Err(Problem::new(Code::Misdirected, detail, hint))
 }
 
-fn from_own_origin(headers: &HeaderMap) -> Result<(), Problem> {
+fn check_origin(headers: &HeaderMap) -> Result<(), Problem> {
     let host = single_header(headers, &HOST)
         .ok()
         .flatten()

@@ -1,4 +1,8 @@
-//! The market in the API.
+//! The JSON of the market in the gateway's API: books, trades, prices, and the totals of the
+//! market.
+//!
+//! Each view converts a type of the market crate, so that the API stays as it is if that type
+//! changes.
 
 use serde::Serialize;
 use souk_node::device::class_name;

@@ -8,7 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
 
-use crate::access::from_here;
+use crate::access::check_host_and_origin;
 use crate::headers::finish_response;
 use crate::listener::HttpListener;
 use crate::problem::{Code, Problem};
@@ -45,7 +45,7 @@ pub fn metrics_response(page: Option<Page>) -> Response {
 
 async fn guard_request(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match from_here(&parts) {
+    match check_host_and_origin(&parts) {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(problem) => problem.into_response(),
     }

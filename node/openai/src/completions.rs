@@ -7,8 +7,8 @@ use souk_llm::grammar::Grammar;
 use souk_llm::sampling::Sampling;
 use souk_llm::tokens::Marks;
 
+use crate::api_request::{ApiRequest, Input, REASONING_EFFORT};
 use crate::choice::{ChatChoice, Choice};
-use crate::question::{Input, Question, REASONING_EFFORT};
 use crate::refusal::Refusal;
 use crate::request_queue::CompletionRequest;
 use crate::tool_calls::Calling;
@@ -26,28 +26,28 @@ struct ReadPrompt {
 /// Returns a request for each answer, with the choice that formats it.
 pub fn prepare_completions(
     text_model: &TextModel,
-    question: &Question,
+    request: &ApiRequest,
     calls: Option<&Calling<'_>>,
     grammar: Option<Grammar>,
 ) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
-    check_bias(text_model, &question.sampling)?;
-    let mut prepared = Vec::with_capacity(question.inputs.len() * question.choices);
-    for input in &question.inputs {
-        let prompt = tokenize_prompt(text_model, question, input, calls)?;
+    check_bias(text_model, &request.sampling)?;
+    let mut prepared = Vec::with_capacity(request.inputs.len() * request.choices);
+    for input in &request.inputs {
+        let prompt = tokenize_prompt(text_model, request, input, calls)?;
         let left = remaining_context(text_model, &prompt)?;
-        for nth in 0..question.choices {
-            let seed = question.sampling.seed.wrapping_add(nth as u64);
+        for nth in 0..request.choices {
+            let seed = request.sampling.seed.wrapping_add(nth as u64);
             let completion = CompletionRequest {
                 prompt: prompt.tokens.clone(),
                 sampling: Sampling {
                     seed,
-                    ..question.sampling.clone()
+                    ..request.sampling.clone()
                 },
-                stops: question.stops.clone(),
+                stops: request.stops.clone(),
                 grammar: grammar.clone(),
-                tokens_max: question.tokens_max.unwrap_or(left),
-                top_logprobs: question.top_logprobs,
-                prompt_logprobs: match question.is_echoed && question.top_logprobs.is_some() {
+                tokens_max: request.tokens_max.unwrap_or(left),
+                top_logprobs: request.top_logprobs,
+                prompt_logprobs: match request.is_echoed && request.top_logprobs.is_some() {
                     true => PromptLogprobs::Wanted,
                     false => PromptLogprobs::Unwanted,
                 },
@@ -55,7 +55,7 @@ pub fn prepare_completions(
             };
             let index = prepared.len();
             prepared.push(with_choice(
-                text_model, question, calls, &prompt, index, completion,
+                text_model, request, calls, &prompt, index, completion,
             )?);
         }
     }
@@ -65,15 +65,15 @@ pub fn prepare_completions(
 /// Returns the choice that formats an answer, and adds to the completion the marks that it reads.
 fn with_choice(
     text_model: &TextModel,
-    question: &Question,
+    request: &ApiRequest,
     calls: Option<&Calling<'_>>,
     prompt: &ReadPrompt,
     index: usize,
     mut completion: CompletionRequest,
 ) -> Result<(CompletionRequest, Choice), Refusal> {
-    let (siblings, has_logprobs) = (question.choices, question.top_logprobs.is_some());
-    let Input::Messages(_) = question.inputs[index / siblings] else {
-        let echo = question.is_echoed.then(|| prompt.text.clone());
+    let (siblings, has_logprobs) = (request.choices, request.top_logprobs.is_some());
+    let Input::Messages(_) = request.inputs[index / siblings] else {
+        let echo = request.is_echoed.then(|| prompt.text.clone());
         return Ok((
             completion,
             Choice::for_text(index, siblings, has_logprobs, echo),
@@ -109,13 +109,13 @@ fn source<'a>(text_model: &'a TextModel, calls: Option<&Calling<'_>>) -> Result<
 /// Returns the tokens of a prompt. The model must know all of them.
 fn tokenize_prompt(
     text_model: &TextModel,
-    question: &Question,
+    request: &ApiRequest,
     input: &Input,
     calls: Option<&Calling<'_>>,
 ) -> Result<ReadPrompt, Refusal> {
     let at = |field| move |failure| Refusal::from(failure).with_field(field);
     match input {
-        Input::Messages(messages) => read_conversation(text_model, question, messages, calls),
+        Input::Messages(messages) => read_conversation(text_model, request, messages, calls),
         Input::Text(text) => Ok(ReadPrompt {
             tokens: text_model.encode_text(text).map_err(at("prompt"))?,
             text: text.clone(),
@@ -141,11 +141,11 @@ fn tokenize_prompt(
 
 fn read_conversation(
     text_model: &TextModel,
-    question: &Question,
+    request: &ApiRequest,
     messages: &[Message],
     calls: Option<&Calling<'_>>,
 ) -> Result<ReadPrompt, Refusal> {
-    let values = &question.template_values;
+    let values = &request.template_values;
     let knows_effort = source(text_model, calls)?.contains(REASONING_EFFORT);
     if values.contains_key(REASONING_EFFORT) && !knows_effort {
         return Err(Refusal::unsupported_field(REASONING_EFFORT));
@@ -155,7 +155,7 @@ fn read_conversation(
         .render_conversation(&Conversation {
             messages,
             tools: calls.map_or(&[], Calling::tools),
-            documents: &question.documents,
+            documents: &request.documents,
             values: Some(values),
             now: 0,
         })

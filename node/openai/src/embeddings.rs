@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::question::Fields;
+use crate::api_request::Fields;
 use crate::refusal::Refusal;
 use crate::request_queue::{EmbeddingRequest, Event};
 use souk_texts::TextModel;
@@ -17,7 +17,7 @@ const TEXTS_MAX: usize = 2048;
 
 /// A request for embeddings.
 #[derive(Debug)]
-pub struct EmbeddingQuestion {
+pub struct EmbeddingApiRequest {
     pub model: String,
     input: EmbeddingInput,
     /// Number of dimensions to which to cut each vector.
@@ -44,7 +44,7 @@ enum NumberForm {
     Base64,
 }
 
-impl EmbeddingQuestion {
+impl EmbeddingApiRequest {
     /// Reads the body of `POST /v1/embeddings`.
     pub fn read(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
@@ -152,11 +152,11 @@ impl EmbeddingQuestion {
 mod tests {
     use super::*;
 
-    fn read(body: Value) -> Result<EmbeddingQuestion, Refusal> {
+    fn read(body: Value) -> Result<EmbeddingApiRequest, Refusal> {
         let Value::Object(body) = body else {
             unreachable!("a body is an object");
         };
-        EmbeddingQuestion::read(body)
+        EmbeddingApiRequest::read(body)
     }
 
     #[test]
@@ -171,8 +171,8 @@ mod tests {
             ),
         ];
         for (given, expected) in forms {
-            let question = read(json!({ "model": "m", "input": given })).unwrap();
-            assert_eq!(question.input, expected);
+            let request = read(json!({ "model": "m", "input": given })).unwrap();
+            assert_eq!(request.input, expected);
         }
     }
 
@@ -200,18 +200,18 @@ mod tests {
 
     #[test]
     fn a_vector_is_cut_to_length_one_and_told_as_it_is_wanted() {
-        let question = |more: Value| {
+        let request = |more: Value| {
             let mut body = json!({ "model": "m", "input": "a" });
             let more = more.as_object().unwrap().clone();
             body.as_object_mut().unwrap().extend(more);
             read(body).unwrap()
         };
         let vector = vec![0.6, 0.0, 0.8];
-        let told = question(json!({ "dimensions": 2 })).format_vector(vector.clone());
+        let told = request(json!({ "dimensions": 2 })).format_vector(vector.clone());
         assert_eq!(told.unwrap(), json!([1.0, 0.0]));
-        let told = question(json!({ "encoding_format": "base64" })).format_vector(vec![1.0]);
+        let told = request(json!({ "encoding_format": "base64" })).format_vector(vec![1.0]);
         assert_eq!(told.unwrap(), json!("AACAPw=="));
-        let refused = question(json!({ "dimensions": 4 })).format_vector(vector);
+        let refused = request(json!({ "dimensions": 4 })).format_vector(vector);
         assert!(refused.is_err());
     }
 }

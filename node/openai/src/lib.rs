@@ -1,17 +1,18 @@
-//! Texts over HTTP, in the form of OpenAI's API.
+//! An HTTP server with the paths and JSON of OpenAI's API, for one language model that souk runs.
 //!
 //! A [`ServedModel`] answers requests concurrently over one session of a [`TextEngine`], which it
-//! opens with the first request and ends after an idle period. [`router`] makes a server of it,
-//! whose paths, errors and key are those of OpenAI's API.
+//! opens with the first request and ends after an idle period. [`router`] makes a server of it. No
+//! request goes to OpenAI: souk creates the key that a client must send, and it opens only this
+//! server.
 
 #![forbid(unsafe_code)]
 
 mod answer;
+mod api_request;
 mod choice;
 mod completions;
 mod cors;
 mod embeddings;
-mod question;
 mod refusal;
 mod request_queue;
 mod sessions;
@@ -27,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::{Map, Value, json};
-use souk_gateway::{Body, JSON_BYTES_MAX, LocalKey, Problem, from_here};
+use souk_gateway::{Body, JSON_BYTES_MAX, LocalKey, Problem, check_host_and_origin};
 use souk_llm::grammar::Grammar;
 use souk_node::market::Receipt;
 use souk_texts::{TextEngine, TextModel};
@@ -35,9 +36,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use answer::{AnswerKind, ChoiceEvents, Shape};
+use api_request::ApiRequest;
 use completions::prepare_completions;
-use embeddings::EmbeddingQuestion;
-use question::Question;
+use embeddings::EmbeddingApiRequest;
 use refusal::Refusal;
 use request_queue::{QueuedRequest, RequestQueue};
 use tool_calls::WantedForm;
@@ -47,10 +48,14 @@ pub use sessions::Sessions;
 /// The key file, relative to the folder of the market.
 pub const KEY_FILE: &str = "buyer/openai-key";
 
-/// Schemas that become grammars concurrently, those that can wait, and how long: a grammar takes at
-/// most a tenth of a second.
+/// The most grammars that the server builds at a time, so that the cores stay free for answers.
 const GRAMMARS_AT_ONCE: usize = 2;
+
+/// The most requests that wait for their grammar.
 const GRAMMARS_WAITING: usize = 8;
+
+/// The longest wait of a request for its turn: a grammar takes at most a tenth of a second to
+/// build.
 const GRAMMAR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Learns what a server does, to show it to the user.
@@ -74,7 +79,7 @@ pub struct ServingOptions {
     pub drafts_max: usize,
     /// Whether to embed texts instead of continuing them.
     pub is_embedding: bool,
-    /// Other names of the model.
+    /// Other names of the model that a request can give.
     pub aliases: Vec<String>,
 }
 
@@ -84,18 +89,20 @@ pub struct ServedModel {
     queue: RequestQueue,
     is_embedding: bool,
     aliases: Vec<String>,
-    /// Permits for creating grammars, and for creating them or waiting to.
+    /// The permits to build a grammar.
     grammars: Semaphore,
+    /// The permits to build a grammar or to wait for that.
     grammars_waiting: Semaphore,
     /// Start of the server in seconds of Unix time; it reports this as the model's creation time.
     begun: u64,
 }
 
-/// Who may send requests to a server of its own.
+/// The rules that decide which requests a server of one model admits: each must carry the key, and
+/// a request from a web page must come from one of the allowed origins.
 pub struct AccessPolicy {
-    /// The key that each request must carry.
+    /// The key that each request must carry: souk's own, from [`KEY_FILE`], and not one of OpenAI.
     pub key: LocalKey,
-    /// Origins of the web pages that may send requests.
+    /// Origins of the web pages that can send requests, such as `http://localhost:3000`.
     pub origins: Vec<String>,
 }
 
@@ -150,13 +157,13 @@ impl ServedModel {
     }
 }
 
-/// Returns the paths of a server for one model, behind the check of its key.
+/// Returns the paths of a server for one model, behind the checks of `access`.
 pub fn router(model: Arc<ServedModel>, access: AccessPolicy) -> Router {
     let check = middleware::from_fn_with_state(Arc::new(access), check_request);
     model_paths(model).layer(check)
 }
 
-/// Returns the paths of OpenAI's API for one model, without a check of who may ask.
+/// Returns the paths of OpenAI's API for one model, without a check of access.
 fn model_paths(model: Arc<ServedModel>) -> Router {
     Router::new()
         .route("/v1/models", get(list_models))
@@ -185,7 +192,7 @@ async fn check_request(
         }
         cors::remove_origin(&mut parts.headers);
     }
-    let answered = match from_here(&parts) {
+    let answered = match check_host_and_origin(&parts) {
         Err(problem) => Refusal::from(problem).into_response(),
         Ok(()) if !access.key.is_shown(&parts.headers) => Refusal::key(KEY_FILE).into_response(),
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
@@ -211,51 +218,51 @@ async fn show_model(
 }
 
 async fn answer_chat(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
-    let question = Question::from_chat(body?.0)?;
-    answer_question(&model, question, AnswerKind::Chat).await
+    let request = ApiRequest::from_chat(body?.0)?;
+    answer_completions(&model, request, AnswerKind::Chat).await
 }
 
 async fn answer_completion(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
-    let question = Question::from_completion(body?.0)?;
-    answer_question(&model, question, AnswerKind::Text).await
+    let request = ApiRequest::from_completion(body?.0)?;
+    answer_completions(&model, request, AnswerKind::Text).await
 }
 
-async fn answer_question(
+async fn answer_completions(
     model: &ServedModel,
-    question: Question,
+    request: ApiRequest,
     kind: AnswerKind,
 ) -> Result<Response, Refusal> {
     if model.is_embedding {
         return Err(Refusal::unsupported_endpoint(
-            "vectors, and texts without --embeddings",
+            "this server makes only vectors; start it without --embeddings for texts",
         ));
     }
-    model.check_name(&question.model)?;
+    model.check_name(&request.model)?;
     let text_model = &model.text_model;
     let mut places = model
         .queue
-        .reserve_entries(question.inputs.len() * question.choices)?;
-    let calls = question.tools.as_ref();
+        .reserve_entries(request.inputs.len() * request.choices)?;
+    let calls = request.tools.as_ref();
     let calls = calls
         .map(|wanted| tool_calls::Calling::new(text_model, wanted))
         .transpose()?;
-    let grammar = match WantedForm::from_question(&question, calls.as_ref())? {
+    let grammar = match WantedForm::from_request(&request, calls.as_ref())? {
         Some(wanted) => Some(build_grammar(model, &wanted).await?),
         None => None,
     };
     let prepared = tokio::task::block_in_place(|| {
-        prepare_completions(text_model, &question, calls.as_ref(), grammar)
+        prepare_completions(text_model, &request, calls.as_ref(), grammar)
     })?;
     let mut choices = Vec::with_capacity(prepared.len());
-    for (order, choice) in prepared {
+    for (completion, choice) in prepared {
         let events = model
             .queue
-            .accept_request(&mut places, QueuedRequest::Text(Box::new(order)))?;
+            .accept_request(&mut places, QueuedRequest::Text(Box::new(completion)))?;
         choices.push(ChoiceEvents { choice, events });
     }
-    let shape = Shape::new(kind, &question.model);
-    match question.is_streamed {
-        true => answer::stream_answer(shape, choices, question.has_usage).await,
+    let shape = Shape::new(kind, &request.model);
+    match request.is_streamed {
+        true => answer::stream_answer(shape, choices, request.has_usage).await,
         false => answer::collect_answer(shape, choices).await,
     }
 }
@@ -274,18 +281,18 @@ async fn build_grammar(model: &ServedModel, wanted: &WantedForm) -> Result<Gramm
 async fn answer_embeddings(State(model): ServedState, body: JsonBody) -> Result<Response, Refusal> {
     if !model.is_embedding {
         return Err(Refusal::unsupported_endpoint(
-            "texts, and vectors with --embeddings",
+            "this server makes only texts; start it with --embeddings for vectors",
         ));
     }
-    let question = EmbeddingQuestion::read(body?.0)?;
-    model.check_name(&question.model)?;
+    let request = EmbeddingApiRequest::read(body?.0)?;
+    model.check_name(&request.model)?;
     let mut places = model.queue.reserve_entries(1)?;
-    let order = tokio::task::block_in_place(|| question.to_request(&model.text_model))?;
-    let tokens = order.texts.iter().map(Vec::len).sum();
+    let embedding = tokio::task::block_in_place(|| request.to_request(&model.text_model))?;
+    let tokens = embedding.texts.iter().map(Vec::len).sum();
     let events = model
         .queue
-        .accept_request(&mut places, QueuedRequest::Vectors(order))?;
-    question.collect_answer(tokens, events).await
+        .accept_request(&mut places, QueuedRequest::Vectors(embedding))?;
+    request.collect_answer(tokens, events).await
 }
 
 async fn unknown_path(asked: Request) -> Refusal {

@@ -82,13 +82,12 @@ impl Refusal {
 
     /// Creates the refusal of a request beyond the queue's limit.
     pub fn queue_full(most: usize) -> Self {
-        let message = format!("{most} questions wait already: ask again in a moment");
+        let message = format!("{most} requests wait already: send this one again in a moment");
         Self::new(StatusCode::TOO_MANY_REQUESTS, message).with_code("rate_limit_exceeded")
     }
 
-    /// Creates the refusal of a path that this server does not offer.
-    pub fn unsupported_endpoint(offered: &str) -> Self {
-        let message = format!("this server makes {offered}");
+    /// Creates the refusal of a path of OpenAI's API that this server does not offer.
+    pub fn unsupported_endpoint(message: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, message).with_code("unsupported_endpoint")
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use souk_llm::tools::{CallForm, Tool, ToolCall};
 
-use crate::question::{Question, ToolUse};
+use crate::api_request::{ApiRequest, ToolUse};
 use crate::refusal::Refusal;
 use souk_texts::{TextForm, TextModel};
 
@@ -63,11 +63,11 @@ pub struct WantedForm {
 
 impl WantedForm {
     /// Returns the form that a request asks for, if any.
-    pub fn from_question(
-        question: &Question,
+    pub fn from_request(
+        request: &ApiRequest,
         calls: Option<&Calling<'_>>,
     ) -> Result<Option<Self>, Refusal> {
-        let (form, mark, field) = match (calls, &question.form) {
+        let (form, mark, field) = match (calls, &request.form) {
             (Some(calls), _) if !calls.wanted.forced.is_empty() => {
                 let schema = calls.form.call_schema(&calls.wanted.forced);
                 (TextForm::Schema(schema), None, "tools")

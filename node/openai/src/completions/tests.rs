@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::embeddings::EmbeddingQuestion;
+use crate::embeddings::EmbeddingApiRequest;
 use souk_texts as texts;
 
 /// The model that comes with souk, whose tokeniser knows two tokens that it does not.
@@ -20,8 +20,8 @@ fn object(value: Value) -> Map<String, Value> {
 fn completion(more: Value) -> Result<Vec<(CompletionRequest, Choice)>, Refusal> {
     let mut body = object(json!({ "model": "m", "prompt": "lease" }));
     body.extend(object(more));
-    let question = Question::from_completion(body).unwrap();
-    prepare_completions(&text_model(), &question, None, None)
+    let request = ApiRequest::from_completion(body).unwrap();
+    prepare_completions(&text_model(), &request, None, None)
 }
 
 /// The field that a refusal names.
@@ -50,14 +50,14 @@ fn tokens_that_the_model_does_not_know_are_refused_by_the_field_that_has_them() 
     );
     assert!(completion(json!({ "prompt": [unknown - 1] })).is_ok());
     let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": word }] });
-    let question = Question::from_chat(object(chat)).unwrap();
+    let request = ApiRequest::from_chat(object(chat)).unwrap();
     assert_eq!(
-        field(prepare_completions(&text_model, &question, None, None)),
+        field(prepare_completions(&text_model, &request, None, None)),
         "messages"
     );
     for input in [json!([unknown]), json!(word), json!(["a", word])] {
-        let question = EmbeddingQuestion::read(object(json!({ "model": "m", "input": input })));
-        assert_eq!(field(question.unwrap().to_request(&text_model)), "input");
+        let request = EmbeddingApiRequest::read(object(json!({ "model": "m", "input": input })));
+        assert_eq!(field(request.unwrap().to_request(&text_model)), "input");
     }
 }
 
@@ -88,9 +88,9 @@ fn how_much_a_model_thinks_is_refused_where_its_template_does_not_know_it() {
         "model": "m", "reasoning_effort": "low",
         "messages": [{ "role": "user", "content": "lease" }],
     });
-    let question = Question::from_chat(object(chat)).unwrap();
+    let request = ApiRequest::from_chat(object(chat)).unwrap();
     assert_eq!(
-        field(prepare_completions(&text_model, &question, None, None)),
+        field(prepare_completions(&text_model, &request, None, None)),
         "reasoning_effort"
     );
 }

@@ -10,9 +10,9 @@ fn with(more: Value) -> Map<String, Value> {
     body.as_object().unwrap().clone()
 }
 
-/// The field that a question is refused for.
+/// The field that a request is refused for.
 fn refused(more: Value) -> String {
-    let refusal = Question::from_chat(with(more)).unwrap_err();
+    let refusal = ApiRequest::from_chat(with(more)).unwrap_err();
     refusal.to_object()["error"]["param"]
         .as_str()
         .unwrap()
@@ -21,12 +21,12 @@ fn refused(more: Value) -> String {
 
 #[test]
 fn what_a_question_says_of_its_answer_is_read() {
-    let question = Question::from_chat(with(json!({
+    let request = ApiRequest::from_chat(with(json!({
         "temperature": 0.5, "top_p": 0.9, "seed": 4, "presence_penalty": 1,
         "frequency_penalty": -0.5, "logit_bias": { "7": -100 }, "stop": "x", "stream": true,
         "stream_options": { "include_usage": true }, "max_completion_tokens": 9, "max_tokens": 8,
     })));
-    let question = question.unwrap();
+    let request = request.unwrap();
     let expected = Sampling {
         temperature: 0.5,
         top_p: 0.9,
@@ -36,14 +36,14 @@ fn what_a_question_says_of_its_answer_is_read() {
         bias: BTreeMap::from([(7, -100.0)]),
         ..Sampling::default()
     };
-    assert_eq!(question.sampling, expected);
+    assert_eq!(request.sampling, expected);
     assert_eq!(
-        (question.tokens_max, question.stops),
+        (request.tokens_max, request.stops),
         (Some(9), vec!["x".to_owned()])
     );
-    assert!(question.is_streamed && question.has_usage);
+    assert!(request.is_streamed && request.has_usage);
     let messages = Input::Messages(vec![new_message("user", "hello")]);
-    assert_eq!(question.inputs, [messages]);
+    assert_eq!(request.inputs, [messages]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_would_change_the_answer_and_cannot_is_refused_by_name() {
 
 #[test]
 fn what_changes_no_answer_is_let_by() {
-    let question = Question::from_chat(with(json!({
+    let request = ApiRequest::from_chat(with(json!({
         "user": "u", "metadata": { "a": "b" }, "store": false, "n": 1, "tools": null,
         "response_format": { "type": "text" }, "logprobs": false, "service_tier": "auto",
         "messages": [
@@ -135,15 +135,15 @@ fn what_changes_no_answer_is_let_by() {
         ("assistant", "yes"),
     ];
     let expected = expected.map(|(role, content)| new_message(role, content));
-    assert_eq!(question.unwrap().inputs, [Input::Messages(expected.into())]);
+    assert_eq!(request.unwrap().inputs, [Input::Messages(expected.into())]);
 }
 
 #[test]
 fn texts_are_completed_or_their_tokens() {
     let asked = |prompt: Value| {
         let body = json!({ "model": "m", "prompt": prompt });
-        let question = Question::from_completion(body.as_object().unwrap().clone());
-        question.map(|question| (question.inputs, question.tokens_max))
+        let request = ApiRequest::from_completion(body.as_object().unwrap().clone());
+        request.map(|request| (request.inputs, request.tokens_max))
     };
     let text = |text: &str| Input::Text(text.to_owned());
     assert_eq!(asked(json!("a")).unwrap(), (vec![text("a")], Some(16)));
@@ -169,11 +169,11 @@ fn several_answers_are_asked_for_and_a_prompt_is_echoed() {
         let mut body = json!({ "model": "m", "prompt": ["a", "b"] });
         let more = more.as_object().unwrap().clone();
         body.as_object_mut().unwrap().extend(more);
-        Question::from_completion(body.as_object().unwrap().clone())
+        ApiRequest::from_completion(body.as_object().unwrap().clone())
     };
-    let question = asked(json!({ "n": 3, "best_of": 3, "echo": true, "max_tokens": 0 }));
-    let question = question.unwrap();
-    assert_eq!((question.choices, question.is_echoed), (3, true));
+    let request = asked(json!({ "n": 3, "best_of": 3, "echo": true, "max_tokens": 0 }));
+    let request = request.unwrap();
+    assert_eq!((request.choices, request.is_echoed), (3, true));
     for refused in [
         json!({ "n": 17 }),
         json!({ "n": 2, "best_of": 3 }),
@@ -186,14 +186,14 @@ fn several_answers_are_asked_for_and_a_prompt_is_echoed() {
 
 #[test]
 fn what_a_template_is_given_more_is_read() {
-    let question = Question::from_chat(with(json!({
+    let request = ApiRequest::from_chat(with(json!({
         "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "high",
         "documents": [{ "text": "a" }], "n": 2,
     })));
-    let question = question.unwrap();
+    let request = request.unwrap();
     let values = json!({ "enable_thinking": false, "reasoning_effort": "high" });
-    assert_eq!(Value::Object(question.template_values), values);
-    assert_eq!((question.documents.len(), question.choices), (1, 2));
+    assert_eq!(Value::Object(request.template_values), values);
+    assert_eq!((request.documents.len(), request.choices), (1, 2));
 }
 
 #[test]
@@ -204,12 +204,12 @@ fn messages_have_names_thoughts_and_calls_without_arguments() {
         }] })
     };
     for arguments in [json!(""), json!(" "), json!(null), json!("{}"), json!({})] {
-        let question = Question::from_chat(with(json!({ "messages": [
+        let request = ApiRequest::from_chat(with(json!({ "messages": [
             { "role": "user", "content": "hello", "name": "ada" },
             call(arguments),
             { "role": "tool", "tool_call_id": "a", "content": "two", "name": "f" },
         ] })));
-        let [Input::Messages(messages)] = &question.unwrap().inputs[..] else {
+        let [Input::Messages(messages)] = &request.unwrap().inputs[..] else {
             panic!("they are messages");
         };
         let names = messages.iter().map(|it| it.name.as_deref());
@@ -222,8 +222,8 @@ fn messages_have_names_thoughts_and_calls_without_arguments() {
 #[test]
 fn an_answer_is_json_of_a_schema_where_it_is_asked_for() {
     let form = |format: Value| {
-        let question = Question::from_chat(with(json!({ "response_format": format })));
-        question.unwrap().form
+        let request = ApiRequest::from_chat(with(json!({ "response_format": format })));
+        request.unwrap().form
     };
     let schema = json!({ "type": "array" });
     let named = json!({ "name": "list", "strict": true, "schema": schema });
@@ -247,7 +247,7 @@ fn tools_are_read_and_which_of_them_has_to_be_called() {
         let tools = json!([named("f"), named("g")]);
         let mut body = with(json!({ "tools": tools, "parallel_tool_calls": false }));
         body.insert("tool_choice".to_owned(), choice);
-        Question::from_chat(body).map(|question| question.tools)
+        ApiRequest::from_chat(body).map(|request| request.tools)
     };
     let forced = |choice: Value| {
         let wanted = asked(choice).unwrap().unwrap();
@@ -266,14 +266,14 @@ fn tools_are_read_and_which_of_them_has_to_be_called() {
 
 #[test]
 fn calls_and_their_answers_are_messages() {
-    let question = Question::from_chat(with(json!({ "messages": [
+    let request = ApiRequest::from_chat(with(json!({ "messages": [
         { "role": "user", "content": "hello" },
         { "role": "assistant", "content": null, "refusal": null, "tool_calls": [{
             "id": "a", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" },
         }] },
         { "role": "tool", "tool_call_id": "a", "content": "two" },
     ] })));
-    let inputs = question.unwrap().inputs;
+    let inputs = request.unwrap().inputs;
     let [Input::Messages(messages)] = &inputs[..] else {
         panic!("they are messages");
     };

@@ -46,7 +46,7 @@ const HARMLESS: [&str; 6] = [
 
 /// A request.
 #[derive(Debug)]
-pub struct Question {
+pub struct ApiRequest {
     pub model: String,
     /// The inputs to continue: one conversation, or texts.
     pub inputs: Vec<Input>,
@@ -82,7 +82,7 @@ pub enum Input {
     Tokens(Vec<u32>),
 }
 
-impl Question {
+impl ApiRequest {
     /// Reads the body of `POST /v1/chat/completions`.
     pub fn from_chat(body: Map<String, Value>) -> Result<Self, Refusal> {
         let mut fields = Fields::new(body);
@@ -110,13 +110,13 @@ impl Question {
             ));
         }
         let inputs = vec![Input::Messages(messages?)];
-        let question = fields.into_question(inputs, tokens.or(older), top_logprobs)?;
+        let request = fields.into_request(inputs, tokens.or(older), top_logprobs)?;
         Ok(Self {
             form,
             tools,
             documents: documents.unwrap_or_default(),
             template_values,
-            ..question
+            ..request
         })
     }
 
@@ -146,14 +146,14 @@ impl Question {
         fields.refuse_unless_default("suffix", &[json!("")])?;
         let top_logprobs = fields.take_bounded("logprobs", TEXT_LIKELIEST_MAX)?;
         let tokens = tokens.or(Some(TEXT_TOKENS_DEFAULT));
-        let question = fields.into_question(inputs, tokens, top_logprobs)?;
-        if is_echoed && question.is_streamed && top_logprobs.is_some() {
+        let request = fields.into_request(inputs, tokens, top_logprobs)?;
+        if is_echoed && request.is_streamed && top_logprobs.is_some() {
             let message = "the probabilities of an echoed prompt come with a whole answer only";
             return Err(Refusal::invalid_field("stream", message));
         }
         Ok(Self {
             is_echoed,
-            ..question
+            ..request
         })
     }
 }
@@ -280,12 +280,12 @@ impl Fields {
         }
     }
 
-    fn into_question(
+    fn into_request(
         mut self,
         inputs: Vec<Input>,
         tokens_max: Option<usize>,
         top_logprobs: Option<usize>,
-    ) -> Result<Question, Refusal> {
+    ) -> Result<ApiRequest, Refusal> {
         let is_streamed = self.take_field("stream", "true or false")?;
         let options: Option<StreamOptions> = self.take_field("stream_options", "an object")?;
         let sampling = self.take_sampling()?;
@@ -308,7 +308,7 @@ impl Fields {
             };
             return Err(Refusal::invalid_field(name, message));
         }
-        Ok(Question {
+        Ok(ApiRequest {
             model: self.finish_with_model()?,
             inputs,
             choices,
