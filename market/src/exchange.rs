@@ -176,7 +176,7 @@ impl Exchange {
                 .deposit(slot, deposit)
                 .expect("the genesis' deposits fit");
         }
-        ledger.tell_balances(&mut Vec::new());
+        ledger.report_balances(&mut Vec::new());
         ledger.assert_balanced();
         let mut chain = Chain::default();
         chain.extend(&market);
@@ -363,7 +363,7 @@ impl Exchange {
             applied
                 .outcomes
                 .push(done.map_or_else(Outcome::Refused, Outcome::Accepted));
-            self.ledger.tell_balances(&mut applied.events);
+            self.ledger.report_balances(&mut applied.events);
             self.ledger.assert_balanced();
         }
         steps

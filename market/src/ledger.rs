@@ -400,7 +400,7 @@ impl Ledger {
 
     /// Adds an event for each account whose balances changed since the last call, in the order of
     /// slots.
-    pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
+    pub(crate) fn report_balances(&mut self, events: &mut Vec<Event>) {
         self.touched.sort_unstable();
         let twice = self.touched.windows(2).any(|two| two[0].0 == two[1].0);
         debug_assert!(!twice, "an account is told of once a command");

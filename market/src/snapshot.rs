@@ -1,4 +1,7 @@
-//! The whole state as bytes: versioned and canonical, with a named fault if it cannot be read.
+//! Snapshots of the market: encodes the whole state of the exchange as bytes, and restores it.
+//!
+//! The encoding is canonical, because replicas compare the hashes of their snapshots, and it has a
+//! version, because a replica must refuse the snapshot of another build instead of misreading it.
 
 use crate::digest::VecFlavor;
 use crate::exchange::Exchange;

@@ -211,7 +211,7 @@ impl Exchange {
                 amount: left,
             });
         }
-        self.ledger.tell_balances(events);
+        self.ledger.report_balances(events);
         let account = self.ledger.get(slot);
         assert_eq!(
             account.total_credits(),

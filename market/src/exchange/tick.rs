@@ -1,4 +1,7 @@
-//! The passing of time: actions that fall due happen in the order of their times.
+//! Timers of the exchange: fires those that fall due when the log's time advances, for example the
+//! expiry of an order or the end of a lease.
+//!
+//! The log sets the time, so each replica fires the same timers in the same order.
 
 use crate::event::{Event, OrderEnd};
 use crate::lease::LeaseState;
@@ -25,7 +28,7 @@ impl Exchange {
             self.now = self.now.max(at);
             steps.spend_steps(TIMER_STEP);
             self.fire_timer(timer, events);
-            self.ledger.tell_balances(events);
+            self.ledger.report_balances(events);
         }
         assert!(self.now >= before && self.now <= now, "time runs one way");
         self.now = now;

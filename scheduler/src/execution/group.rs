@@ -57,7 +57,7 @@ use super::group::core_contention::Watch;
 use super::group::execution_plan::ExecutionPlan;
 use super::group::group_problem::{GroupSetting, ReplacedPlan};
 use super::group::memories::{Memories, MemoryError};
-use super::group::outcome::ended_well;
+use super::group::outcome::check_completion;
 use super::group::prefetcher::Prefetcher;
 use super::group::program_cache::ProgramCache;
 use super::group::run_state::{FragmentUsage, RunState, RunTotals};
@@ -333,7 +333,7 @@ impl DeviceGroup {
         drop(watched);
         self.on_ran(&execution);
         let name = |task: usize| state.name_of(&plan.fragments[task]);
-        ended_well(&execution, name, || self.pool.loss_causes())?;
+        check_completion(&execution, name, || self.pool.loss_causes())?;
         self.lock_speeds().clone_from(&execution.speeds);
         let mut finished = state.finish_run()?;
         let learned = self.record_fragments(&plan, std::mem::take(&mut finished.taken));

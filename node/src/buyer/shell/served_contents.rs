@@ -1,4 +1,7 @@
-//! The contents that the providers of a job can fetch from its buyer.
+//! The access of providers to a job's inputs and models, which they fetch from the buyer's store.
+//!
+//! The job's shell grants each provider the contents of its lease. When the shell ends, all access
+//! of the job ends with it.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +11,12 @@ use souk_roles::access::{Readers, Scope};
 
 use crate::content::transfers::Tensors;
 
-/// The served contents, by the ids under which leases were bought. Dropping it ends the access.
+/// The access that one job grants. Dropping it ends the access.
 pub(super) struct ServedContents {
     tensors: Tensors,
     buyer: AccountKey,
-    begun: BTreeSet<JobId>,
+    /// The ids of attempts under which a provider has access.
+    attempts: BTreeSet<JobId>,
 }
 
 impl ServedContents {
@@ -20,7 +24,7 @@ impl ServedContents {
         ServedContents {
             tensors,
             buyer,
-            begun: BTreeSet::new(),
+            attempts: BTreeSet::new(),
         }
     }
 
@@ -33,7 +37,7 @@ impl ServedContents {
     /// Grants a provider these contents, for the work of its lease.
     pub(super) fn grant_contents(&mut self, job: JobId, to: AccountKey, contents: &[ContentId]) {
         let (scope, access) = (self.job_scope(job), self.tensors.access());
-        if self.begun.insert(job) {
+        if self.attempts.insert(job) {
             access.begin_lease(scope);
         }
         access.grant_contents(scope, &Readers::new([to].into()), contents);
@@ -42,7 +46,7 @@ impl ServedContents {
 
 impl Drop for ServedContents {
     fn drop(&mut self) {
-        let begun = self.begun.iter();
-        begun.for_each(|job| self.tensors.access().end_lease(self.job_scope(*job)));
+        let attempts = self.attempts.iter();
+        attempts.for_each(|job| self.tensors.access().end_lease(self.job_scope(*job)));
     }
 }

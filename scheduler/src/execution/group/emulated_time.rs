@@ -12,7 +12,7 @@ use souk_vocabulary::residency::TensorHandle;
 
 use super::GroupDevice;
 use super::execution_plan::{ExecutionPlan, Join};
-use super::held_tensor::bytes_of;
+use super::held_tensor::tensor_bytes;
 use super::offers::all_emulated;
 use crate::execution::metering::to_micros;
 use crate::execution::timeline::UnixMicros;
@@ -71,7 +71,7 @@ impl EmulatedTime {
         self.free[call.device] = end;
         for made in &fragment.makes {
             let given = outcome.outputs.get(&made.name);
-            let bytes = given.map_or(0, bytes_of);
+            let bytes = given.map_or(0, tensor_bytes);
             let held = (end, Some(call.device), bytes);
             self.made.insert(made.held.clone(), held);
         }

@@ -1,4 +1,7 @@
-//! A tensor that a run holds: it can be in the memory of the host or of a device, or on disk.
+//! A tensor of a run while no operator uses it: an input, a weight, or an intermediate result.
+//!
+//! The pool decides whether it is in the memory of the host or of a device, or on disk; its name,
+//! type and shape stay here, so that the run can plan with it wherever it is.
 
 use std::sync::Arc;
 
@@ -6,7 +9,7 @@ use souk_memory::holdings::Handle;
 use souk_memory::{DType, Shape};
 use souk_vocabulary::residency::TensorHandle;
 
-/// A tensor that a run holds, in any place.
+/// A tensor that a run holds. `handle` finds its elements in the pool.
 #[derive(Clone, Debug)]
 pub(super) struct HeldTensor {
     pub name: Arc<str>,
@@ -22,8 +25,8 @@ impl HeldTensor {
     }
 }
 
-/// Returns the bytes of a tensor's elements, in any place.
-pub(super) fn bytes_of(held: &TensorHandle) -> u64 {
+/// Returns the number of bytes of a tensor's elements, whether it is on the host or on a device.
+pub(super) fn tensor_bytes(held: &TensorHandle) -> u64 {
     match held {
         TensorHandle::Host(tensor) => tensor.bytes().len() as u64,
         TensorHandle::Device(resident) => resident.shape().byte_length(resident.dtype()) as u64,

@@ -21,7 +21,7 @@ use souk_vocabulary::processor::{Outcome, Program, RunError};
 use souk_vocabulary::residency::{DeviceMemory, Resident, TensorHandle};
 
 use super::GroupDevice;
-use super::held_tensor::{HeldTensor, bytes_of};
+use super::held_tensor::{HeldTensor, tensor_bytes};
 use super::links::{self, device_place};
 use super::run_log::RunLog;
 use super::transfer_queue::TransferQueue;
@@ -291,7 +291,7 @@ impl Memories {
         // Inputs and outputs in host memory cross the link, whichever fragment needs them.
         let all = inputs.values().chain(outcome.outputs.values());
         let on_host = all.filter(|held| matches!(held, TensorHandle::Host(_)));
-        let crossed = on_host.map(bytes_of).sum();
+        let crossed = on_host.map(tensor_bytes).sum();
         self.lock().record_delivery(device_place(device), crossed);
         Ok(outcome)
     }

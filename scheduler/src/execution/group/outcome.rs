@@ -1,12 +1,18 @@
-//! The outcome of a group's run.
+//! Converts the end of a run on a group of devices into the group's error, for people: task numbers
+//! become the names of fragments, and lost devices give their causes.
 
 use crate::execution::dispatch::StrandedCause;
 use crate::execution::error::GroupRunError;
 use crate::execution::worker_pool::{Execution, JobEnd};
 
-/// Returns the reason why an execution did not complete, if it did not, with fragments by name.
-/// `losses` supplies the causes of devices that were lost before this run.
-pub(super) fn ended_well(
+/// Checks that an execution completed.
+///
+/// `name` returns the name of a task's fragment. `losses` supplies the causes of devices that were
+/// lost before this run; it is called only if no device of this run has a cause.
+///
+/// # Errors
+/// Returns the reason why the execution did not complete.
+pub(super) fn check_completion(
     execution: &Execution,
     name: impl Fn(usize) -> String,
     losses: impl FnOnce() -> Vec<(usize, String)>,

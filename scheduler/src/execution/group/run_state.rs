@@ -26,7 +26,7 @@ use super::core_contention::{self, CoreWatch, Watch};
 use super::emulated_time::EmulatedTime;
 use super::execution_plan::ExecutionPlan;
 use super::fragment::{Fragment, FragmentInput, Role};
-use super::held_tensor::{HeldTensor, bytes_of};
+use super::held_tensor::{HeldTensor, tensor_bytes};
 use super::links::device_place;
 use super::memories::{Memories, MemoryError};
 use super::prefetcher::PrefetchHandle;
@@ -194,7 +194,7 @@ impl RunState {
         }
         self.read(call.task).map_err(at_fault)?;
         self.send_on(call);
-        let bytes_in = inputs.values().map(bytes_of).sum();
+        let bytes_in = inputs.values().map(tensor_bytes).sum();
         drop(inputs);
         self.record(call, &outcome, bytes_in, at);
         lock(&self.state).taken.push(FragmentUsage {
@@ -493,7 +493,7 @@ impl RunState {
         did(SpanKind::Compute, start, end);
         let bytes = [
             bytes_in + fragment.byte_size(),
-            outcome.outputs.values().map(bytes_of).sum(),
+            outcome.outputs.values().map(tensor_bytes).sum(),
         ];
         let profile = member.processor.profile();
         let report = device_report(profile, outcome, bytes);
