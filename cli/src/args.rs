@@ -2,10 +2,10 @@
 
 mod account;
 mod device;
-mod everywhere;
 mod examples;
 #[cfg(feature = "generate")]
 mod generate;
+mod global;
 mod groups;
 #[cfg(test)]
 mod help;
@@ -27,10 +27,10 @@ use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
 pub use device::{Backend, Device, Probe};
-pub use everywhere::{GlobalArgs, Output, apply_color_choice};
 pub use examples::{Example, add_examples};
 #[cfg(feature = "generate")]
 pub use generate::{ChatArgs, GenerateArgs, LeaseArgs, OpenaiArgs, PlaceArgs, SamplingArgs};
+pub use global::{GlobalArgs, Output, apply_color_choice};
 pub use job::{Format, JobArgs, JobCommand, Priority, SubmitArgs};
 pub use market::{Market, MarketCreateArgs};
 pub use operator::{DecideArgs, Operator, OperatorKey, OperatorRules, RulesChangeArgs};
@@ -53,7 +53,7 @@ Use -v or SOUK_LOG=info to log more."
 )]
 pub struct Args {
     #[command(flatten)]
-    pub everywhere: GlobalArgs,
+    pub global: GlobalArgs,
     /// The command.
     #[command(subcommand)]
     pub command: Command,

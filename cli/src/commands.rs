@@ -44,9 +44,9 @@ use crate::{folder, suggested_command};
 
 /// Runs the command of the arguments.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let everywhere = args.everywhere;
-    let output = everywhere.output();
-    let folder = &folder::chosen_folder(&everywhere)?;
+    let global = args.global;
+    let output = global.output();
+    let folder = &folder::chosen_folder(&global)?;
     suggested_command::work_in(folder);
     match args.command {
         Command::Demo => return demo::run(output).await,
@@ -77,9 +77,9 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Device(command) => device::run(folder, output, &command)?,
         Command::Doctor => doctor::run(folder, output).await?,
         Command::Top(args) => top::run(folder, output, args).await?,
-        Command::Config(ConfigCommand::Show) => config::show_settings(&everywhere, folder)?,
+        Command::Config(ConfigCommand::Show) => config::show_settings(&global, folder)?,
         Command::Debug(DebugCommand::Bundle { out }) => {
-            debug::write_bundle(&everywhere, folder, &out).await?;
+            debug::write_bundle(&global, folder, &out).await?;
         }
         Command::Completions { shell } => help::print_completions(shell),
         Command::Man { folder } => help::write_manual(&folder, output)?,

@@ -31,7 +31,7 @@ use failure::{Failure, Kind};
 /// Runs `souk` with the arguments of this process.
 pub fn main() -> ExitCode {
     start(Args::parse_arguments, |args: Args| Program {
-        everywhere: args.everywhere.clone(),
+        global: args.global.clone(),
         network_threads: None,
         command: commands::run(args),
     })
@@ -40,7 +40,7 @@ pub fn main() -> ExitCode {
 /// What the arguments of a process ask for.
 pub struct Program<C> {
     /// The options that all commands share.
-    pub everywhere: GlobalArgs,
+    pub global: GlobalArgs,
     /// The number of threads for the network; one per core if `None`.
     pub network_threads: Option<usize>,
     /// The command.
@@ -70,14 +70,14 @@ where
         Err(error) => return report_usage_error(&error),
     };
     let Program {
-        everywhere,
+        global,
         network_threads,
         command,
     } = program(args);
     let filter = EnvFilter::try_from_env("SOUK_LOG");
-    let no_color = everywhere.no_color || std::env::var_os("NO_COLOR").is_some();
+    let no_color = global.no_color || std::env::var_os("NO_COLOR").is_some();
     tracing_subscriber::fmt()
-        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(everywhere.log_filter())))
+        .with_env_filter(filter.unwrap_or_else(|_| EnvFilter::new(global.log_filter())))
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal() && !no_color)
         // Reporting a failed write to the same stderr would panic; a node must survive a full disk.
@@ -95,9 +95,9 @@ where
             return ExitCode::FAILURE;
         }
     };
-    let json = everywhere.output() == Output::Json;
-    show::set_output_form(&everywhere);
-    let done = runtime.block_on(stop::run_within(everywhere.timeout, command));
+    let json = global.output() == Output::Json;
+    show::set_output_form(&global);
+    let done = runtime.block_on(stop::run_within(global.timeout, command));
     // A thread that reads standard input cannot be stopped; there is nothing else to wait for.
     runtime.shutdown_background();
     match done {

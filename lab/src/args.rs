@@ -18,7 +18,7 @@ pub use testnet::{ChaosArgs, GossipArgs, HostileArgs, SimArgs, Testnet};
 #[command(name = "souk-lab", bin_name = "souk", version, max_term_width = 100)]
 pub struct Args {
     #[command(flatten)]
-    pub everywhere: GlobalArgs,
+    pub global: GlobalArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

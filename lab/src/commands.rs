@@ -12,9 +12,9 @@ use crate::args::{Args, Command};
 
 /// Runs the command of the arguments.
 pub async fn run(args: Args) -> Result<ExitCode, Failure> {
-    let everywhere = args.everywhere;
-    let output = everywhere.output();
-    let folder = &folder::chosen_folder(&everywhere)?;
+    let global = args.global;
+    let output = global.output();
+    let folder = &folder::chosen_folder(&global)?;
     match args.command {
         Command::Bench(command) => bench::run(folder, output, &command).await?,
         Command::Testnet(command) => testnet::run(folder, output, &command).await?,

@@ -26,7 +26,7 @@ use args::Args;
 /// Runs `souk-lab` with the arguments of this process.
 pub fn main() -> ExitCode {
     start(Args::parse_arguments, |args: Args| Program {
-        everywhere: args.everywhere.clone(),
+        global: args.global.clone(),
         network_threads: args.network_threads(),
         command: commands::run(args),
     })

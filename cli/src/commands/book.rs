@@ -1,4 +1,5 @@
-//! `souk book` and `souk balance`: the current state of the market.
+//! `souk book` lists the asks of the market, and `souk balance` shows the credits of the user's
+//! account and of its providers.
 
 use std::path::Path;
 
@@ -15,7 +16,7 @@ use crate::show::balance::Balances;
 /// Lists the asks.
 pub async fn list_asks(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
-    let asks = broker.fetch_book().await.map_err(no_answer)?;
+    let asks = broker.fetch_book().await.map_err(market_failure)?;
     match (output, broker.oldest_age()) {
         (Output::Json, None) => show::print_json(&asks),
         (Output::Json, Some(age)) => {
@@ -49,6 +50,8 @@ pub async fn show_balance(folder: &Path, freshness: Freshness, output: Output) -
     Ok(())
 }
 
+/// Returns the broker, which also accepts stale answers of a single validator if the user asked for
+/// that with --stale.
 pub fn apply_freshness(broker: Broker, freshness: Freshness) -> Broker {
     if freshness.stale {
         broker.with_stale_reads()
@@ -57,9 +60,9 @@ pub fn apply_freshness(broker: Broker, freshness: Freshness) -> Broker {
     }
 }
 
-/// Converts a failure to answer. A majority must be reachable for a complete answer, while a single
-/// validator can give a stale one.
-pub fn no_answer(error: BrokerError) -> Failure {
+/// Converts the broker's error into a failure with a hint: a majority of validators must be
+/// reachable for a complete answer, while a single one can give a stale one.
+pub fn market_failure(error: BrokerError) -> Failure {
     Failure::new(
         Kind::Network,
         error,
@@ -70,11 +73,11 @@ pub fn no_answer(error: BrokerError) -> Failure {
 impl Balances {
     /// Reads the accounts of the providers in the book, of the buyer, and of the buyer's leases.
     pub async fn read(broker: &Broker, own: Option<AccountKey>) -> Result<Balances, Failure> {
-        let book = broker.fetch_book().await.map_err(no_answer)?;
+        let book = broker.fetch_book().await.map_err(market_failure)?;
         let mut keys: Vec<AccountKey> = book.iter().map(|listing| listing.provider).collect();
         if let Some(own) = own {
             keys.push(own);
-            let leases = broker.fetch_leases(own).await.map_err(no_answer)?;
+            let leases = broker.fetch_leases(own).await.map_err(market_failure)?;
             keys.extend(leases.iter().map(|lease| lease.provider));
         }
         Balances::read_accounts(broker, keys).await
@@ -89,10 +92,10 @@ impl Balances {
         keys.dedup();
         let mut accounts = Vec::new();
         for key in keys {
-            accounts.extend(broker.fetch_account(key).await.map_err(no_answer)?);
+            accounts.extend(broker.fetch_account(key).await.map_err(market_failure)?);
         }
         accounts.sort_by(|a, b| a.name.cmp(&b.name));
-        let totals = broker.fetch_totals().await.map_err(no_answer)?;
+        let totals = broker.fetch_totals().await.map_err(market_failure)?;
         Ok(Balances { accounts, totals })
     }
 

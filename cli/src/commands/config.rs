@@ -36,9 +36,9 @@ const VARIABLES: &[(&str, bool)] = &[
 ];
 
 /// Shows all settings.
-pub fn show_settings(everywhere: &GlobalArgs, folder: &Path) -> Outcome {
-    let settings = collect_settings(everywhere, folder)?;
-    if everywhere.output() == Output::Json {
+pub fn show_settings(global: &GlobalArgs, folder: &Path) -> Outcome {
+    let settings = collect_settings(global, folder)?;
+    if global.output() == Output::Json {
         show::print_json(&json!({ "settings": settings }));
         return Ok(());
     }
@@ -58,13 +58,13 @@ pub fn show_settings(everywhere: &GlobalArgs, folder: &Path) -> Outcome {
 ///
 /// # Errors
 /// Fails if a file of the folder cannot be read.
-pub fn collect_settings(everywhere: &GlobalArgs, folder: &Path) -> Result<Vec<Setting>, Failure> {
-    let mut found = vec![dir_setting(everywhere)];
+pub fn collect_settings(global: &GlobalArgs, folder: &Path) -> Result<Vec<Setting>, Failure> {
+    let mut found = vec![dir_setting(global)];
     let mut say = |name: &str, value: Value, from: String| {
         let name = name.to_owned();
         found.push(Setting { name, value, from });
     };
-    if let Some(name) = &everywhere.market {
+    if let Some(name) = &global.market {
         say("market", json!(name), "--market".to_owned());
     }
     if folder.join(MARKET_FILE).exists() {
@@ -86,28 +86,28 @@ pub fn collect_settings(everywhere: &GlobalArgs, folder: &Path) -> Result<Vec<Se
         }
     }
     if env::var_os("SOUK_LOG").is_none() {
-        let from = match (everywhere.quiet, everywhere.verbose) {
+        let from = match (global.quiet, global.verbose) {
             (true, _) => "--quiet",
             (_, 0) => "default",
             _ => "--verbose",
         };
-        say("log", json!(everywhere.log_filter()), from.to_owned());
+        say("log", json!(global.log_filter()), from.to_owned());
     }
     found.extend(provider_settings(folder)?);
     found.extend(validator_settings(folder));
     Ok(found)
 }
 
-fn dir_setting(everywhere: &GlobalArgs) -> Setting {
-    let is_variable = env::var_os("SOUK_DIR").is_some_and(|dir| Path::new(&dir) == everywhere.dir);
+fn dir_setting(global: &GlobalArgs) -> Setting {
+    let is_variable = env::var_os("SOUK_DIR").is_some_and(|dir| Path::new(&dir) == global.dir);
     let from = match is_variable {
         true => "SOUK_DIR",
-        false if everywhere.dir == Path::new(DIR) => "default",
+        false if global.dir == Path::new(DIR) => "default",
         false => "--dir",
     };
     Setting {
         name: "dir".to_owned(),
-        value: json!(everywhere.dir),
+        value: json!(global.dir),
         from: from.to_owned(),
     }
 }

@@ -24,8 +24,8 @@ const DEPTH: usize = 3;
 const FILES_MAX: usize = 2_000;
 
 /// Writes the bundle.
-pub async fn write_bundle(everywhere: &GlobalArgs, folder: &Path, out: &Path) -> Outcome {
-    let settings = config::collect_settings(everywhere, folder);
+pub async fn write_bundle(global: &GlobalArgs, folder: &Path, out: &Path) -> Outcome {
+    let settings = config::collect_settings(global, folder);
     let settings = settings.map_or_else(|why| json!({ "unreadable": why.cause }), |it| json!(it));
     let mut files = Vec::new();
     list_files(folder, DEPTH, &mut files);
@@ -54,7 +54,7 @@ pub async fn write_bundle(everywhere: &GlobalArgs, folder: &Path, out: &Path) ->
          peers are in it",
         out.display()
     );
-    show::print_result(everywhere.output(), &json!({ "file": out }), &text);
+    show::print_result(global.output(), &json!({ "file": out }), &text);
     Ok(())
 }
 

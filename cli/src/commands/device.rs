@@ -104,22 +104,22 @@ fn list_devices(output: Output, library: Option<&Path>) {
         };
         format!("gpu:{}, {kind}; {}", profile.model, profile.source)
     };
-    say_each("gpu", gpus.map(|gpus| gpus.into_iter().map(gpu).collect()));
+    print_devices("gpu", gpus.map(|gpus| gpus.into_iter().map(gpu).collect()));
     let numbered = |(ordinal, gpu): (usize, Profile)| format!("cuda:{ordinal}, {}", gpu.model);
     let cuda = cuda.map(|cards| cards.into_iter().enumerate().map(numbered).collect());
-    say_each("cuda", cuda);
+    print_devices("cuda", cuda);
     let runtime = runtime.map(|it| {
         let from = it.path.display();
         let named = |provider: &String| format!("onnxruntime:{provider}, by {from}");
         it.providers.iter().map(named).collect()
     });
-    say_each("onnxruntime", runtime);
+    print_devices("onnxruntime", runtime);
     show::print_line("known by name, and emulated when a provider sells them:");
     show::device::print_list(catalogue::all_processors());
 }
 
 /// Prints the devices of a kind, or why there are none.
-fn say_each(kind: &str, found: Result<Vec<String>, String>) {
+fn print_devices(kind: &str, found: Result<Vec<String>, String>) {
     match found {
         Ok(found) => found
             .iter()

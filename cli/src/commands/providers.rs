@@ -3,7 +3,7 @@
 use souk_node::client::broker::Broker;
 use souk_node::market::{AccountKey, Lease, Listing};
 
-use crate::commands::book::no_answer;
+use crate::commands::book::market_failure;
 use crate::failure::{Failure, Kind};
 use crate::show::{self, Names};
 use crate::suggested_command;
@@ -18,7 +18,7 @@ pub async fn resolve_providers(
     if whole.iter().all(Option::is_some) {
         return Ok(whole.into_iter().flatten().collect());
     }
-    let book = broker.fetch_book().await.map_err(no_answer)?;
+    let book = broker.fetch_book().await.map_err(market_failure)?;
     let one = |(text, whole): (&String, Option<AccountKey>)| match whole {
         Some(account) => Ok(account),
         None => on_offer(&book, text),
@@ -39,7 +39,7 @@ pub async fn of_leases(broker: &Broker, leases: &[Lease]) -> Result<Names, Failu
         let account = broker
             .fetch_account(lease.provider)
             .await
-            .map_err(no_answer)?;
+            .map_err(market_failure)?;
         let name = account.map(|account| account.name).unwrap_or_default();
         let called = show::provider_of(&name, &lease.model, lease.class.emulated, &lease.provider);
         names.insert(lease.provider, called);

@@ -79,7 +79,7 @@ pub async fn run(folder: &Path, output: Output, args: TopArgs) -> Outcome {
         match (view, output) {
             (Ok(view), Output::Text) => view.print_view(),
             (Ok(view), Output::Json) => show::print_json(&view.to_json()),
-            (Err(error), _) if is_once => return Err(super::book::no_answer(error)),
+            (Err(error), _) if is_once => return Err(super::book::market_failure(error)),
             // The market can come back.
             (Err(error), Output::Text) => print_line(&format!("{market} does not answer: {error}")),
             (Err(error), Output::Json) => {

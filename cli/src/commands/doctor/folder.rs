@@ -76,7 +76,7 @@ fn key_fault(file: &Path) -> Option<Finding> {
 fn check_provider(dir: &Path) -> Vec<Finding> {
     let file = match ProviderFile::read_folder(dir) {
         Ok(file) => file,
-        Err(ConfigError::Missing { .. }) => return kept_market(dir).into_iter().collect(),
+        Err(ConfigError::Missing { .. }) => return check_market_file(dir).into_iter().collect(),
         Err(error) => {
             let fix = "correct that file, or write a new one with `souk provider init`";
             return vec![Finding::problem("provider", error.to_string(), fix)];
@@ -112,7 +112,7 @@ fn check_provider(dir: &Path) -> Vec<Finding> {
 }
 
 /// Returns a finding if the market's file exists but cannot be read.
-fn kept_market(dir: &Path) -> Option<Finding> {
+fn check_market_file(dir: &Path) -> Option<Finding> {
     match MarketFile::read_nearest(dir) {
         Ok(_) | Err(ConfigError::Missing { .. }) => None,
         Err(error) => {

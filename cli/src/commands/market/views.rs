@@ -7,7 +7,7 @@ use souk_node::client::market_data::{self, ClassError};
 use souk_node::market::{Class, Quotes};
 
 use crate::args::{Freshness, Output};
-use crate::commands::book::{apply_freshness, no_answer};
+use crate::commands::book::{apply_freshness, market_failure};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::connect_broker;
 use crate::show::{self, market};
@@ -18,7 +18,7 @@ const MINUTE_MS: u64 = 60_000;
 /// Shows the classes.
 pub async fn show_classes(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
-    let classes = broker.fetch_classes().await.map_err(no_answer)?;
+    let classes = broker.fetch_classes().await.map_err(market_failure)?;
     show_dated(&broker, output, &market::classes_json(&classes), || {
         market::print_classes(&classes);
     });
@@ -28,7 +28,7 @@ pub async fn show_classes(folder: &Path, freshness: Freshness, output: Output) -
 /// Shows the prices of measured work.
 pub async fn show_prices(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
-    let classes = broker.fetch_classes().await.map_err(no_answer)?;
+    let classes = broker.fetch_classes().await.map_err(market_failure)?;
     show_dated(&broker, output, &market::prices_json(&classes), || {
         market::print_prices(&classes);
     });
@@ -98,7 +98,7 @@ async fn fetch_quotes(broker: &Broker, name: &str) -> Result<Quotes, Failure> {
 
 fn no_class(error: ClassError) -> Failure {
     match error {
-        ClassError::Broker(error) => no_answer(error),
+        ClassError::Broker(error) => market_failure(error),
         ClassError::Unknown { .. } => {
             Failure::new(Kind::Input, error, "`souk market classes` lists them")
         }

@@ -30,15 +30,15 @@ use crate::folder::unreachable_market;
 use crate::suggested_command;
 use crate::{show, stop};
 
-/// Period of the questions to the market for waiting requests.
+/// How often the operator asks the market for waiting requests.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Number of periods after which an operator repeats an approval that waits for other operators:
 /// the market drops a waiting command after a day.
-const GIVEN_AGAIN: u64 = 600;
+const APPROVAL_REPEAT_PERIODS: u64 = 600;
 
 /// Longest time for a program to decide a request.
-const PATIENCE: Duration = Duration::from_secs(60);
+const HOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The decision on a request.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -122,7 +122,7 @@ impl Decider<'_> {
         self.looks += 1;
         let looks = self.looks;
         for given in [&mut self.locking, &mut self.answered] {
-            given.retain(|_, given| *given + GIVEN_AGAIN > looks);
+            given.retain(|_, given| *given + APPROVAL_REPEAT_PERIODS > looks);
         }
         for request in &requests {
             let done = match (&self.args.hook, request.direction) {
@@ -148,7 +148,7 @@ impl Decider<'_> {
         }
         let ids: Vec<String> = self.troubles.iter().map(RequestId::to_string).collect();
         let cause = format!("a person must look at requests {}", ids.join(", "));
-        let hint = format!("the reasons are above; {}", by_hand());
+        let hint = format!("the reasons are above; {}", manual_decision_hint());
         let facts = [("requests", json!(self.troubles))];
         Err(Failure::new(Kind::State, cause, hint).with(facts))
     }
@@ -156,7 +156,10 @@ impl Decider<'_> {
     /// Reports once why a person must look at a request.
     fn report_trouble(&mut self, request: RequestId, why: &str) {
         if self.troubles.insert(request) {
-            show::print_notice(&format!("request {request}: {why}\n  {}", by_hand()));
+            show::print_notice(&format!(
+                "request {request}: {why}\n  {}",
+                manual_decision_hint()
+            ));
         }
     }
 
@@ -350,7 +353,7 @@ impl Decider<'_> {
 }
 
 /// Returns a hint for the person who decides a request.
-fn by_hand() -> String {
+fn manual_decision_hint() -> String {
     let confirm = suggested_command::market_command("operator confirm ID");
     let refuse = suggested_command::market_command("operator refuse ID REASON");
     format!("check whether it was paid; if it was: {confirm}\n  if it was not: {refuse}")
@@ -393,7 +396,7 @@ async fn ask_hook(hook: &Path, request: &HookRequest<'_>) -> Result<Decision, St
         // A program that decides without reading may have closed its input.
         let _ = input.write_all(format!("{text}\n").as_bytes()).await;
     }
-    let ended = tokio::time::timeout(PATIENCE, program.wait_with_output()).await;
+    let ended = tokio::time::timeout(HOOK_TIMEOUT, program.wait_with_output()).await;
     let ended = ended.map_err(|_| format!("{} took too long", hook.display()))?;
     let ended = ended.map_err(named)?;
     if !ended.status.success() {

@@ -1,4 +1,4 @@
-//! The options that all commands share.
+//! The global options: every command of `souk` and `souk-lab` takes them, before or after its name.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use clap::{ColorChoice, ValueEnum};
 use super::trade::duration;
 
 /// Heading of the shared options in help texts.
-const EVERYWHERE: &str = "Global options";
+const HELP_HEADING: &str = "Global options";
 
 /// The option for output without colours. `apply_color_choice` searches for it before parsing,
 /// because it affects the output of the parser.
 const NO_COLOR: &str = "--no-color";
 
-/// Options that any command takes.
+/// The global options.
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = EVERYWHERE)]
+#[command(next_help_heading = HELP_HEADING)]
 pub struct GlobalArgs {
     /// The folder of the testnet or node.
     #[arg(
@@ -37,11 +37,11 @@ pub struct GlobalArgs {
         long,
         global = true,
         value_enum,
-        default_value_t = Form::Text,
+        default_value_t = OutputFormat::Text,
         hide_possible_values = true,
         value_name = "text|json|jsonl"
     )]
-    pub output: Form,
+    pub output: OutputFormat,
     /// Same as --output json.
     #[arg(long, global = true)]
     pub json: bool,
@@ -63,7 +63,7 @@ pub struct GlobalArgs {
     pub timeout: Option<Duration>,
 }
 
-/// The form in which a command prints its result.
+/// Whether a command prints its result for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Text for people.
@@ -72,26 +72,26 @@ pub enum Output {
     Json,
 }
 
-/// The output format, as named on the command line.
+/// The value of --output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub enum OutputFormat {
     Text,
     Json,
     Jsonl,
 }
 
 impl GlobalArgs {
-    /// Returns the form of the result.
+    /// Returns whether the result must be text or JSON, from --output and --json.
     pub fn output(&self) -> Output {
         match self.output {
-            Form::Text if !self.json => Output::Text,
+            OutputFormat::Text if !self.json => Output::Text,
             _ => Output::Json,
         }
     }
 
-    /// Returns whether each entry of a list must be a line of its own.
+    /// Returns whether the output format is jsonl: each entry of a list must be a line of its own.
     pub fn is_by_line(&self) -> bool {
-        self.output == Form::Jsonl
+        self.output == OutputFormat::Jsonl
     }
 
     /// Returns the log filter to use if SOUK_LOG sets none.
@@ -106,7 +106,7 @@ impl GlobalArgs {
     }
 }
 
-/// Returns the command without colours if the arguments ask for that.
+/// Returns the command without colours if the program's arguments contain --no-color.
 pub fn apply_color_choice(command: clap::Command) -> clap::Command {
     match std::env::args_os().any(|argument| argument == NO_COLOR) {
         true => command.color(ColorChoice::Never),
