@@ -65,23 +65,25 @@ USES = {
     "consensus": set(),
     # What the roles decide; no network, scheduler or device.
     "roles": {"memory", "market", "consensus"},
+    # What is shown of the market and of jobs: it converts values, and does nothing else.
+    "api": {"market", "roles"},
     "node": {
-        "roles",
+        "api", "roles",
         "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
         "registry", "scheduler", "market", "consensus",
     },
     # What is said over HTTP, to whom.
-    "gateway": {"node"},
+    "gateway": {"api", "node"},
     # Texts by language models: on this machine, or in sessions of a market.
     "texts": {"llm", "node", "roles", "onnx", "vocabulary", "host", "cpu", "registry"},
     # The same over HTTP, in the form of OpenAI's API.
-    "openai": {"texts", "gateway", "llm", "node"},
+    "openai": {"api", "texts", "gateway", "llm", "node"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
     "testnet": {"node"},
     "cli": {
-        "llm", "texts", "openai", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu",
-        "registry",
+        "api", "llm", "texts", "openai", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu",
+        "cuda", "gpu", "registry",
     },
     # What tests and measures souk stays out of what people install.
     "lab": {
@@ -106,6 +108,7 @@ NEVER = {
     "node": ["souk-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
+    "api": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
     "roles": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],
     "sim": ["tokio*", "libp2p*", "souk-node", "souk-scheduler", "souk-vocabulary"],
 }
@@ -115,6 +118,7 @@ BANS = {
     "market": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "consensus": ["HashMap", "HashSet", "Instant", "SystemTime", "spawn", "sleep"],
     "memory": ["HashMap", "HashSet", "Instant::now", "SystemTime::now", "sleep"],
+    "api": ["HashMap", "HashSet", "Instant", "SystemTime", "Mutex", "spawn", "sleep"],
     "roles": ["HashMap", "HashSet", "Instant", "SystemTime", "Mutex", "spawn", "sleep"],
 }
 

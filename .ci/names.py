@@ -25,6 +25,7 @@ CLEAN = [
     "market",
     "memory",
     "node",
+    "node/api",
     "node/gateway",
     "node/roles",
     "scheduler",

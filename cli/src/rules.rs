@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use souk_api::class_name;
+use souk_api::governance::{rule_name, to_public_unit};
 use souk_node::market::{Class, ClassRules, Price, Rule, Rules, Unit, Units};
 
 /// Name of the list of classes.
@@ -19,21 +22,29 @@ const HEAD: &str = "\
 ";
 
 const CLASSES_HEAD: &str = "\
-# Classes of devices with a tick or a lot of their own; the numbers are those that `souk book
-# --json` shows.
+# Classes of devices with a tick or a lot of their own, by the names that `souk market classes`
+# shows.
 # [[classes]]
-# class = { kind = 1, memory = 3, throughput = 5, bandwidth = 3, emulated = true }
+# class = \"cpu-m3-t5-b3-emulated\"
 # tick = 1
 # lot = 1";
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClassEntry {
+    #[serde(deserialize_with = "class_by_name")]
     class: Class,
     #[serde(default = "one")]
     tick: u64,
     #[serde(default = "one_unit")]
     lot: u32,
+}
+
+/// Reads a class by its name.
+fn class_by_name<'d, D: Deserializer<'d>>(from: D) -> Result<Class, D::Error> {
+    let name = String::deserialize(from)?;
+    let unknown = || D::Error::custom(format!("\"{name}\" is not the name of a class"));
+    class_name::parse_class(&name).ok_or_else(unknown)
 }
 
 fn one() -> u64 {
@@ -68,27 +79,9 @@ fn to_millis(seconds: u64) -> u64 {
     seconds.saturating_mul(1_000)
 }
 
-/// Returns the rule's name in the file, which includes its unit.
-pub fn key(rule: Rule) -> String {
-    let name = rule.name();
-    match rule.unit() {
-        Unit::Time => format!("{name}_seconds"),
-        Unit::Permille => format!("{name}_permille"),
-        Unit::Number | Unit::Credits => name.to_owned(),
-    }
-}
-
-/// Returns the value of a rule in the file's unit.
-pub fn to_file_unit(rule: Rule, value: u64) -> u64 {
-    match rule.unit() {
-        Unit::Time => value / 1_000,
-        _ => value,
-    }
-}
-
 /// Finds the rule with this name in the file, and converts its value.
 pub fn parse_setting(name: &str, number: u64) -> Result<(Rule, u64), String> {
-    let rule = Rule::ALL.iter().find(|rule| key(**rule) == name);
+    let rule = Rule::ALL.iter().find(|rule| rule_name(**rule) == name);
     let rule = *rule.ok_or_else(|| format!("there is no rule `{name}`"))?;
     match rule.unit() {
         Unit::Time => Ok((rule, to_millis(number))),
@@ -126,7 +119,7 @@ pub fn format_rules(rules: &Rules) -> String {
             true => rule.means().to_owned(),
             false => format!("{} Fixed.", rule.means()),
         };
-        let (key, number) = (key(*rule), to_file_unit(*rule, rule.of(rules)));
+        let (key, number) = (rule_name(*rule), to_public_unit(*rule, rule.of(rules)));
         format!("{}\n{key} = {number}\n", format_comment(&means))
     };
     let numbers: String = Rule::ALL.iter().map(rule).collect();
@@ -155,15 +148,9 @@ fn format_comment(words: &str) -> String {
 }
 
 fn class_text(entry: &ClassEntry) -> String {
-    let class = &entry.class;
     format!(
-        "[[classes]]\nclass = {{ kind = {}, memory = {}, throughput = {}, bandwidth = {}, \
-         emulated = {} }}\ntick = {}\nlot = {}\n",
-        class.kind.0,
-        class.memory.0,
-        class.throughput.0,
-        class.bandwidth.0,
-        class.emulated,
+        "[[classes]]\nclass = \"{}\"\ntick = {}\nlot = {}\n",
+        class_name::format_class(&entry.class),
         entry.tick,
         entry.lot,
     )

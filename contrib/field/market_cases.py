@@ -33,7 +33,7 @@ def whole(path, rows):
 
 
 def spent(net, job):
-    return net.json("job", "status", job)["spent_micro_credits"]
+    return net.json("job", "status", job)["spent"]
 
 
 def resume_after_crash(net):
@@ -132,7 +132,7 @@ def restarted_provider_stays_excluded(net):
     net.kill("provider-1")
     if child.wait() != 0:
         ends = time.monotonic() + BACK
-        while "provider-1" not in [ask["name"] for ask in net.json("book")]:
+        while "provider-1" not in [ask["provider_name"] for ask in net.json("book")]:
             expect(time.monotonic() < ends, "the provider is not back in the book")
             time.sleep(0.5)
         net.run("job", "resume", net.newest_job()).done()
@@ -166,7 +166,7 @@ def provider_with_a_full_disk(net):
 
 
 def in_book(net, name):
-    return name in [ask["name"] for ask in net.json("book")]
+    return name in [ask["provider_name"] for ask in net.json("book")]
 
 
 def until_in_book(net, name, wanted):
@@ -197,7 +197,7 @@ def bad_data_blames_providers(net):
     expect("ids" in ran.last(), f"the input is not named: {ran.last()}")
     alike(len(net.leases()), 0, "leases that were bought")
     for name, account in net.accounts().items():
-        score = account["reputation"]["score"]
+        score = account["reputation"]
         expect(score >= before[name], f"{name} is blamed: {score}")
         alike(account["escrow"], 0, f"what is held of {name}")
 

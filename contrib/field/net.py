@@ -79,7 +79,7 @@ class Net:
 
     def scores(self):
         """The reputation of each account, by its name."""
-        return {name: it["reputation"]["score"] for name, it in self.accounts().items()}
+        return {name: it["reputation"] for name, it in self.accounts().items()}
 
     def leases(self):
         """The leases that jobs of this folder have bought."""
@@ -88,7 +88,7 @@ class Net:
 
     def ask_of(self, provider):
         """What a provider offers in the book."""
-        asks = [ask for ask in self.json("book") if ask["name"] == provider]
+        asks = [ask for ask in self.json("book") if ask["provider_name"] == provider]
         expect(asks, f"{provider} has no ask in the book")
         return asks[0]
 

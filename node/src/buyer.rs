@@ -9,7 +9,6 @@ pub mod ending;
 pub mod explanation;
 mod holders;
 pub mod job;
-pub mod job_event_view;
 pub mod job_files;
 mod job_priority;
 pub mod journal;

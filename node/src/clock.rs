@@ -7,8 +7,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use souk_market::Millis;
 use souk_roles::clock::{Micros, Now};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// The variable by which a test gives a node a wrong clock. It names a file with the milliseconds
 /// by which the clock is ahead, or behind if negative. The node rereads the file, so that its clock
@@ -28,16 +26,6 @@ pub fn unix_us() -> u64 {
         .unwrap_or_default();
     let now = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
     now.saturating_add_signed(clock_ahead_us())
-}
-
-/// Formats a moment, in milliseconds since 1970, as RFC 3339 in UTC.
-#[must_use]
-pub fn format_rfc3339(ms: u64) -> String {
-    let nanos = i128::from(ms) * 1_000_000;
-    let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
-    let text = known.and_then(|known| known.format(&Rfc3339).ok());
-    // The year is beyond 9999.
-    text.unwrap_or_else(|| "9999-12-31T23:59:59Z".to_owned())
 }
 
 /// Returns by how much a test sets this node's clock wrong.
@@ -152,12 +140,6 @@ impl CoreClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_moment_is_written_in_utc() {
-        assert_eq!(format_rfc3339(1_700_000_000_250), "2023-11-14T22:13:20.25Z");
-        assert_eq!(format_rfc3339(u64::MAX), "9999-12-31T23:59:59Z");
-    }
 
     #[test]
     fn every_core_is_told_the_logs_clock_once_validators_have_said_it() {

@@ -2,7 +2,6 @@
 
 pub mod ask_resources;
 pub mod backends;
-pub mod class_name;
 pub mod costs;
 pub(crate) mod graph_operators;
 pub(crate) mod graph_work;
@@ -20,6 +19,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk_api::class_name;
 use souk_cpu::Cpu;
 use souk_emulated::{EmulatedConfigError, EmulatedDevice};
 use souk_host::discover;
@@ -600,6 +600,15 @@ mod tests {
     use souk_memory::npy;
 
     use super::*;
+
+    #[test]
+    fn each_kind_of_the_catalogue_has_a_number() {
+        for profile in catalogue::all_processors() {
+            let name = profile.kind.name();
+            let mut kinds = class_name::KINDS.iter();
+            assert!(kinds.any(|(known, _)| *known == name), "{name}");
+        }
+    }
 
     #[test]
     fn a_catalogued_device_is_stated_as_emulated() {

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
+use souk_api::account::{AccountView, MoneyRequestView};
+use souk_api::order::OrderView;
 use souk_node::client::trader::{TradeError, Trader};
 use souk_node::folder::config::{KEY_FILE, ProviderFile};
 use souk_node::folder::key::NodeKey;
@@ -101,9 +103,10 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
         .map_err(unreachable_market)?;
     match output {
         Output::Json => show::print_json(&json!({
-            "account": held, "requests": requests,
+            "account": AccountView::from(&held),
+            "requests": requests.iter().map(MoneyRequestView::from).collect::<Vec<_>>(),
             "escrow_by_lease": show::held_credits::to_json(&leases),
-            "orders": show::trade::orders_json(&orders),
+            "orders": orders.iter().map(OrderView::from).collect::<Vec<_>>(),
         })),
         Output::Text => {
             show::money::print_account(&held);
@@ -162,7 +165,7 @@ async fn request_movement(
     let Acceptance::Requested { request } = done else {
         return Err(out_of_turn(&done));
     };
-    let facts = json!({ "request": request, "micro_credits": movement.amount });
+    let facts = json!({ "request": request, "amount": movement.amount });
     let amount = show::format_credits(movement.amount);
     let text = match direction {
         Direction::Deposit => {
@@ -195,7 +198,7 @@ async fn transfer_credits(
         return Err(out_of_turn(&done));
     };
     let facts = json!({
-        "to": to, "micro_credits": movement.amount, "available_micro_credits": available,
+        "to": to, "amount": movement.amount, "available": available,
     });
     let (given, left) = (
         show::format_credits(movement.amount),
@@ -224,11 +227,11 @@ async fn cancel_request(folder: &Path, output: Output, request: u64) -> Outcome 
 async fn submit_stake(folder: &Path, output: Output, command: Command) -> Outcome {
     let trader = own_trader(folder).await?;
     let done = trader.submit_one(command).await.map_err(from_trade)?;
-    show::print_result(
-        output,
-        &json!(done),
-        &show::trade::describe_acceptance(&done),
-    );
+    let Acceptance::Staked { stake } = done else {
+        return Err(out_of_turn(&done));
+    };
+    let text = show::trade::describe_acceptance(&done);
+    show::print_result(output, &json!({ "stake": stake }), &text);
     Ok(())
 }
 

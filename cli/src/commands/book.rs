@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use souk_api::ask::AskView;
 use souk_node::buyer::JobResult;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::AccountKey;
@@ -17,10 +18,11 @@ use crate::show::balance::Balances;
 pub async fn list_asks(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let asks = broker.fetch_book().await.map_err(market_failure)?;
+    let views = || asks.iter().map(AskView::from).collect::<Vec<_>>();
     match (output, broker.oldest_age()) {
-        (Output::Json, None) => show::print_json(&asks),
+        (Output::Json, None) => show::print_json(&views()),
         (Output::Json, Some(age)) => {
-            show::print_json(&serde_json::json!({ "stale": age, "asks": asks }));
+            show::print_json(&serde_json::json!({ "stale": age, "asks": views() }));
         }
         (Output::Text, age) => {
             show::print_age(age);

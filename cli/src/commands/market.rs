@@ -6,6 +6,8 @@ pub mod views;
 use std::path::Path;
 
 use serde_json::json;
+use souk_api::governance::{GovernanceView, RulesView};
+use souk_api::member::{FounderView, MembersView};
 use souk_node::client::joining::{self, JoiningError};
 use souk_node::folder::invitation::Invitation;
 use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
@@ -115,9 +117,10 @@ async fn show_market(folder: &Path, output: Output) -> Outcome {
     let facts = json!({
         "market": genesis.market_id().to_string(), "name": genesis.chain, "line": line,
         "operators": genesis.operators, "operators_needed": genesis.operators_needed,
-        "validators": genesis.validators, "rules": genesis.rules,
-        "now": asked.as_ref().ok().map(|(found, _)| found),
-        "members": asked.as_ref().ok().map(|(_, members)| members),
+        "validators": genesis.validators.iter().map(FounderView::from).collect::<Vec<_>>(),
+        "rules": RulesView::from(&genesis.rules),
+        "now": asked.as_ref().ok().map(|(found, _)| GovernanceView::from(found)),
+        "members": asked.as_ref().ok().map(|(_, members)| MembersView::from(members)),
     });
     let rules = asked
         .as_ref()

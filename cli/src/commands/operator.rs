@@ -8,6 +8,8 @@ mod rules;
 use std::path::Path;
 
 use serde_json::json;
+use souk_api::account::MoneyRequestView;
+use souk_api::time::format_moment;
 use souk_node::client::trader::Trader;
 use souk_node::market::{Acceptance, Command, Credits, Name, RequestId};
 
@@ -62,7 +64,7 @@ pub async fn run(folder: &Path, output: Output, command: Operator) -> Outcome {
             amount,
             key,
         } => {
-            let facts = json!({ "account": account, "micro_credits": amount });
+            let facts = json!({ "account": account, "amount": amount });
             let text = format!("credited {} to {account}", show::format_credits(amount));
             let amount = Credits(amount);
             let credit = Command::Deposit { account, amount };
@@ -124,7 +126,7 @@ async fn submit_command(
     };
     let facts = json!({
         "state": "awaited", "command": approval, "approvals": given, "approvals_needed": needed,
-        "until": until,
+        "until": format_moment(until),
     });
     let approve = suggested_command::market_command(&format!("operator approve {approval}"));
     let text = format!(
@@ -153,7 +155,7 @@ async fn collect_earnings(
     let Acceptance::Collected { available } = done else {
         return Err(out_of_turn(&done));
     };
-    let facts = json!({ "micro_credits": amount, "available_micro_credits": available });
+    let facts = json!({ "amount": amount, "available": available });
     let (taken, now) = (
         show::format_credits(amount),
         show::format_credits(available.0),
@@ -202,7 +204,10 @@ async fn list_requests(folder: &Path, output: Output) -> Outcome {
     let requests = broker.money_requests(None).await;
     let requests = requests.map_err(unreachable_market)?;
     match output {
-        Output::Json => show::print_json(&requests),
+        Output::Json => {
+            let views: Vec<_> = requests.iter().map(MoneyRequestView::from).collect();
+            show::print_json(&views);
+        }
         Output::Text => show::money::print_requests(&requests, true),
     }
     Ok(())
@@ -246,7 +251,7 @@ async fn confirm_requests(operator: &Trader, output: Output, requests: Vec<u64>)
             let what = format!("request {request} is confirmed");
             show::print_line(&format!("{what}; its account has {left} available"));
         }
-        confirmed.push(json!({ "request": request, "available_micro_credits": available }));
+        confirmed.push(json!({ "request": request, "available": available }));
     }
     if output == Output::Json && !confirmed.is_empty() {
         show::print_json(&json!({ "state": "confirmed", "confirmed": confirmed }));

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::market::{Command, Receipt as Signed, ReceiptFault};
+use souk_node::market::{Acceptance, Command, Receipt as Signed, ReceiptFault};
 
-use super::account::{from_trade, own_trader};
+use super::account::{from_trade, out_of_turn, own_trader};
 use crate::args::{Output, Receipt};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{files, show};
@@ -56,11 +56,16 @@ async fn prove(folder: &Path, output: Output, files: [&Path; 2]) -> Outcome {
     let trader = own_trader(folder).await?;
     let proof = Command::ProveFault(Box::new(pair));
     let done = trader.submit_one(proof).await.map_err(from_trade)?;
-    show::print_result(
-        output,
-        &json!(done),
-        &show::trade::describe_acceptance(&done),
-    );
+    let Acceptance::Slashed {
+        slashed,
+        compensated,
+    } = done
+    else {
+        return Err(out_of_turn(&done));
+    };
+    let text = show::trade::describe_acceptance(&done);
+    let facts = json!({ "slashed": slashed, "compensated": compensated });
+    show::print_result(output, &facts, &text);
     Ok(())
 }
 

@@ -32,7 +32,6 @@ use crate::show::transfer::{self, TransferLine};
 use crate::{files, show};
 pub use failures::{from_ended, from_import, from_quote, journal_failure};
 use failures::{leases_left_failure, with_held};
-use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 use submit_run::{Files, PlanView, SubmitRun};
 
@@ -265,9 +264,7 @@ async fn report_progress(
         }
         match output {
             Output::Text => show::progress::print_event(&happened.event, names),
-            Output::Json if show::is_by_line() => {
-                show::print_json(&JobEventView::new(number, &happened))
-            }
+            Output::Json if show::is_by_line() => show::print_json(&happened.describe(number)),
             Output::Json => {}
         }
         number += 1;

@@ -4,6 +4,10 @@ use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
 
 use serde_json::{Value, json};
+use souk_api::account::AccountView;
+use souk_api::ask::AskView;
+use souk_api::market::ClassView;
+use souk_api::time::format_rfc3339;
 use souk_node::buyer::Journal;
 use souk_node::buyer::journal::Record;
 use souk_node::client::broker::{AttemptError, Broker, BrokerError};
@@ -117,10 +121,11 @@ impl View {
 
     fn to_json(&self) -> Value {
         json!({
-            "at_ms": unix_ms(), "market": self.market,
+            "at": format_rfc3339(unix_ms()), "market": self.market,
             "validators": show::status::validators_json(&self.validators),
-            "offers": self.offers, "classes": show::market::classes_json(&self.classes),
-            "account": self.account, "jobs": self.jobs,
+            "asks": self.offers.iter().map(AskView::from).collect::<Vec<_>>(),
+            "classes": self.classes.iter().map(ClassView::from).collect::<Vec<_>>(),
+            "account": self.account.as_ref().map(AccountView::from), "jobs": self.jobs,
         })
     }
 

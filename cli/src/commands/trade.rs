@@ -5,9 +5,11 @@ mod orders;
 use std::path::Path;
 
 use serde_json::json;
+use souk_api::lease::LeaseView;
+use souk_api::order::{CancelledView, OrderView, PlacedView};
 use souk_node::client::broker::Broker;
 use souk_node::market::{
-    Acceptance, AccountKey, Command, LeaseId, Millis, OpenOrder, OrderId, Price, Units,
+    self, Acceptance, AccountKey, Command, LeaseId, Millis, OpenOrder, OrderId, Price, Units,
 };
 
 use super::account::{from_trade, out_of_turn, own_account, own_trader};
@@ -30,14 +32,13 @@ pub async fn run_order(folder: &Path, output: Output, command: Order) -> Outcome
                 order: OrderId(order),
             };
             let done = carried_out(folder, cancel).await?;
-            let Acceptance::Cancelled { released } = done else {
-                return Err(out_of_turn(&done));
-            };
+            let cancelled = CancelledView::from_acceptance(OrderId(order), &done);
+            let cancelled = cancelled.ok_or_else(|| out_of_turn(&done))?;
             let text = format!(
                 "order {order} is out of the book; {} returned",
-                format_credits(released.0)
+                show::format_credits(cancelled.released)
             );
-            print_acceptance(output, &done, &text);
+            show::print_result(output, &json!(cancelled), &text);
             Ok(())
         }
         Order::Amend {
@@ -50,44 +51,40 @@ pub async fn run_order(folder: &Path, output: Output, command: Order) -> Outcome
 
 /// Runs a command on leases.
 pub async fn run_lease(folder: &Path, output: Output, command: Lease) -> Outcome {
-    match command {
-        Lease::List => list_leases(folder, output).await,
-        Lease::Show { lease } => show_lease(folder, output, LeaseId(lease)).await,
-        Lease::Start { lease } => {
-            let lease = LeaseId(lease);
-            submit_and_report(folder, output, Command::StartWork { lease }).await
+    let (lease, command) = match command {
+        Lease::List => return list_leases(folder, output).await,
+        Lease::Show { lease } => return show_lease(folder, output, LeaseId(lease)).await,
+        Lease::Start { lease: id } => {
+            let lease = LeaseId(id);
+            (lease, Command::StartWork { lease })
         }
-        Lease::Refuse { lease } => {
-            let lease = LeaseId(lease);
-            submit_and_report(folder, output, Command::Dispute { lease }).await
+        Lease::Refuse { lease: id } => {
+            let lease = LeaseId(id);
+            (lease, Command::Dispute { lease })
         }
-        Lease::End { lease } => {
-            let lease = LeaseId(lease);
-            submit_and_report(folder, output, Command::EndLease { lease }).await
+        Lease::End { lease: id } => {
+            let lease = LeaseId(id);
+            (lease, Command::EndLease { lease })
         }
-        Lease::GiveUp { lease } => {
-            let lease = LeaseId(lease);
-            submit_and_report(folder, output, Command::GiveUp { lease }).await
+        Lease::GiveUp { lease: id } => {
+            let lease = LeaseId(id);
+            (lease, Command::GiveUp { lease })
         }
-        Lease::Reclaim { lease } => {
-            let lease = LeaseId(lease);
-            submit_and_report(folder, output, Command::Reclaim { lease }).await
+        Lease::Reclaim { lease: id } => {
+            let lease = LeaseId(id);
+            (lease, Command::Reclaim { lease })
         }
-        Lease::Extend { lease, seconds } => {
-            let extend = Command::Extend {
-                lease: LeaseId(lease),
-                by: Millis(seconds.saturating_mul(1_000)),
-            };
-            submit_and_report(folder, output, extend).await
+        Lease::Extend { lease: id, seconds } => {
+            let lease = LeaseId(id);
+            let by = Millis(seconds.saturating_mul(1_000));
+            (lease, Command::Extend { lease, by })
         }
-        Lease::Resell { lease, price } => {
-            let resell = Command::Resell {
-                lease: LeaseId(lease),
-                price: Price(price),
-            };
-            submit_and_report(folder, output, resell).await
+        Lease::Resell { lease: id, price } => {
+            let (lease, price) = (LeaseId(id), Price(price));
+            (lease, Command::Resell { lease, price })
         }
-    }
+    };
+    change_lease(folder, output, lease, command).await
 }
 
 async fn list_orders(folder: &Path, output: Output) -> Outcome {
@@ -98,7 +95,9 @@ async fn list_orders(folder: &Path, output: Output) -> Outcome {
         .await
         .map_err(unreachable_market)?;
     match output {
-        Output::Json => show::print_json(&show::trade::orders_json(&orders)),
+        Output::Json => {
+            show::print_json(&orders.iter().map(OrderView::from).collect::<Vec<_>>());
+        }
         Output::Text => show::trade::print_orders(&orders),
     }
     Ok(())
@@ -119,7 +118,9 @@ async fn amend_order(
         price: price.map_or(now.price, Price),
     };
     let done = trader.submit_one(amend).await.map_err(from_trade)?;
-    print_acceptance(output, &done, &show::trade::describe_acceptance(&done));
+    let placed = PlacedView::from_acceptance(&done).ok_or_else(|| out_of_turn(&done))?;
+    let text = show::trade::describe_acceptance(&done);
+    show::print_result(output, &json!(placed), &text);
     Ok(())
 }
 
@@ -151,7 +152,9 @@ async fn list_leases(folder: &Path, output: Output) -> Outcome {
         .await
         .map_err(unreachable_market)?;
     match output {
-        Output::Json => show::print_json(&leases),
+        Output::Json => {
+            show::print_json(&leases.iter().map(LeaseView::from).collect::<Vec<_>>());
+        }
         Output::Text => {
             let names = providers::of_leases(&broker, &leases).await?;
             show::trade::print_leases(&leases, account, &names);
@@ -162,17 +165,9 @@ async fn list_leases(folder: &Path, output: Output) -> Outcome {
 
 async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
     let broker = connect_broker(folder).await?;
-    let lease = broker.fetch_lease(id).await.map_err(unreachable_market)?;
-    let lease = lease.ok_or_else(|| {
-        let cause = format!("the market knows no lease {id}");
-        Failure::new(
-            Kind::Input,
-            cause,
-            "old ones are forgotten; `souk lease list` shows open ones",
-        )
-    })?;
+    let lease = find_lease(&broker, id).await?;
     match output {
-        Output::Json => show::print_json(&lease),
+        Output::Json => show::print_json(&LeaseView::from(&lease)),
         Output::Text => {
             let names = providers::of_leases(&broker, std::slice::from_ref(&lease)).await?;
             show::trade::print_lease(&lease, &names);
@@ -181,21 +176,33 @@ async fn show_lease(folder: &Path, output: Output, id: LeaseId) -> Outcome {
     Ok(())
 }
 
-async fn submit_and_report(folder: &Path, output: Output, command: Command) -> Outcome {
-    let done = carried_out(folder, command).await?;
-    print_acceptance(output, &done, &show::trade::describe_acceptance(&done));
+async fn find_lease(broker: &Broker, id: LeaseId) -> Result<market::Lease, Failure> {
+    let lease = broker.fetch_lease(id).await.map_err(unreachable_market)?;
+    lease.ok_or_else(|| {
+        let cause = format!("the market knows no lease {id}");
+        Failure::new(
+            Kind::Input,
+            cause,
+            "old ones are forgotten; `souk lease list` shows open ones",
+        )
+    })
+}
+
+/// Carries out a command on a lease, and shows the lease as it is afterwards.
+async fn change_lease(folder: &Path, output: Output, id: LeaseId, command: Command) -> Outcome {
+    let trader = own_trader(folder).await?;
+    let done = trader.submit_one(command).await.map_err(from_trade)?;
+    match output {
+        Output::Json => {
+            let lease = find_lease(trader.broker(), id).await?;
+            show::print_json(&LeaseView::from(&lease));
+        }
+        Output::Text => show::print_line(&show::trade::describe_acceptance(&done)),
+    }
     Ok(())
 }
 
 async fn carried_out(folder: &Path, command: Command) -> Result<Acceptance, Failure> {
     let trader = own_trader(folder).await?;
     trader.submit_one(command).await.map_err(from_trade)
-}
-
-fn print_acceptance(output: Output, done: &Acceptance, text: &str) {
-    show::print_result(output, &json!(done), text);
-}
-
-fn format_credits(micro: u64) -> String {
-    show::format_credits(micro)
 }

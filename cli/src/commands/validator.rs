@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
+use souk_api::member::{MemberView, MembersView};
 use souk_node::folder::config::ValidatorFile;
 use souk_node::folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE};
 use souk_node::folder::contact::Multiaddr;
@@ -116,7 +117,7 @@ async fn list_validators(folder: &Path, output: Output) -> Outcome {
     let operator = join_as_operator(folder, NodeKey::generate()).await?;
     let members = operator.fetch_members().await.map_err(from_order)?;
     match output {
-        Output::Json => show::print_json(&members),
+        Output::Json => show::print_json(&MembersView::from(&members)),
         Output::Text => show::members::print_members(&members),
     }
     Ok(())
@@ -135,7 +136,7 @@ fn report_change(output: Output, done: Result<Member, OrderError>, what: &str) -
     }
     let member = done.map_err(from_order)?;
     let text = format!("validator {} {what} ({})", member.raft_id, member.address);
-    show::print_result(output, &json!(member), &text);
+    show::print_result(output, &json!(MemberView::from(&member)), &text);
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! Balances of accounts.
 
+use souk_api::account::AccountView;
+use souk_api::market::TotalsView;
 use souk_node::market::{Account, Totals};
 
 use super::{Table, format_credits, print_line, short_id};
@@ -15,17 +17,8 @@ pub struct Balances {
 impl Balances {
     /// Returns the balances as JSON; amounts are in micro-credits.
     pub fn to_json(&self) -> serde_json::Value {
-        let account = |account: &Account| {
-            serde_json::json!({
-                "account": account.key, "name": account.name,
-                "available": account.available, "escrow": account.escrow,
-                "reputation": account.reputation,
-            })
-        };
-        let accounts: Vec<_> = self.accounts.iter().map(account).collect();
-        serde_json::json!({
-            "accounts": accounts, "totals": self.totals, "balanced": self.totals.is_balanced(),
-        })
+        let accounts: Vec<_> = self.accounts.iter().map(AccountView::from).collect();
+        serde_json::json!({ "accounts": accounts, "totals": TotalsView::from(&self.totals) })
     }
 }
 

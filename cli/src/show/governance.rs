@@ -1,11 +1,12 @@
 //! The governance of a market: coming changes, and commands that wait for operators.
 
-use souk_node::device::class_name;
-use souk_node::market::{Command, RulesChange, Setting};
+use serde_json::{Value, json};
+use souk_api::class_name;
+use souk_api::governance::{ApprovalView, rule_name, to_public_unit};
+use souk_node::market::{Approval, Command, RulesChange, Setting};
 use souk_node::protocols::market::{Governance, Member, Members, Standing};
 
 use super::{Table, format_credits, print_line, short_id, time_of_day};
-use crate::rules::{key, to_file_unit};
 use crate::suggested_command;
 
 /// Prints the coming changes of the rules.
@@ -33,13 +34,24 @@ pub fn print_coming(found: &Governance) {
 fn describe_setting(setting: &Setting) -> String {
     match setting {
         Setting::Number { rule, value } => {
-            format!("{} becomes {}", key(*rule), to_file_unit(*rule, *value))
+            let value = to_public_unit(*rule, *value);
+            format!("{} becomes {value}", rule_name(*rule))
         }
         Setting::Class(own) => {
             let name = class_name::format_class(&own.class);
             format!("{name}: tick {}, lot {}", own.tick, own.lot)
         }
     }
+}
+
+/// Returns the commands that wait for more operators as JSON, each with its description.
+pub fn pending_json(found: &Governance) -> Value {
+    let one = |approval: &Approval| {
+        let mut value = json!(ApprovalView::from(approval));
+        value["description"] = describe_command(&approval.command).into();
+        value
+    };
+    found.approvals.iter().map(one).collect()
 }
 
 /// Prints commands that wait for more operators.

@@ -1,7 +1,8 @@
 //! The credits that leases hold, when these return, and the commands that release them.
 
 use serde_json::{Value, json};
-use souk_node::market::{Lease, LeaseState};
+use souk_api::time::format_moment;
+use souk_node::market::{Lease, LeaseState, Millis};
 
 use super::{format_credits, time_of_day};
 use crate::suggested_command;
@@ -17,8 +18,8 @@ pub fn to_json(leases: &[Lease]) -> Value {
     let open = leases.iter().filter(|lease| lease.escrow.0 > 0);
     let one = |lease: &Lease| {
         json!({
-            "lease": lease.id, "micro_credits": lease.escrow, "ends_at": lease.end_time(),
-            "returns_at": returns_at(lease), "release": release_command(lease),
+            "lease": lease.id, "escrow": lease.escrow, "ends_at": format_moment(lease.end_time()),
+            "closes_at": close_time(lease).map(format_moment), "release": release_command(lease),
         })
     };
     open.map(one).collect()
@@ -27,10 +28,10 @@ pub fn to_json(leases: &[Lease]) -> Value {
 fn describe_lease(lease: &Lease) -> String {
     let (id, held) = (lease.id, format_credits(lease.escrow.0));
     let ends = time_of_day(lease.end_time().0);
-    match (returns_at(lease), release_command(lease)) {
+    match (close_time(lease), release_command(lease)) {
         (Some(until), _) => format!(
             "lease {id} holds {held}: it returns at {} UTC, or with its receipt before",
-            time_of_day(until)
+            time_of_day(until.0)
         ),
         (None, Some(release)) => format!(
             "lease {id} holds {held} until it ends at {ends} UTC; to end it now:\n    {release}"
@@ -40,9 +41,9 @@ fn describe_lease(lease: &Lease) -> String {
 }
 
 /// Returns when a lease closes by itself, if its device is already free.
-fn returns_at(lease: &Lease) -> Option<u64> {
+fn close_time(lease: &Lease) -> Option<Millis> {
     match lease.state {
-        LeaseState::Due { until, .. } => Some(until.0),
+        LeaseState::Due { until, .. } => Some(until),
         _ => None,
     }
 }

@@ -1,12 +1,12 @@
 //! An account's history: every movement of its credits, with its cause.
 
 use serde_json::{Value, json};
+use souk_api::account::{BalancesView, MovementView};
+use souk_api::time::format_moment;
 use souk_node::market::{
-    AccountKey, Balances, CloseReason, Credits, Direction, Event, Millis, MoveReason, OrderEnd,
+    AccountKey, Balances, CloseReason, Credits, Direction, Event, MoveReason, OrderEnd,
 };
 use souk_node::protocols::statement::{Statement, StatementLine};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::{Table, format_credits, print_line, short_id};
 
@@ -57,7 +57,7 @@ pub fn print_history(account: AccountKey, statement: &Statement) {
             table.add_row(format_row("", &known, &line.before, why));
         }
         known = line.after;
-        let when = format_time(line.time);
+        let when = format_moment(line.time);
         // The year is this one or the last, so the month suffices.
         let when = when.get(5..).unwrap_or_default().replace('T', " ");
         let (when, _) = when.split_once('.').unwrap_or((&when, ""));
@@ -85,16 +85,17 @@ pub fn print_history(account: AccountKey, statement: &Statement) {
 /// Returns a history as JSON, the oldest movement first.
 pub fn to_json(account: AccountKey, statement: &Statement) -> Value {
     let one = |line: &StatementLine| {
-        let mut value = json!(line);
+        let mut value = json!(MovementView::from(line));
         value["why"] = explain_line(account, line).into();
         value
     };
     let sums = Sums::from_lines(&statement.lines);
+    let balances = |of: fn(&Sums) -> &Balances| sums.as_ref().map(of).map(BalancesView::from);
     let movements: Vec<Value> = statement.lines.iter().rev().map(one).collect();
     json!({
         "account": account,
-        "opening": sums.as_ref().map(|sums| sums.opening),
-        "closing": sums.as_ref().map(|sums| sums.closing),
+        "opening": balances(|sums| &sums.opening),
+        "closing": balances(|sums| &sums.closing),
         "gaps": sums.as_ref().map_or(0, |sums| sums.gaps),
         "older": statement.more,
         "movements": movements,
@@ -123,7 +124,7 @@ pub fn csv_row(account: AccountKey, line: &StatementLine) -> [String; 11] {
         (i128::from(of(after).0) - i128::from(of(before).0)).to_string()
     };
     [
-        format_time(line.time),
+        format_moment(line.time),
         line.place.index.to_string(),
         line.place.offset.to_string(),
         line.place.part.to_string(),
@@ -153,13 +154,6 @@ fn format_change(before: Credits, after: Credits) -> String {
         std::cmp::Ordering::Equal => String::new(),
         std::cmp::Ordering::Greater => format!("-{}", format_credits(before.0 - after.0)),
     }
-}
-
-fn format_time(time: Millis) -> String {
-    let nanos = i128::from(time.0) * 1_000_000;
-    let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
-    let text = known.and_then(|known| known.format(&Rfc3339).ok());
-    text.unwrap_or_else(|| format!("{time} ms after 1970"))
 }
 
 fn explain_line(account: AccountKey, line: &StatementLine) -> String {

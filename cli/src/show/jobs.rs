@@ -1,8 +1,9 @@
 //! Jobs from their journals.
 
 use serde_json::{Value, json};
+use souk_api::lease::{LeaseView, state_name};
 use souk_node::buyer::journal::{JobState, Record};
-use souk_node::market::{Lease, LeaseState};
+use souk_node::market::Lease;
 
 use super::{
     Names, Table, account_name, format_count, format_credits, held_credits, print_line, to_u64,
@@ -12,9 +13,10 @@ use crate::suggested_command;
 /// Returns a job as JSON, with the market's records of its leases.
 pub fn to_json(record: &Record, leases: &[Lease]) -> Value {
     json!({
-        "job": record, "leases": leases, "requests_answered": record.requests_answered,
-        "spent_micro_credits": sum(leases, |lease| lease.cost.0),
-        "escrow_micro_credits": sum(leases, |lease| lease.escrow.0),
+        "job": record, "leases": leases.iter().map(LeaseView::from).collect::<Vec<_>>(),
+        "requests_answered": record.requests_answered,
+        "spent": sum(leases, |lease| lease.cost.0),
+        "escrow": sum(leases, |lease| lease.escrow.0),
     })
 }
 
@@ -84,7 +86,7 @@ pub fn print_one(record: &Record, leases: &[Lease], names: &Names) {
         table.add_row([
             lease.id.to_string(),
             account_name(&lease.provider, names),
-            lease_state(&lease.state).to_owned(),
+            state_name(&lease.state).to_owned(),
             format_credits(lease.cost.0),
             format_credits(lease.escrow.0),
         ]);
@@ -120,17 +122,6 @@ pub fn describe_state(state: &JobState) -> String {
         JobState::Done => "done".to_owned(),
         JobState::Interrupted => "interrupted".to_owned(),
         JobState::Failed { reason, .. } => format!("failed: {reason}"),
-    }
-}
-
-/// Names the state of a lease.
-pub fn lease_state(state: &LeaseState) -> &'static str {
-    match state {
-        LeaseState::Waiting { .. } => "waiting",
-        LeaseState::Active => "active",
-        LeaseState::Ending { .. } => "ending",
-        LeaseState::Due { .. } => "due",
-        LeaseState::Closed { .. } => "closed",
     }
 }
 

@@ -1,7 +1,6 @@
 //! Market data: classes, depth, trades, candles, prices of measured work.
 
-use serde_json::{Value, json};
-use souk_node::device::class_name;
+use souk_api::class_name;
 use souk_node::market::{Candle, Class, ClassSummary, DepthLevel, Dtype, PriceIndex, Quotes};
 
 use super::{Table, format_credits, print_line, time_of_day};
@@ -11,16 +10,6 @@ const NONE: &str = "-";
 
 fn or_none(value: Option<String>) -> String {
     value.unwrap_or_else(|| NONE.to_owned())
-}
-
-/// Returns the classes as JSON.
-pub fn classes_json(classes: &[ClassSummary]) -> Value {
-    let one = |summary: &ClassSummary| {
-        let mut value = json!(summary);
-        value["class_name"] = class_name::format_class(&summary.class).into();
-        value
-    };
-    classes.iter().map(one).collect()
 }
 
 /// Prints the classes.
@@ -42,17 +31,6 @@ pub fn print_classes(classes: &[ClassSummary]) {
     }
     table.print();
     print_line("prices in credits per device-second; units at the best ask; units traded in a day");
-}
-
-/// Returns the prices of measured work as JSON.
-pub fn prices_json(classes: &[ClassSummary]) -> Value {
-    let one = |summary: &ClassSummary| {
-        json!({
-            "class_name": class_name::format_class(&summary.class), "class": summary.class,
-            "nano_credits": summary.index,
-        })
-    };
-    classes.iter().map(one).collect()
 }
 
 /// Prints the prices of measured work.
@@ -87,15 +65,6 @@ fn format_micro_credits(nano: Option<u64>) -> String {
     or_none(nano.map(|nano| format!("{}.{:03}", nano / 1_000, nano % 1_000)))
 }
 
-/// Returns a book as JSON.
-pub fn depth_json(quotes: &Quotes) -> Value {
-    json!({
-        "class_name": class_name::format_class(&quotes.class),
-        "class": quotes.class, "rules": quotes.rules,
-        "bids": quotes.bids, "asks": quotes.asks,
-    })
-}
-
 /// Prints a book: asks above bids, the best in the middle.
 pub fn print_depth(quotes: &Quotes) {
     print_line(&class_heading(&quotes.class));
@@ -125,11 +94,6 @@ fn class_heading(class: &Class) -> String {
     )
 }
 
-/// Returns trades as JSON.
-pub fn trades_json(quotes: &Quotes) -> Value {
-    json!({ "class_name": class_name::format_class(&quotes.class), "trades": quotes.last })
-}
-
 /// Prints trades.
 pub fn print_trades(quotes: &Quotes) {
     print_line(&class_heading(&quotes.class));
@@ -142,11 +106,6 @@ pub fn print_trades(quotes: &Quotes) {
         ]);
     }
     table.print();
-}
-
-/// Returns candles as JSON.
-pub fn candles_json(class: &Class, candles: &[Candle]) -> Value {
-    json!({ "class_name": class_name::format_class(class), "candles": candles })
 }
 
 /// Prints candles.

@@ -1,6 +1,7 @@
 //! The state of the validators.
 
 use serde_json::{Value, json};
+use souk_api::member::StatusView;
 use souk_node::client::broker::AttemptError;
 use souk_node::protocols::market::Status;
 
@@ -15,7 +16,7 @@ pub fn to_json(statuses: &[Result<Status, AttemptError>], balances: &Balances) -
 /// Returns the validators as a JSON list.
 pub fn validators_json(statuses: &[Result<Status, AttemptError>]) -> Value {
     let one = |status: &Result<Status, AttemptError>| match status {
-        Ok(status) => json!(status),
+        Ok(status) => json!(StatusView::from(status)),
         Err(error) => json!({ "unreachable": error.to_string() }),
     };
     statuses.iter().map(one).collect()

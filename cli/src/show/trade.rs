@@ -1,29 +1,17 @@
 //! The orders and leases of an account.
 
-use serde_json::{Value, json};
-use souk_node::device::class_name;
+use souk_api::class_name;
+use souk_api::lease::state_name;
+use souk_api::order::ExclusionView;
 use souk_node::market::{
     Acceptance, AccountKey, Class, Explanation, Lack, Lease, OpenOrder, Side, Term,
 };
 
-use super::jobs::lease_state;
 use super::{
     Names, Table, account_name, format_count, format_credits, print_line, short_id, time_of_day,
     to_u64,
 };
 use crate::suggested_command;
-
-/// Returns an order as JSON.
-pub fn order_json(order: &OpenOrder) -> Value {
-    let mut value = json!(order);
-    value["class_name"] = class_name::format_class(&order.class).into();
-    value
-}
-
-/// Returns orders as JSON.
-pub fn orders_json(orders: &[OpenOrder]) -> Value {
-    orders.iter().map(order_json).collect()
-}
 
 /// Prints an order.
 pub fn print_order(order: &OpenOrder) {
@@ -112,16 +100,10 @@ pub fn print_explanation(class: &Class, found: &Explanation) {
     }
     let mut table = Table::new(&[">asks", "ruled out by", ">wanted", ">nearest"]);
     for one in &found.ruled_out {
-        let lack = json!(one.lack);
-        let name = match &lack {
-            Value::String(name) => name.clone(),
-            // For a cause with a type, this returns its name and the type.
-            other => other
-                .as_object()
-                .and_then(|fields| fields.iter().next())
-                .map_or_else(String::new, |(name, of)| {
-                    format!("{name} of {}", of.as_str().unwrap_or_default())
-                }),
+        let view = ExclusionView::from(one);
+        let name = match view.dtype {
+            Some(dtype) => format!("{} of {dtype}", view.lack),
+            None => view.lack.to_owned(),
         };
         let is_price = one.lack == Lack::Price || one.lack == Lack::Stake;
         let figure = |figure: u64| match (one.wanted, one.nearest) {
@@ -190,7 +172,7 @@ pub fn print_leases(leases: &[Lease], account: AccountKey, names: &Names) {
             lease.id.to_string(),
             part.to_owned(),
             account_name(&lease.provider, names),
-            lease_state(&lease.state).to_owned(),
+            state_name(&lease.state).to_owned(),
             format_credits(lease.price.0),
             format_credits(lease.escrow.0),
             time_of_day(lease.deadline.0),
@@ -207,7 +189,7 @@ pub fn print_lease(lease: &Lease, names: &Names) {
     };
     let mut lines = vec![
         ("lease", lease.id.to_string()),
-        ("state", lease_state(&lease.state).to_owned()),
+        ("state", state_name(&lease.state).to_owned()),
         ("buyer", lease.buyer.to_string()),
         ("provider", account_name(&lease.provider, names)),
         ("account", lease.provider.to_string()),

@@ -193,7 +193,7 @@ fn an_order_by_hand_is_placed_once_changed_and_taken_back() {
     let ids = |all: &Value, name: &str| -> Vec<Value> {
         list(all).iter().map(|one| one[name].clone()).collect()
     };
-    assert_eq!(ids(&orders["items"], "order"), ids(&known, "id"));
+    assert_eq!(ids(&orders["items"], "order"), ids(&known, "order"));
     let path = format!("/v1/market/orders/{}", placed["order"]);
     let one = reader.get(&path).of(200);
     assert_eq!(

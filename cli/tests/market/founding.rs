@@ -188,7 +188,7 @@ fn a_market_is_founded_joined_funded_used_and_left_by_commands_alone() {
     assert_eq!(held["account"]["escrow"], 0, "{held}");
     assert_reconciled(&machines, &all);
     let sums = &machines.souk("seller", &["balance"]).done();
-    assert_eq!(sums["balanced"], true);
+    assert_eq!(sums["totals"]["balanced"], true);
     assert_eq!(sums["totals"]["withdrawals"], left);
 
     let history = machines.souk("buyer", &["account", "history"]).done();
@@ -260,7 +260,7 @@ fn assert_adds_up(history: &Value) {
 /// The market's data tell of the job's one trade, to whoever asks.
 fn assert_is_told(machines: &Machines) -> String {
     let classes = machines.souk("buyer", &["market", "classes"]).done();
-    let class = text(&classes[0]["class_name"]);
+    let class = text(&classes[0]["class"]);
     assert_eq!(classes[0]["last"]["price"], 100_000);
     assert!(
         class.starts_with("cpu-m") && class.ends_with("-emulated"),
@@ -268,13 +268,13 @@ fn assert_is_told(machines: &Machines) -> String {
     );
     for view in ["depth", "trades", "candles"] {
         let told = machines.souk("founder", &["market", view, "cpu"]).done();
-        assert_eq!(told["class_name"], class, "{told}");
+        assert_eq!(told["class"], class, "{told}");
     }
     let trades = machines.souk("buyer", &["market", "trades", &class]).done();
     assert_eq!(trades["trades"].as_array().map(Vec::len), Some(1));
     let prices = machines.souk("buyer", &["market", "price"]).done();
     assert!(
-        prices[0]["nano_credits"]["per_tera_operation"][1].is_u64(),
+        prices[0]["index"]["per_tera_operation"]["f32"].is_u64(),
         "{prices}"
     );
     let unknown = machines.souk("buyer", &["market", "depth", "gpu"]);
@@ -286,7 +286,7 @@ fn assert_is_told(machines: &Machines) -> String {
 fn assert_trades_its_own(machines: &Machines, class: &str) {
     let seller = "seller/provider";
     let orders = machines.souk(seller, &["order", "list"]).done();
-    assert_eq!(orders[0]["class_name"], class);
+    assert_eq!(orders[0]["class"], class);
     let earned = machines.souk(seller, &["account", "show"]).done();
     assert!(
         earned["account"]["available"].as_u64() > Some(0),
@@ -296,7 +296,7 @@ fn assert_trades_its_own(machines: &Machines, class: &str) {
         .souk(seller, &["account", "stake", "0.000001"])
         .done();
     let lease = machines.souk("buyer", &["lease", "show", "1"]).done();
-    assert_eq!(lease["provider"], earned["account"]["key"]);
+    assert_eq!(lease["provider"], earned["account"]["account"]);
     let ended = machines.souk("buyer", &["lease", "end", "1"]);
     assert_eq!(ended.code, 8, "{}", ended.stdout);
 }

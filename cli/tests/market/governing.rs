@@ -56,7 +56,7 @@ fn both(machines: &Machines, command: &[&str]) {
     );
     let pending = machines.souk("other", &["operator", "pending"]).done();
     let id = number(&waits["command"]);
-    assert_eq!(number(&pending[0]["id"]), id);
+    assert_eq!(number(&pending[0]["command"]), id);
     machines.souk("other", &["operator", "approve", &id]).done();
 }
 
@@ -106,7 +106,7 @@ fn two_operators_agree_and_then_a_frozen_account_and_a_rule_are_as_they_say() {
     ];
     both(&machines, &change);
     let listed = machines.souk("user", &["operator", "rules", "list"]).done();
-    assert_eq!(listed["changes"][0]["settings"][0]["number"]["value"], 1);
+    assert_eq!(listed["changes"][0]["rules"]["requests_max"], 1);
     let now = || machines.souk("user", &["operator", "rules", "show"]).done();
     let begin = Instant::now();
     while now()["rules"]["requests_max"] != 1 {

@@ -181,7 +181,7 @@ fn a_spot_job_pays_what_its_provider_asks_at_the_notice_it_wants() {
     let lease = market.souk(&["lease", "show", &lease]).done();
     assert_eq!(
         (&lease["price"], &lease["notice"]),
-        (&json!(500), &json!(60_000))
+        (&json!(500), &json!(60.0))
     );
     market.assert_escrow_returns();
 }

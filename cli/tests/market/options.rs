@@ -300,7 +300,7 @@ fn a_testnet_is_made_of_what_a_profile_lists() {
         .map(|ask| ask["price"].as_u64().unwrap())
         .collect();
     assert_eq!(prices, [110_000, 110_000]);
-    assert_eq!(top["offers"].as_array().map(Vec::len), Some(2));
+    assert_eq!(top["asks"].as_array().map(Vec::len), Some(2));
     assert_eq!(logs.code, 3);
     assert_eq!(
         logs.json()["error"]["hint"],

@@ -6,7 +6,7 @@ use crate::common::{IMAGES, Market, digits, images};
 fn a_bid_rests_is_shown_and_is_taken_back() {
     let market = Market::up();
     let classes = market.souk(&["market", "classes"]).done();
-    let class = classes[0]["class_name"]
+    let class = classes[0]["class"]
         .as_str()
         .expect("a class has a name")
         .to_owned();
@@ -14,26 +14,24 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
         "order", "bid", &class, "--price", "0.000001", "--rest", "1h",
     ];
     let placed = market.souk(&bid).done();
-    let order = placed["placed"]["order"].to_string();
+    let order = placed["order"].to_string();
     let shown = market.souk(&["order", "show", &order]).done();
     assert_eq!(
-        (&shown["side"], &shown["class_name"]),
+        (&shown["side"], &shown["class"]),
         (&"bid".into(), &class.clone().into())
     );
     assert_eq!(shown["held"], 60, "a minute at a micro-credit a second");
     let found = market
         .souk(&["order", "explain", &class, "--price", "0.000001"])
         .done();
-    assert_eq!(found["explanation"]["eligible"], 0, "{found}");
-    let ruled_out = found["explanation"]["ruled_out"]
-        .as_array()
-        .expect("a list");
+    assert_eq!(found["eligible"], 0, "{found}");
+    let ruled_out = found["ruled_out"].as_array().expect("a list");
     assert!(
         ruled_out.iter().any(|one| one["lack"] == "price"),
         "{found}"
     );
     let account = market.souk(&["account", "show"]).done();
-    assert_eq!(account["orders"][0]["id"].to_string(), order);
+    assert_eq!(account["orders"][0]["order"].to_string(), order);
     market.souk(&["order", "cancel", &order]).done();
     let gone = market.souk(&["order", "show", &order]);
     assert_eq!(gone.code, 3, "{}", gone.stdout);
@@ -60,7 +58,7 @@ fn a_bid_rests_is_shown_and_is_taken_back() {
         "fok",
     ];
     let bought = market.souk(&dear).done();
-    let lease = bought["placed"]["trades"][0]["lease"].to_string();
+    let lease = bought["trades"][0]["lease"].to_string();
     market.souk(&["lease", "end", &lease]).done();
     market.assert_escrow_returns();
 }

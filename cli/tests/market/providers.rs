@@ -241,7 +241,7 @@ fn a_new_provider_asks_what_its_class_costs_and_not_less_than_its_least() {
     let mut arguments = vec!["provider", "init"];
     arguments.extend(options);
     let shown = souk(dry.as_ref(), &arguments).done();
-    assert_eq!(shown["asks"][0]["limit"]["price"], 300_000);
+    assert_eq!(shown["asks"][0]["price"], 300_000);
     assert!(!Path::new(&dry).exists(), "a dry run writes nothing");
 
     let (mut seller, made) = Seller::set_up(&market, "seller", &[]);

@@ -443,7 +443,7 @@ fn a_stream_whose_buyer_was_killed_goes_on_where_it_was() {
     market.assert_escrow_returns();
     let status = market.souk(&["job", "status", name]).done();
     assert_eq!(status["job"]["state"], "done");
-    let spent = status["spent_micro_credits"].as_u64().unwrap();
+    let spent = status["spent"].as_u64().unwrap();
     let amounts = receipts.iter().map(|receipt| &receipt["body"]["amount"]);
     let signed: u64 = amounts.map(|amount| amount.as_u64().unwrap()).sum();
     assert!((signed..=100_000_000).contains(&spent), "{signed} {spent}");
@@ -504,7 +504,7 @@ fn a_resumed_stream_holds_no_more_than_its_budget_less_what_was_spent_before() {
     let later = held(&text);
     assert!(!later.is_empty(), "{text}");
     let status = market.souk(&["job", "status", name]).done();
-    let all = status["spent_micro_credits"].as_u64().unwrap();
+    let all = status["spent"].as_u64().unwrap();
     let before = status["job"]["receipts"].as_array().unwrap().iter();
     let before = before.map(|receipt| &receipt["body"]);
     let first = before.filter(|body| body["job"] == status["job"]["id"]);

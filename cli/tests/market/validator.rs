@@ -149,7 +149,7 @@ pub fn with(members: &Value, standing: &str) -> Vec<u64> {
     let all = members["validators"].as_array().expect("a list");
     let those = all.iter().filter(|member| member["standing"] == standing);
     those
-        .map(|member| member["raft_id"].as_u64().expect("an id"))
+        .map(|member| member["id"].as_u64().expect("an id"))
         .collect()
 }
 
@@ -159,7 +159,7 @@ pub fn agree(market: &Market, ids: &[u64]) -> Value {
     loop {
         let status = market.souk(&["testnet", "status"]).done();
         let all = status["validators"].as_array().expect("a list").clone();
-        let mut answered: Vec<u64> = all.iter().filter_map(|v| v["raft_id"].as_u64()).collect();
+        let mut answered: Vec<u64> = all.iter().filter_map(|v| v["id"].as_u64()).collect();
         answered.sort_unstable();
         let state = |v: &Value| (v["applied"].clone(), v["digest"].clone());
         let up: Vec<&Value> = all.iter().filter(|v| v["digest"].is_string()).collect();

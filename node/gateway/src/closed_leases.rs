@@ -1,11 +1,12 @@
 //! Closed leases of an account, read from its statement: the market itself forgets closed leases.
 
 use futures::future::join_all;
+use souk_api::account::format_place;
+use souk_api::lease::Closing;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::{AccountKey, Event, Lease};
 use souk_node::protocols::statement::StatementLine;
 
-use crate::lease_view::Closing;
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::statement_place;
@@ -33,7 +34,7 @@ pub async fn fetch_page(
             if items.len() >= limit {
                 return Ok(Page {
                     items,
-                    next: before.map(statement_place::format_cursor),
+                    next: before.map(format_place),
                 });
             }
         }
@@ -42,7 +43,7 @@ pub async fn fetch_page(
         if next.is_none() || seen >= LINES_MAX {
             return Ok(Page {
                 items,
-                next: next.map(statement_place::format_cursor),
+                next: next.map(format_place),
             });
         }
     }
@@ -51,7 +52,7 @@ pub async fn fetch_page(
 /// Returns the leases that closed in a line. Two accounts can share a lease of a line; it appears
 /// once.
 pub fn line_closings(account: AccountKey, line: &StatementLine) -> impl Iterator<Item = Closing> {
-    let at_ms = line.time.0;
+    let at = line.time;
     let closing = move |event: &Event| match *event {
         Event::LeaseClosed {
             lease,
@@ -63,7 +64,7 @@ pub fn line_closings(account: AccountKey, line: &StatementLine) -> impl Iterator
             refunded,
         } if buyer == account || provider == account => Some(Closing {
             lease,
-            at_ms,
+            at,
             buyer,
             provider,
             reason,

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_api::account::AccountView;
+use souk_api::market::{ClassView, DepthView, LEVELS, TradesView};
 use souk_node::client::broker::BrokerError;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::market_view::{AccountView, ClassView, DepthView, LEVELS, TradesView};
 use crate::parties_view;
 use crate::state::{SharedState, State};
 use crate::topic::Topic;

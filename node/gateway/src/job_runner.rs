@@ -6,7 +6,6 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use souk_node::buyer::job::Job;
-use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{
@@ -402,9 +401,7 @@ async fn publish_events(
     while let Some(event) = told.recv().await {
         let happened = TimedEvent::new_now(event);
         kept.add(&happened);
-        state
-            .hub
-            .publish_event(&topic, &JobEventView::new(number, &happened));
+        state.hub.publish_event(&topic, &happened.describe(number));
         number += 1;
         if std::mem::take(&mut is_first) {
             tell_state(state, name);

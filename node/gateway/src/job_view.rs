@@ -1,6 +1,8 @@
 //! The jobs of the API.
 
 use serde::Serialize;
+use souk_api::lease::LeaseView;
+use souk_api::time::format_rfc3339;
 use souk_node::buyer::Journal;
 use souk_node::buyer::JournalError;
 use souk_node::buyer::journal::{JobState, Record};
@@ -8,11 +10,9 @@ use souk_node::buyer::names;
 use utoipa::ToSchema;
 
 use crate::command::{Folder, Request};
-use crate::lease_view::LeaseView;
 use crate::output_view::OutputView;
 use crate::problem::Problem;
 use crate::state::State;
-use crate::times;
 
 /// How a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -150,7 +150,7 @@ fn of_record(state: &State, record: &Record, request: Option<Request>) -> JobVie
         state: standing,
         reason,
         cause,
-        begun_at: times::at(record.begun_ms),
+        begun_at: format_rfc3339(record.begun_ms),
         begun_ms: record.begun_ms,
         model: model.unwrap_or_else(|| path.as_str().unwrap_or_default().to_owned()),
         requests_answered: record.requests_answered,
@@ -180,7 +180,7 @@ fn describe_accepted(state: &State, name: &str, folder: &Folder, request: &Reque
         state: standing,
         reason,
         cause,
-        begun_at: times::at(request.at_ms),
+        begun_at: format_rfc3339(request.at_ms),
         begun_ms: request.at_ms,
         model: request.job.model.clone(),
         requests_answered: 0,

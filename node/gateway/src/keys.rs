@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
+use souk_api::order::PlacedView;
 use souk_node::buyer::journal::write_durably;
 use souk_node::market::{AccountKey, JobId};
 use souk_node::memory::ContentId;
 
-use crate::order_view::PlacedView;
 use crate::problem::{Code, Problem};
 
 /// Folder of the keys, relative to the folder of the market.

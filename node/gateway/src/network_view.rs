@@ -6,20 +6,19 @@ use std::time::Instant;
 
 use futures::future::join_all;
 use serde::Serialize;
+use souk_api::class_name;
+use souk_api::market::ByDtype;
+use souk_api::time::format_rfc3339;
 use souk_node::buyer::Buyer;
 use souk_node::client::broker::BrokerError;
 use souk_node::clock::unix_ms;
 use souk_node::content::links::LinkRecord;
-use souk_node::device::class_name;
 use souk_node::folder::key::account_of;
 use souk_node::market::{Account, AccountKey, Listing};
 use souk_node::network::swarm::routes::Route;
 use souk_node::protocols::market::{Answer, Member, Request, Standing, Status};
 use souk_node::protocols::regions;
 use utoipa::ToSchema;
-
-use crate::market_view::{ByDtype, throughput_by_dtype};
-use crate::times;
 
 /// Providers on one map; a page cannot draw more.
 const PROVIDERS_MAX: usize = 200;
@@ -200,7 +199,7 @@ pub async fn build_map(
     }
     Ok(MapView {
         index: index.unwrap_or_default(),
-        as_of: times::at(now),
+        as_of: format_rfc3339(now),
         links: describe_links(buyer, &nodes, &asked, &routes),
         nodes,
         providers_omitted,
@@ -319,7 +318,7 @@ impl From<&Listing> for NodeDevice {
             units: ask.quantity.0,
             memory_bytes: stated.memory_bytes,
             memory_bandwidth: stated.memory_bandwidth,
-            throughput: throughput_by_dtype(&stated.throughput),
+            throughput: ByDtype::from(&stated.throughput),
             power_milliwatts: stated.power_mw,
             region: regions::name(stated.region),
         }
@@ -352,7 +351,7 @@ fn describe_links(
         used_at: record
             .samples
             .last_sample()
-            .map(|sample| times::at(sample.at_ms)),
+            .map(|sample| format_rfc3339(sample.at_ms)),
     };
     let mut links: Vec<LinkView> = buyer
         .tensors()
@@ -370,7 +369,7 @@ fn describe_links(
             route: route(&one.account),
             bytes_per_second: None,
             round_trip: is_heard.then_some(one.round_trip),
-            used_at: is_heard.then(|| times::at(now)),
+            used_at: is_heard.then(|| format_rfc3339(now)),
         });
     }
     let ends = links.iter().flat_map(|link| [&link.from, &link.to]);

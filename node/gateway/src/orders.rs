@@ -5,6 +5,7 @@
 //! the gateway asks the market about the order before it sends it again. It sends nothing until a
 //! batch that can still be on its way has expired.
 
+use souk_api::order::{PlacedTrade, PlacedView};
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::TradeError;
 use souk_node::clock::unix_ms;
@@ -13,7 +14,6 @@ use souk_node::protocols::statement::StatementLine;
 
 use crate::keys::{self, Purpose, UsedKey};
 use crate::order_body::OrderBody;
-use crate::order_view::{PlacedTrade, PlacedView};
 use crate::problem::{Code, Problem};
 use crate::state::State;
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use souk_api::account::AccountView;
+use souk_api::ask::AskView;
+use souk_api::member::ValidatorView;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::{AccountKey, Listing};
-use souk_node::protocols::market::{Member, Standing, Status};
+use souk_node::protocols::market::{Member, Status};
 use utoipa::ToSchema;
-
-use crate::market_view::{AccountView, AskView};
 
 /// Who has something on offer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -36,32 +37,6 @@ struct DeviceView {
 pub struct ProviderDetail {
     account: AccountView,
     asks: Vec<AskView>,
-}
-
-/// A validator.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ValidatorView {
-    id: u64,
-    account: String,
-    address: String,
-    /// `waiting`, `learner`, `voter`, `leaving` or `removed`.
-    #[schema(value_type = String)]
-    standing: Standing,
-    /// What it says of itself; null where it does not answer.
-    status: Option<ReplicaView>,
-}
-
-/// How far a validator is.
-#[derive(Debug, Serialize, ToSchema)]
-struct ReplicaView {
-    role: String,
-    /// Who leads, as it knows; 0 for nobody.
-    leader: u64,
-    term: u64,
-    committed: u64,
-    applied: u64,
-    /// The digest of its state at `applied`.
-    digest: String,
 }
 
 /// Returns all providers that have asks in the book.
@@ -97,13 +72,13 @@ pub async fn find_provider(
 /// Fails if no validator is reachable.
 pub async fn list_validators(broker: &Broker) -> Result<Vec<ValidatorView>, BrokerError> {
     let (members, statuses) = tokio::join!(broker.fetch_members(), broker.fetch_statuses());
-    let mut known: BTreeMap<u64, Status> = statuses
+    let known: BTreeMap<u64, Status> = statuses
         .into_iter()
         .flatten()
         .map(|status| (status.raft_id, status))
         .collect();
     let all = members?.validators;
-    let view = |member: &Member| ValidatorView::new(member, known.remove(&member.raft_id));
+    let view = |member: &Member| ValidatorView::new(member, known.get(&member.raft_id));
     Ok(all.iter().map(view).collect())
 }
 
@@ -128,25 +103,6 @@ impl ProviderView {
             reputation: asks[0].reputation.0,
             stake: asks[0].stake.0,
             devices: devices.collect(),
-        }
-    }
-}
-
-impl ValidatorView {
-    fn new(member: &Member, said: Option<Status>) -> ValidatorView {
-        ValidatorView {
-            id: member.raft_id,
-            account: member.account.to_string(),
-            address: member.address.clone(),
-            standing: member.standing,
-            status: said.map(|status| ReplicaView {
-                role: status.role,
-                leader: status.leader,
-                term: status.term,
-                committed: status.committed,
-                applied: status.applied,
-                digest: status.digest,
-            }),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Topics that clients can follow, by name.
 
-use souk_node::device::class_name;
+use souk_api::class_name;
 use souk_node::market::{AccountKey, Class};
 
 /// A topic that a client follows.

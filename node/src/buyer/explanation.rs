@@ -3,16 +3,17 @@
 use serde_json::{Value, json};
 use souk_roles::job::JobEvent;
 
-use super::job_event_view::JobEventView;
 use super::job_files::{JobFiles, TimedEvent};
 use super::journal::Record;
 
 /// Returns the explanation as JSON.
 #[must_use]
 pub fn to_json(record: &Record, files: &JobFiles) -> Value {
+    let wrong = went_wrong(files);
+    let describe = |(number, happened): &(usize, TimedEvent)| happened.describe(*number);
     json!({
         "job": record.name, "state": record.state, "plan": files.read_plan().map(|plan| plan.plan),
-        "went_wrong": went_wrong(files).iter().map(describe_event).collect::<Vec<_>>(),
+        "went_wrong": wrong.iter().map(describe).collect::<Vec<_>>(),
     })
 }
 
@@ -29,8 +30,4 @@ pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
         .enumerate()
         .filter(is_wrong)
         .collect()
-}
-
-fn describe_event((number, happened): &(usize, TimedEvent)) -> JobEventView {
-    JobEventView::new(*number, happened)
 }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use souk_api::event::JobEventView;
 use souk_market::{AccountKey, Receipt};
 use souk_roles::job::JobEvent;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
@@ -61,6 +62,21 @@ impl TimedEvent {
             at_ms: unix_ms(),
             event,
         }
+    }
+
+    /// Describes the event, which has this number, as users see it.
+    #[must_use]
+    pub fn describe(&self, number: usize) -> JobEventView {
+        JobEventView::new(number, self.at_ms, &self.event)
+    }
+
+    /// Describes events as users see them; their numbers begin at 0.
+    #[must_use]
+    pub fn describe_all(events: &[TimedEvent]) -> Vec<JobEventView> {
+        let events = events.iter().enumerate();
+        events
+            .map(|(number, happened)| happened.describe(number))
+            .collect()
     }
 }
 

@@ -1,9 +1,9 @@
 //! The market's data for users: a class by the beginning of its name, and candles of any length.
 
+use souk_api::class_name;
 use souk_market::{Candle, Class, Quotes};
 
 use super::broker::{Broker, BrokerError};
-use crate::device::class_name;
 
 /// Why no class was found.
 #[derive(Debug, thiserror::Error)]

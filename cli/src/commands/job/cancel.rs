@@ -84,8 +84,8 @@ fn show_ended(output: Output, record: &Record, leases: &[Lease], by: &str, ended
             [
                 ("job", json!(record.name)),
                 ("leases_ended", json!(ended)),
-                ("spent_micro_credits", json!(spent)),
-                ("escrow_micro_credits", json!(held)),
+                ("spent", json!(spent)),
+                ("escrow", json!(held)),
                 ("escrow_by_lease", show::held_credits::to_json(leases)),
             ],
         )),

@@ -11,7 +11,6 @@ use super::{JOBS_FOLDER, find_job, provider_names};
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::{show, suggested_command};
-use souk_node::buyer::job_event_view::JobEventView;
 use souk_node::buyer::job_files::TimedEvent;
 
 /// Period of the reads of a job's files.
@@ -44,7 +43,7 @@ pub fn show_events(folder: &Path, output: Output, name: &str) -> Outcome {
     let (record, files) = find_job(folder, name)?;
     let (events, names) = (files.read_events(), provider_names(&record, &files));
     match output {
-        Output::Json => show::print_json(&JobEventView::from_events(&events)),
+        Output::Json => show::print_json(&TimedEvent::describe_all(&events)),
         Output::Text if events.is_empty() => show::print_notice("it has no stored events"),
         Output::Text => events
             .iter()
@@ -56,7 +55,7 @@ pub fn show_events(folder: &Path, output: Output, name: &str) -> Outcome {
 
 fn print_event(number: usize, happened: &TimedEvent, output: Output, names: &show::Names) {
     match output {
-        Output::Json => show::print_json(&JobEventView::new(number, happened)),
+        Output::Json => show::print_json(&happened.describe(number)),
         Output::Text => {
             if let Some(text) = show::progress::describe_event(&happened.event, names) {
                 show::print_line(&format!("{} {text}", show::time_of_day(happened.at_ms)));

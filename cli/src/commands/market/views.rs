@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+use souk_api::market::{CandlesView, ClassView, DepthView, TradesView, WorkPricesView};
 use souk_node::client::broker::Broker;
 use souk_node::client::market_data::{self, ClassError};
 use souk_node::market::{Class, Quotes};
@@ -12,16 +14,15 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::connect_broker;
 use crate::show::{self, market};
 
-/// Length of a candle in the market's own data, in milliseconds.
-const MINUTE_MS: u64 = 60_000;
+/// Length of a candle in the market's own data, in seconds.
+const MINUTE: u64 = 60;
 
 /// Shows the classes.
 pub async fn show_classes(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let classes = broker.fetch_classes().await.map_err(market_failure)?;
-    show_dated(&broker, output, &market::classes_json(&classes), || {
-        market::print_classes(&classes);
-    });
+    let views: Vec<ClassView> = classes.iter().map(ClassView::from).collect();
+    show_dated(&broker, output, &views, || market::print_classes(&classes));
     Ok(())
 }
 
@@ -29,9 +30,8 @@ pub async fn show_classes(folder: &Path, freshness: Freshness, output: Output) -
 pub async fn show_prices(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let classes = broker.fetch_classes().await.map_err(market_failure)?;
-    show_dated(&broker, output, &market::prices_json(&classes), || {
-        market::print_prices(&classes);
-    });
+    let views: Vec<WorkPricesView> = classes.iter().map(WorkPricesView::from).collect();
+    show_dated(&broker, output, &views, || market::print_prices(&classes));
     Ok(())
 }
 
@@ -44,9 +44,14 @@ pub async fn show_depth(
 ) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let quotes = fetch_quotes(&broker, class).await?;
-    show_dated(&broker, output, &market::depth_json(&quotes), || {
-        market::print_depth(&quotes);
-    });
+    show_dated(
+        &broker,
+        output,
+        &DepthView::new(&quotes, usize::MAX),
+        || {
+            market::print_depth(&quotes);
+        },
+    );
     Ok(())
 }
 
@@ -59,7 +64,7 @@ pub async fn show_trades(
 ) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let quotes = fetch_quotes(&broker, class).await?;
-    show_dated(&broker, output, &market::trades_json(&quotes), || {
+    show_dated(&broker, output, &TradesView::from(&quotes), || {
         market::print_trades(&quotes);
     });
     Ok(())
@@ -75,8 +80,9 @@ pub async fn show_candles(
 ) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let quotes = fetch_quotes(&broker, class).await?;
-    let candles = market_data::merge_candles(&quotes.candles, u64::from(step) * MINUTE_MS);
-    let value = market::candles_json(&quotes.class, &candles);
+    let step = u64::from(step) * MINUTE;
+    let candles = market_data::merge_candles(&quotes.candles, step * 1_000);
+    let value = CandlesView::new(&quotes.class, step, &candles);
     show_dated(&broker, output, &value, || {
         market::print_candles(&quotes.class, &candles);
     });
@@ -107,7 +113,7 @@ fn no_class(error: ClassError) -> Failure {
 }
 
 /// Prints a value, with its age if it is stale.
-fn show_dated(broker: &Broker, output: Output, value: &serde_json::Value, text: impl FnOnce()) {
+fn show_dated(broker: &Broker, output: Output, value: &impl Serialize, text: impl FnOnce()) {
     match (output, broker.oldest_age()) {
         (Output::Json, None) => show::print_json(value),
         (Output::Json, Some(age)) => {

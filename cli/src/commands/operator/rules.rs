@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use souk_api::governance::GovernanceView;
+use souk_api::time::format_moment;
 use souk_node::clock::unix_ms;
 use souk_node::market::{Acceptance, ClassRules, Command, Millis, Price, Setting, Units, Upgrade};
 use souk_node::protocols::market::{Governance, Member, Standing};
@@ -47,7 +49,7 @@ async fn fetch_governance(folder: &Path) -> Result<Governance, Failure> {
 async fn show_rules(folder: &Path, output: Output) -> Outcome {
     let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::print_json(&found),
+        Output::Json => show::print_json(&GovernanceView::from(&found)),
         Output::Text => {
             show::print_line(rules::format_rules(&found.rules).trim_end());
             show::print_line("");
@@ -60,9 +62,12 @@ async fn show_rules(folder: &Path, output: Output) -> Outcome {
 async fn list_changes(folder: &Path, output: Output) -> Outcome {
     let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::print_json(&json!({
-            "changes": found.changes, "version": found.version, "upgrade": found.upgrade,
-        })),
+        Output::Json => {
+            let found = GovernanceView::from(&found);
+            show::print_json(&json!({
+                "changes": found.changes, "version": found.version, "upgrade": found.upgrade,
+            }));
+        }
         Output::Text => show::governance::print_coming(&found),
     }
     Ok(())
@@ -72,7 +77,7 @@ async fn list_changes(folder: &Path, output: Output) -> Outcome {
 pub async fn list_pending_commands(folder: &Path, output: Output) -> Outcome {
     let found = fetch_governance(folder).await?;
     match output {
-        Output::Json => show::print_json(&found.approvals),
+        Output::Json => show::print_json(&show::governance::pending_json(&found)),
         Output::Text => show::governance::print_pending(&found),
     }
     Ok(())
@@ -115,7 +120,11 @@ async fn change_rules(folder: &Path, output: Output, args: &RulesChangeArgs) -> 
          have\n  to cancel it: {cancel}",
         show::time_of_day(at.0)
     );
-    show::print_result(output, &json!({ "change": change, "at": at }), &text);
+    show::print_result(
+        output,
+        &json!({ "change": change, "at": format_moment(at) }),
+        &text,
+    );
     Ok(())
 }
 
@@ -194,7 +203,11 @@ pub async fn announce_upgrade(
             "version {to} of the rules applies from {} UTC on",
             show::time_of_day(at.0)
         );
-        show::print_result(output, &json!({ "version": to, "at": at }), &text);
+        show::print_result(
+            output,
+            &json!({ "version": to, "at": format_moment(at) }),
+            &text,
+        );
     }
     Ok(())
 }

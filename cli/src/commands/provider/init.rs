@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use souk_api::ask::OfferView;
 use souk_host::{discover, power};
 use souk_node::client::broker::Broker;
 use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
@@ -364,7 +365,7 @@ fn show_ask(
     };
     show::print_result(
         output,
-        &json!({ "asks": ask.into_iter().collect::<Vec<_>>() }),
+        &json!({ "asks": ask.iter().map(OfferView::from).collect::<Vec<_>>() }),
         &text,
     );
     Ok(())

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::json;
+use souk_api::class_name;
 use souk_node::clock::unix_ms;
-use souk_node::device::class_name;
 use souk_node::device::measurement::{self, DeviceMeasurement};
 use souk_node::folder::config::ProviderFile;
 use souk_node::market::Resources;
@@ -33,7 +33,7 @@ pub async fn measure_provider(folder: &Path, output: Output) -> Outcome {
     let class = class_name::format_class(&resources.class());
     let speed = profile.operations_per_second(DType::F32).unwrap_or(0.0);
     let facts = json!({
-        "device": profile.model, "emulated": profile.emulated, "class_name": class,
+        "device": profile.model, "emulated": profile.emulated, "class": class,
         "operations_per_second": speed, "bytes_per_second": profile.memory.bytes_per_second,
         "share_of_mixed_work": known.share, "measured_at": known.at,
     });

@@ -3,16 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
+use souk_api::order::{ExplanationView, OrderView, PlacedView};
 use souk_node::buyer::draw_job;
 use souk_node::client::broker::Broker;
 use souk_node::clock::unix_ms;
-use souk_node::device::class_name;
 use souk_node::folder::config::ProviderFile;
 use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
-    Acceptance, AccountKey, Ask, Bid, BuyerFilter, Command, Credits, Limit, Millis, OrderId,
-    Permille, Price, Term, TimeInForce, Units, Wants,
+    AccountKey, Ask, Bid, BuyerFilter, Command, Credits, Limit, Millis, OrderId, Permille, Price,
+    Term, TimeInForce, Units, Wants,
 };
 use souk_node::provider::{self, Conditions};
 
@@ -54,9 +53,7 @@ pub async fn explain_bid(folder: &Path, output: Output, args: &BidArgs) -> Outco
         .map_err(unreachable_market)?;
     let found = found.map_err(|refusal| from_trade(refusal.into()))?;
     match output {
-        Output::Json => show::print_json(
-            &json!({ "class_name": class_name::format_class(&class), "explanation": found }),
-        ),
+        Output::Json => show::print_json(&ExplanationView::new(&class, &found)),
         Output::Text => show::trade::print_explanation(&class, &found),
     }
     Ok(())
@@ -66,7 +63,7 @@ pub async fn explain_bid(folder: &Path, output: Output, args: &BidArgs) -> Outco
 pub async fn show_order(folder: &Path, output: Output, order: OrderId) -> Outcome {
     let order = open_order(&connect_broker(folder).await?, own_account(folder)?, order).await?;
     match output {
-        Output::Json => show::print_json(&show::trade::order_json(&order)),
+        Output::Json => show::print_json(&OrderView::from(&order)),
         Output::Text => show::trade::print_order(&order),
     }
     Ok(())
@@ -75,11 +72,9 @@ pub async fn show_order(folder: &Path, output: Output, order: OrderId) -> Outcom
 async fn place_order(folder: &Path, output: Output, command: Command) -> Outcome {
     let trader = own_trader(folder).await?;
     let done = trader.submit_one(command).await.map_err(from_trade)?;
-    let Acceptance::Placed { .. } = &done else {
-        return Err(out_of_turn(&done));
-    };
+    let placed = PlacedView::from_acceptance(&done).ok_or_else(|| out_of_turn(&done))?;
     match output {
-        Output::Json => show::print_json(&done),
+        Output::Json => show::print_json(&placed),
         Output::Text => show::trade::print_placed(&done),
     }
     Ok(())

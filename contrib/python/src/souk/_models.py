@@ -65,6 +65,7 @@ __all__ = [
     "SessionTerms",
     "SignedEvent",
     "Sold",
+    "SpotPrice",
     "Status",
     "Throughput",
     "Totals",
@@ -189,25 +190,40 @@ class SessionTerms(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account."""
+    """An account. Amounts are in micro-credits."""
 
     account: str
+    """Its key."""
     name: str
+    """Its name for people."""
     available: Credits
-    """What it may spend."""
+    """What it can spend."""
     escrow: Credits
-    """What is held for its orders and leases."""
+    """What its orders, leases and withdrawals hold."""
     stake: Credits
+    """What it has at stake."""
     earned: Credits
     """What it has earned as a provider."""
     open_orders: int
+    """How many of its orders rest in the books."""
     leases_sold: int
-    """Leases that it sold, and that it bought, that are not closed."""
+    """How many leases that it sold are not closed."""
     leases_bought: int
+    """How many leases that it bought are not closed."""
     reputation: int
     """From 0 to 1000."""
     frozen: str | None = None
-    """Why it is frozen, if it is."""
+    """Why it is frozen; null if it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpotPrice:
+    """The price of spot leases with a notice."""
+
+    notice: float
+    """Seconds of notice."""
+    price: Credits
+    """Credits per device-second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,34 +243,47 @@ class Ask:
     """An offer."""
 
     order: int
+    """The ask's id."""
     provider: str
     """The provider's account."""
     provider_name: str
+    """The provider's name."""
     reputation: int
-    """From 0 to 1000."""
+    """The provider's reputation, from 0 to 1000."""
     stake: Credits
+    """What the provider has at stake."""
     class_name: str
+    """The class that a bid must name to match it."""
     kind: str
+    """The kind of the device, such as `gpu`."""
     device: str
+    """The name of the device model."""
     emulated: bool
+    """Whether the device is emulated."""
     price: Credits
-    """Credits a device-second."""
+    """Credits per device-second."""
+    spot: Table[SpotPrice]
+    """Lower prices of spot leases, by notice."""
     units: int
+    """How many units remain."""
     memory_bytes: int
+    """Memory of a unit."""
     memory_bandwidth: int
-    """Bytes a second."""
+    """Bytes per second."""
     throughput: Throughput
-    """Mega-operations a second."""
+    """Mega-operations per second."""
     power_milliwatts: int
-    """Milliwatts under load; 0 where it is unknown."""
+    """Milliwatts under load; 0 if it is unknown."""
     region: str
+    """Where the device is, such as `europe-west`."""
     duration_min: float
-    """The shortest and the longest lease, in seconds."""
+    """The shortest lease, in seconds."""
     duration_max: float
+    """The longest lease, in seconds."""
     notice: float
-    """How many seconds before a spot lease is taken back."""
+    """Seconds of notice before its provider or a higher bid can take a spot lease back."""
     resale_of: int | None = None
-    """The lease whose rest is sold, where a buyer resells it."""
+    """The lease of which it sells the rest, if a buyer resells one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,18 +291,21 @@ class Balances:
     """What an account has."""
 
     available: Credits
+    """What it can spend."""
     escrow: Credits
+    """What its orders, leases and withdrawals hold."""
     stake: Credits
+    """What it has at stake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoughtLease:
-    """A lease that was bought."""
+    """A lease that the buyer bought."""
 
     provider: str
-    """The account of whom it was bought."""
+    """The account that sold it."""
     lease: int
-    """Its number."""
+    """The number of the lease."""
     escrow: Credits
     """What it holds until it is settled."""
 
@@ -295,28 +327,35 @@ class Cancelled:
     """An order that was cancelled."""
 
     order: int
+    """The order's id."""
     released: Credits
-    """What was held for it and is available again."""
+    """What it held and is available again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candle:
-    """What a class cost in some time."""
+    """The prices of a class in one span of time per device-second."""
 
     start: datetime
     """When it begins, RFC 3339."""
     open: Credits
+    """The price of the first trade."""
     high: Credits
+    """The highest price."""
     low: Credits
+    """The lowest price."""
     close: Credits
+    """The price of the last trade."""
     units: int
+    """How many units were traded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candles:
-    """What a class cost over time."""
+    """The prices of a class over time."""
 
     class_name: str
+    """The name of the class."""
     step: int
     """Seconds in a candle."""
     candles: Table[Candle]
@@ -325,23 +364,28 @@ class Candles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A price in micro-credits a device-second, and what is there at it."""
+    """All orders of one side of a book at one price."""
 
     price: Credits
+    """Credits per device-second."""
     orders: int
+    """How many orders there are."""
     units: int
+    """How many units they have together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceIndex:
-    """Prices of measured work over the last 64 trades, in nano-credits; null where nothing
-    traded does it.
+    """Prices of measured work over the last 64 trades, in nano-credits; null if no traded device
+    does such work.
     """
 
     per_tera_operation: OperationPrices
     """A tera-operation, by element type."""
     per_gigabyte_hour: int | None = None
+    """A gigabyte that is held for an hour."""
     per_gigabyte_moved: int | None = None
+    """A gigabyte that is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,10 +393,11 @@ class Trade:
     """A trade."""
 
     at: datetime
-    """When, RFC 3339."""
+    """When it happened, RFC 3339."""
     price: Credits
-    """Credits a device-second."""
+    """Credits per device-second."""
     units: int
+    """How many units were traded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,13 +405,15 @@ class MarketClass:
     """A class at a glance."""
 
     class_name: str
-    """What it is called, such as `gpu-m5-t7-b6-emulated`."""
+    """Its name, such as `gpu-m5-t7-b6-emulated`."""
     bands: str
-    """What its bands of memory, throughput and bandwidth mean."""
+    """The ranges of its bands of memory, throughput and bandwidth."""
     emulated: bool
+    """Whether its devices are emulated."""
     volume: int
-    """Units traded within a day."""
+    """How many units were traded within a day."""
     index: PriceIndex
+    """The prices of measured work."""
     ask: Level | None = None
     bid: Level | None = None
     last: Trade | None = None
@@ -377,11 +424,15 @@ class ClosedLease:
     """A lease that is closed, of which the market may know no more."""
 
     lease: int
+    """The number of the lease."""
     at: datetime
     """When it closed."""
     buyer: str
+    """The account that bought it."""
     provider: str
+    """The account that sold it."""
     reason: str
+    """Why it ended, such as `receipt` or `deadline`."""
     paid: Credits
     """What its provider got."""
     fee: Credits
@@ -389,10 +440,13 @@ class ClosedLease:
     refunded: Credits
     """What its buyer got back."""
     class_name: str | None = None
+    """The class of the device; null once the market has forgotten the lease."""
     device: str | None = None
+    """The name of the device model; null once the market has forgotten the lease."""
     device_time: float | None = None
-    """Seconds of its devices that were paid; null once the market has forgotten it."""
+    """Seconds of its devices that were paid; null once the market has forgotten the lease."""
     emulated: bool | None = None
+    """Whether the device is emulated; null once the market has forgotten the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,8 +454,11 @@ class Depth:
     """The book of a class."""
 
     class_name: str
+    """The name of the class."""
     bands: str
+    """The ranges of its bands of memory, throughput and bandwidth."""
     emulated: bool
+    """Whether its devices are emulated."""
     asks: Table[Level]
     """By rising price."""
     bids: Table[Level]
@@ -466,32 +523,32 @@ class Earnings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedEvent:
-    """A provider has what it needs of the buyer."""
+    """A provider has everything that it needs from the buyer."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """Its account."""
+    """The account of the provider."""
     pieces: int
-    """Pieces it needed."""
+    """How many pieces it needed."""
     pieces_cached: int
-    """How many of them it had already."""
+    """How many of them it already had."""
     bytes: int
-    """Bytes that were sent."""
+    """How many bytes it received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEvent:
-    """A provider is done."""
+    """A provider finished its parts."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """Its account."""
+    """The account of the provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -573,32 +630,51 @@ class Lease:
     """A lease."""
 
     lease: int
+    """The number of the lease."""
     buyer: str
+    """The account that bought it."""
     provider: str
+    """The account that sold it."""
     device: str
+    """The name of the device model."""
     class_name: str
+    """The class of the device."""
     emulated: bool
+    """Whether the device is emulated."""
     state: str
     """`waiting`, `active`, `ending`, `due` or `closed`."""
     term: str
     """`firm` or `spot`."""
+    notice: float
+    """Seconds of notice before its provider or a higher bid can take the device back."""
     price: Credits
-    """Credits a device-second."""
+    """Credits per device-second."""
     units: int
+    """How many units of the device it has."""
     cost: Credits
-    """What it cost."""
+    """What the buyer paid for it; 0 before it is closed."""
     escrow: Credits
-    """What it holds, and until when at the latest."""
+    """What it holds until it is settled."""
     starts_at: datetime
+    """When it starts."""
     ends_at: datetime
+    """When it ends, or ended."""
     job: str
-    """The id that it was bought under."""
+    """The id of the job that it was bought for."""
+    closes_at: datetime | None = None
+    """When it closes if no receipt settles it before; null before its device is free."""
+    fee: Credits | None = None
+    """The market's fee; null before it is closed."""
     paid: Credits | None = None
-    """What of that its provider got, the market's fee not counted; null before it is closed."""
+    """What its provider got of that, without the market's fee; null before it is closed."""
     reason: str | None = None
-    """Why it ended or will end, such as `receipt` or `deadline`."""
+    """Why it ended or will end, such as `receipt` or `deadline`; null while nothing ends it."""
+    refunded: Credits | None = None
+    """What its buyer got back; null before it is closed."""
     resale_order: int | None = None
-    """The ask by which the rest of it is resold."""
+    """The ask by which its buyer resells the rest of it."""
+    successor: int | None = None
+    """The lease that displaced it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -650,16 +726,16 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedEvent:
-    """The leases of an attempt are bought."""
+    """The buyer bought the leases of an attempt."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     attempt: int
-    """How often leases were bought before."""
+    """How many attempts came before."""
     leases: Table[BoughtLease]
-    """Those."""
+    """The leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -743,29 +819,34 @@ class Map:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movement:
-    """Movements of the account's credits."""
+    """A movement of an account's credits."""
 
     place: str
-    """Where in the log."""
+    """Where in the log it is."""
     at: datetime
+    """When it happened."""
     before: Balances
+    """What the account had."""
     after: Balances
+    """What the account has since."""
     causes: tuple[Mapping[str, Any], ...]
-    """What caused it, as `souk account history --json` has it."""
+    """What caused it: events of the market."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCommandedEvent:
-    """The market did not end a lease, dispute it or begin its work; its own rules will close it."""
+    """The market did not carry out a command to end, dispute or begin a lease; its own rules
+    will close the lease.
+    """
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     lease: int
-    """The lease."""
+    """The lease of the command."""
     cause: str
-    """Why not."""
+    """The reason of the market."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -798,17 +879,19 @@ class Order:
     """An order that rests in a book."""
 
     order: int
+    """The order's id."""
     side: str
     """`bid` or `ask`."""
     class_name: str
+    """The class in whose book it rests."""
     price: Credits
-    """Credits a device-second."""
+    """Credits per device-second."""
     units: int
-    """How many are left."""
+    """How many units remain."""
     held: Credits
-    """What is held for it."""
+    """What it holds."""
     expires_at: datetime | None = None
-    """When it leaves the book; null where that is only when it is cancelled."""
+    """When it leaves the book; null if only its owner ends it."""
     resale_of: int | None = None
     """The lease of which it resells the rest."""
 
@@ -818,24 +901,29 @@ class PlacedTrade:
     """A lease that an order became."""
 
     lease: int
+    """The number of the lease."""
     provider: str
+    """The account that sells it."""
     price: Credits
-    """Credits a device-second."""
+    """Credits per device-second."""
     units: int
+    """How many units of the device it has."""
     held: Credits
-    """What is held for it."""
+    """What it holds."""
     starts_at: datetime
+    """When it starts."""
     ends_at: datetime
+    """When it ends at the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """What came of an order that was placed or changed."""
+    """The result of an order that was placed or changed."""
 
     order: int
-    """Its id: a new one where a change lost it its place in line."""
+    """The order's id: a new one if a change lost it its place in line."""
     trades: Table[PlacedTrade]
-    """What it traded at once."""
+    """The trades that it made at once."""
     resting: int
     """How many units rest in the book."""
 
@@ -866,25 +954,25 @@ class ReadyEvent:
     """A provider has compiled its parts."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """Its account."""
+    """The account of the provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedEvent:
-    """A lease is not paid for."""
+    """The buyer does not pay for a lease."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """The account of who provided it."""
+    """The account of the provider."""
     cause: str
-    """Why, as it hears it."""
+    """The reason that the buyer states to the provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -892,41 +980,45 @@ class Replica:
     """How far a validator is."""
 
     role: str
+    """`leader`, `follower`, `candidate` or `learner`."""
     leader: int
-    """Who leads, as it knows; 0 for nobody."""
+    """The id of the leader that it knows; 0 if it knows none."""
     term: int
+    """Its term."""
     committed: int
+    """The last entry that a quorum is known to have."""
     applied: int
+    """The last entry that it has applied."""
     digest: str
     """The digest of its state at `applied`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryingEvent:
-    """A provider failed; the job goes on without it."""
+    """A provider failed; the job continues without it."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """Its account."""
+    """The account of the provider."""
     reason: str
-    """Why, as a word."""
+    """The reason as a code."""
     cause: str
-    """Why, as a sentence."""
+    """The reason as a sentence."""
     values_kept: int
-    """How many values are kept of what was computed."""
+    """How many computed values the job keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnedEvent:
-    """The outputs are here, checked and not yet paid."""
+    """The outputs arrived and are checked; they are not yet paid for."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -934,13 +1026,13 @@ class RunningEvent:
     """A provider's device runs a part."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """Its account."""
+    """The account of the provider."""
     part: str
-    """Which part, in words."""
+    """The part, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -980,15 +1072,15 @@ class SignedEvent:
     """A receipt has both signatures."""
 
     number: int
-    """Its number, from 0."""
+    """The number of the event, from 0."""
     at: datetime
-    """RFC 3339."""
+    """When it happened, RFC 3339."""
     provider: str
-    """The account of who is paid."""
+    """The account that the receipt pays."""
     lease: int
-    """Its lease."""
+    """The lease of the receipt."""
     paid: Credits
-    """What it pays."""
+    """What the receipt pays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1036,11 +1128,17 @@ class Totals:
     """All credits; available + escrow + stake + fees = deposits - withdrawals."""
 
     deposits: Credits
+    """What ever came in."""
     withdrawals: Credits
+    """What ever went out."""
     available: Credits
+    """What the accounts can spend."""
     escrow: Credits
+    """What orders, leases and withdrawals hold."""
     stake: Credits
+    """What providers have at stake."""
     fees: Credits
+    """What the market has earned and nobody has collected."""
     balanced: bool
     """Whether the sums agree."""
 
@@ -1050,17 +1148,21 @@ class Trades:
     """The last trades of a class."""
 
     class_name: str
+    """The name of the class."""
     trades: Table[Trade]
     """The newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """A validator."""
+    """A validator and its own report."""
 
     id: int
+    """Its id in the replicated log."""
     account: str
+    """Its account."""
     address: str
+    """Its address, which ends in its peer id."""
     standing: str
     """`waiting`, `learner`, `voter`, `leaving` or `removed`."""
     status: Replica | None = None

@@ -6,14 +6,15 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use souk_node::device::{catalogue, class_name};
+use souk_api::class_name;
+use souk_api::market::ByDtype;
+use souk_node::device::catalogue;
 use souk_node::market::Listing;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::Parameters;
-use crate::market_view::{ByDtype, throughput_by_dtype};
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::SharedState;
@@ -129,7 +130,7 @@ impl OfferedDevice {
             price_max: asks.iter().map(|ask| ask.price.0).max().unwrap_or_default(),
             memory_bytes: stated.memory_bytes,
             memory_bandwidth: stated.memory_bandwidth,
-            throughput: throughput_by_dtype(&stated.throughput),
+            throughput: ByDtype::from(&stated.throughput),
             power_milliwatts: stated.power_mw,
         })
     }

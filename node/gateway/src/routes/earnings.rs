@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
+use souk_api::lease::{ClosedLeaseView, Closing};
+use souk_api::time::format_rfc3339;
 use souk_node::client::broker::Broker;
 use souk_node::clock::unix_ms;
 use souk_node::market::{AccountKey, Lease};
@@ -13,11 +15,10 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::closed_leases;
 use crate::extract::Parameters;
-use crate::lease_view::{ClosedLeaseView, Closing};
 use crate::problem::Problem;
 use crate::state::SharedState;
-use crate::{closed_leases, times};
 
 /// Seconds of a step: default, least and most.
 const STEP: u64 = 3_600;
@@ -124,8 +125,8 @@ async fn earnings(
     Ok(Json(EarningsView {
         account: key.to_string(),
         step,
-        from: times::at(from),
-        as_of: times::at(now),
+        from: format_rfc3339(from),
+        as_of: format_rfc3339(now),
         total,
         steps,
         complete: complete && sold.len() <= LEASES_MAX,
@@ -171,7 +172,7 @@ fn by_step(
     for (place, closing) in sold.iter().enumerate() {
         let lease = known.get(place).and_then(Option::as_ref);
         let view = ClosedLeaseView::new(closing, lease);
-        let start = closing.at_ms - closing.at_ms % step_ms;
+        let start = closing.at.0 - closing.at.0 % step_ms;
         let earned = steps.entry((start, view.class.clone())).or_default();
         for sum in [earned, &mut total] {
             sum.leases += 1;
@@ -182,7 +183,7 @@ fn by_step(
     let steps = steps
         .into_iter()
         .map(|((start, class), earned)| EarningStep {
-            start: times::at(start),
+            start: format_rfc3339(start),
             class,
             earned,
         });
@@ -210,7 +211,7 @@ fn parse_seconds(text: &str) -> Result<u64, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use souk_node::market::{CloseReason, LeaseId};
+    use souk_node::market::{CloseReason, LeaseId, Millis};
 
     use super::*;
 
@@ -237,7 +238,7 @@ mod tests {
     fn what_was_earned_is_told_by_the_step_in_which_its_lease_closed() {
         let closing = |lease, at_ms, paid| Closing {
             lease: LeaseId(lease),
-            at_ms,
+            at: Millis(at_ms),
             buyer: AccountKey([1; 32]),
             provider: AccountKey([2; 32]),
             reason: CloseReason::Receipt,

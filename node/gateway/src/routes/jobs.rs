@@ -5,15 +5,14 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::Value;
+use souk_api::event::JobEventView;
 use souk_node::buyer::ending::end_leases;
-use souk_node::buyer::job_event_view::JobEventView;
-use souk_node::buyer::job_files::JobFiles;
+use souk_node::buyer::job_files::{JobFiles, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{Journal, names};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::event_view::EventView;
 use crate::extract::{Body, Parameters};
 use crate::job_runner::{self, JobRequest};
 use crate::job_view::{self, JobDetail, JobView};
@@ -149,25 +148,23 @@ async fn plan(
 /// What happened to a job, the oldest first.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs",
     params(("id" = String, Path, description = "Its id, or the beginning of it"), Paging),
-    responses((status = 200, body = Page<EventView>)), security(("token" = ["read"])))]
+    responses((status = 200, body = Page<JobEventView>)), security(("token" = ["read"])))]
 async fn events(
     State(state): State<SharedState>,
     Path(id): Path<String>,
     Parameters(paging): Parameters<Paging>,
-) -> Result<Page<EventView>, Problem> {
+) -> Result<Page<JobEventView>, Problem> {
     let (_, files) = job_files(&state, &id)?;
     let parse = |text: &str| text.parse().ok();
-    let told = Page::from_sorted(
-        JobEventView::from_events(&files.read_events()),
-        |one: &JobEventView| one.number,
-        &paging,
-        parse,
-        usize::to_string,
-    )?;
-    let items: Result<_, Problem> = told.items.iter().map(EventView::from_event).collect();
+    let events: Vec<(usize, TimedEvent)> = files.read_events().into_iter().enumerate().collect();
+    let number = |(number, _): &(usize, TimedEvent)| *number;
+    let page = Page::from_sorted(events, number, &paging, parse, usize::to_string)?;
+    let items = page.items.iter();
     Ok(Page {
-        items: items?,
-        next: told.next,
+        items: items
+            .map(|(number, happened)| happened.describe(*number))
+            .collect(),
+        next: page.next,
     })
 }
 

@@ -4,6 +4,7 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
+use souk_api::lease::{ClosedLeaseView, LeaseView};
 use souk_node::market::{Command, LeaseId, Millis};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -11,7 +12,6 @@ use utoipa_axum::routes;
 
 use crate::closed_leases;
 use crate::extract::{Body, Parameters};
-use crate::lease_view::{ClosedLeaseView, LeaseView};
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::{SharedState, State as Gateway};

@@ -3,6 +3,8 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::Deserialize;
+use souk_api::ask::AskView;
+use souk_api::market::{CandlesView, ClassView, DepthView, LEVELS, TotalsView, TradesView};
 use souk_node::client::market_data;
 use souk_node::market::Listing;
 use utoipa::IntoParams;
@@ -10,9 +12,6 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::Parameters;
-use crate::market_view::{
-    AskView, CandlesView, ClassView, DepthView, LEVELS, TotalsView, TradesView,
-};
 use crate::page::{Page, Paging};
 use crate::parse;
 use crate::problem::Problem;
@@ -131,7 +130,7 @@ async fn candles(
     }
     let quotes = market_data::find_quotes(state.buyer.broker(), &class).await?;
     let candles = market_data::merge_candles(&quotes.candles, step * 1_000);
-    Ok(Json(CandlesView::new(&quotes, step, &candles)))
+    Ok(Json(CandlesView::new(&quotes.class, step, &candles)))
 }
 
 /// What is on offer, the cheapest first.
@@ -174,5 +173,5 @@ async fn asks(
     responses((status = 200, body = TotalsView)), security(("token" = ["read"])))]
 async fn totals(State(state): State<SharedState>) -> Result<Json<TotalsView>, Problem> {
     let totals = state.buyer.broker().fetch_totals().await?;
-    Ok(Json(TotalsView::from(totals)))
+    Ok(Json(TotalsView::from(&totals)))
 }

@@ -4,14 +4,14 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use souk_node::market::{Acceptance, Command, OpenOrder, OrderId, Price, Units};
+use souk_api::order::{CancelledView, OrderView, PlacedView};
+use souk_node::market::{Command, OpenOrder, OrderId, Price, Units};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::{Body, Parameters};
 use crate::order_body::OrderBody;
-use crate::order_view::{OrderView, PlacedView};
 use crate::page::{Page, Paging};
 use crate::problem::Problem;
 use crate::state::{SharedState, State as Gateway};
@@ -32,14 +32,6 @@ struct Amendment {
     price: Option<u64>,
     /// Its new number of units.
     units: Option<u32>,
-}
-
-/// An order that was cancelled.
-#[derive(Debug, Serialize, ToSchema)]
-struct CancelledView {
-    order: u64,
-    /// What was held for it and is available again, in micro-credits.
-    released: u64,
 }
 
 /// The orders of the gateway's account that rest in the books, the oldest first.
@@ -127,13 +119,9 @@ async fn cancel(
         .trader()
         .submit_one(Command::Cancel { order })
         .await?;
-    let Acceptance::Cancelled { released } = done else {
-        return Err(unexpected_answer());
-    };
-    Ok(Json(CancelledView {
-        order: order.0,
-        released: released.0,
-    }))
+    CancelledView::from_acceptance(order, &done)
+        .map(Json)
+        .ok_or_else(unexpected_answer)
 }
 
 async fn find_open_order(state: &Gateway, id: &str) -> Result<OpenOrder, Problem> {

@@ -3,21 +3,21 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use souk_api::account::{AccountView, MovementView, format_place};
+use souk_api::member::ValidatorView;
 use souk_node::folder::price::{self, PriceError};
-use souk_node::market::{AccountKey, Balances};
+use souk_node::market::AccountKey;
 use souk_node::protocols::statement::StatementLine;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::extract::{Body, Parameters};
-use crate::market_view::AccountView;
 use crate::page::{Page, Paging};
-use crate::parties_view::{self, ProviderDetail, ProviderView, ValidatorView};
+use crate::parties_view::{self, ProviderDetail, ProviderView};
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
-use crate::{parse, statement_place, times};
+use crate::{parse, statement_place};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -26,27 +26,6 @@ pub fn router() -> OpenApiRouter<SharedState> {
         .routes(routes!(validators))
         .routes(routes!(me))
         .routes(routes!(statement))
-}
-
-/// Movements of the account's credits.
-#[derive(Debug, Serialize, ToSchema)]
-struct MovementView {
-    /// Where in the log.
-    place: String,
-    at: String,
-    before: BalancesView,
-    after: BalancesView,
-    /// What caused it, as `souk account history --json` has it.
-    #[schema(value_type = Vec<Object>)]
-    causes: Vec<Value>,
-}
-
-/// What an account has.
-#[derive(Debug, Serialize, ToSchema)]
-struct BalancesView {
-    available: u64,
-    escrow: u64,
-    stake: u64,
 }
 
 /// What is to be changed of what a provider sells.
@@ -177,32 +156,9 @@ async fn statement(
     let next = lines
         .last()
         .filter(|_| more)
-        .map(|line| statement_place::format_cursor(line.place));
+        .map(|line| format_place(line.place));
     Ok(Page {
         items: lines.iter().map(MovementView::from).collect(),
         next,
     })
-}
-
-impl From<&Balances> for BalancesView {
-    fn from(balances: &Balances) -> BalancesView {
-        BalancesView {
-            available: balances.available.0,
-            escrow: balances.escrow.0,
-            stake: balances.stake.0,
-        }
-    }
-}
-
-impl From<&StatementLine> for MovementView {
-    fn from(line: &StatementLine) -> MovementView {
-        let causes = line.causes.iter().map(serde_json::to_value);
-        MovementView {
-            place: statement_place::format_cursor(line.place),
-            at: times::at(line.time.0),
-            before: BalancesView::from(&line.before),
-            after: BalancesView::from(&line.after),
-            causes: causes.flatten().collect(),
-        }
-    }
 }

@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::{Extension, Json};
 use serde::Serialize;
+use souk_api::time::format_rfc3339;
 use souk_node::clock::unix_ms;
 use souk_node::metrics::Page;
 use utoipa::ToSchema;
@@ -11,9 +12,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::Scope;
+use crate::metrics_server;
 use crate::problem::{Code, Problem};
 use crate::state::SharedState;
-use crate::{metrics_server, times};
 
 pub fn router() -> OpenApiRouter<SharedState> {
     OpenApiRouter::new()
@@ -115,7 +116,7 @@ async fn status(
         account: state.buyer.account().to_string(),
         scope: scope.name(),
         index: furthest.applied,
-        as_of: times::at(asked),
+        as_of: format_rfc3339(asked),
         leader: Some(furthest.leader).filter(|leader| *leader > 0),
         validators_answering: answered.len(),
         validators_known: all.len(),
