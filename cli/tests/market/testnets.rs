@@ -12,7 +12,7 @@ fn any_account_of_a_testnet_is_funded_by_its_name_or_its_key() {
     let buyer = market.account_of("buyer");
     let before = market.available(&buyer);
     let funded = market.souk(&["testnet", "fund", "buyer", "7.5"]).done();
-    assert_eq!(funded["micro_credits"], 7_500_000);
+    assert_eq!(funded["amount"], 7_500_000);
     assert_eq!(funded["account"], *buyer);
     assert_eq!(market.available(&buyer), before + 7_500_000);
 
