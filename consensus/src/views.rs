@@ -1,6 +1,7 @@
-//! The digests at each checkpoint, in a store that may lose or damage its data.
+//! The *views* of a replica: its record of the digests at each checkpoint, which audits read. The
+//! store of the record may lose or damage data.
 //!
-//! A replica does not need the views to start, because all of them follow from snapshots and log.
+//! A replica does not need the views to start, because they follow from snapshots and log.
 //! The rows form a chain: each holds a hash of itself and of the row before it. The views delete
 //! rows whose chain does not verify or that contradict the log, and write them again as the replica
 //! applies the log.
@@ -13,7 +14,7 @@ use crate::ids::LogIndex;
 /// The prefix of the keys of checkpoints.
 const PREFIX: &[u8] = b"checkpoint/";
 
-/// The store failed, or holds rows that it never got: the views must delete all rows.
+/// The store failed, or holds rows that nobody inserted: the views must delete all rows.
 #[derive(Debug, thiserror::Error)]
 #[error("the views can't be trusted: {cause}")]
 pub struct RowsError {
@@ -78,7 +79,7 @@ impl From<&Checkpoint> for SeenCheckpoint {
     }
 }
 
-/// Rows that no earlier life can have written.
+/// Rows that no earlier run of the process can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowDamage {
     /// A row does not have the shape of a checkpoint's.
@@ -97,7 +98,7 @@ impl From<RowDamage> for RowsError {
     }
 }
 
-/// The open views.
+/// The views, over their store.
 #[derive(Debug)]
 pub struct Views<R> {
     rows: R,
@@ -107,7 +108,7 @@ pub struct Views<R> {
 }
 
 impl<R: Rows> Views<R> {
-    /// Reads the views of an earlier life, or deletes them if they are damaged.
+    /// Reads the views of an earlier run of the process, or deletes them if they are damaged.
     ///
     /// # Errors
     /// If the store cannot even be deleted.
@@ -129,11 +130,11 @@ impl<R: Rows> Views<R> {
         })
     }
 
-    /// Records all checkpoints of one round at once. If one differs from an earlier life's record,
+    /// Records all checkpoints of one round at once. If one differs from an earlier run's record,
     /// deletes all rows and starts again.
     ///
     /// # Errors
-    /// If the store fails: a later life will then record these checkpoints again.
+    /// If the store fails: a later run will then record these checkpoints again.
     pub fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) -> Result<(), RowsError> {
         if !checkpoints
             .iter()
@@ -174,7 +175,7 @@ impl<R: Rows> Views<R> {
         &self.seen
     }
 
-    /// Returns how often this life deleted all rows.
+    /// Returns how often this run deleted all rows.
     #[must_use]
     pub fn rebuild_count(&self) -> u64 {
         self.rebuilt

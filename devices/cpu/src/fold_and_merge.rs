@@ -3,8 +3,8 @@
 //!
 //! *Folding* runs each node whose inputs are all constants once, with the reference kernels, and
 //! makes its result a weight, so that no run computes it again. It keeps a node if its operator is
-//! not in [`FOLDED`], if the result could be too large, or if the reference refuses it. *Merging*
-//! lets nodes read one copy of weights with equal content. Neither changes a result.
+//! not in [`FOLDED`], if the result could be too large, or if the reference kernels do not support
+//! it. *Merging* lets nodes read one copy of weights with equal content. Neither changes a result.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use souk_reference::Scope;
 /// weight of the models of the ONNX project.
 const ELEMENTS_MAX: u128 = 1 << 27;
 
-/// The least bytes of a weight that can be merged: engines copy smaller ones anyway.
-const MERGED_BYTES_MIN: usize = 1024;
+/// The smallest weight to merge, in bytes: engines copy smaller ones.
+const MERGE_BYTES_MIN: usize = 1024;
 
-/// The bytes of a weight, evenly spread, that the search for equal weights compares first.
+/// How many bytes of a weight, evenly spread, the search for equal weights compares first.
 const SAMPLED_BYTES: usize = 64;
 
 /// The operators to fold: their result follows from their inputs alone, and its size is bounded by
@@ -92,7 +92,7 @@ pub(super) fn merge_weights(mut graph: Graph) -> Graph {
     let mut renamed: BTreeMap<String, String> = BTreeMap::new();
     for (name, weight) in &graph.weights {
         let bytes = weight.bytes();
-        if bytes.len() < MERGED_BYTES_MIN {
+        if bytes.len() < MERGE_BYTES_MIN {
             continue;
         }
         let sampled = bytes.iter().step_by(bytes.len() / SAMPLED_BYTES);
@@ -125,8 +125,9 @@ fn constant_output(
     let [output] = &node.output[..] else {
         return None;
     };
-    let known = node.operator_domain().is_empty() && FOLDED.contains(&node.op_type());
-    if !known || node.input.is_empty() || reference::check_deep(node, &graph.dtypes).is_err() {
+    let is_foldable = node.operator_domain().is_empty() && FOLDED.contains(&node.op_type());
+    if !is_foldable || node.input.is_empty() || reference::check_deep(node, &graph.dtypes).is_err()
+    {
         return None;
     }
     let read = node.input.iter().filter(|name| !name.is_empty());
@@ -137,7 +138,7 @@ fn constant_output(
     }
     reference::run_nodes(std::slice::from_ref(node), &mut scope, graph.opset).ok()?;
     let made = scope.remove(output)?;
-    // Later nodes were judged by the declared type, so the constant must have it.
+    // Later nodes were checked against the declared type, so the constant must have it.
     (graph.dtypes.get(output) == Some(&made.dtype())).then_some(made)
 }
 

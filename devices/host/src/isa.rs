@@ -1,4 +1,5 @@
-//! The vector instructions of this processor, among those that kernels are built for.
+//! The widest vector instructions that this processor has and the CPU's kernels support, and the
+//! sizes of tiles that suit them.
 
 /// The vector instructions that kernels are run with. A kernel must not run with instructions that
 /// the processor lacks, so callers should use [`Isa::detect_widest`].
@@ -10,7 +11,7 @@ pub enum Isa {
     /// 8 floats at once, 16 registers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// The instructions that the compiler makes of arrays.
+    /// No vector code of our own: the compiler vectorises plain loops.
     Plain,
 }
 
@@ -54,7 +55,8 @@ impl Isa {
         }
     }
 
-    /// Returns the greatest width of a tile in vectors of filters, which the registers bound.
+    /// Returns the greatest width of a kernel's tile (a block of results that stays in registers),
+    /// in vectors. The number of registers bounds it.
     #[must_use]
     pub fn tile_vectors_max(self) -> usize {
         match self {
@@ -64,7 +66,7 @@ impl Isa {
         }
     }
 
-    /// Rows of a tile that is `vectors` wide.
+    /// Returns the rows of a tile that is `vectors` wide.
     #[must_use]
     pub fn tile_rows(self, vectors: usize) -> usize {
         match self {

@@ -11,7 +11,7 @@
 
 mod activation;
 mod attention;
-mod body;
+mod builder;
 mod classical;
 mod ensemble;
 mod facts;
@@ -30,7 +30,7 @@ use thiserror::Error;
 
 use crate::budget::{Beyond, Usage};
 use crate::{CLASSICAL_DOMAIN, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use body::Body;
+use builder::ExpansionBuilder;
 use facts::Facts;
 pub use preparation::{Preparation, PreparationError, Wrong, ngrams};
 pub use text_numbers::{Texts, Words};
@@ -133,7 +133,7 @@ fn written_out(
                 written_out(body, &facts, meanings)?;
             }
         }
-        let mut body = Body::new(&node, &facts, meanings);
+        let mut body = ExpansionBuilder::new(&node, &facts, meanings);
         let nodes = if let Some(list) = lists::create_list(&mut body) {
             let mut nodes = body.into_nodes();
             facts.note_list(&node, list);
@@ -159,7 +159,7 @@ fn written_out(
 }
 
 /// Expands the node of `body`; returns `None` if the node remains as it is.
-fn expand_node(body: &mut Body<'_>) -> Option<()> {
+fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().operator_domain() {
         CLASSICAL_DOMAIN => classical::expand_node(body),
         RUNTIME_DOMAIN => activation::expand_node(body)
@@ -172,7 +172,7 @@ fn expand_node(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands operators that tools write as if they were standard, and casts between texts.
-fn expand_standard(body: &mut Body<'_>) -> Option<()> {
+fn expand_standard(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
         "Cast" if body.is_text(0) && text_numbers::is_text_cast(body.call()) => {

@@ -64,7 +64,7 @@ pub enum LoadError {
     },
     /// The system cannot load the file.
     #[error("{} is not a library that this system can load: {reason}", path.display())]
-    NoLibrary {
+    NotLoadable {
         /// Path of the file.
         path: PathBuf,
         /// The system's error.
@@ -72,7 +72,7 @@ pub enum LoadError {
     },
     /// The file is a library other than ONNX Runtime's.
     #[error("{} is a library, but not ONNX Runtime's: it has no OrtGetApiBase", path.display())]
-    Stranger {
+    NotOnnxRuntime {
         /// Path of the library.
         path: PathBuf,
     },
@@ -86,7 +86,7 @@ pub enum LoadError {
     },
     /// The process has already opened another library.
     #[error("{} is already open, and a process can open only one", open.display())]
-    Another {
+    OtherOpen {
         /// Path of the open library.
         open: PathBuf,
     },
@@ -97,8 +97,8 @@ pub enum LoadError {
 enum LibraryState {
     /// No request so far; the first one searches for a library.
     #[default]
-    Unsought,
-    /// [`Library::find`] opens the library at this path, or none.
+    Unset,
+    /// [`Library::find_or_open`] opens the library at this path, or fails if there is none.
     Chosen(Option<PathBuf>),
     /// The library is open.
     Open(Arc<Library>),
@@ -143,11 +143,11 @@ fn warm_model() -> LoadedModel {
 fn load_error(path: &Path, error: LoadDynamicError) -> LoadError {
     let path = path.to_owned();
     match error {
-        LoadDynamicError::Dlopen { error, .. } => LoadError::NoLibrary {
+        LoadDynamicError::Dlopen { error, .. } => LoadError::NotLoadable {
             reason: error.to_string(),
             path,
         },
-        LoadDynamicError::MissingApi { .. } => LoadError::Stranger { path },
+        LoadDynamicError::MissingApi { .. } => LoadError::NotOnnxRuntime { path },
         LoadDynamicError::BadVersion { version_str, .. } => LoadError::Refused {
             reason: format!(
                 "it is {version_str}, and 1.{} is needed",
@@ -173,7 +173,7 @@ impl Library {
             if library.path == path {
                 return Ok(library.clone());
             }
-            return Err(LoadError::Another {
+            return Err(LoadError::OtherOpen {
                 open: library.path.clone(),
             });
         }
@@ -207,14 +207,14 @@ impl Library {
     /// a library is open, unless it is the one at `path`.
     ///
     /// # Errors
-    /// [`LoadError::Another`] if another library is open.
+    /// [`LoadError::OtherOpen`] if another library is open.
     pub fn set_path(path: Option<&Path>) -> Result<(), LoadError> {
         let mut held = lock_state();
         match &*held {
             LibraryState::Open(library) if Some(library.path()) == path => {}
             LibraryState::Open(library) => {
                 let open = library.path.clone();
-                return Err(LoadError::Another { open });
+                return Err(LoadError::OtherOpen { open });
             }
             _ => *held = LibraryState::Chosen(path.map(Path::to_owned)),
         }
@@ -222,8 +222,8 @@ impl Library {
     }
 
     /// Returns the open library, otherwise opens the chosen one, otherwise the first that it finds.
-    /// So you should call this before a process gives up its access to the file system: it will
-    /// keep the library that it opened.
+    /// Call this before the process gives up its access to the file system; the library stays
+    /// open.
     ///
     /// # Errors
     /// [`LoadError`] if there is none, or it cannot be opened.
@@ -231,7 +231,7 @@ impl Library {
         let path = match &*lock_state() {
             LibraryState::Open(library) => return Ok(library.clone()),
             LibraryState::Chosen(path) => path.clone(),
-            LibraryState::Unsought => library_path(),
+            LibraryState::Unset => library_path(),
         };
         Self::open(&path.ok_or(LoadError::NotFound)?)
     }
@@ -241,7 +241,7 @@ impl Library {
     pub fn already_open() -> Option<Arc<Self>> {
         match &*lock_state() {
             LibraryState::Open(library) => Some(library.clone()),
-            LibraryState::Unsought | LibraryState::Chosen(_) => None,
+            LibraryState::Unset | LibraryState::Chosen(_) => None,
         }
     }
 
@@ -269,8 +269,8 @@ impl Library {
         &self.host
     }
 
-    /// Returns the providers of the library's build, that of the host's CPU last. Opens each
-    /// provider that reaches several processors once per processor, and lists only those that
+    /// Returns the execution providers that are compiled into the library, the CPU's last. Opens
+    /// each provider that reaches several processors once per processor, and lists only those that
     /// succeed.
     #[must_use]
     pub fn providers(&self) -> &[Provider] {
@@ -311,14 +311,14 @@ impl Library {
         let builder = |log: Option<&Placements>| self.session_builder(provider, threads, log);
         let opened = OpenSession::new(loaded, || builder(None));
         opened.map_err(|(loaded, said)| {
-            if !refusal::is_left(&said) {
-                return Refusal::Said(said);
+            if !refusal::is_cpu_fallback(&said) {
+                return Refusal::Library(said);
             }
             let placements = Placements::default();
             // Only a session that may leave nodes to the CPU reports which; this one exists for its
             // log.
             let _ = OpenSession::new(loaded, || builder(Some(&placements)));
-            Refusal::Left(placements.fallback_nodes())
+            Refusal::FallsBackToCpu(placements.fallback_nodes())
         })
     }
 

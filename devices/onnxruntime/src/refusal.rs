@@ -13,7 +13,7 @@ use super::ENGINE;
 
 /// ONNX Runtime's error when a provider would leave nodes to the CPU although that is disabled, and
 /// OpenVINO's error for a whole model.
-const LEFT: [&str; 2] = [
+const CPU_FALLBACK_ERRORS: [&str; 2] = [
     "fallback to CPU EP has been explicitly disabled",
     "Enable CPU fallback or try another device",
 ];
@@ -26,9 +26,9 @@ const ON_CPU: &str = "placed on [CPUExecutionProvider]";
 #[derive(Debug)]
 pub(super) enum Refusal {
     /// The provider leaves nodes to the host's CPU: those in the log, if there are any.
-    Left(Vec<FallbackNode>),
+    FallsBackToCpu(Vec<FallbackNode>),
     /// Any other reason, in the library's words.
-    Said(String),
+    Library(String),
 }
 
 /// A node that a provider leaves to the host's CPU.
@@ -40,16 +40,18 @@ pub(super) struct FallbackNode {
 }
 
 /// Returns whether the error says that the provider leaves nodes to the host's CPU.
-pub(super) fn is_left(said: &str) -> bool {
-    LEFT.iter().any(|words| said.contains(words))
+pub(super) fn is_cpu_fallback(error: &str) -> bool {
+    CPU_FALLBACK_ERRORS
+        .iter()
+        .any(|words| error.contains(words))
 }
 
 impl Refusal {
     /// Converts the refusal of a graph by a provider into an error.
     pub fn into_error(self, graph: &Graph, provider: &str) -> CompileError {
         let left = match self {
-            Self::Left(left) => left,
-            Self::Said(reason) => {
+            Self::FallsBackToCpu(left) => left,
+            Self::Library(reason) => {
                 return CompileError::Engine {
                     engine: ENGINE,
                     reason,

@@ -283,10 +283,10 @@ fn a_file_that_is_no_library_is_refused_with_its_name() {
     let path = dir.path().join("libonnxruntime.so");
     std::fs::write(&path, "no library").unwrap();
     let error = Library::open(&path).unwrap_err();
-    if matches!(error, LoadError::Another { .. }) {
+    if matches!(error, LoadError::OtherOpen { .. }) {
         return;
     }
-    assert!(matches!(error, LoadError::NoLibrary { .. }), "{error}");
+    assert!(matches!(error, LoadError::NotLoadable { .. }), "{error}");
     assert!(error.to_string().contains("libonnxruntime.so"), "{error}");
     let gone = dir.path().join("gone.so");
     let error = Library::open(&gone).unwrap_err();

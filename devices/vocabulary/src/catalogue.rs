@@ -19,7 +19,8 @@ const FILE: &str = include_str!("../catalogue.json");
 
 /// The parsed data file: profiles, and the links of each processor by its name.
 static CATALOGUE: LazyLock<(Vec<Profile>, BTreeMap<String, Interconnect>)> = LazyLock::new(|| {
-    let mut entries: Vec<Entry> = serde_json::from_str(FILE).expect("a test reads the data file");
+    let mut entries: Vec<Entry> =
+        serde_json::from_str(FILE).expect("catalogue.json is valid: a test reads it");
     let linked = entries.iter_mut().filter_map(|entry| {
         let link = entry.link.take()?;
         Some((entry.name.clone(), link.into()))
@@ -106,7 +107,10 @@ struct EntryDirect {
 
 impl From<EntryLink> for Interconnect {
     fn from(entry: EntryLink) -> Self {
-        assert!(!entry.source.is_empty(), "a test reads the data file");
+        assert!(
+            !entry.source.is_empty(),
+            "catalogue.json is valid: a test reads it"
+        );
         Self {
             pcie: entry.pcie,
             direct: entry

@@ -1,4 +1,5 @@
-//! The filter `tojson` as Hugging Face's tools implement it: Python's `json.dumps`.
+//! The filter `tojson` of chat templates, as Hugging Face's tools implement it: Python's
+//! `json.dumps`.
 
 use std::fmt::Write;
 
@@ -11,13 +12,12 @@ const DEPTH_MAX: usize = 200;
 const INDENT_MAX: usize = 64;
 
 /// Format options of the JSON.
-struct Form {
+struct JsonFormat {
     /// Indentation for each level; `None` writes everything on one line.
     indent: Option<String>,
-    item: String,
-    key: String,
-    /// Whether non-ASCII letters are escaped.
-    is_ascii: bool,
+    item_separator: String,
+    key_separator: String,
+    escapes_non_ascii: bool,
     is_sorted: bool,
 }
 
@@ -25,38 +25,38 @@ struct Form {
 /// `ensure_ascii`, `indent`, `separators`, `sort_keys`.
 pub(super) fn format_json(
     value: &Value,
-    placed: Rest<Value>,
+    positional: Rest<Value>,
     named: Kwargs,
 ) -> Result<String, Error> {
-    if placed.len() > 4 {
+    if positional.len() > 4 {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
-    let mut placed = placed.0.into_iter();
+    let mut positional = positional.0.into_iter();
     let mut given = |name: &str| -> Result<Option<Value>, Error> {
-        let value = placed
+        let value = positional
             .next()
             .map_or_else(|| named.get(name), |it| Ok(Some(it)))?;
         Ok(value.filter(|it: &Value| !it.is_none() && !it.is_undefined()))
     };
-    let is_ascii = given("ensure_ascii")?.is_some_and(|it| it.is_true());
+    let escapes_non_ascii = given("ensure_ascii")?.is_some_and(|it| it.is_true());
     let indent = given("indent")?.map(|it| parse_indent(&it)).transpose()?;
     let separators = given("separators")?;
     let is_sorted = given("sort_keys")?.is_some_and(|it| it.is_true());
     named.assert_all_used()?;
-    let (item, key) = match separators {
+    let (item_separator, key_separator) = match separators {
         Some(pair) => (parse_separator(&pair, 0)?, parse_separator(&pair, 1)?),
         None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
         None => (", ".to_owned(), ": ".to_owned()),
     };
-    let form = Form {
+    let format = JsonFormat {
         indent,
-        item,
-        key,
-        is_ascii,
+        item_separator,
+        key_separator,
+        escapes_non_ascii,
         is_sorted,
     };
     let mut text = String::new();
-    form.write(&mut text, value, 0)?;
+    format.write(&mut text, value, 0)?;
     Ok(text)
 }
 
@@ -75,14 +75,14 @@ fn parse_indent(given: &Value) -> Result<String, Error> {
 fn parse_separator(pair: &Value, at: usize) -> Result<String, Error> {
     let part = pair.get_item_by_index(at)?;
     let text = part.as_str().map(str::to_owned);
-    text.ok_or_else(|| invalid_operation("separators of tojson are two texts"))
+    text.ok_or_else(|| invalid_operation("`separators` must be two strings"))
 }
 
 fn invalid_operation(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-impl Form {
+impl JsonFormat {
     fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > DEPTH_MAX {
             return Err(invalid_operation("a value is too deep for JSON"));
@@ -99,7 +99,7 @@ impl Form {
                 }
                 self.write_all(out, ['{', '}'], depth, keys, |out, key| {
                     self.write_text(out, &key_text(key));
-                    out.push_str(&self.key);
+                    out.push_str(&self.key_separator);
                     self.write(out, &value.get_item(key)?, depth + 1)
                 })?;
             }
@@ -109,7 +109,7 @@ impl Form {
                 self.write_all(out, ['[', ']'], depth, items, write)?;
             }
             kind => {
-                let message = format!("a value of kind {kind} is no JSON");
+                let message = format!("a value of kind {kind} cannot be written as JSON");
                 return Err(Error::new(ErrorKind::BadSerialization, message));
             }
         }
@@ -127,7 +127,7 @@ impl Form {
         out.push(open);
         for (at, item) in items.iter().enumerate() {
             if at > 0 {
-                out.push_str(&self.item);
+                out.push_str(&self.item_separator);
             }
             self.break_line(out, depth + 1);
             write(out, item)?;
@@ -157,7 +157,7 @@ impl Form {
                 '\t' => out.push_str("\\t"),
                 '\u{8}' => out.push_str("\\b"),
                 '\u{c}' => out.push_str("\\f"),
-                letter if letter < ' ' || self.is_ascii && !letter.is_ascii() => {
+                letter if letter < ' ' || self.escapes_non_ascii && !letter.is_ascii() => {
                     for unit in letter.encode_utf16(&mut [0; 2]) {
                         let _ = write!(out, "\\u{unit:04x}");
                     }

@@ -238,9 +238,9 @@ impl ConfigFile {
     fn local_layers(&self, architecture: Architecture) -> Result<LocalLayers, ConfigError> {
         let Some(types) = &self.layer_types else {
             return Ok(match architecture {
-                Architecture::Gemma2 => LocalLayers::AllButLastOf(2),
+                Architecture::Gemma2 => LocalLayers::AllButLastOfEach(2),
                 Architecture::Gemma3 => {
-                    LocalLayers::AllButLastOf(self.sliding_window_pattern.unwrap_or(6))
+                    LocalLayers::AllButLastOfEach(self.sliding_window_pattern.unwrap_or(6))
                 }
                 _ if architecture.is_qwen() => {
                     LocalLayers::From(self.max_window_layers.unwrap_or(28))

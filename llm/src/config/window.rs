@@ -2,12 +2,12 @@
 
 use super::Rotary;
 
-/// A window, and the layers that have it.
+/// A window, and the *local* layers: those that use it. The other layers see all positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
     /// Positions that a token sees, including its own.
     pub positions: usize,
-    /// The layers that have the window.
+    /// The local layers.
     pub layers: LocalLayers,
     /// The rotary encoding in these layers, if it differs from the other layers'.
     pub rotary: Option<Rotary>,
@@ -19,8 +19,8 @@ pub enum LocalLayers {
     /// All layers from this one on.
     From(usize),
     /// All but the last of each group of this size.
-    AllButLastOf(usize),
-    /// One flag for each layer; a layer without a flag will not be local.
+    AllButLastOfEach(usize),
+    /// One flag for each layer; a layer beyond the list is not local.
     Listed(Vec<bool>),
 }
 
@@ -30,7 +30,7 @@ impl LocalLayers {
     pub fn is_local(&self, layer: usize) -> bool {
         match self {
             Self::From(first) => layer >= *first,
-            Self::AllButLastOf(count) => !(layer + 1).is_multiple_of(*count),
+            Self::AllButLastOfEach(count) => !(layer + 1).is_multiple_of(*count),
             Self::Listed(listed) => listed.get(layer) == Some(&true),
         }
     }
@@ -45,10 +45,10 @@ mod tests {
         let of =
             |layers: &LocalLayers| (0..6).filter(|at| layers.is_local(*at)).collect::<Vec<_>>();
         assert_eq!(of(&LocalLayers::From(4)), [4, 5]);
-        assert_eq!(of(&LocalLayers::AllButLastOf(2)), [0, 2, 4]);
-        assert_eq!(of(&LocalLayers::AllButLastOf(6)), [0, 1, 2, 3, 4]);
-        assert_eq!(of(&LocalLayers::AllButLastOf(1)), [0usize; 0]);
-        assert_eq!(of(&LocalLayers::AllButLastOf(0)), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(of(&LocalLayers::AllButLastOfEach(2)), [0, 2, 4]);
+        assert_eq!(of(&LocalLayers::AllButLastOfEach(6)), [0, 1, 2, 3, 4]);
+        assert_eq!(of(&LocalLayers::AllButLastOfEach(1)), [0usize; 0]);
+        assert_eq!(of(&LocalLayers::AllButLastOfEach(0)), [0, 1, 2, 3, 4, 5]);
         assert_eq!(of(&LocalLayers::Listed(vec![false, true])), [1]);
     }
 }

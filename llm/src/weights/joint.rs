@@ -1,7 +1,6 @@
-//! Separates matrices that some families store stacked.
-//!
-//! A decoder gives the same results with joint or separate products, and the other families use
-//! separate ones.
+//! Splits the fused matrices `qkv_proj` and `gate_up_proj`, which some model families store, into
+//! the separate ones that the other families store. The decoder then needs one form only, and its
+//! results are the same.
 
 use std::ops::Range;
 
@@ -23,15 +22,21 @@ pub(crate) fn split_joint_matrices(
     }
     let queries = config.heads * config.head_width;
     let keys = config.key_heads * config.head_width;
-    let wide = config.feed_forward;
-    let looks = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)];
-    let gates = [("gate_proj", wide), ("up_proj", wide)];
+    let feed_forward = config.feed_forward;
+    let attention_parts = [("q_proj", queries), ("k_proj", keys), ("v_proj", keys)];
+    let feed_forward_parts = [("gate_proj", feed_forward), ("up_proj", feed_forward)];
     for layer in 0..config.layers {
         let base = format!("model.layers.{layer}");
-        let own = format!("{base}.self_attn");
-        split_matrix(weights, &own, "qkv_proj", &looks, config.hidden)?;
-        let own = format!("{base}.mlp");
-        split_matrix(weights, &own, "gate_up_proj", &gates, config.hidden)?;
+        let block = format!("{base}.self_attn");
+        split_matrix(weights, &block, "qkv_proj", &attention_parts, config.hidden)?;
+        let block = format!("{base}.mlp");
+        split_matrix(
+            weights,
+            &block,
+            "gate_up_proj",
+            &feed_forward_parts,
+            config.hidden,
+        )?;
     }
     Ok(())
 }
@@ -59,8 +64,8 @@ fn split_matrix(
     }
     let mut from = 0;
     for (part, rows) in parts {
-        let own = weight.slice_rows(from..from + rows);
-        weights.insert(format!("{base}.{part}.weight"), own);
+        let slice = weight.slice_rows(from..from + rows);
+        weights.insert(format!("{base}.{part}.weight"), slice);
         from += rows;
     }
     Ok(())
@@ -82,8 +87,10 @@ impl Weight {
 fn tensor_rows(tensor: &Tensor, rows: Range<usize>) -> Tensor {
     let mut dims = tensor.dims().to_vec();
     // A row of 4-bit blocks takes whole bytes, because a block has 32 integers.
-    let row = tensor.bytes().len() / dims[0];
-    let bytes = tensor.bytes().slice(rows.start * row..rows.end * row);
+    let row_bytes = tensor.bytes().len() / dims[0];
+    let bytes = tensor
+        .bytes()
+        .slice(rows.start * row_bytes..rows.end * row_bytes);
     dims[0] = rows.len();
     let shape = Shape::new(dims).expect("it is no larger than the whole");
     Tensor::new(tensor.dtype(), shape, bytes).expect("as many bytes as the rows have")

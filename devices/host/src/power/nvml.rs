@@ -1,5 +1,5 @@
-//! NVIDIA's cards through NVML, whose library comes with the driver and is opened when it is
-//! wanted.
+//! Energy counters and power limits of NVIDIA cards, through NVML. The library comes with the
+//! driver; souk loads it at run time.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ const LIBRARY: &str = if cfg!(windows) {
 };
 
 /// Shortest time between two reads of a card's counter.
-const ASKED_EVERY: Duration = Duration::from_millis(100);
+const READ_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// One card.
 pub struct Card {
@@ -36,7 +36,7 @@ struct Reading {
     counted: f64,
     /// Joules as this module reports them: they must never decrease.
     joules: f64,
-    /// Watts drawn before.
+    /// Mean watts between the reading before and this one, to estimate the joules since then.
     watts: f64,
 }
 
@@ -66,9 +66,9 @@ fn cards_of(library: &OsStr) -> Vec<Card> {
 }
 
 impl Card {
-    /// Finds the card to which the CUDA driver gives this identity.
+    /// Finds the card with this UUID, as the CUDA driver states it.
     pub fn with_identity(bytes: [u8; 16]) -> Option<Self> {
-        let wanted = spelt(bytes);
+        let wanted = format_uuid(bytes);
         find_cards().into_iter().find(|card| card.uuid == wanted)
     }
 
@@ -78,7 +78,7 @@ impl Card {
             NvmlError::NotSupported => PowerError::Unlimited { domain },
             NvmlError::NoPermission => PowerError::Refused {
                 domain,
-                cause: format!("{cause}; it takes root"),
+                cause: format!("{cause}; this needs root"),
             },
             cause => PowerError::Refused {
                 domain,
@@ -102,11 +102,12 @@ impl Card {
             });
         };
         let seconds = (at - earlier.at).as_secs_f64();
-        let told = earlier.joules + earlier.watts * seconds.min(ASKED_EVERY.as_secs_f64());
+        let reported =
+            earlier.joules + earlier.watts * seconds.min(READ_INTERVAL_MIN.as_secs_f64());
         Some(Reading {
             at,
             counted,
-            joules: counted.max(told),
+            joules: counted.max(reported),
             watts: (counted - earlier.counted).max(0.0) / seconds,
         })
     }
@@ -128,8 +129,8 @@ impl Card {
     }
 }
 
-/// An identity as NVML spells it.
-fn spelt(bytes: [u8; 16]) -> String {
+/// Writes a UUID as NVML does.
+fn format_uuid(bytes: [u8; 16]) -> String {
     let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]];
     format!("GPU-{}", parts.map(<[String]>::concat).join("-"))
@@ -151,7 +152,7 @@ impl PowerDomain for Card {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let reading = match *last {
-            Some(reading) if now - reading.at < ASKED_EVERY => reading,
+            Some(reading) if now - reading.at < READ_INTERVAL_MIN => reading,
             earlier => {
                 let reading = self.read_counter(now, earlier)?;
                 *last.insert(reading)
@@ -186,8 +187,8 @@ mod tests {
 
     use super::*;
 
-    /// A library with two cards, of which the second has no limit and counts nothing: what there is
-    /// of NVML where no card is.
+    /// A library with two cards, of which the second has no limit and no counter. It stands in for
+    /// NVML on machines without a card.
     const FAKE: &str = include_str!("nvml/fake.c");
 
     fn fake(folder: &tempfile::TempDir) -> PathBuf {
@@ -242,6 +243,9 @@ mod tests {
     #[test]
     fn an_identity_is_spelt_as_nvml_spells_it() {
         let bytes: [u8; 16] = std::array::from_fn(|at| at as u8 * 17);
-        assert_eq!(spelt(bytes), "GPU-00112233-4455-6677-8899-aabbccddeeff");
+        assert_eq!(
+            format_uuid(bytes),
+            "GPU-00112233-4455-6677-8899-aabbccddeeff"
+        );
     }
 }

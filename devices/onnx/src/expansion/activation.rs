@@ -2,7 +2,7 @@
 
 use souk_memory::DType;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use crate::{AttributeProto, NodeProto};
 
 /// Operators with the same name, inputs and attributes in the standard.
@@ -18,7 +18,7 @@ const SAME: &[&str] = &[
 ];
 
 /// Expands a node; returns `None` if it is none of these operators.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "BiasGelu" => gelu(body, "none"),
         "FastGelu" => gelu(body, "tanh"),
@@ -33,7 +33,7 @@ pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Replaces the node with the same operator of the standard set.
-fn replace_with_standard(body: &mut Body<'_>) -> Option<()> {
+fn replace_with_standard(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let node = NodeProto {
         domain: None,
@@ -46,7 +46,7 @@ fn replace_with_standard(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn gelu(body: &mut Body<'_>, approximate: &str) -> Option<()> {
+fn gelu(body: &mut ExpansionBuilder<'_>, approximate: &str) -> Option<()> {
     let input = body.input_name(0)?;
     let sum = match body.input_name(1) {
         Some(bias) => body.add_operator("Add", &[input, bias]),
@@ -58,7 +58,7 @@ fn gelu(body: &mut Body<'_>, approximate: &str) -> Option<()> {
     Some(())
 }
 
-fn quick_gelu(body: &mut Body<'_>) -> Option<()> {
+fn quick_gelu(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let alpha = body.call().float("alpha").unwrap_or(1.702);
     let value =
         body.add(NodeProto::for_operator("Swish", &[body.input_name(0)?], "").with("alpha", alpha));
@@ -67,7 +67,7 @@ fn quick_gelu(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands a normalisation by the root mean square. Exporters write it as if it were standard.
-pub(super) fn root_mean_square(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn root_mean_square(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     if body.needs_output(1) {
         return None;
     }
@@ -87,7 +87,7 @@ pub(super) fn root_mean_square(body: &mut Body<'_>) -> Option<()> {
 
 /// Expands a normalisation of the sum of two values and a bias; returns `None` if the node must
 /// also output the mean or the deviation.
-fn skip_normalisation(body: &mut Body<'_>, operator: &str) -> Option<()> {
+fn skip_normalisation(body: &mut ExpansionBuilder<'_>, operator: &str) -> Option<()> {
     if body.needs_output(1) || body.needs_output(2) {
         return None;
     }
@@ -108,7 +108,7 @@ fn skip_normalisation(body: &mut Body<'_>, operator: &str) -> Option<()> {
 }
 
 /// Expands an embedding: looks up words, positions and segments, adds them and normalises the sum.
-fn embedding(body: &mut Body<'_>) -> Option<()> {
+fn embedding(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let words = body.add_operator("Gather", &[body.input_name(2)?, body.input_name(0)?]);
     let places = match body.input_name(8) {
         Some(places) => body.add_operator("Gather", &[body.input_name(3)?, places]),
@@ -137,7 +137,7 @@ fn embedding(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns the first rows of a table, one for each word of a text.
-fn first_rows(body: &mut Body<'_>, table: &str) -> Option<String> {
+fn first_rows(body: &mut ExpansionBuilder<'_>, table: &str) -> Option<String> {
     let shape = body.add_operator("Shape", &[body.input_name(0)?]);
     let [zero, one, two] = [0, 1, 2].map(|at| body.add_ints(vec![at]));
     let length = body.add_operator("Slice", &[&shape, &one, &two]);

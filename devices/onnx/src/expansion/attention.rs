@@ -3,11 +3,11 @@
 
 use souk_memory::DType;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use crate::NodeProto;
 
 /// Expands a node; returns `None` if it is none of these operators, or in an unknown form.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "Attention" => of_floats(body),
         "QAttention" => of_integers(body),
@@ -30,7 +30,12 @@ struct Parts {
 }
 
 /// Adds the standard operator; returns its output, present keys and present values.
-fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -> Vec<String> {
+fn attention(
+    body: &mut ExpansionBuilder<'_>,
+    parts: &Parts,
+    heads: [i64; 2],
+    causal: i64,
+) -> Vec<String> {
     let inputs = [
         &parts.query,
         &parts.key,
@@ -62,7 +67,7 @@ fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -
 }
 
 /// Converts a mask of tokens into booleans that broadcast over all heads and queries.
-fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
+fn mask_of_words(body: &mut ExpansionBuilder<'_>, index: usize) -> Option<String> {
     let mask = body.input_name(index)?;
     let truths = body.add_cast(mask, DType::Bool);
     Some(match body.rank(mask)? {
@@ -78,7 +83,7 @@ fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
 
 /// Makes a mask from the number of tokens of each sequence. The first input's length is the number
 /// of positions.
-fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
+fn mask_of_lengths(body: &mut ExpansionBuilder<'_>, index: usize) -> Option<String> {
     let lengths = body.input_name(index)?;
     let shape = body.add_operator("Shape", &[body.input_name(0)?]);
     let one = body.add_int(1);
@@ -97,7 +102,7 @@ struct Places {
     bias: Option<usize>,
 }
 
-fn of_floats(body: &mut Body<'_>) -> Option<()> {
+fn of_floats(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     if body.input_name(6).is_some() {
         return None;
     }
@@ -111,7 +116,7 @@ fn of_floats(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands the integer form, and computes it on dequantised values.
-fn of_integers(body: &mut Body<'_>) -> Option<()> {
+fn of_integers(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let mut value = vec![body.input_name(0)?, body.input_name(3)?];
     value.extend(body.input_name(6));
     let mut weights = vec![body.input_name(1)?, body.input_name(4)?];
@@ -135,7 +140,11 @@ fn of_integers(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands attention whose queries, keys and values come from one product.
-fn expand_packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<()> {
+fn expand_packed(
+    body: &mut ExpansionBuilder<'_>,
+    mut product: String,
+    places: &Places,
+) -> Option<()> {
     let call = body.call();
     let (heads, past) = (call.int("num_heads")?, body.input_name(places.past));
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
@@ -183,7 +192,7 @@ fn expand_packed(body: &mut Body<'_>, mut product: String, places: &Places) -> O
 }
 
 /// Combines a mask with a bias for the scores: the least float where the mask excludes a position.
-fn combine_mask(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
+fn combine_mask(body: &mut ExpansionBuilder<'_>, mask: &str, bias: &str) -> String {
     if mask.is_empty() {
         return bias.to_owned();
     }
@@ -192,7 +201,7 @@ fn combine_mask(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
     body.add_operator("Where", &[mask, bias, &least])
 }
 
-fn multi_head(body: &mut Body<'_>) -> Option<()> {
+fn multi_head(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let heads = call.int("num_heads")?;
     let later = (8..call.input.len()).any(|index| body.input_name(index).is_some());
@@ -238,7 +247,7 @@ fn multi_head(body: &mut Body<'_>) -> Option<()> {
 
 /// Expands attention whose heads share keys in groups, with past keys and values. All sequences of
 /// a batch must have the same length.
-fn expand_grouped(body: &mut Body<'_>) -> Option<()> {
+fn expand_grouped(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let heads = [call.int("num_heads")?, call.int("kv_num_heads")?];
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
@@ -280,7 +289,7 @@ fn expand_grouped(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns the positions of the first input's tokens, which follow the past ones.
-fn places_of_words(body: &mut Body<'_>) -> Option<String> {
+fn places_of_words(body: &mut ExpansionBuilder<'_>) -> Option<String> {
     let shape = body.add_operator("Shape", &[body.input_name(0)?]);
     let [zero, one, two] = [0, 1, 2].map(|at| body.add_int(at));
     let words = body.add_operator("Gather", &[&shape, &one]);
@@ -303,7 +312,12 @@ fn places_of_words(body: &mut Body<'_>) -> Option<String> {
 }
 
 /// Rotates heads by the angles of their positions.
-fn rotate_heads(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<String> {
+fn rotate_heads(
+    body: &mut ExpansionBuilder<'_>,
+    value: &str,
+    heads: i64,
+    places: &str,
+) -> Option<String> {
     let inputs = [value, body.input_name(7)?, body.input_name(8)?, places];
     let interleaved = body.call().int("rotary_interleaved").unwrap_or(0);
     let node = NodeProto::for_operator("RotaryEmbedding", &inputs, "");
@@ -316,7 +330,7 @@ fn rotate_heads(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> O
 }
 
 /// Expands a rotary embedding: reorders its inputs; positions must be one per token.
-fn rotary(body: &mut Body<'_>) -> Option<()> {
+fn rotary(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let (value, places) = (body.input_name(0)?, body.input_name(1)?);
     let heads = call.int("num_heads").unwrap_or(0);

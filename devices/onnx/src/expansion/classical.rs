@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use super::scores::{
     Scores, apply_node_transform, class_labels, output_best_class, output_binary_class,
 };
@@ -14,7 +14,7 @@ use crate::{NodeProto, TensorProto, tensor_to_proto};
 const DEFAULT_TEXT: &str = "_Unused";
 
 /// Expands a node; returns `None` if it has a kernel of its own, or is unknown.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "ArrayFeatureExtractor" => array_feature_extractor(body),
         "Binarizer" => binarizer(body),
@@ -37,12 +37,12 @@ pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns an attribute that is a list of floats, unless it is empty.
-fn float_list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
+fn float_list(body: &ExpansionBuilder<'_>, name: &str) -> Option<Vec<f32>> {
     let list = body.call().floats(name)?;
     (!list.is_empty()).then(|| list.to_vec())
 }
 
-fn scaler(body: &mut Body<'_>) -> Option<()> {
+fn scaler(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let mut value = body.as_floats(0)?;
     for (operator, name) in [("Sub", "offset"), ("Mul", "scale")] {
         if let Some(list) = float_list(body, name) {
@@ -54,7 +54,7 @@ fn scaler(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn normalizer(body: &mut Body<'_>) -> Option<()> {
+fn normalizer(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let value = body.as_floats(0)?;
     let operator = match body.call().string("norm").unwrap_or("MAX") {
         "MAX" => "ReduceMax",
@@ -73,7 +73,7 @@ fn normalizer(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn binarizer(body: &mut Body<'_>) -> Option<()> {
+fn binarizer(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let threshold = body.call().float("threshold").unwrap_or(0.0);
     let dtype = body.input_dtype(0)?;
@@ -88,7 +88,7 @@ fn binarizer(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn imputer(body: &mut Body<'_>) -> Option<()> {
+fn imputer(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let (imputed, is_missing) = match float_list(body, "imputed_value_floats") {
         Some(list) => {
@@ -115,7 +115,7 @@ fn imputer(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn feature_vectorizer(body: &mut Body<'_>) -> Option<()> {
+fn feature_vectorizer(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let mut columns = Vec::new();
     for index in 0..body.call().input.len() {
         let column = body.as_floats(index)?;
@@ -127,7 +127,7 @@ fn feature_vectorizer(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn array_feature_extractor(body: &mut Body<'_>) -> Option<()> {
+fn array_feature_extractor(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let (input, places) = (body.input_name(0)?, body.input_name(1)?);
     let places = body.add_reshape(places, &[-1]);
     let gather = NodeProto::for_operator("Gather", &[input, &places], "").with("axis", -1i64);
@@ -142,7 +142,7 @@ fn array_feature_extractor(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn one_hot_encoder(body: &mut Body<'_>) -> Option<()> {
+fn one_hot_encoder(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let call = body.call();
     let texts = call.strings("cats_strings").unwrap_or_default();
@@ -162,7 +162,7 @@ fn one_hot_encoder(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn zip_map(body: &mut Body<'_>) -> Option<()> {
+fn zip_map(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let call = body.call();
     let texts = call.strings("classlabels_strings").unwrap_or_default();
@@ -178,7 +178,12 @@ fn zip_map(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Adds an encoder from keys to values, both as tensors.
-fn add_encoder(body: &mut Body<'_>, keys: TensorProto, values: TensorProto, default: TensorProto) {
+fn add_encoder(
+    body: &mut ExpansionBuilder<'_>,
+    keys: TensorProto,
+    values: TensorProto,
+    default: TensorProto,
+) {
     let input = body.input_name(0).unwrap_or_default();
     let node = NodeProto::for_classical_operator("LabelEncoder", &[input], "")
         .with("keys_tensor", keys)
@@ -197,7 +202,7 @@ fn floats_proto(values: &[f32]) -> Option<TensorProto> {
     Some(tensor_to_proto("", &tensor))
 }
 
-fn label_encoder(body: &mut Body<'_>) -> Option<()> {
+fn label_encoder(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     if let Some(classes) = call.strings("classes_strings").filter(|it| !it.is_empty()) {
         return places_of_classes(body, classes);
@@ -225,7 +230,7 @@ fn label_encoder(body: &mut Body<'_>) -> Option<()> {
 
 /// Expands the first version, which maps a text to its index among the classes, or an index to the
 /// text.
-fn places_of_classes(body: &mut Body<'_>, classes: &[Bytes]) -> Option<()> {
+fn places_of_classes(body: &mut ExpansionBuilder<'_>, classes: &[Bytes]) -> Option<()> {
     let texts = super::text_numbers::vector_proto("", body.text_numbers(classes));
     let places = super::text_numbers::vector_proto("", (0..classes.len() as i64).collect());
     if body.is_text(0) {
@@ -241,7 +246,7 @@ fn places_of_classes(body: &mut Body<'_>, classes: &[Bytes]) -> Option<()> {
     Some(())
 }
 
-fn category_mapper(body: &mut Body<'_>) -> Option<()> {
+fn category_mapper(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let texts = body.text_numbers(call.strings("cats_strings")?);
     let texts = super::text_numbers::vector_proto("", texts);
@@ -260,7 +265,7 @@ fn category_mapper(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns the keys or values of an encoder, and whether they are texts.
-fn encoder_table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
+fn encoder_table(body: &mut ExpansionBuilder<'_>, kind: &str) -> Option<(TensorProto, bool)> {
     let call = body.call();
     if let Some(tensor) = call.tensor(&format!("{kind}_tensor")) {
         let is_text = tensor.data_type() == crate::DataType::String as i32;
@@ -281,7 +286,7 @@ fn encoder_table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)>
 
 /// Multiplies the first input by a row of coefficients for each of `count` sums, and adds the
 /// intercepts.
-fn add_linear(body: &mut Body<'_>, count: usize) -> Option<String> {
+fn add_linear(body: &mut ExpansionBuilder<'_>, count: usize) -> Option<String> {
     let mut value = body.as_floats(0)?;
     if body.rank(body.input_name(0)?) == Some(1) {
         value = body.add_reshape(&value, &[1, -1]);
@@ -295,7 +300,7 @@ fn add_linear(body: &mut Body<'_>, count: usize) -> Option<String> {
     Some(body.add(product.with("transB", 1i64)))
 }
 
-fn linear_regressor(body: &mut Body<'_>) -> Option<()> {
+fn linear_regressor(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let targets = body.call().int("targets").unwrap_or(1);
     let sums = add_linear(body, usize::try_from(targets).ok()?)?;
     let scores = apply_node_transform(body, &sums, Scores::Many)?;
@@ -303,7 +308,7 @@ fn linear_regressor(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn linear_classifier(body: &mut Body<'_>) -> Option<()> {
+fn linear_classifier(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let classes = class_labels(body, "classlabels_ints")?;
     let count = float_list(body, "intercepts")?.len();
     let sums = add_linear(body, count)?;
@@ -323,7 +328,7 @@ fn linear_classifier(body: &mut Body<'_>) -> Option<()> {
 
 /// Expands a support vector classifier: numbers replace the texts of classes, and the transform of
 /// the scores becomes separate nodes.
-fn support_vector_classifier(body: &mut Body<'_>) -> Option<()> {
+fn support_vector_classifier(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let transform = call.string("post_transform").unwrap_or("NONE");
     let is_written = call.strings("classlabels_strings").is_none() && transform == "NONE";

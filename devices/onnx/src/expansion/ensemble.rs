@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use super::scores::{
     Scores, apply_node_transform, apply_transform, class_labels, output_best_class,
     output_binary_class,
@@ -15,7 +15,7 @@ const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "P
 
 /// Adds a node that computes only the sums of each row: a `TreeEnsembleRegressor` with neither a
 /// base nor a transform, and one target per class. `kind` is the prefix of the leaf attributes.
-fn add_row_sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
+fn add_row_sums(body: &mut ExpansionBuilder<'_>, kind: &str, targets: i64) -> Option<String> {
     let call = body.call();
     let mut node =
         NodeProto::for_classical_operator("TreeEnsembleRegressor", &[body.input_name(0)?], "")
@@ -57,7 +57,7 @@ fn float_list(node: &NodeProto, name: &str) -> Vec<f32> {
     doubles.map(|value| value as f32).collect()
 }
 
-fn add_base(body: &mut Body<'_>, sums: String, base: Vec<f32>) -> Option<String> {
+fn add_base(body: &mut ExpansionBuilder<'_>, sums: String, base: Vec<f32>) -> Option<String> {
     if base.iter().all(|value| *value == 0.0) {
         return Some(sums);
     }
@@ -65,7 +65,7 @@ fn add_base(body: &mut Body<'_>, sums: String, base: Vec<f32>) -> Option<String>
     Some(body.add_operator("Add", &[&sums, &base]))
 }
 
-pub(super) fn regressor(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn regressor(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let targets = call.int("n_targets").unwrap_or(1);
     let base = base_values(call);
@@ -84,7 +84,7 @@ pub(super) fn regressor(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn classifier(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let ids: BTreeSet<i64> = call.ints("class_ids")?.iter().copied().collect();
     let base = base_values(call);
@@ -110,7 +110,7 @@ pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands a classifier of two classes whose leaves name one: their sum is the score of the second.
-fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()> {
+fn one_of_two(body: &mut ExpansionBuilder<'_>, classes: &[i64], base: Vec<f32>) -> Option<()> {
     let weights = float_list(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
     let sums = add_row_sums(body, "class", 1)?;
@@ -129,7 +129,7 @@ fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()
 
 /// Expands a classifier of two classes whose leaves name both, or only the second: the score of the
 /// second decides, by ONNX Runtime's bounds.
-fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Option<()> {
+fn both_of_two(body: &mut ExpansionBuilder<'_>, classes: &[i64], second_alone: bool) -> Option<()> {
     let weights = float_list(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
     let sums = add_row_sums(body, "class", 2)?;
@@ -149,7 +149,7 @@ fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Opti
 }
 
 /// Expands version 5, where transforms are numbers and there is no base.
-pub(super) fn of_version_5(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn of_version_5(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let number = usize::try_from(call.int("post_transform").unwrap_or(0)).ok()?;
     if number == 0 {

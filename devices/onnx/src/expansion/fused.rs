@@ -2,11 +2,11 @@
 
 use souk_memory::{DType, Tensor};
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use crate::{AttributeProto, NodeProto};
 
 /// Expands a node; returns `None` if it is none of these operators.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "FusedConv" => convolution(body),
         "FusedGemm" => gemm(body),
@@ -18,7 +18,7 @@ pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Returns the node's attributes that the standard operator has too.
-fn select_attributes(body: &Body<'_>, names: &[&str]) -> Vec<AttributeProto> {
+fn select_attributes(body: &ExpansionBuilder<'_>, names: &[&str]) -> Vec<AttributeProto> {
     let attributes = body.call().attribute.iter();
     let attributes = attributes.filter(|it| names.contains(&it.name()));
     attributes.cloned().collect()
@@ -33,7 +33,7 @@ const WINDOW: &[&str] = &[
     "strides",
 ];
 
-fn convolution(body: &mut Body<'_>) -> Option<()> {
+fn convolution(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let inputs: Vec<&str> = (0..3).filter_map(|index| body.input_name(index)).collect();
     let mut node = NodeProto::for_operator("Conv", &inputs, "");
     node.attribute = select_attributes(body, WINDOW);
@@ -47,7 +47,7 @@ fn convolution(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn gemm(body: &mut Body<'_>) -> Option<()> {
+fn gemm(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let inputs: Vec<&str> = (0..3).filter_map(|index| body.input_name(index)).collect();
     let mut node = NodeProto::for_operator("Gemm", &inputs, "");
     node.attribute = select_attributes(body, &["alpha", "beta", "transA", "transB"]);
@@ -61,7 +61,11 @@ fn gemm(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Applies the activation that the node names.
-fn apply_activation(body: &mut Body<'_>, value: &str, parameters: &[f32]) -> Option<String> {
+fn apply_activation(
+    body: &mut ExpansionBuilder<'_>,
+    value: &str,
+    parameters: &[f32],
+) -> Option<String> {
     let activation = body.call().string("activation").unwrap_or("");
     let names: &[&str] = match activation {
         "" => return Some(value.to_owned()),
@@ -84,7 +88,7 @@ fn apply_activation(body: &mut Body<'_>, value: &str, parameters: &[f32]) -> Opt
 }
 
 /// Expands a convolution of images with the channels last.
-fn channels_last(body: &mut Body<'_>) -> Option<()> {
+fn channels_last(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let turned = body.add_transpose(body.input_name(0)?, &[0, 3, 1, 2]);
     let weights = body.add_transpose(body.input_name(1)?, &[0, 3, 1, 2]);
     let mut inputs = vec![turned.as_str(), weights.as_str()];
@@ -98,7 +102,7 @@ fn channels_last(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Expands a product with either operand transposed, and a factor.
-fn expand_matmul(body: &mut Body<'_>) -> Option<()> {
+fn expand_matmul(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
     if is_set("transBatchA") || is_set("transBatchB") {
@@ -129,7 +133,7 @@ fn expand_matmul(body: &mut Body<'_>) -> Option<()> {
 }
 
 /// Swaps the last two axes of a value. If the rank is unknown, only an `Einsum` can do so.
-fn swap_last_axes(body: &mut Body<'_>, value: &str) -> Option<String> {
+fn swap_last_axes(body: &mut ExpansionBuilder<'_>, value: &str) -> Option<String> {
     let Some(rank) = body.rank(value) else {
         let einsum = NodeProto::for_operator("Einsum", &[value], "");
         return Some(body.add(einsum.with("equation", "...ij->...ji")));
@@ -140,7 +144,7 @@ fn swap_last_axes(body: &mut Body<'_>, value: &str) -> Option<String> {
 }
 
 /// Expands a product with weights of few bits and one scale per block of a column.
-fn narrow_product(body: &mut Body<'_>) -> Option<()> {
+fn narrow_product(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let size = |name: &str| call.int(name).filter(|it| *it > 0);
     let (depth, columns) = (size("K")?, size("N")?);
@@ -172,7 +176,7 @@ fn narrow_product(body: &mut Body<'_>) -> Option<()> {
 
 /// Returns zero points at the middle of the range.
 fn middle_zero_points(
-    body: &mut Body<'_>,
+    body: &mut ExpansionBuilder<'_>,
     dtype: DType,
     columns: i64,
     blocks: i64,

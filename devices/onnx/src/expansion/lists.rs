@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use super::facts::{Facts, List};
 use super::{Columns, ExpansionError};
 use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
@@ -16,7 +16,7 @@ use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
 const LENGTH_MAX: usize = 1024;
 
 /// Expands a node that reads lists; returns `None` if their tensors are not known.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "SequenceAt" => {
             let list = body.input_list(0)?;
@@ -36,7 +36,7 @@ pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
 
 /// Returns the list that a node creates, if it is known; adds the nodes that its tensors need to
 /// `body`.
-pub(super) fn create_list(body: &mut Body<'_>) -> Option<List> {
+pub(super) fn create_list(body: &mut ExpansionBuilder<'_>) -> Option<List> {
     let list: List = match body.call().op_type() {
         _ if !body.call().operator_domain().is_empty() => return None,
         "SequenceEmpty" => Rc::new([]),
@@ -74,7 +74,12 @@ pub(super) fn create_list(body: &mut Body<'_>) -> Option<List> {
 
 /// Returns the index that an input states, counted from either end of a list of `length`, if it is
 /// below `end`.
-fn list_index(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usize> {
+fn list_index(
+    body: &ExpansionBuilder<'_>,
+    input: usize,
+    length: usize,
+    end: usize,
+) -> Option<usize> {
     let &[stated] = body.constant_ints(input)? else {
         return None;
     };
@@ -83,7 +88,7 @@ fn list_index(body: &Body<'_>, input: usize, length: usize, end: usize) -> Optio
     usize::try_from(place).ok().filter(|place| *place < end)
 }
 
-fn split_sequence(body: &mut Body<'_>) -> Option<List> {
+fn split_sequence(body: &mut ExpansionBuilder<'_>) -> Option<List> {
     let source = body.input_name(0)?;
     let axis = body.call().int("axis").unwrap_or(0);
     let extent = || {
@@ -122,7 +127,7 @@ fn piece_sizes(extent: i64, size: i64) -> Option<Vec<i64>> {
     Some(whole.chain(rest).collect())
 }
 
-fn concat_sequence(body: &mut Body<'_>) -> Option<()> {
+fn concat_sequence(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let list = body.input_list(0).filter(|list| !list.is_empty())?;
     let axis = body.call().int("axis")?;
     body.take_list(list.len())?;

@@ -3,11 +3,11 @@
 
 use souk_memory::DType;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use crate::{AttributeProto, NodeProto};
 
 /// Expands a node; returns `None` if it is none of these operators.
-pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
+pub(super) fn expand_node(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     match body.call().op_type() {
         "QLinearAdd" => expand_binary(body, "Add"),
         "QLinearMul" => expand_binary(body, "Mul"),
@@ -30,7 +30,7 @@ pub(super) fn expand_node(body: &mut Body<'_>) -> Option<()> {
 /// Expands a quantised `LSTM`: dequantises its weights, and quantises and dequantises its input as
 /// ONNX Runtime does. It does not quantise the state, which ONNX Runtime quantises anew at each
 /// step.
-fn long_memory(body: &mut Body<'_>) -> Option<()> {
+fn long_memory(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let input = body.input_name(0)?;
     let quantised = NodeProto::for_operator("DynamicQuantizeLinear", &[input], "");
     let quantised = body.add_many(quantised, 3);
@@ -64,8 +64,12 @@ fn long_memory(body: &mut Body<'_>) -> Option<()> {
 
 /// Dequantises and transposes a recurrent network's integer weights into ONNX's order. Their scales
 /// and zero points, one per direction or per column, are the inputs from `scale` on.
-fn dequantise_recurrent(body: &mut Body<'_>, index: usize, scale: usize) -> Option<String> {
-    let by_column = |body: &mut Body<'_>, index: usize| {
+fn dequantise_recurrent(
+    body: &mut ExpansionBuilder<'_>,
+    index: usize,
+    scale: usize,
+) -> Option<String> {
+    let by_column = |body: &mut ExpansionBuilder<'_>, index: usize| {
         let name = body.input_name(index)?;
         match body.rank(name)? {
             1 => Some(body.add_reshape(name, &[-1, 1, 1])),
@@ -85,27 +89,27 @@ fn dequantise_recurrent(body: &mut Body<'_>, index: usize, scale: usize) -> Opti
 }
 
 /// Dequantises an input, whose scale and zero point are the two inputs after it.
-fn dequantise_input(body: &mut Body<'_>, index: usize) -> Option<String> {
+fn dequantise_input(body: &mut ExpansionBuilder<'_>, index: usize) -> Option<String> {
     let mut inputs = vec![body.input_name(index)?, body.input_name(index + 1)?];
     inputs.extend(body.input_name(index + 2));
     Some(body.add_operator("DequantizeLinear", &inputs))
 }
 
 /// Quantises a value by the scale and zero point that are the inputs from `index` on.
-fn quantise_value(body: &mut Body<'_>, value: &str, index: usize) -> Option<String> {
+fn quantise_value(body: &mut ExpansionBuilder<'_>, value: &str, index: usize) -> Option<String> {
     let mut inputs = vec![value, body.input_name(index)?];
     inputs.extend(body.input_name(index + 1));
     Some(body.add_operator("QuantizeLinear", &inputs))
 }
 
-fn select_attributes(body: &Body<'_>, names: &[&str]) -> Vec<AttributeProto> {
+fn select_attributes(body: &ExpansionBuilder<'_>, names: &[&str]) -> Vec<AttributeProto> {
     let held = body.call().attribute.iter();
     held.filter(|it| names.contains(&it.name()))
         .cloned()
         .collect()
 }
 
-fn expand_binary(body: &mut Body<'_>, operator: &str) -> Option<()> {
+fn expand_binary(body: &mut ExpansionBuilder<'_>, operator: &str) -> Option<()> {
     let operands = [dequantise_input(body, 0)?, dequantise_input(body, 3)?];
     let value = body.add_operator(operator, &[&operands[0], &operands[1]]);
     let value = quantise_value(body, &value, 6)?;
@@ -113,7 +117,7 @@ fn expand_binary(body: &mut Body<'_>, operator: &str) -> Option<()> {
     Some(())
 }
 
-fn expand_unary(body: &mut Body<'_>, operator: &str, names: &[&str]) -> Option<()> {
+fn expand_unary(body: &mut ExpansionBuilder<'_>, operator: &str, names: &[&str]) -> Option<()> {
     let operand = dequantise_input(body, 0)?;
     let mut node = NodeProto::for_operator(operator, &[&operand], "");
     node.attribute = select_attributes(body, names);
@@ -125,7 +129,7 @@ fn expand_unary(body: &mut Body<'_>, operator: &str, names: &[&str]) -> Option<(
 
 /// Before version 13 a softmax covers all axes from its own on, so the model's version must compute
 /// the same.
-fn softmax(body: &mut Body<'_>) -> Option<()> {
+fn softmax(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let is_old = body.call().int("opset").unwrap_or(13) < 13;
     if is_old != (body.opset() < 13) {
         return None;
@@ -133,7 +137,7 @@ fn softmax(body: &mut Body<'_>) -> Option<()> {
     expand_unary(body, "Softmax", &["axis"])
 }
 
-fn pool(body: &mut Body<'_>, operator: &str) -> Option<()> {
+fn pool(body: &mut ExpansionBuilder<'_>, operator: &str) -> Option<()> {
     if body.call().int("channels_last").unwrap_or(0) != 0 {
         return None;
     }
@@ -150,7 +154,7 @@ fn pool(body: &mut Body<'_>, operator: &str) -> Option<()> {
 
 /// Expands a concatenation: the result's scale and zero point come first, then three inputs per
 /// part.
-fn concat(body: &mut Body<'_>) -> Option<()> {
+fn concat(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let count = body.call().input.len().checked_sub(2)? / 3;
     let parts: Option<Vec<String>> = (0..count)
         .map(|at| dequantise_input(body, 2 + 3 * at))
@@ -165,7 +169,7 @@ fn concat(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn expand_where(body: &mut Body<'_>) -> Option<()> {
+fn expand_where(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let operands = [dequantise_input(body, 1)?, dequantise_input(body, 4)?];
     let value = body.add_operator("Where", &[body.input_name(0)?, &operands[0], &operands[1]]);
     let value = quantise_value(body, &value, 7)?;
@@ -175,7 +179,7 @@ fn expand_where(body: &mut Body<'_>) -> Option<()> {
 
 /// Multiplies integers exactly, and scales the product by the product of the scales.
 fn scaled(
-    body: &mut Body<'_>,
+    body: &mut ExpansionBuilder<'_>,
     operands: [&str; 2],
     zeros: [Option<&str>; 2],
     scales: [&str; 2],
@@ -196,7 +200,7 @@ fn scaled(
     body.add_operator("Mul", &[&sums, &scale])
 }
 
-fn integer_product(body: &mut Body<'_>) -> Option<()> {
+fn integer_product(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let operands = [body.input_name(0)?, body.input_name(1)?];
     let scales = [body.input_name(2)?, body.input_name(3)?];
     let zeros = [body.input_name(4), body.input_name(5)];
@@ -208,7 +212,7 @@ fn integer_product(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn dynamic_product(body: &mut Body<'_>) -> Option<()> {
+fn dynamic_product(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let node = NodeProto::for_operator("DynamicQuantizeLinear", &[body.input_name(0)?], "");
     let made = body.add_many(node, 3);
     let operands = [made[0].as_str(), body.input_name(1)?];
@@ -222,7 +226,7 @@ fn dynamic_product(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-fn gemm(body: &mut Body<'_>) -> Option<()> {
+fn gemm(body: &mut ExpansionBuilder<'_>) -> Option<()> {
     let call = body.call();
     let mut operands = Vec::new();
     for (index, name) in [(0, "transA"), (3, "transB")] {

@@ -2,11 +2,11 @@
 
 use souk_memory::DType;
 
-use super::body::Body;
+use super::builder::ExpansionBuilder;
 use crate::NodeProto;
 
 /// Returns the labels of the classes as numbers; if they are texts, notes that the output is text.
-pub(super) fn class_labels(body: &mut Body<'_>, numbers: &str) -> Option<Vec<i64>> {
+pub(super) fn class_labels(body: &mut ExpansionBuilder<'_>, numbers: &str) -> Option<Vec<i64>> {
     let call = body.call();
     if let Some(labels) = call.ints(numbers).filter(|it| !it.is_empty()) {
         return Some(labels.to_vec());
@@ -17,7 +17,7 @@ pub(super) fn class_labels(body: &mut Body<'_>, numbers: &str) -> Option<Vec<i64
 }
 
 /// Makes the class with the largest score of each row the first output.
-pub(super) fn output_best_class(body: &mut Body<'_>, scores: &str, classes: &[i64]) {
+pub(super) fn output_best_class(body: &mut ExpansionBuilder<'_>, scores: &str, classes: &[i64]) {
     let largest = NodeProto::for_operator("ArgMax", &[scores], "").with("axis", 1i64);
     let place = body.add(largest.with("keepdims", 0i64));
     output_label(body, &place, classes);
@@ -25,13 +25,13 @@ pub(super) fn output_best_class(body: &mut Body<'_>, scores: &str, classes: &[i6
 
 /// Makes the second class the first output where a column of booleans is true, and the first class
 /// elsewhere.
-pub(super) fn output_binary_class(body: &mut Body<'_>, truths: &str, classes: &[i64]) {
+pub(super) fn output_binary_class(body: &mut ExpansionBuilder<'_>, truths: &str, classes: &[i64]) {
     let place = body.add_cast(truths, DType::I64);
     let place = body.add_reshape(&place, &[-1]);
     output_label(body, &place, classes);
 }
 
-fn output_label(body: &mut Body<'_>, place: &str, classes: &[i64]) {
+fn output_label(body: &mut ExpansionBuilder<'_>, place: &str, classes: &[i64]) {
     let are_places = classes.iter().enumerate().all(|(at, &it)| it == at as i64);
     if are_places {
         return body.set_output(0, place);
@@ -54,7 +54,7 @@ pub(super) enum Scores {
 
 /// Applies the node's transform to scores.
 pub(super) fn apply_node_transform(
-    body: &mut Body<'_>,
+    body: &mut ExpansionBuilder<'_>,
     sums: &str,
     scores: Scores,
 ) -> Option<String> {
@@ -75,7 +75,11 @@ pub(super) fn apply_node_transform(
 }
 
 /// Applies the named transform to scores.
-pub(super) fn apply_transform(body: &mut Body<'_>, sums: &str, transform: &str) -> Option<String> {
+pub(super) fn apply_transform(
+    body: &mut ExpansionBuilder<'_>,
+    sums: &str,
+    transform: &str,
+) -> Option<String> {
     Some(match transform {
         "NONE" => sums.to_owned(),
         "LOGISTIC" => body.add_operator("Sigmoid", &[sums]),
@@ -88,7 +92,7 @@ pub(super) fn apply_transform(body: &mut Body<'_>, sums: &str, transform: &str) 
 
 /// Returns the scores of two classes from that of the second.
 fn both_class_scores(
-    body: &mut Body<'_>,
+    body: &mut ExpansionBuilder<'_>,
     second: &str,
     scores: Scores,
     is_logistic: bool,
@@ -109,7 +113,7 @@ fn both_class_scores(
 }
 
 /// Computes a softmax that leaves out scores of zero.
-fn softmax_zero(body: &mut Body<'_>, sums: &str) -> String {
+fn softmax_zero(body: &mut ExpansionBuilder<'_>, sums: &str) -> String {
     let largest = body.add_reduction("ReduceMax", sums, 1, 1);
     let below = body.add_operator("Sub", &[sums, &largest]);
     let power = body.add_operator("Exp", &[&below]);
@@ -123,7 +127,7 @@ fn softmax_zero(body: &mut Body<'_>, sums: &str) -> String {
 }
 
 /// Computes the probit function by Winitzki's approximation, as ONNX Runtime does.
-fn probit(body: &mut Body<'_>, sums: &str) -> String {
+fn probit(body: &mut ExpansionBuilder<'_>, sums: &str) -> String {
     const A: f32 = 0.147;
     const TWO_BY_PI_A: f32 = 2.0 / (std::f32::consts::PI * A);
     let [one, two, half] = [1.0, 2.0, 0.5].map(|value| body.add_float(value));

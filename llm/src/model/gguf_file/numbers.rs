@@ -141,7 +141,7 @@ impl Numbers<'_> {
             }
             (None, Some(every)) => {
                 let every = self.number_or("attention.sliding_window_pattern", every)?;
-                LocalLayers::AllButLastOf(every)
+                LocalLayers::AllButLastOfEach(every)
             }
             (None, None) => LocalLayers::From(0),
         };

@@ -1,5 +1,5 @@
-//! The nodes that replace one node: callers must add each operator after those that it reads, and
-//! get the name of its result.
+//! Builds the nodes that replace one node. An expansion adds its operators in order, each after
+//! those that it reads; each method that adds one returns the name of its result.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use super::{Columns, Meanings};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
 /// A node and its expansion so far.
-pub(super) struct Body<'a> {
+pub(super) struct ExpansionBuilder<'a> {
     call: &'a NodeProto,
     facts: &'a Facts,
     meanings: &'a mut Meanings,
     nodes: Vec<NodeProto>,
     /// Values that become outputs of the node, with the names of those outputs.
-    given: Vec<(String, String)>,
+    outputs: Vec<(String, String)>,
 }
 
-impl<'a> Body<'a> {
+impl<'a> ExpansionBuilder<'a> {
     pub fn new(call: &'a NodeProto, facts: &'a Facts, meanings: &'a mut Meanings) -> Self {
         Self {
             call,
             facts,
             meanings,
             nodes: Vec::new(),
-            given: Vec::new(),
+            outputs: Vec::new(),
         }
     }
 
-    /// Returns the node.
+    /// Returns the node to replace.
     pub fn call(&self) -> &'a NodeProto {
         self.call
     }
@@ -52,8 +52,8 @@ impl<'a> Body<'a> {
         output.is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the number of dimensions of a value, if known; it cannot tell that of the
-    /// expansion's own results.
+    /// Returns the number of dimensions of a value, or `None` if it is unknown or the value is a
+    /// result of the expansion itself.
     pub fn rank(&self, value: &str) -> Option<usize> {
         let own = self.nodes.iter().any(|node| node.output[0] == value);
         if own { None } else { self.facts.rank(value) }
@@ -152,7 +152,7 @@ impl<'a> Body<'a> {
 
     /// Adds a node, which gets a name and an output of its own, and returns its result.
     pub fn add(&mut self, mut node: NodeProto) -> String {
-        let made = self.value(node.op_type());
+        let made = self.new_name(node.op_type());
         node.name = Some(made.clone());
         node.output = vec![made.clone()];
         self.nodes.push(node);
@@ -161,7 +161,7 @@ impl<'a> Body<'a> {
 
     /// Adds a node with `count` results.
     pub fn add_many(&mut self, mut node: NodeProto, count: usize) -> Vec<String> {
-        let first = self.value(node.op_type());
+        let first = self.new_name(node.op_type());
         let named = (0..count).map(|index| match index {
             0 => first.clone(),
             _ => format!("{first}.{index}"),
@@ -173,8 +173,8 @@ impl<'a> Body<'a> {
         made
     }
 
-    /// Returns a name for an operator's result.
-    fn value(&self, operator: &str) -> String {
+    /// Returns a new name for an operator's result.
+    fn new_name(&self, operator: &str) -> String {
         let outputs = &self.call.output;
         let prefix = outputs.iter().find(|name| !name.is_empty());
         let prefix = prefix.map_or("", String::as_str);
@@ -289,17 +289,17 @@ impl<'a> Body<'a> {
         let Some(output) = self.call.output.get(index).filter(|it| !it.is_empty()) else {
             return;
         };
-        self.given.push((value.to_owned(), output.clone()));
+        self.outputs.push((value.to_owned(), output.clone()));
     }
 
     /// Returns the nodes, with the outputs named as those of the original node.
     pub fn into_nodes(self) -> Vec<NodeProto> {
         let mut nodes = self.nodes;
-        let mut called: BTreeMap<String, String> = BTreeMap::new();
-        for (value, output) in self.given {
+        let mut renamed: BTreeMap<String, String> = BTreeMap::new();
+        for (value, output) in self.outputs {
             let is_made = nodes.iter().any(|node| node.output.contains(&value));
             if !is_made {
-                let source = called.get(&value).unwrap_or(&value);
+                let source = renamed.get(&value).unwrap_or(&value);
                 nodes.push(NodeProto {
                     name: Some(output.clone()),
                     ..NodeProto::for_operator("Identity", &[source], &output)
@@ -312,7 +312,7 @@ impl<'a> Body<'a> {
                     .filter(|name| **name == value)
                     .for_each(|name| name.clone_from(&output));
             }
-            called.insert(value, output);
+            renamed.insert(value, output);
         }
         nodes
     }
