@@ -341,10 +341,10 @@ impl<M: StateMachine> Replica<M> {
             PeerMessage::Clock(shown) => self.clocks.on_reading(from, shown, self.ticks),
             PeerMessage::Vouchers(certificate) => self.on_vouchers(certificate),
             PeerMessage::VoucherRequest(index) => self.on_voucher_request(from, index),
-            PeerMessage::ChunkRequest { snapshot, number } => {
+            PeerMessage::PartRequest { snapshot, number } => {
                 self.on_chunk_request(from, snapshot, number);
             }
-            PeerMessage::Chunk {
+            PeerMessage::Part {
                 snapshot,
                 number,
                 bytes,

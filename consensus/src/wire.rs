@@ -22,8 +22,8 @@ const VERSION: u8 = 6;
 
 const RAFT: u8 = 1;
 const CHECKPOINT: u8 = 2;
-const CHUNK_REQUEST: u8 = 3;
-const CHUNK: u8 = 4;
+const PART_REQUEST: u8 = 3;
+const PART: u8 = 4;
 const CLOCK: u8 = 5;
 const VOUCHERS: u8 = 6;
 const VOUCHER_REQUEST: u8 = 7;
@@ -49,14 +49,14 @@ pub enum PeerMessage {
     /// The sender's state at an index.
     Checkpoint(Checkpoint),
     /// A request for a part of a snapshot.
-    ChunkRequest {
+    PartRequest {
         /// The digest of the whole snapshot.
         snapshot: Digest,
         /// The number of the part.
         number: u32,
     },
     /// A part of a snapshot.
-    Chunk {
+    Part {
         /// The digest of the whole snapshot.
         snapshot: Digest,
         /// The number of the part.
@@ -116,8 +116,8 @@ impl PeerMessage {
         writer.write_u8(match self {
             Self::Raft(_) => RAFT,
             Self::Checkpoint(_) => CHECKPOINT,
-            Self::ChunkRequest { .. } => CHUNK_REQUEST,
-            Self::Chunk { .. } => CHUNK,
+            Self::PartRequest { .. } => PART_REQUEST,
+            Self::Part { .. } => PART,
             Self::Clock(_) => CLOCK,
             Self::Vouchers(_) => VOUCHERS,
             Self::VoucherRequest(_) => VOUCHER_REQUEST,
@@ -126,11 +126,11 @@ impl PeerMessage {
         match self {
             Self::Raft(message) => raft_message::encode(message, &mut writer),
             Self::Checkpoint(checkpoint) => checkpoint.encode(&mut writer),
-            Self::ChunkRequest { snapshot, number } => {
+            Self::PartRequest { snapshot, number } => {
                 writer.write_raw(&snapshot.0);
                 writer.write_u32(*number);
             }
-            Self::Chunk {
+            Self::Part {
                 snapshot,
                 number,
                 bytes,
@@ -151,10 +151,10 @@ impl PeerMessage {
         let content = match self {
             Self::Raft(message) => raft_message::encoded_len(message),
             Self::Checkpoint(_) => 88,
-            Self::ChunkRequest { .. } => 36,
+            Self::PartRequest { .. } => 36,
             Self::Clock(_) | Self::VoucherRequest(_) => 8,
             Self::Vouchers(certificate) => certificate.encoded_len(),
-            Self::Chunk { bytes, .. } => bytes.len() + 36,
+            Self::Part { bytes, .. } => bytes.len() + 36,
         };
         content + 2 + CHECKSUM_BYTES
     }
@@ -178,11 +178,11 @@ impl PeerMessage {
         Ok(match kind {
             RAFT => Self::Raft(Box::new(raft_message::decode(&mut fields)?)),
             CHECKPOINT => Self::Checkpoint(Checkpoint::decode(&mut fields)?),
-            CHUNK_REQUEST => Self::ChunkRequest {
+            PART_REQUEST => Self::PartRequest {
                 snapshot: Digest(fields.read_digest()?),
                 number: fields.read_u32()?,
             },
-            CHUNK => Self::Chunk {
+            PART => Self::Part {
                 snapshot: Digest(fields.read_digest()?),
                 number: fields.read_u32()?,
                 bytes: fields.read_rest(),

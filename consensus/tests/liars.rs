@@ -327,7 +327,7 @@ impl Group {
         .encode();
         self.deliver(from, to, PeerMessage::Raft(Box::new(message)).encode());
         for number in 0..manifest.part_count() {
-            let part = PeerMessage::Chunk {
+            let part = PeerMessage::Part {
                 snapshot: manifest.digest(),
                 number,
                 bytes: snapshot.bytes.slice(manifest.part_range(number).unwrap()),

@@ -200,7 +200,7 @@ impl<M: StateMachine> Replica<M> {
     pub(super) fn on_chunk_request(&mut self, from: ReplicaId, snapshot: Digest, number: u32) {
         if let Some(bytes) = self.raw.store().snapshot_chunk(snapshot, number) {
             self.snapshot_ticks.insert(from.get(), 0);
-            let bytes = PeerMessage::Chunk {
+            let bytes = PeerMessage::Part {
                 snapshot,
                 number,
                 bytes,
@@ -240,7 +240,7 @@ impl<M: StateMachine> Replica<M> {
         };
         let (to, snapshot) = (incoming.from, incoming.manifest.digest());
         for number in incoming.due_parts(self.ticks, retry_ticks) {
-            let bytes = PeerMessage::ChunkRequest { snapshot, number }.encode();
+            let bytes = PeerMessage::PartRequest { snapshot, number }.encode();
             self.outbox.push(Envelope { to, bytes });
         }
     }

@@ -100,8 +100,8 @@ impl Parts {
     /// Whether a message arrives.
     fn on_message(&mut self, bytes: &Bytes) -> bool {
         match PeerMessage::decode(bytes.clone()) {
-            Ok(PeerMessage::ChunkRequest { number, .. }) => self.asked.push(number),
-            Ok(PeerMessage::Chunk { number, .. }) => {
+            Ok(PeerMessage::PartRequest { number, .. }) => self.asked.push(number),
+            Ok(PeerMessage::Part { number, .. }) => {
                 match &mut self.left {
                     Some(0) => return false,
                     Some(left) => *left -= 1,

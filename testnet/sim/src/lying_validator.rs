@@ -71,7 +71,7 @@ impl World {
         let Some(lie) = &self.nodes[to].lie else {
             return false;
         };
-        let Ok(PeerMessage::ChunkRequest { snapshot, number }) = PeerMessage::decode(bytes.clone())
+        let Ok(PeerMessage::PartRequest { snapshot, number }) = PeerMessage::decode(bytes.clone())
         else {
             return false;
         };
@@ -82,7 +82,7 @@ impl World {
             return false;
         };
         let bytes = lie.bytes.slice(range);
-        let part = PeerMessage::Chunk {
+        let part = PeerMessage::Part {
             snapshot,
             number,
             bytes,
