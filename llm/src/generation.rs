@@ -103,7 +103,10 @@ impl<'a> Sequence<'a> {
     /// # Panics
     /// If the sequence has fewer tokens.
     pub fn truncate(&mut self, length: usize) {
-        assert!(length <= self.length(), "a sequence goes back, not forth");
+        assert!(
+            length <= self.length(),
+            "a sequence cannot be cut to a greater length"
+        );
         self.tokens.truncate(length);
     }
 

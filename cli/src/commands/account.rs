@@ -111,7 +111,7 @@ async fn show_account(folder: &Path, output: Output, account: Option<AccountKey>
         Output::Text => {
             show::money::print_account(&held);
             show::money::print_held(account, &orders, &leases, &requests);
-            show::money::print_requests(&requests, false);
+            show::money::print_requests(&requests);
         }
     }
     Ok(())

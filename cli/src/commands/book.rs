@@ -1,5 +1,8 @@
-//! `souk book` lists the asks of the market, and `souk balance` shows the credits of the user's
-//! account and of its providers.
+//! The commands that read the market: `souk book` lists the asks, and `souk balance` shows the
+//! credits of the buyer and of the providers, and the market's totals.
+//!
+//! Other commands use its helpers: they accept old answers (`--stale`), explain a failure of the
+//! market's validators, and read the balances before and after a job.
 
 use std::path::Path;
 
@@ -32,7 +35,7 @@ pub async fn list_asks(folder: &Path, freshness: Freshness, output: Output) -> O
     Ok(())
 }
 
-/// Shows the buyer's account, the providers on offer, and the sums.
+/// Shows the accounts of the buyer and of the providers, and the totals of the market.
 pub async fn show_balance(folder: &Path, freshness: Freshness, output: Output) -> Outcome {
     let broker = apply_freshness(connect_broker(folder).await?, freshness);
     let balances = Balances::read(&broker, own_account(folder)).await?;

@@ -23,7 +23,7 @@ use crate::show;
 use probe::{Adapter, Standing};
 pub use probe::{check_device_driver as check_driver, check_library};
 
-/// Runs a command on processors.
+/// Runs a subcommand of `souk device`.
 pub fn run(folder: &Path, output: Output, command: &Device) -> Outcome {
     match command {
         Device::List => list_devices(output, library_path(folder).as_deref()),
@@ -153,7 +153,7 @@ fn show_one(folder: &Path, output: Output, name: &str) -> Outcome {
                 Some((sheet, signed)) => show::device::print_sheet(&sheet, &signed.account),
                 None => {
                     show::device::print_profile(&standing.profile);
-                    show::print_line("  no sheet is stored: `souk device bench` makes one");
+                    show::print_line("  no measurements are stored: `souk device bench` makes one");
                 }
             }
             show::device::print_live(&standing.live);

@@ -208,7 +208,10 @@ async fn list_requests(folder: &Path, output: Output) -> Outcome {
             let views: Vec<_> = requests.iter().map(MoneyRequestView::from).collect();
             show::print_json(&views);
         }
-        Output::Text => show::money::print_requests(&requests, true),
+        Output::Text if requests.is_empty() => {
+            show::print_line("no requests wait for the operator");
+        }
+        Output::Text => show::money::print_requests(&requests),
     }
     Ok(())
 }

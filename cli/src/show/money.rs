@@ -1,4 +1,4 @@
-//! One account, and its requests to deposit or withdraw credits.
+//! Prints an account, what holds its credits, and its deposits and withdrawals that wait.
 
 use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 
@@ -64,12 +64,9 @@ pub fn print_held(
     }
 }
 
-/// Prints requests that wait for the operator; with `owners`, also their accounts.
-pub fn print_requests(requests: &[MoneyRequest], owners: bool) {
+/// Prints the requests that wait for the operator, if there are any.
+pub fn print_requests(requests: &[MoneyRequest]) {
     if requests.is_empty() {
-        if owners {
-            print_line("no requests wait for the operator");
-        }
         return;
     }
     let mut table = Table::new(&[">request", "account", "what", ">amount", "reference"]);

@@ -1,4 +1,6 @@
-//! Networks over images on kernels of our own: convolutions, pools, and the operators between them.
+//! The CPU's engine for networks over images, with our own kernels for convolutions, pools, and the
+//! operators between them. [`node_worths`] states which nodes of a graph it can run; an
+//! [`ImageModel`] runs them.
 //!
 //! rten multiplies large matrices as fast as any library, but takes two to four times as long as
 //! the best over convolutions. Here images lie channels last, a convolution reads them in place,
@@ -58,7 +60,7 @@ struct ImageExecutionPlan {
     zeros: Vec<f32>,
 }
 
-/// Which nodes of a graph run here, and whether each is worth bringing images in for.
+/// Returns for each node how much this engine is worth for it, and `None` if it cannot run it.
 pub(super) fn node_worths(graph: &Graph) -> Vec<Option<Worth>> {
     let reader = ImageMatcher::new(graph);
     let worth = |node| {
@@ -106,7 +108,7 @@ impl ImageModel {
         })
     }
 
-    /// Names of the weights that [`Self::pack`] takes over.
+    /// Names of the weights that [`Self::pack_weights`] takes over.
     pub fn packable_weights(&self) -> BTreeSet<String> {
         let names = self.plan.convolutions().filter_map(|it| match &it.weights {
             FilterWeights::Held { name, .. } => Some(name.clone()),

@@ -341,7 +341,7 @@ impl Library {
         if !provider.is_cpu() && log.is_none() {
             builder = builder.with_disable_cpu_fallback().map_err(text)?;
         }
-        if provider.is_host() && !rules::bytes_are_exact() {
+        if provider.is_host() && !rules::multiplies_bytes_exactly() {
             // Otherwise the library would turn products of dequantised values into products of
             // bytes.
             builder = builder.with_quant_qdq(false).map_err(text)?;

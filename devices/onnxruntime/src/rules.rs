@@ -19,14 +19,14 @@ pub(super) fn check_operator(node: &NodeProto) -> Result<(), Unsupported> {
     Err(Unsupported::new(node, UnsupportedReason::Operator))
 }
 
-/// Refuses a graph with a node that would go wrong on a provider.
+/// Refuses a graph with a node that ONNX Runtime fails on, or computes wrongly on this provider.
 pub(super) fn check_graph(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
     for node in graph.nodes() {
         check_operator(node)?;
         if let Err(reason) = check_node(node, graph) {
             return Err(Unsupported::new(node, reason).into());
         }
-        if provider.is_host() && !bytes_are_exact() && mixes_bytes(node, graph) {
+        if provider.is_host() && !multiplies_bytes_exactly() && mixes_bytes(node, graph) {
             let why = "ONNX Runtime loses digits of u8 by i8 on a CPU without VNNI";
             let reason = UnsupportedReason::Engine(why.to_owned());
             return Err(Unsupported::new(node, reason).into());
@@ -60,7 +60,9 @@ fn check_node(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> 
             refused("ONNX Runtime fails integer convolutions with padding")
         }
         "DFT" => refused("ONNX Runtime's transform is less exact than ONNX asks for"),
-        "MaxUnpool" if has_input(2) => refused("ONNX Runtime places values by another size"),
+        "MaxUnpool" if has_input(2) => {
+            refused("ONNX Runtime misplaces values when it is given a size")
+        }
         "ReduceMax" | "ReduceMin" if dtype(0) == Some(DType::Bool) => {
             Err(UnsupportedReason::DType(DType::Bool))
         }
@@ -77,7 +79,7 @@ fn check_node(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> 
 
 /// Returns whether the library's own kernels multiply u8 by i8 exactly on this CPU. Without an
 /// instruction for it they add two products in 16 bits, which cannot hold large ones.
-pub(super) fn bytes_are_exact() -> bool {
+pub(super) fn multiplies_bytes_exactly() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! Operators that move elements without changing them.
+//! The ONNX operators that move or select elements without computing, and `Shape` and `Size`.
 
 use souk_memory::Tensor;
 

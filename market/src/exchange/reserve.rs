@@ -1,10 +1,11 @@
-//! The beginning of work, and the price of holding a device without using it.
+//! Leases whose device is ready but unused: how the buyer states that work began, and what unused
+//! time costs.
 //!
-//! A provider that is ready and sees no work says so in the log, before or after the work has
-//! begun. The buyer must then, within the time of a rule, state that it works or end the lease; if
-//! it does neither, the market ends the lease. Time in which the device was held and not used costs
-//! a part of the price, as the lease states, if the provider claims it: a provider that was absent
-//! claims nothing.
+//! A provider that is ready and sees no work reports it in the log, before or after the work has
+//! begun. The market then reserves the device for `rules.reserve_wait`. By then the buyer must
+//! state that it works, or end the lease; if it does neither, the market ends the lease. Unused
+//! time costs the part of the price that the lease states, if the provider claims it: a provider
+//! that was absent claims nothing.
 
 use crate::command::Acceptance;
 use crate::event::Event;

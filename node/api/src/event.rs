@@ -1,8 +1,8 @@
-//! The events of a job: HTTP, its stream, the command line and Python share this form, which does
-//! not depend on the file on disk.
+//! The events of a job, in the JSON form that HTTP, its stream of events, the command line and
+//! Python share. It can stay the same when the file changes in which a node stores events.
 //!
-//! Each event repeats its number and its time, so that it is one flat object for a reader of JSON
-//! and one type for a client that is generated from the schema.
+//! Each event repeats its number and its time, so that it is one flat JSON object, and one type in
+//! a client that is generated from the schema.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Credits, LeaseId, ReceiptBody};

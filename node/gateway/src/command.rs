@@ -1,13 +1,14 @@
-//! The files of a job that came through the gateway.
+//! The folder in which the gateway stores one job: its request, contents, outputs and receipts. The
+//! request is on disk before souk pays for anything, so that a gateway that starts again can go on.
 //!
 //! ```text
 //! buyer/jobs/NAME/request.json    what was asked, under which key: on disk before anything is paid
 //! buyer/jobs/NAME/contents/…      the model and the inputs, by links of the job's own
 //! buyer/jobs/NAME/out/…           its outputs and receipts
-//! buyer/jobs/NAME/refused.json    why it was not begun after all, where its process died before
+//! buyer/jobs/NAME/refused.json    why the job never began, if the gateway stopped before
 //! ```
-//! Its journal stores the command with which `souk submit` would submit these files, so that the
-//! command line can list, show and resume the job like its own.
+//! The job's journal stores the arguments with which `souk submit` would submit these files, so
+//! that the command line can list, show and resume the job like its own.
 
 use std::collections::BTreeMap;
 use std::fs;

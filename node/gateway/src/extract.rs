@@ -17,7 +17,7 @@ use crate::problem::{Code, Problem};
 pub const JSON_BYTES_MAX: usize = 1 << 20;
 
 /// Longest time for a JSON body to arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A JSON body.
 pub struct Body<T>(pub T);
@@ -46,7 +46,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
         if request.body().size_hint().lower() > JSON_BYTES_MAX as u64 {
             return Err(too_large());
         }
-        let reading = tokio::time::timeout(PATIENCE, Bytes::from_request(request, state));
+        let reading = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, state));
         let Ok(read) = reading.await else {
             return Err(Problem::malformed_input("the body did not come in time"));
         };
@@ -54,7 +54,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             if rejected.into_response().status() == StatusCode::PAYLOAD_TOO_LARGE {
                 return too_large();
             }
-            Problem::malformed_input("the body did not come whole")
+            Problem::malformed_input("the body did not arrive completely")
         })?;
         serde_json::from_slice(&bytes)
             .map(Body)
@@ -64,7 +64,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
 fn too_large() -> Problem {
     let detail = format!("the body is longer than {JSON_BYTES_MAX} bytes");
-    let hint = "bring models and tensors by PUT /v1/contents/{blake3}";
+    let hint = "upload models and tensors by PUT /v1/contents/{blake3}";
     Problem::new(Code::TooLarge, detail, hint)
 }
 

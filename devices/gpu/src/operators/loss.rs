@@ -1,4 +1,5 @@
-//! Losses of classifiers, from primitives of the device; the host must have the labels.
+//! ONNX's loss operators on the GPU, from primitives of the device. The host reads the labels, so
+//! it must have them.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

@@ -1,7 +1,9 @@
-//! The operators of the GPU backend, with the requirements on their inputs.
+//! The table of ONNX operators that the GPU backend can run. For each operator it gives the types
+//! that its inputs can have, the number of its outputs, and the inputs that the host must know.
 //!
-//! The host reads shapes, axes and indices while it records a run, so it must have the values that
-//! carry them: inputs, weights, and the results that it computes from those.
+//! The compiler of GPU programs asks it whether a node is supported. The host reads shapes, axes
+//! and indices while it records a run, so it must have those values: they are inputs, weights, or
+//! results that the host computed from them.
 
 mod judge;
 
@@ -38,9 +40,9 @@ enum InputTypes {
     Floats,
     /// Floats, also of 64 bits.
     Reals,
-    /// Those, and integers of 8 bits or more.
+    /// Reals, and integers of 8 bits or more.
     Numbers,
-    /// Those, and truths.
+    /// Numbers, and truth values.
     Comparable,
     /// Integers of 8 bits or more.
     Whole,
@@ -64,8 +66,8 @@ enum InputTypes {
     Quantised(&'static str),
 }
 
-/// An operator of the device.
-struct Declaration {
+/// The requirements of an operator on the device.
+struct OperatorRequirements {
     takes: InputTypes,
     /// Inputs the host must have.
     host: &'static [usize],
@@ -73,7 +75,8 @@ struct Declaration {
     outputs: usize,
 }
 
-/// Operators of floats alone, with one output, whose values the host need not know.
+/// Operators that take only floats of 32 or 16 bits, have one output, and need no input on the
+/// host.
 const FLOATS: &[&str] = &[
     "AveragePool",
     "Conv",
@@ -87,7 +90,7 @@ const FLOATS: &[&str] = &[
     "RMSNormalization",
 ];
 
-/// The same of floats of any width.
+/// Operators like [`FLOATS`], but of floats of any width.
 const REALS: &[&str] = &[
     "Gelu",
     "GlobalAveragePool",
@@ -97,13 +100,13 @@ const REALS: &[&str] = &[
     "Softmax",
 ];
 
-/// Functions that WGSL has of 32-bit floats alone, and whose angles would have to be brought down
-/// by more digits of a circle than 64 bits have.
+/// Functions that WGSL has only for 32-bit floats. With 64 bits, a large angle would have to be
+/// reduced by more digits of pi than 64 bits hold.
 const CIRCULAR: &[&str] = &["Cos", "Sin", "Tan"];
 
-fn find_declaration(operator: &str) -> Option<Declaration> {
+fn find_requirements(operator: &str) -> Option<OperatorRequirements> {
     let taking = |takes| {
-        Some(Declaration {
+        Some(OperatorRequirements {
             takes,
             ..floats_declaration(&[])
         })
@@ -129,7 +132,7 @@ fn find_declaration(operator: &str) -> Option<Declaration> {
             "ReduceMax" | "ReduceMin" => InputTypes::Short,
             _ => InputTypes::Reals,
         };
-        return Some(Declaration {
+        return Some(OperatorRequirements {
             takes,
             ..floats_declaration(&[1])
         });
@@ -144,41 +147,41 @@ fn find_declaration(operator: &str) -> Option<Declaration> {
 }
 
 /// Operators whose inputs or outputs are of more than one kind.
-fn declared_by_name(operator: &str) -> Option<Declaration> {
-    let taking = |takes| Declaration {
+fn declared_by_name(operator: &str) -> Option<OperatorRequirements> {
+    let taking = |takes| OperatorRequirements {
         takes,
         ..floats_declaration(&[])
     };
     Some(match operator {
-        "BatchNormalization" => Declaration {
+        "BatchNormalization" => OperatorRequirements {
             outputs: 3,
             ..floats_declaration(&[])
         },
-        "MaxPool" => Declaration {
+        "MaxPool" => OperatorRequirements {
             takes: InputTypes::Bytes,
             outputs: 2,
             host: &[],
         },
         "ArgMax" | "ArgMin" => taking(InputTypes::Numbers),
-        "ReduceLogSumExp" => Declaration {
+        "ReduceLogSumExp" => OperatorRequirements {
             takes: InputTypes::Reals,
             ..floats_declaration(&[1])
         },
-        "LayerNormalization" => Declaration {
+        "LayerNormalization" => OperatorRequirements {
             outputs: 3,
             ..floats_declaration(&[])
         },
         "NegativeLogLikelihoodLoss" => floats_declaration(&[1]),
-        "SoftmaxCrossEntropyLoss" => Declaration {
+        "SoftmaxCrossEntropyLoss" => OperatorRequirements {
             outputs: 2,
             ..floats_declaration(&[1])
         },
-        "TopK" => Declaration {
+        "TopK" => OperatorRequirements {
             takes: InputTypes::Numbers,
             outputs: 2,
             host: &[1],
         },
-        "Attention" => Declaration {
+        "Attention" => OperatorRequirements {
             takes: InputTypes::Masked,
             outputs: 4,
             host: &[6],
@@ -193,20 +196,20 @@ fn declared_by_name(operator: &str) -> Option<Declaration> {
 }
 
 /// Operators that move words, or make words of others.
-fn declared_move(operator: &str) -> Option<Declaration> {
-    let moves = |host| Declaration {
+fn declared_move(operator: &str) -> Option<OperatorRequirements> {
+    let moves = |host| OperatorRequirements {
         takes: InputTypes::Words,
         ..floats_declaration(host)
     };
     Some(match operator {
-        "Cast" | "CastLike" => Declaration {
+        "Cast" | "CastLike" => OperatorRequirements {
             takes: InputTypes::Cast,
             ..moves(&[])
         },
         "Concat" | "DepthToSpace" | "Flatten" | "Identity" | "SpaceToDepth" | "Transpose" => {
             moves(&[])
         }
-        "Dropout" => Declaration {
+        "Dropout" => OperatorRequirements {
             outputs: 2,
             ..moves(&[1, 2])
         },
@@ -215,7 +218,7 @@ fn declared_move(operator: &str) -> Option<Declaration> {
         "Pad" => moves(&[1, 3]),
         "TensorScatter" => moves(&[2]),
         "Slice" => moves(&[1, 2, 3, 4]),
-        "Split" => Declaration {
+        "Split" => OperatorRequirements {
             outputs: usize::MAX,
             ..moves(&[1])
         },
@@ -224,7 +227,7 @@ fn declared_move(operator: &str) -> Option<Declaration> {
 }
 
 /// Operators of bytes, 8-bit floats and their scales.
-fn declared_quantised(operator: &str) -> Option<Declaration> {
+fn declared_quantised(operator: &str) -> Option<OperatorRequirements> {
     let known = [
         ("DequantizeLinear", 1),
         ("DynamicQuantizeLinear", 3),
@@ -233,7 +236,7 @@ fn declared_quantised(operator: &str) -> Option<Declaration> {
         ("QuantizeLinear", 1),
     ];
     let (name, outputs) = known.into_iter().find(|(name, _)| *name == operator)?;
-    Some(Declaration {
+    Some(OperatorRequirements {
         takes: InputTypes::Quantised(name),
         outputs,
         host: &[],
@@ -262,8 +265,8 @@ fn is_packed(dtype: DType) -> bool {
     packed_bits(dtype).is_some()
 }
 
-fn floats_declaration(host: &'static [usize]) -> Declaration {
-    Declaration {
+fn floats_declaration(host: &'static [usize]) -> OperatorRequirements {
+    OperatorRequirements {
         takes: InputTypes::Floats,
         host,
         outputs: 1,
@@ -320,7 +323,7 @@ const HOST: &[&str] = &[
 
 /// Whether the device has an operator of this name.
 pub(crate) fn is_declared(operator: &str) -> bool {
-    find_declaration(operator).is_some()
+    find_requirements(operator).is_some()
 }
 
 /// Whether there is an operator of this name, on the device or on its host.
@@ -345,7 +348,7 @@ pub(crate) fn read_by_host<'a>(
         (Side::Device, "Cast" | "CastLike") if is_wide(0) => vec![0],
         (Side::Device, "Pow") if is_wide(1) => vec![1],
         (Side::Device, "Div" | "Mod") if divisor().is_some_and(divides) => vec![1],
-        (Side::Device, operator) => find_declaration(operator)
+        (Side::Device, operator) => find_requirements(operator)
             .map_or(&[][..], |it| it.host)
             .to_vec(),
     };

@@ -1,4 +1,8 @@
-//! A graph with operators that several devices share: one device leads and runs the rest.
+//! Runs of a graph in which several devices compute some operators together, each its own share.
+//! One device, the leader, runs all other operators.
+//!
+//! A [`SharingProposal`] is one such plan with its expected time; a [`SharedGraph`] is the plan
+//! that the group chose.
 
 pub(super) mod assembly;
 pub(super) mod pricing;
@@ -18,12 +22,12 @@ pub(in crate::execution) struct SharedGraph {
     pub segments: Vec<SharedOperator>,
 }
 
-/// A shared operator.
+/// A part of the graph that several devices compute together, each its share.
 #[derive(Clone)]
 pub(super) struct SharedOperator {
     pub segment: Segment,
     pub shares: Shares,
-    /// The costs of sharing besides its parts.
+    /// The costs of sharing, besides computing the shares.
     pub around: SharingOverhead,
 }
 
@@ -50,13 +54,13 @@ impl SharedGraph {
         &self.group.known
     }
 
-    /// Returns the time of the shares divided by the time of the best shares, by present
-    /// corrections. `believed` holds the corrections at planning time.
-    pub fn delay_factor(&self, speeds: &Speeds, believed: &Speeds) -> f64 {
+    /// Returns how many times longer the planned shares take than the best ones at the present
+    /// speeds. `planned` holds the speeds that the plan assumed.
+    pub fn delay_factor(&self, speeds: &Speeds, planned: &Speeds) -> f64 {
         let each = self.segments.iter().map(|shared| {
             let (segment, shares) = (&shared.segment, &shared.shares);
             let kind = kind_of_segment(&self.group.graph, segment);
-            let since = |device| speeds.factor(kind, device) / believed.factor(kind, device);
+            let since = |device| speeds.factor(kind, device) / planned.factor(kind, device);
             let offers = of_segment(&self.group, segment, since);
             let priced = self.group.price_segment(&offers, self.leader, segment);
             let priced = priced.with(shared.around.clone());

@@ -1,4 +1,8 @@
-//! Converts a division to a [`Plan`] that explains the device of each part.
+//! Builds the [`Plan`] that the planner returns from the division that it found.
+//!
+//! A division assigns nodes to parts, and parts to devices on offer. The plan adds times, costs,
+//! transfers and the critical path. For each part it gives the reason for its device and the best
+//! alternative.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +25,11 @@ pub struct PlacementExplanation {
 pub enum Reason {
     /// No other device on offer can run all its operators and has the memory.
     OnlyChoice,
-    /// Every other device would make the whole plan take longer.
+    /// No other device would make the whole plan take less time.
     Fastest,
-    /// Every other device would make the whole plan cost more.
+    /// No other device would make the whole plan cost less.
     Cheapest,
-    /// Every other device would make the whole plan use more energy.
+    /// No other device would make the whole plan use less energy.
     Greenest,
     /// The best by the objective, but not the best in time or in cost alone.
     BestTradeoff,

@@ -1,21 +1,26 @@
-//! The grade of a division, by which all searches compare divisions.
+//! Grades a division: one way to cut a model into parts and to assign them to devices. All searches
+//! of the planner compare divisions by their grades.
+//!
+//! A grade first counts what makes a division invalid, then how far it exceeds budget and deadline,
+//! and then scores it by the objective of the plan.
 
 use std::cmp::Ordering;
 
 use super::partition::{Division, Model, PartWork};
 use super::{Activations, PlanOptions};
 
-/// Minimum part of an even division of the work that counts as real work.
+/// A part with less than this fraction of an even share of the work counts as idle.
 pub(super) const REAL_WORK_SHARE: f64 = 0.5;
 
 /// The grade of a division: smaller is better, and the first difference decides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Grade {
     /// Number of parts that cannot run, devices short of memory, devices too few or too many, and
-    /// parts without real work.
+    /// idle parts.
     pub(super) broken: usize,
-    /// Excess over budget and deadline, relative to them.
+    /// Cost above the budget and time above the deadline, each as a fraction of its limit.
     pub(super) beyond: f64,
+    /// The score by the plan's objective: the first number decides, the second breaks ties.
     pub(super) score: (f64, f64),
 }
 
