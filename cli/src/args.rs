@@ -1,4 +1,7 @@
-//! The command line.
+//! Defines the command line of `souk`: [`Args`] with every [`Command`] and its options, which clap
+//! parses. Most submodules hold the arguments of one group of commands, and `commands` carries out
+//! what they parse. The doc comments of the arguments are the help text that users read, and golden
+//! files in `cli/tests/help` pin it.
 
 mod account;
 mod device;

@@ -1,4 +1,6 @@
-//! The commands, one module for each.
+//! Carries out the parsed command of `souk`: [`run`] calls the module of the command. Each
+//! submodule implements one command or one group of them; a few hold helpers that several commands
+//! share.
 
 mod account;
 mod audit;

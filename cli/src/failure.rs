@@ -1,4 +1,6 @@
-//! A failure for a person or a script: one line with the cause, one with a hint, and an exit code.
+//! Defines [`Failure`], the error with which a command ends: one line with the cause and one with a
+//! hint for a person, and a kind that sets the exit code for a script. The exit codes must never
+//! change their meaning.
 
 use std::io::Write;
 use std::process::ExitCode;

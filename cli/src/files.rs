@@ -1,4 +1,5 @@
-//! Reads and writes tensors, models and receipts; errors name the file.
+//! Reads and writes the files that users name on the command line: models, requests, answers and
+//! receipts. The commands on jobs, models and receipts use it. Each error names its file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

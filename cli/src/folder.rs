@@ -1,4 +1,6 @@
-//! The folder of a command: its market and its key.
+//! Finds the folder that a command works in (`--dir` or `--market`), and connects to its market: to
+//! read only, or as the buyer whose key the folder holds. It converts the errors on the way into
+//! failures with hints.
 
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@ pub mod show;
 pub mod stop;
 mod suggested_command;
 
-/// What the commands of `souk-lab` share with those of `souk` in their options and help.
+/// The parts of options and help that the commands of `souk-lab` share with those of `souk`.
 pub mod options {
     pub use crate::args::{
         Backend, Example, GlobalArgs, Output, add_examples, apply_color_choice, bytes,
@@ -37,7 +37,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// What the arguments of a process ask for.
+/// The command that the arguments of a process request, with its options.
 pub struct Program<C> {
     /// The options that all commands share.
     pub global: GlobalArgs,

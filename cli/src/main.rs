@@ -1,4 +1,4 @@
-//! The `souk` binary.
+//! Starts the `souk` program; all its code is in the library `souk_cli`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The program that runs.
+//! Finds the executables that a command starts as new processes: the running program itself, and
+//! `souk`, which must lie in the same folder as `souk-lab`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use crate::failure::{Failure, Kind};
 /// Returns the path of this program.
 ///
 /// # Errors
-/// Fails if the system does not tell it.
+/// Fails if the system does not report it.
 pub fn program_path() -> Result<PathBuf, Failure> {
     std::env::current_exe().map_err(|error| {
         let cause = format!("cannot tell where this program is: {error}");
@@ -16,7 +17,7 @@ pub fn program_path() -> Result<PathBuf, Failure> {
 }
 
 /// Returns the path of `souk`, which runs nodes and probes: this program or, if this is `souk-lab`,
-/// the one beside it.
+/// the one next to it.
 ///
 /// # Errors
 /// Fails as [`program_path`].

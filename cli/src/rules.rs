@@ -1,4 +1,5 @@
-//! Reads and writes a market's rules as one commented file, with times in seconds.
+//! Reads and writes a market's rules as one commented TOML file with times in seconds, for
+//! `souk market …` and `souk operator rules`.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Prints results: tables for people, JSON for programs.
+//! Prints the results of commands: tables for people, JSON for programs. Most submodules print one
+//! kind of result, and this file has the formats that they share.
 
 pub mod balance;
 pub mod book;

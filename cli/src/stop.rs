@@ -1,4 +1,6 @@
-//! Requests to stop a command.
+//! Lets a command clean up before it ends: collects requests to stop from Ctrl-C, from other
+//! signals and from the time limit of `--timeout`. A command creates [`Requests`] before the first
+//! thing that it must clean up; without one, it ends at once.
 
 use std::future::Future;
 use std::io::{self, Read};

@@ -1,4 +1,5 @@
-//! Commands for users to paste: for this market's folder, or the current command with changes.
+//! Formats `souk` commands for messages, so that users can paste them: a new command with this
+//! market's `--dir`, or the current command with changed options.
 
 use std::path::Path;
 use std::sync::OnceLock;

@@ -1,4 +1,5 @@
-//! The content of one log entry: commands of one validator, packed, numbered and stamped.
+//! The batch: the commands of one validator that travel together as the content of one log entry,
+//! packed, numbered and stamped with a time.
 //!
 //! The number (origin, incarnation, sequence) lets every replica apply a batch once even if its
 //! origin proposed it twice. The time has a fixed position, so that the leader can stamp a batch

@@ -1,4 +1,5 @@
-//! Checks of commands, and their verdicts.
+//! The check of a batch's signatures, which a replica requests from its caller, and the verdict
+//! that it gets back. A replica counts batches of other replicas only after their verdict.
 //!
 //! The crate knows no signatures: it returns a [`Check`] as an effect. The caller can run it on any
 //! thread and must pass the [`Verdict`] back as an input.

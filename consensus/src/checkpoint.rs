@@ -1,4 +1,5 @@
-//! Checkpoints: the state at one index, named by digests that all replicas must reach.
+//! The checkpoint: two digests that name the state at one index. Replicas compare their
+//! checkpoints, because all of them must reach the same one.
 
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;

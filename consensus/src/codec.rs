@@ -1,4 +1,5 @@
-//! Little-endian fields with lengths: the only layout of bytes on disk and on the wire.
+//! Reads and writes little-endian fields with lengths, the only layout of this crate's bytes on
+//! disk and on the wire.
 //!
 //! A reader must return errors and not panic, because its input can come from a damaged disk.
 

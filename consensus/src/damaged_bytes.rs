@@ -1,4 +1,5 @@
-//! Damaged bytes for the decoders' tests, equal in every run.
+//! Damages valid bytes at random, for the tests that give damaged input to the decoders. A fixed
+//! seed makes all runs equal.
 
 use bytes::Bytes;
 use proptest::prelude::*;

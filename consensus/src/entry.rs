@@ -1,4 +1,4 @@
-//! The encoding of a log entry, equal in the write-ahead log and in messages.
+//! Encodes and decodes one log entry, in the same form for the write-ahead log and for messages.
 
 use raft::eraftpb::{Entry, EntryType};
 

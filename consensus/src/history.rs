@@ -1,4 +1,6 @@
-//! The history root: an append-only Merkle log shaped as in RFC 6962, hashed with BLAKE3.
+//! Computes one hash, the history root, over all commands and results ever applied, so that
+//! replicas can compare their whole pasts by it. It is an append-only Merkle log shaped as in RFC
+//! 6962, hashed with BLAKE3.
 //!
 //! A history stores only the right edge, one digest for each set bit of the size, so it can append
 //! a leaf with about two hashes. Two logs of one size have the same root if and only if they are

@@ -1,4 +1,5 @@
-//! The file `incoming-snapshot`: the parts of a snapshot that a replica receives from its leader.
+//! Stores the parts of a snapshot that a replica receives from its leader, in the file
+//! `incoming-snapshot`.
 //!
 //! The replica stores each part as it arrives, so that after a restart it requests only the rest.
 //! At most one snapshot is in the file. The store removes the file once it has that snapshot or a

@@ -1,4 +1,5 @@
-//! The part of the log that raft-rs reads: the entries since the last compaction, in memory.
+//! Holds in memory the part of the log that raft-rs reads: the entries since the last compaction
+//! (the removal of entries that a snapshot covers).
 //!
 //! The write-ahead log holds the same entries on disk, and a running replica will not read them
 //! back. Snapshots bound the number of entries.

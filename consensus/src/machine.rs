@@ -1,5 +1,6 @@
-//! The replicated state machine: the border between this crate and the exchange, which it does not
-//! know.
+//! The trait [`StateMachine`], through which a replica uses the machine that it replicates: it
+//! verifies and applies commands, and takes and restores snapshots of its state. In production the
+//! machine is the market's exchange, which this crate does not know.
 
 use std::collections::BTreeSet;
 use std::fmt;

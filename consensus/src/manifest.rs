@@ -1,4 +1,5 @@
-//! Manifests: a snapshot as a list of parts, each with its digest, which a follower gets first.
+//! The manifest of a snapshot: the list of its parts, each with its digest. A leader sends it
+//! first, so that a follower can check each part when it arrives.
 
 use std::ops::Range;
 

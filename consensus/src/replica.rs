@@ -1,4 +1,5 @@
-//! A replica: it connects raft-rs and the state machine, without any I/O.
+//! The core of a replica: it connects raft-rs and the state machine, and returns all effects for
+//! its caller to carry out. It does no I/O.
 
 mod admission;
 mod applying;

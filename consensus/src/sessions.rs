@@ -1,5 +1,5 @@
-//! The table of applied batches, so that replicas apply a batch once even if it was proposed twice,
-//! and of removed replicas.
+//! The table of the batches that replicas have applied, so that a batch that its origin proposed
+//! twice takes effect once. It also records the ids of removed replicas.
 //!
 //! It is replicated state: every replica has the same table, and snapshots carry it. An origin
 //! must state with each batch for which sequences it no longer waits, so the table holds only

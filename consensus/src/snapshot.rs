@@ -1,4 +1,5 @@
-//! The whole replicated state at one index, as bytes that verify themselves.
+//! A snapshot: the whole replicated state at one index, in a file whose bytes verify themselves.
+//! The store writes it, and replicas start from it or send it to others.
 //!
 //! It holds all that a replica needs to continue without the log before it: the machine's state,
 //! the membership, the log's clock, the batches already applied and the history's edge. The last 32

@@ -1,4 +1,5 @@
-//! Statements that members sign about a state: "I reached this state myself at this entry".
+//! The statements that members sign about a state ("I reached this state myself at this entry"),
+//! and the certificate that collects the signatures.
 //!
 //! Each member makes the whole state at the same entries and signs its digest. A replica accepts a
 //! state from another only with the signatures of a majority of the members. Signatures are valid

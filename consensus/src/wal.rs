@@ -1,4 +1,5 @@
-//! The write-ahead log: pre-zeroed, recycled segments and one sync for each batch of records.
+//! The write-ahead log: the log that a replica writes to disk before it acknowledges anything. It
+//! writes into pre-zeroed, recycled files (segments), with one sync for each batch of records.
 //!
 //! A batch is one frame: a 64-byte header that verifies itself, and a payload of records. The log
 //! must sync a frame before it writes the next one. So the log ends at the first incomplete

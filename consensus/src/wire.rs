@@ -1,5 +1,5 @@
-//! Messages between replicas: one frame each, with a checksum, so that a replica drops damaged
-//! ones.
+//! Encodes the messages between replicas: one frame each, with a checksum, so that a replica drops
+//! damaged ones.
 //!
 //! The transport must authenticate the sender; the checksum only keeps damaged bytes from raft,
 //! which trusts its messages.

@@ -1,4 +1,5 @@
-//! The command line of `souk-lab`: the commands of `souk` that it carries out.
+//! Defines the command line of `souk-lab`: [`Args`], with the commands of `souk` that this program
+//! carries out. `souk` starts it with its own arguments, so help and messages name `souk`.
 
 mod bench;
 mod examples;

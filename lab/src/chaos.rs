@@ -1,11 +1,11 @@
-//! Chaos test: faults on real processes under a stream of jobs, drawn from a seed.
+//! Tests a market of real processes under faults that it draws from a seed, while buyers submit
+//! jobs. `souk testnet chaos` runs it.
 //!
-//! While buyers submit jobs, the test applies one fault after another: it kills or stops nodes,
-//! sets wrong clocks, and makes providers lie or stall. If nodes have network namespaces and disks
-//! of their own, it also cuts or mutes their links and fills their disks. After each fault, it
-//! checks that no credit was made or lost, no lease keeps its escrow beyond its time, and no device
-//! is sold twice. At the end, every job that bought leases must have the right outputs or its money
-//! back.
+//! The test applies one fault after another: it kills or stops nodes, sets wrong clocks, and makes
+//! providers lie or stall. If nodes have network namespaces and disks of their own, it also cuts or
+//! mutes their links and fills their disks. After each fault, it checks that no credit was made or
+//! lost, no lease keeps its escrow beyond its time, and no device is sold twice. At the end, every
+//! job that bought leases must have the right outputs or its money back.
 
 pub(crate) mod checks;
 mod clocks;

@@ -1,4 +1,4 @@
-//! The commands, one module for each.
+//! Carries out the parsed command of `souk-lab`: a benchmark, or a test of a whole market.
 
 mod bench;
 mod testnet;

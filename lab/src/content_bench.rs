@@ -1,5 +1,5 @@
-//! The two ends of `souk bench tensors`, a holder and a taker of content in processes of their own,
-//! with bare streams and plain TCP to compare the tensor protocol with.
+//! Runs the two ends of `souk bench tensors`, a holder and a taker of content in processes of their
+//! own, with bare streams and plain TCP to compare the tensor protocol with.
 //!
 //! A bare stream writes and reads bytes in large pieces, without hashing or storing them: each
 //! piece overwrites the one before it, on the runtime's own threads as in the tensor protocol. One

@@ -1,8 +1,8 @@
 //! Tests and measures souk: the simulator, faults and attacks on real processes, and the
 //! benchmarks.
 //!
-//! `souk bench …` and `souk testnet sim|attacks|chaos|hostile|gossip` run this program, which must
-//! be beside `souk`. It starts the nodes of its markets with that `souk`.
+//! `souk bench …` and `souk testnet sim|attacks|chaos|hostile|gossip` run this program, which
+//! must be in the same folder as `souk`. It starts the nodes of its markets with that `souk`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The `souk-lab` binary.
+//! Starts the `souk-lab` program; all its code is in the library `souk_lab`.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The shared parts of the commands that test a temporary market: its folder, and the verdict.
+//! Holds the shared parts of the commands that test a temporary market: they run until the test is
+//! done or the user stops it, and fail with the market's folder if the market broke a promise.
 
 use std::time::Duration;
 

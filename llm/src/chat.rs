@@ -1,4 +1,5 @@
-//! Chat templates: they format a conversation as the model learned it.
+//! Formats conversations by chat templates, which models bring along: each model learned a form of
+//! its own.
 //!
 //! A template is a program by the model's makers. It runs in a language without files or network,
 //! on limited fuel that pays for instructions and for bytes. The language is Jinja as Hugging

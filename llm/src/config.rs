@@ -1,4 +1,6 @@
-//! The dimensions of a decoder, from `config.json` or the metadata of a GGUF file.
+//! Describes a decoder by its dimensions: the family, the sizes of its layers, and its special
+//! features. The readers of `config.json` and of GGUF files fill in a [`Config`], and the module
+//! `decoder` builds the decoder from it.
 
 mod experts;
 mod file;

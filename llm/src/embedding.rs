@@ -1,4 +1,5 @@
-//! Texts as vectors: the decoder returns a vector of a text instead of the token after it.
+//! Turns texts into vectors (embeddings): changes a decoder so that it returns a vector of its
+//! input in place of the logits of the next token. The crate `node/texts` uses it.
 //!
 //! The model returns its last norm in place of logits, so sessions, cuts and comparisons work as in
 //! text generation.

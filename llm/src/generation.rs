@@ -1,4 +1,5 @@
-//! Generates text token by token: steps a decoder's session until an ending.
+//! Generates text token by token: runs a decoder's session step by step until the text ends. A step
+//! is one run of the decoder, which adds tokens to the caches of the session.
 
 mod drafts;
 mod step;

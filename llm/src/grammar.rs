@@ -1,4 +1,5 @@
-//! Grammars of texts: they determine the tokens that can come next in JSON of a schema.
+//! Determines the tokens that can come next in a text that must match a grammar: JSON of a given
+//! schema.
 //!
 //! A [`Vocabulary`] exists once a model, a [`Grammar`] once a question, and a [`TextMatcher`]
 //! follows one text. A token that ends texts is allowed only where the JSON can end.

@@ -1,6 +1,6 @@
-//! A language model with all its parts: decoder, tokeniser, template, licence.
+//! Opens a language model with all its parts: decoder, tokeniser, chat template and licence.
 //!
-//! It opens a folder in the layout of Hugging Face's tools, a GGUF file, or a folder that
+//! The model can be a folder in the layout of Hugging Face's tools, a GGUF file, or a folder that
 //! [`LanguageModel::write`] wrote.
 
 mod folder;

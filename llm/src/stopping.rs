@@ -1,4 +1,5 @@
-//! Finds stop strings in a text that arrives in pieces.
+//! Finds stop strings, at which a text must end, in a text that arrives in pieces. It holds back
+//! the end of a piece as long as it could begin a stop string.
 
 /// Holds text back as long as it could become a stop string.
 #[derive(Clone, Debug, Default)]

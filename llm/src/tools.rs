@@ -1,4 +1,5 @@
-//! Tools that a model may call: their description for the model, and the forms of its calls.
+//! Describes the tools that a model may call, for its chat template, and the forms in which models
+//! write their calls.
 //!
 //! Models learned different forms of a call. The chat template shows which form a model uses.
 

@@ -1,4 +1,6 @@
-//! Weights in the form of their files: whole tensors, or integers with a scale for each block.
+//! Holds a model's weights between the reader of a file and the builder of the decoder, in the form
+//! of their files: whole tensors, or integers with a scale for each block. Also converts weights
+//! that families of models store in different ways to the single form that the decoder takes.
 
 mod experts;
 mod joint;

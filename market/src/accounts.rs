@@ -1,4 +1,6 @@
-//! Accounts: balances, nonces, and the device pools that a provider has in use.
+//! The rows of the exchange's ledger: one [`Account`] for each key, with its credits, the nonces
+//! (numbers used once) of its batches, and the devices that it sells as a provider. The exchange
+//! checks the nonce of every batch and the devices of every ask here.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! One signature over up to 64 commands of one account.
+//! The batch in which an account sends up to 64 commands to the exchange under one signature.
 //!
 //! Checking signatures is the most expensive step, so callers must do it before and outside the
 //! exchange: [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`]

@@ -1,4 +1,5 @@
-//! One bare book: orders in a slab, a FIFO per price level, levels by price on each side.
+//! An order book without a market around it: it stores orders by price and, at one price, by
+//! arrival. The exchange has one for each class of devices.
 //!
 //! An order needs no allocation of its own: the slab, the levels and the index of ids grow in large
 //! steps, and their entries are reused. All references are indices into flat arrays, so the state

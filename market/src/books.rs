@@ -1,4 +1,6 @@
-//! Every order and every book: one book per class, with its search trees and its tape.
+//! Stores every resting order of the exchange, in one book for each class of devices. The exchange
+//! adds, changes and removes orders only through it, so that the books, their search trees and the
+//! orders' terms always agree.
 
 mod class_book;
 mod order;

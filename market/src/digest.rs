@@ -1,4 +1,5 @@
-//! The running digest: BLAKE3 chained over all inputs and outputs of the exchange.
+//! Computes the exchange's running digest: BLAKE3 chained over all inputs and outputs, so that
+//! replicas can compare what they did by one hash.
 //!
 //! The chain gathers bytes and hashes them in blocks, because BLAKE3 is several times faster on
 //! long inputs: about 64 KiB fill its widest form. Each block begins with the digest of the block

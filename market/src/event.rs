@@ -1,4 +1,5 @@
-//! Events in order, from which a reader can follow every order, lease and balance.
+//! The events that the exchange returns with each batch. A reader that takes them in order can
+//! follow every order, lease and balance.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! The first state of a market. Its hash is the market's id.
+//! The first state of a market: its operators, rules, first accounts and first validators. An
+//! exchange starts from it. Its hash is the market's id.
 
 use std::collections::BTreeSet;
 

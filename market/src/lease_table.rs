@@ -1,4 +1,5 @@
-//! The leases, numbered in the order of opening and found by number in two array reads.
+//! Stores the leases of the exchange, numbered in the order of opening, and finds one by its number
+//! in two array reads.
 //!
 //! They lie in small pages; a page goes when its last lease does. So leases never move, and memory
 //! depends on the leases that remain, not on all that there ever were.

@@ -1,4 +1,5 @@
-//! Double entry: every credit that moves leaves one balance and enters another.
+//! Moves credits between the balances of accounts, by double entry: every credit that leaves one
+//! balance enters another.
 //!
 //! The ledger updates its totals with each entry, so that one comparison after every command checks
 //! the equation available + escrow + stake + fees = deposits - withdrawals.

@@ -1,4 +1,5 @@
-//! A bounded set of operators as bits; the bound stops commands from filling the exchange's memory.
+//! The set of operators that a device runs or a bid needs, as bits numbered by the devices' own
+//! taxonomy. It has a bound, so that commands cannot fill the exchange's memory.
 
 use std::fmt;
 use std::sync::Arc;

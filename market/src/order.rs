@@ -1,4 +1,5 @@
-//! Asks, bids and the trades between them.
+//! The asks and bids that an account can place, their limits and how long they wait, and the trades
+//! between them.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
-//! Predicates: the demands of a bid on an ask, and of an ask on a buyer. They are conjunctions of
-//! fixed size and can run no user code.
+//! The conditions that an order sets: the demands of a bid on an ask's device, and those of an ask
+//! on its buyers. Matching checks them. They are conjunctions of fixed size and can run no user
+//! code.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Refusals: a stable code, the facts behind it, and a sentence.
+//! The reasons for which the exchange refuses a command or a batch: each has a stable code for
+//! programs, the facts behind it, and a sentence for people.
 
 use std::fmt::Display;
 

@@ -1,5 +1,6 @@
-//! A bounded list of model nodes that a device refused; the bound stops commands from filling the
-//! exchange's memory.
+//! The list of the model nodes that a device is known to refuse although it runs their operators.
+//! An ask carries it, so that a buyer can avoid the device. It has a bound, so that commands cannot
+//! fill the exchange's memory.
 
 use std::sync::Arc;
 

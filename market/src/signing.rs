@@ -1,4 +1,5 @@
-//! Signatures over a domain and bytes, verified by one rule, alone or many at once.
+//! Signs bytes and verifies signatures (Ed25519), alone or many at once, by one rule. A signature
+//! covers a domain, a name of its use, so that it is valid for no other use.
 //!
 //! The rule: the key is a point and not of small order, R is the canonical encoding of a point that
 //! is not of small order, s is below the group's order, and s·B = R + k·A up to a term of small

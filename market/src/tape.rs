@@ -1,4 +1,5 @@
-//! The trades of a class: last prints, candles, and a price index per unit of measured work.
+//! Records the recent trades of one class of devices: last prints, candles, and a price index per
+//! unit of measured work. Quotes read it.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! A short string with a bound, which stops commands from filling the exchange's memory.
+//! A short name with a bounded length, for accounts, devices and markets. The bound stops commands
+//! from filling the exchange's memory.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Amounts, prices, quantities and times as integers. Each call names its rounding.
+//! The number types of the market: amounts, prices, quantities and times as integers. Each call
+//! that can lose a fraction names its rounding.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
-//! The buyer plans a job over the book, buys leases, sends the parts to providers, checks the
-//! results and settles.
+//! The buyer's side of a job: plans it over the market's asks, buys leases (device time), sends the
+//! parts to providers, checks and settles. `souk submit` and other programs use a [`Buyer`].
 //!
-//! A core decides what a job does (`souk_roles::job`). `shell` is the one task that runs this core,
-//! [`quote`] and `planner` choose devices and prices, and [`journal`] survives this process.
+//! A core, a state machine without I/O in `souk_roles::job`, decides what a job does. `shell` is
+//! the one task that runs this core, [`quote`] and `planner` choose devices and prices, and
+//! [`journal`] stores on disk what a later process needs to resume the job.
 
 mod compare;
 pub mod ending;

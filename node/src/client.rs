@@ -1,4 +1,5 @@
-//! A node's own side of the market: it reaches the validators, asks them, and trades.
+//! The client of the market: connects a node to the validators (the nodes that run the market),
+//! asks them, and trades. Buyers, providers and the command line use it.
 
 pub mod broker;
 pub mod joining;

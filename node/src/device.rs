@@ -1,4 +1,4 @@
-//! Opens the devices that a provider sells, and describes them in the market's terms.
+//! Opens the devices that a provider sells, and computes what its ask states about them.
 
 pub mod ask_resources;
 pub mod backends;
@@ -430,7 +430,7 @@ fn open_cuda(
     Err(DeviceError::NoCuda)
 }
 
-/// This build has no backend for GPUs.
+/// Fails, because this build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
 fn open_gpu(
     name: &str,

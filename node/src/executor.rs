@@ -1,4 +1,7 @@
-//! Runs jobs: each lease in a sandbox, or all of them in this process if the owner chose so.
+//! Runs the jobs of a provider: each lease in a sandbox, or all of them in this process if the
+//! owner chose so.
+//!
+//! The provider opens its devices here at its start, and each lease gets an executor for its runs.
 
 pub mod meter;
 

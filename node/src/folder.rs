@@ -1,5 +1,5 @@
-//! The files of a node's folder, without anything that acts on them: its key, and the files that
-//! state its market, its role and its limits.
+//! Reads and writes the files of a node's folder: its key, and the files that state its market, its
+//! role and its limits. The modules here only know these files; other modules act on them.
 
 pub mod config;
 pub mod contact;

@@ -1,4 +1,5 @@
-//! The metrics of a node, in the text format of Prometheus, for any server that offers them.
+//! Renders the metrics of a node in the text format of Prometheus. Providers and validators fill a
+//! [`Page`], which the gateway's HTTP server offers.
 //!
 //! A page is rendered on request, from state that the node keeps anyway; only a few sums exist for
 //! its sake. It holds figures alone: no account, address or content id. A reader can learn how busy

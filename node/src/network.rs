@@ -1,7 +1,9 @@
-//! The node's part of the network: one libp2p swarm, owned by one task.
+//! Connects a node to its peers: one libp2p swarm (the connections of a node and their protocols),
+//! owned by one task. All roles and protocols use it through [`Network`].
 //!
 //! All protocols of souk are streams. A caller can open one by peer and protocol name; the swarm
-//! task knows the connected peers and dials the others. No other part of libp2p is visible outside.
+//! task knows the connected peers and dials the others. Callers need no other part of libp2p than
+//! its peer ids, addresses and streams.
 
 mod acquaintances;
 mod address_limits;

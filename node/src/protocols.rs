@@ -1,4 +1,5 @@
-//! The protocols between nodes about leases and the market.
+//! Defines two protocols between nodes: [`lease`], by which buyers and providers work together, and
+//! [`market`], by which any peer asks a validator (a node that runs the market).
 
 #[cfg(test)]
 pub(crate) mod fuzzed;

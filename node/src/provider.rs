@@ -1,7 +1,7 @@
-//! The provider: offers one device in the order book and runs the leases that buyers buy.
+//! Runs a provider: it offers one device in the order book and runs the leases that buyers buy.
 //!
 //! [`souk_roles::provider`] makes the decisions. The shell here is one task that feeds it events
-//! and carries out its effects; separate tasks look after the market, the network and the figures
+//! and carries out its effects. Separate tasks look after the market, the network and the figures
 //! of the device.
 
 mod device_load;

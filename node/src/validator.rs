@@ -1,5 +1,5 @@
-//! The validator: one task that owns a replica and the state machine, and a thread that owns its
-//! log on disk.
+//! Runs one validator of a market: a task that owns a replica and the state machine, and a thread
+//! that owns its log on disk.
 //!
 //! Every input is a case of one closed `Input` and arrives over one bounded channel. A core
 //! ([`souk_roles::validator::core`]) decides the effects, and the task must carry them out in the

@@ -1,5 +1,5 @@
-//! A model that is ready for planning: its live nodes in topological order, with the types of all
-//! values that can be inferred.
+//! Represents a model that is ready for planning: its live nodes in topological order, with the
+//! types of all values that can be inferred.
 //!
 //! A [`Graph`] is bound to the shapes of one job's inputs. So its costs are numbers and its cuts
 //! have types. This loses nothing, because a job knows its inputs before its planning.

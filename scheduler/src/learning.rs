@@ -1,6 +1,7 @@
-//! The measured costs of devices, which can improve the next plan.
+//! Learns the costs of devices from measured runs, so that the next plan is better than estimates
+//! from profiles alone.
 //!
-//! [`Speeds`] corrects the estimates of whole kinds of work during a run; [`CostHistory`] records
+//! [`Speeds`] corrects the estimates of whole kinds of work during a run. [`CostHistory`] records
 //! the time of each class of operators from run to run, and `estimates` predicts a graph's
 //! operators from it.
 

@@ -1,4 +1,5 @@
-//! Graphs, plans and their execution, on four floors; each knows only those below it.
+//! Imports ONNX models as graphs, plans which device runs which part of a graph and when, and runs
+//! the parts. The code has four floors, and each knows only those below it.
 //!
 //! - [`graph`]: an ONNX model as a [`Graph`](graph::Graph) with shapes and work, and its cuts into
 //!   subgraphs that are ONNX models again.

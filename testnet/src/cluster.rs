@@ -1,4 +1,6 @@
-//! The nodes of a testnet as processes.
+//! Controls the nodes of a testnet as processes, each by its name: starts, kills, restarts and
+//! signals them, and finds those that have ended. The supervisor of a testnet and the tests of
+//! `souk-lab` use it. A testnet is a market of real processes on one machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

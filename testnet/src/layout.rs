@@ -1,4 +1,4 @@
-//! The folder of a testnet: its nodes with their keys and ports.
+//! Creates and reads the folder of a testnet, which holds its nodes with their keys and ports.
 //!
 //! ```text
 //! DIR/market.json            the market: how it began

@@ -1,5 +1,6 @@
-//! A whole market on one machine: real processes, faults on demand, bundled models. You can draw
-//! the faults of a test again from its seed.
+//! Runs a whole market on one machine: real processes, whose folders, ports, faults and restarts it
+//! controls, and the bundled models. `souk testnet`, `souk demo` and the tests of `souk-lab` use
+//! it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The models that come with souk. The script that made each is in its folder under `models/`.
+//! Embeds the models that come with souk and their test data, for the demo, tests and benchmarks.
+//! The script that made each is in its folder under `models/`.
 
 use bytes::Bytes;
 

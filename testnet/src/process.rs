@@ -1,4 +1,4 @@
-//! One node as a child process: starts it, waits until it is ready, kills and restarts it.
+//! Runs one node as a child process: starts it, waits until it is ready, kills and restarts it.
 //!
 //! A node's standard input is a pipe that this process holds. When this process ends for any
 //! reason, the pipe closes and the node stops itself, so killing the testnet leaves no nodes

@@ -1,4 +1,5 @@
-//! Sends signals to the processes of a testnet, on systems that support them.
+//! Sends signals to the processes of a testnet, on systems that support them: tests kill, suspend
+//! and resume nodes with it.
 
 use std::io;
 

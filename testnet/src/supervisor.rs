@@ -1,4 +1,6 @@
-//! A supervised testnet: one process holds the folder's lock and restarts nodes.
+//! Supervises a testnet for `souk testnet up`: one process starts the nodes, restarts those that
+//! end, and stops all. It holds the lock of the testnet's folder, so a folder has at most one
+//! supervisor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};

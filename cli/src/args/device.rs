@@ -1,4 +1,5 @@
-//! The arguments of `souk device …`, and the names of the backends.
+//! The arguments of `souk device …`, among them the backends (the code that runs operators on one
+//! kind of processor) that a user can name.
 
 use clap::{Subcommand, ValueEnum};
 

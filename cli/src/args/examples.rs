@@ -1,4 +1,4 @@
-//! Examples for every command, which its help shows at the end. A test parses each.
+//! Lists example lines for every command, and adds them to the end of its help. A test parses each.
 
 use clap::Command;
 

@@ -1,4 +1,5 @@
-//! The groups in which `souk --help` lists the commands.
+//! Sorts the commands into groups for `souk --help`, each under a heading. Each command is in
+//! exactly one group.
 
 use clap::Command;
 

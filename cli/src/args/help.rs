@@ -1,7 +1,7 @@
-//! Compares the `--help` text of every command with golden files.
+//! Tests the `--help` text of every command against golden files.
 //!
-//! If you change a help text on purpose, run `SOUK_BLESS=1 cargo test -p souk-cli --lib help`,
-//! and review the changed files in `cli/tests/help`.
+//! If you change a help text on purpose, run `SOUK_BLESS=1 cargo test -p souk-cli --lib help`, and
+//! review the changed files in `cli/tests/help`.
 
 use std::collections::BTreeMap;
 use std::fs;

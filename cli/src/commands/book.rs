@@ -1,4 +1,4 @@
-//! The commands that read the market: `souk book` lists the asks, and `souk balance` shows the
+//! Reads the market for two commands: `souk book` lists the asks, and `souk balance` shows the
 //! credits of the buyer and of the providers, and the market's totals.
 //!
 //! Other commands use its helpers: they accept old answers (`--stale`), explain a failure of the

@@ -1,7 +1,9 @@
-//! `souk chat`: a conversation over one session, with a message for each line.
+//! `souk chat`: holds a conversation with a language model, with one message for each line of
+//! standard input.
 //!
-//! In each turn the template writes the whole conversation. The session's caches hold its
-//! beginning, so this sends only the rest.
+//! The conversation uses one session, whose caches stay with the device between turns. In each turn
+//! the model's template writes the whole conversation as text, but the caches hold its beginning,
+//! so this sends only the rest.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `souk config show`: the settings of a folder, each with its source.
+//! `souk config show`: shows the effective settings of a folder, each with its source.
 
 use std::collections::BTreeMap;
 use std::env;

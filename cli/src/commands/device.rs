@@ -1,4 +1,5 @@
-//! `souk device …`: the processors of this machine, and those that souk knows by name.
+//! `souk device …`: lists, shows and measures the processors of this machine, shows those that
+//! souk knows by name, and shows or limits the power of this machine's units.
 
 mod probe;
 

@@ -1,4 +1,5 @@
-//! Other forms of the help: shell completions and manual pages.
+//! Writes the help in two other forms, both derived from the definition of the command line: shell
+//! completions for `souk completions`, and manual pages for `souk man`.
 
 use std::path::Path;
 

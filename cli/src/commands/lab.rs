@@ -1,4 +1,6 @@
-//! Hands a command to `souk-lab`, the program that tests and measures souk.
+//! Runs `souk-lab`, the program that tests and measures souk, with the arguments of this process.
+//! `souk` calls it for the commands that it does not contain: `souk bench …` and some of
+//! `souk testnet …`.
 
 use std::io;
 use std::process::{Command, ExitCode};
@@ -6,7 +8,7 @@ use std::process::{Command, ExitCode};
 use crate::failure::{Failure, Kind};
 use crate::program::program_path;
 
-/// Runs `souk-lab`, which must be beside this program, with the arguments of this process.
+/// Runs `souk-lab`, which must be next to this program, with the arguments of this process.
 ///
 /// # Errors
 /// Fails if there is no such program, or if it cannot be started.

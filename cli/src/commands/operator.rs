@@ -1,4 +1,6 @@
-//! `souk operator …`: the decisions of a market's operators.
+//! `souk operator …`: shows and carries out the decisions of a market's operators, the accounts
+//! that create credits, name validators and change rules. Some commands take effect only when
+//! several operators have approved them.
 
 mod deciding;
 mod payouts;

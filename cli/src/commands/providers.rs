@@ -1,4 +1,6 @@
-//! Finds providers by the names that users give.
+//! Converts between providers' accounts and the names that users type and read: finds the account
+//! for a name or its beginning, and the names of the providers of leases. The commands on jobs,
+//! orders and leases use it.
 
 use souk_node::client::broker::Broker;
 use souk_node::market::{AccountKey, Lease, Listing};

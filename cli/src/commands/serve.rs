@@ -1,4 +1,5 @@
-//! `souk serve`: runs the gateway of a folder's account.
+//! `souk serve` and `souk dashboard`: runs the gateway, which serves the HTTP API and its page for
+//! a folder's account, and prints the URL that opens the page.
 
 use std::io::IsTerminal;
 use std::path::Path;

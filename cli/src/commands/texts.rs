@@ -1,5 +1,6 @@
-//! The shared parts of the commands that continue texts: arguments become the terms of sessions,
-//! errors become failures, and notices go to the terminal.
+//! Holds the shared parts of the commands that continue texts (`souk generate`, `chat`, `openai`
+//! and the demo's conversation): arguments become the terms of sessions, errors become failures,
+//! and notices go to the terminal.
 
 use std::path::Path;
 use std::sync::Arc;

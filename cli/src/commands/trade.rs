@@ -1,4 +1,5 @@
-//! `souk order …` and `souk lease …`: an account's orders and leases.
+//! `souk order …` and `souk lease …`: places, shows, changes and ends an account's orders in
+//! the market, and its leases, which are the device time that it bought or sold.
 
 mod orders;
 

@@ -1,4 +1,6 @@
-//! Balances of accounts.
+//! Prints the balances of the buyer, the providers and the whole market, at one moment or before
+//! and after a job, and converts them to JSON. `souk balance`, the commands that run jobs, and
+//! `souk testnet status` use it.
 
 use souk_api::account::AccountView;
 use souk_api::market::TotalsView;

@@ -1,4 +1,4 @@
-//! The asks in the book.
+//! Prints the asks in the market's book (the offers of device time) as a table, the cheapest first.
 
 use souk_node::market::{Dtype, Listing, SpotPrice};
 use souk_node::protocols::regions;

@@ -1,4 +1,5 @@
-//! Shows processors to a person.
+//! Prints processors for a person: lists, one processor with its figures and their source, its live
+//! state, and its signed measurements. Mainly `souk device …` and `souk provider …` use it.
 
 use serde::{Deserialize, Serialize};
 use souk_node::memory::DType;

@@ -1,4 +1,5 @@
-//! The governance of a market: coming changes, and commands that wait for operators.
+//! Prints how operators govern a market: the coming changes of its rules and version, and the
+//! commands that wait for the approval of more operators.
 
 use serde_json::{Value, json};
 use souk_api::class_name;

@@ -1,4 +1,5 @@
-//! The credits that leases hold, when these return, and the commands that release them.
+//! Describes the credits that an account's leases hold, when these return, and the commands that
+//! release them. The messages about accounts and about jobs that ended early use it.
 
 use serde_json::{Value, json};
 use souk_api::time::format_moment;

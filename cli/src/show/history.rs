@@ -1,4 +1,5 @@
-//! An account's history: every movement of its credits, with its cause.
+//! Prints the history of an account, or converts it to JSON and CSV: every movement of its credits
+//! with its cause. It marks gaps, which are movements that the validator has not seen.
 
 use serde_json::{Value, json};
 use souk_api::account::{BalancesView, MovementView};

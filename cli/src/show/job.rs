@@ -1,4 +1,5 @@
-//! A finished job: outputs, receipts, balances, timeline.
+//! Prints the result of a finished job for its buyer (outputs, receipts, balances, a timeline of
+//! the devices), and converts it to JSON.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Jobs from their journals.
+//! Prints the jobs of a folder, or one of them in detail, from the journals in which each job
+//! records its progress, and converts them to JSON.
 
 use serde_json::{Value, json};
 use souk_api::lease::{LeaseView, state_name};

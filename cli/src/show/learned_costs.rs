@@ -1,4 +1,5 @@
-//! The costs that a provider learned from runs on its devices, and the runs.
+//! Prints the costs that a provider learned from runs on its devices: how much longer operators
+//! take than first measured, by kind, and the last runs. `souk provider …` uses it.
 
 use souk_node::clock::unix_ms;
 use souk_node::device::costs::{LearnedCosts, LearnedDevice, LearnedRun};

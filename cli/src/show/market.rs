@@ -1,4 +1,5 @@
-//! Market data: classes, depth, trades, candles, prices of measured work.
+//! Prints market data for `souk market classes|depth|trades|candles|price` and `souk top`: the
+//! classes of devices, the orders and trades of one, and the prices of measured work.
 
 use souk_api::class_name;
 use souk_node::market::{Candle, Class, ClassSummary, DepthLevel, Dtype, PriceIndex, Quotes};

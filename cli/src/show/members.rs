@@ -1,4 +1,5 @@
-//! The validators of a market.
+//! Prints the validators of a market as a table, with their standing and the leader, for
+//! `souk validator …`.
 
 use souk_node::protocols::market::{Member, Members, Standing};
 use souk_node::validator::operator;

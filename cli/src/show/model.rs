@@ -1,4 +1,5 @@
-//! The contents of a model.
+//! Prints the contents of a model, or converts them to JSON: inputs, outputs, operators, weights
+//! and work. `souk model` uses it.
 
 use std::collections::BTreeMap;
 

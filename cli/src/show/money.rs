@@ -1,4 +1,5 @@
-//! Prints an account, what holds its credits, and its deposits and withdrawals that wait.
+//! Prints an account with its credits, the orders and leases that hold some of them, and its
+//! deposits and withdrawals that wait.
 
 use souk_node::market::{Account, AccountKey, Direction, Lease, MoneyRequest, OpenOrder};
 

@@ -1,4 +1,6 @@
-//! A plan, before any money moves.
+//! Describes the plan of a job before any money moves: which part of the model runs where, when and
+//! at what price, the alternatives, and the asks that are not eligible. `souk plan`, `souk submit`,
+//! the demo and the commands that continue texts use it.
 
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::plan_json::{

@@ -1,4 +1,6 @@
-//! Shows power domains to a person or a program.
+//! Prints power domains, which are units of the machine with their own power limit, such as a CPU
+//! package. It reads the energy counters twice to state the drawn power. `souk device power` uses
+//! it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The progress of a job, line by line.
+//! Describes the events of a running job, one line for each, for `souk submit` and `souk job …`.
 
 use souk_node::buyer::JobEvent;
 use souk_node::market::AccountKey;

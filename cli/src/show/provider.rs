@@ -1,4 +1,5 @@
-//! The state of a provider.
+//! Prints the state of a provider, or converts it to JSON: its offer, earnings, leases, devices,
+//! and measured connections. `souk provider …` uses it.
 
 use std::num::NonZeroU32;
 

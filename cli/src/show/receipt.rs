@@ -1,4 +1,5 @@
-//! Shows a receipt to a person.
+//! Prints a receipt for a person. A receipt is the statement of a run, its device and its price
+//! that buyer and provider sign.
 
 use souk_node::market::Receipt;
 

@@ -1,4 +1,5 @@
-//! The totals of a provider's devices.
+//! Prints the work and the memory use of each device, in total for `souk provider …` or of one
+//! run in a job's report.
 
 use serde_json::{Value, json};
 use souk_node::clock::unix_ms;

@@ -1,4 +1,5 @@
-//! The state of the validators.
+//! Prints the state of each validator of a market, or converts it to JSON, for
+//! `souk testnet status` and `souk top`.
 
 use serde_json::{Value, json};
 use souk_api::member::StatusView;

@@ -1,4 +1,5 @@
-//! Prints tables that fit a terminal.
+//! Prints tables that fit a terminal, for the modules of this folder and the commands. It leaves
+//! out columns that the caller marked as spare, then cuts long cells.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! The time of a job in three parts, planned next to measured.
+//! Prints the time of a job in its three parts (upload, wait and compute) and its price, the
+//! planned figures next to the measured ones.
 
 use serde_json::{Value, json};
 pub use souk_node::buyer::times::{Times, Watch};

@@ -1,4 +1,5 @@
-//! The orders and leases of an account.
+//! Prints orders, leases, and the market's answers to commands on them, for `souk order …`,
+//! `souk lease …` and other commands that trade.
 
 use souk_api::class_name;
 use souk_api::lease::state_name;

@@ -1,4 +1,5 @@
-//! Shows the sent bytes in the last line of a terminal.
+//! Shows in the last line of a terminal how many bytes a running `souk submit` has sent, and how
+//! fast. The line must be cleared before another one is printed.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};

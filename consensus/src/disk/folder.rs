@@ -1,4 +1,5 @@
-//! Real files in a real folder.
+//! The production implementation of the store's disk: real files in a real folder, which only one
+//! process can use at a time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};

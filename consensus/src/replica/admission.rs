@@ -1,5 +1,5 @@
-//! Admission: raft trusts its messages, so this module must check peers' messages first, and
-//! refuse bad ones without asserting.
+//! Checks every message of a peer before raft-rs sees it, because raft-rs trusts its messages. A
+//! bad message must cause a refusal and never a panic.
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 

@@ -1,4 +1,5 @@
-//! The application of committed entries by the machine, and snapshots of the result.
+//! Applies committed entries to the state machine, and makes snapshots of the result. The caller
+//! starts it when the work of a round is durable.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};

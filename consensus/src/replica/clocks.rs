@@ -1,4 +1,5 @@
-//! The log's time: it must never be later than the clocks of a majority show.
+//! Determines the time with which a leader stamps entries, so that the log's time is never later
+//! than the clocks of a majority show.
 //!
 //! The leader stamps entries, and time in the log never goes back. A single clock far ahead could
 //! make everything expire for everyone. So each replica reports its clock to the leader now and

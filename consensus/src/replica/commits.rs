@@ -1,4 +1,4 @@
-//! When a leader tells the others how far the log is committed.
+//! Tells followers how far the log is committed, with as few messages as possible.
 //!
 //! raft-rs would send every follower a message for each commit, and each would answer: half of all
 //! messages. The next entries carry the same information, so while commands keep coming the leader

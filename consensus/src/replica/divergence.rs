@@ -1,4 +1,5 @@
-//! Digests of the whole state at equal indexes, compared between replicas.
+//! Finds out whether this replica's state differs from the others', by comparing digests of the
+//! whole state at equal indexes.
 //!
 //! Raft replicates a log, not a state, so a replica with a memory or program fault would never
 //! notice. Therefore each replica sends the others the digests of its state at every checkpoint. A

@@ -1,4 +1,4 @@
-//! Election timeouts drawn from the replica's own seed.
+//! Draws a replica's election timeouts from its own seed, in place of those of raft-rs.
 //!
 //! raft-rs draws them from the thread's random generator, which would make replays impossible. This
 //! module draws a new timeout whenever the role, term or leader changes or a campaign begins, and

@@ -1,4 +1,5 @@
-//! Membership changes: learners first, then voters, and several changes jointly.
+//! Changes the members of a group: it adds replicas as learners (without a vote), makes them voters
+//! once they have caught up, and removes replicas. It can make several changes jointly.
 //!
 //! A change is an entry like any other and takes effect when replicas apply it. raft-rs leaves the
 //! joint configuration by itself. A removed id can never be used again, because its disk may be

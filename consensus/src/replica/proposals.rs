@@ -1,5 +1,5 @@
-//! Commands on their way into the log: a replica queues and packs them, and will send them again if
-//! it loses its leader.
+//! Brings commands into the log: queues and packs them, sends them to the leader, and sends them
+//! again if the replica loses its leader. Each command gets one answer.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,6 @@
-//! Linearizable reads: one ReadIndex round at a time, shared by all reads that arrived before it.
+//! Decides when a replica can answer reads so that they reflect everything acknowledged before
+//! (linearizable reads). One ReadIndex round, a question to the leader, serves all reads that
+//! arrived before it.
 
 use std::collections::VecDeque;
 

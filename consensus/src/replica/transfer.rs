@@ -1,5 +1,6 @@
-//! The transfer of a snapshot to a replica that lags: the offer carries the signatures of the
-//! members that vouch for it and a list of its parts, which the replica requests one by one.
+//! Transfers a snapshot to a replica that lags. The leader's offer carries the signatures of the
+//! members that vouch for the snapshot and a list of its parts, which the replica requests one by
+//! one.
 //!
 //! The replica keeps verified parts, in memory and on disk, while offers name the same snapshot,
 //! even if another leader repeats the offer or this replica restarts. So a lost message costs one

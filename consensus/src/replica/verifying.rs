@@ -1,5 +1,5 @@
-//! Verification before acknowledgement: batches of other replicas count only once their signatures
-//! are checked.
+//! Verifies the batches of other replicas before this replica acknowledges them, so that a forged
+//! command never takes effect.
 //!
 //! A replica writes an entry from the leader to disk and checks it at the same time. Only when both
 //! are done does it acknowledge, count and apply the entry. So a forged command never reaches a

@@ -1,5 +1,5 @@
-//! Vouching: members make the whole state at the same entries, sign its digest, and send the
-//! signature to the others.
+//! Makes a new snapshot valid: all members make the whole state at the same entries, sign its
+//! digest (they *vouch* for it), and send the signatures to each other.
 //!
 //! A state becomes this replica's snapshot, on disk and for lagging replicas, only once a majority
 //! of its voters has signed it. Until then the log after the previous snapshot stays. The snapshot

@@ -1,4 +1,5 @@
-//! One frame: a header of 64 bytes, then the payload, padded to a multiple of 64 bytes.
+//! Encodes and checks one frame, the unit of a write to the write-ahead log: a header of 64 bytes,
+//! then the payload, padded to a multiple of 64 bytes.
 //!
 //! 64 divides the sector of 512 bytes, so a header can never cross sectors and is either written
 //! or not.

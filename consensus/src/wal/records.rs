@@ -1,4 +1,5 @@
-//! The records in a frame's payload: entries, hard state, snapshot mark, incarnation.
+//! Encodes and decodes the records in a frame's payload: entries, hard state (raft's term, vote and
+//! commit index), snapshot mark, incarnation (the number of the replica's start).
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};

@@ -1,5 +1,5 @@
-//! Recovery reads the log back: it keeps whole frames, cuts off a torn tail, and will refuse to
-//! start on damage.
+//! Reads the write-ahead log back when a replica starts: keeps whole frames, cuts off a torn write
+//! at the end, and refuses to start on damage.
 
 use std::collections::BTreeMap;
 use std::io;

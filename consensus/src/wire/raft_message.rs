@@ -1,4 +1,4 @@
-//! The encoding of a raft message: its non-zero numbers, its context, its entries.
+//! Encodes a raft message in a compact form: its non-zero numbers, its context, its entries.
 //!
 //! Most messages are a handful of numbers, and every command costs about ten messages. Numbers of
 //! eight bytes with a mask encode and decode several times faster than protobuf's.

@@ -1,7 +1,9 @@
-//! The work of the bodies of `If`, `Loop` and `Scan`, from one round of each.
+//! Computes the work (operations and bytes) of the graphs inside `If`, `Loop` and `Scan` nodes,
+//! called their bodies. `Cpu` adds it to the work of the node when it observes the nodes of a
+//! graph.
 //!
-//! The reference kernels run a round on the values that a run of the whole graph computed around
-//! it, so that every size in it is known.
+//! The reference kernels run one round of each body on values that a run of the whole graph
+//! computed around it, so that every size in it is known.
 
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;

@@ -1,10 +1,11 @@
-//! Decoders of language models, which keep the state of earlier tokens.
+//! The CPU's engine for decoders of language models: graphs with states, which keep the keys and
+//! values of earlier tokens. The compiler of a program offers every graph to [`DecoderModel`]
+//! first, and gives those that it does not know as decoders to the other engines.
 //!
-//! A graph with states runs here if it consists of the parts of decoders: rows of tokens go through
-//! norms, products and attention over caches that are written in place. Weights stay as narrow as
-//! in the model, because reading them bounds the time of a token. The order of sums in each row
-//! does not depend on the rows computed with it, so a text depends neither on how its prompt was
-//! cut nor on its batch.
+//! Rows of tokens go through norms, products and attention over caches that are written in place.
+//! Weights stay as narrow as in the model, because reading them bounds the time of a token. The
+//! order of sums in each row does not depend on the rows computed with it, so a text depends
+//! neither on how its prompt was cut nor on its batch.
 
 mod attention;
 mod cache;

@@ -1,10 +1,10 @@
-//! Two simplifications of a graph before the CPU compiles it: constant folding, and the merge of
-//! equal weights.
+//! Simplifies a graph before the CPU compiles it, by constant folding and by merging equal weights.
+//! Neither changes a result.
 //!
 //! *Folding* runs each node whose inputs are all constants once, with the reference kernels, and
-//! makes its result a weight, so that no run computes it again. It keeps a node if its operator is
-//! not in [`FOLDED`], if the result could be too large, or if the reference kernels do not support
-//! it. *Merging* lets nodes read one copy of weights with equal content. Neither changes a result.
+//! makes its result a weight, so that no run computes it again. It does not fold a node if its
+//! operator is not in [`FOLDED`], if the result could be too large, or if the reference kernels do
+//! not support it. *Merging* lets nodes read one copy of weights with equal content.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! The CPU of this machine, running ONNX through rten and, where that is not exact, through
-//! reference kernels.
+//! Runs ONNX subgraphs on the CPU of this machine. [`Cpu`] gives each part of a graph to the engine
+//! that runs it best: kernels of our own for decoders, images, sequences and trees, rten (an ONNX
+//! runtime) where it is exact, and the reference kernels elsewhere.
 //!
 //! The compiler refuses a subgraph if any of its nodes could give another result than ONNX defines,
 //! so every result is right.
@@ -93,7 +94,7 @@ impl Cpu {
         }
     }
 
-    /// The program of the own engines.
+    /// Compiles a graph into a program that runs on the engines of this crate.
     fn compile_program(&self, graph: Graph) -> Result<Box<CpuProgram>, CompileError> {
         Ok(Box::new(CpuProgram {
             operators: graph.nodes().len() as u64,
@@ -185,11 +186,11 @@ pub struct Observation {
     pub opset: i64,
     /// Its inputs that are weights, by name.
     pub weights: BTreeMap<String, Tensor>,
-    /// Its other inputs, by name.
+    /// The inputs of the node that are not weights, by name.
     pub inputs: BTreeMap<String, Tensor>,
     /// Types of its outputs, in order.
     pub outputs: Vec<DType>,
-    /// How much work it is.
+    /// The work of the node.
     pub work: Work,
     /// Its class, as history tells operators apart.
     pub class: String,

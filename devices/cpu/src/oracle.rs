@@ -1,4 +1,5 @@
-//! The CPU backend in 32 bits against the same graphs computed in 64: random shapes and values.
+//! Tests that compare the CPU's engines in 32 bits with the same graphs computed in 64 bits, on
+//! random shapes and values.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Runs whole models on rten, a pure Rust ONNX runtime.
+//! Loads and runs models on rten, a pure Rust ONNX runtime, and converts tensors to its types and
+//! back. The CPU runs parts of graphs with it, and the benchmarks use its conversions.
 //!
 //! Weights are lent to rten where they lie: each initializer becomes external data over the bytes
 //! the tensor already has, so a model in memory is not there twice.
@@ -214,7 +215,7 @@ impl<'a> InputValue<'a> {
         })
     }
 
-    /// It as rten takes it.
+    /// Returns the input as rten takes it.
     #[must_use]
     pub fn to_rten_view(&self) -> (NodeId, ValueOrView<'_>) {
         let dims = self.dims;

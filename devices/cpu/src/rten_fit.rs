@@ -1,9 +1,11 @@
-//! The nodes that rten runs exactly as ONNX defines.
+//! Decides which nodes of a graph rten (the ONNX runtime that the CPU uses) runs exactly as ONNX
+//! defines. The compiler asks it about each node in order, and gives the others to the reference
+//! kernels.
 //!
 //! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16`
 //! when it loads a model. So rten gets a node only where narrowing cannot change a value: where a
 //! node merely moves, compares or counts 64-bit integers (each run checks the inputs), or they are
-//! sizes. The reference kernels run all other nodes.
+//! sizes.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Nodes that rten runs, and the checks that decide whether to trust the result.
+//! Runs a part of a graph on rten, and checks whether its result can be trusted. If it is doubtful,
+//! the caller computes the same nodes on the reference kernels, where those have all of them.
 //!
 //! rten can lose a NaN (its largest of several is a number if any is), or produce one where a
 //! rewritten activation meets minus infinity. The second shows in the outputs. For the first, this

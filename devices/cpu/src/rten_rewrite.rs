@@ -1,4 +1,5 @@
-//! Nodes rewritten so that rten computes the results that ONNX defines.
+//! Rewrites `Relu` and `Clip` nodes before a model goes to rten, so that rten computes the results
+//! that ONNX defines.
 //!
 //! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts
 //! infinity to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus

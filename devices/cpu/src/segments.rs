@@ -1,6 +1,7 @@
-//! A graph cut into runs of nodes, each for the engine that runs them best: convolutions and the
-//! nodes between them on kernels over images, the rest on rten where it is exact and on the
-//! reference kernels elsewhere.
+//! Cuts a graph into segments, each a run of nodes for the engine that runs them best, and compiles
+//! them: our own kernels for networks over images and over sequences, for trees and for WebAssembly
+//! kernels, rten where it is exact, and the reference kernels elsewhere. Every graph that is not a
+//! decoder runs as [`Segments`].
 //!
 //! rten can still refuse nodes that it claims to support (a shape, an attribute, an integer beyond
 //! 32 bits). Then the same nodes run on the reference kernels, so an input decides only how fast a

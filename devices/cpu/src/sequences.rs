@@ -1,10 +1,11 @@
-//! Networks over sequences on kernels of our own: products with weights of the model, attention,
-//! normalisation, and the operators between them.
+//! The CPU's engine for networks over sequences, with our own kernels for products with weights of
+//! the model, attention, normalisation, and the operators between them. [`find_runs`] finds the
+//! nodes of a graph that it should run, and a [`SequenceModel`] runs them. Another engine must run
+//! any other node.
 //!
 //! Weights are packed once. Biases, activations and sums are part of the product before them.
 //! Attention never writes its scores out or transposes its heads, and threads go from stage to
-//! stage without a scheduler. If this engine has no operator for a node, another engine must run
-//! it.
+//! stage without a scheduler.
 
 mod execution_plan;
 mod patterns;

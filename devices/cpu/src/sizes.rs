@@ -1,6 +1,6 @@
-//! Sizes that a graph computes in each run although it need not: exporters write a reshape's sizes
-//! as the `Shape` of the very value to reshape. Such a size is a copy, which ONNX writes as zero,
-//! and then the sizes are a constant that every engine reads.
+//! Replaces sizes that a graph computes in each run, although it need not, by constants that every
+//! engine reads. Exporters write a reshape's sizes as the `Shape` of the very value to reshape:
+//! such a size is a copy, which ONNX writes as zero. The CPU calls it before it compiles a graph.
 //!
 //! This module identifies sizes by their source, so it does not depend on their values in a run.
 

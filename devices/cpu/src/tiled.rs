@@ -1,6 +1,6 @@
-//! Parts that the engines over images, sequences and decoders share: plans of steps over numbered
-//! values, weights in panels, tiles of products in registers, and threads that go from stage to
-//! stage.
+//! The parts that the engines over images, sequences and decoders share: plans of steps over
+//! numbered values, weights in panels, tiles of products in registers, and threads that go from
+//! stage to stage.
 
 pub(super) mod aligned;
 pub(super) mod buffer_pool;

@@ -1,4 +1,6 @@
-//! Ensembles of trees over many rows at once.
+//! The CPU's engine for ensembles of trees, which it runs over many rows at once. [`TreeNodes`]
+//! runs nodes of a graph that are ensembles. The reference kernels run those whose comparisons or
+//! inputs do not suit it.
 //!
 //! Each tree is an array of nodes with the two children of a branch next to each other, so that a
 //! step adds the outcome of the comparison to a place. A block of rows goes down a tree together,
@@ -104,7 +106,7 @@ pub(super) struct TreeNodes {
 }
 
 impl TreeNodes {
-    /// Whether a node is one that has a walk of its own.
+    /// Whether a node is an ensemble that this engine can lay out.
     pub(super) fn supports_node(node: &NodeProto) -> bool {
         let is_named = matches!(node.op_type(), "TreeEnsemble" | "TreeEnsembleRegressor");
         is_named && node.operator_domain() == CLASSICAL_DOMAIN

@@ -1,4 +1,5 @@
-//! Nodes whose kernels are WebAssembly modules of the buyer's, among the CPU's other engines.
+//! Compiles and runs nodes whose kernels are WebAssembly modules that a buyer wrote. They run as
+//! segments of a graph between those of the CPU's other engines, within the provider's limits.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use souk_reference::Scope;
 use souk_vocabulary::processor::RunError;
 use souk_wasm::{Kernel, WasmError, WasmLimits};
 
-/// Such nodes in a row, their modules compiled.
+/// Consecutive nodes with WebAssembly kernels, their modules compiled.
 pub(super) struct WasmNodes(Vec<WasmNode>);
 
 struct WasmNode {
@@ -21,12 +22,12 @@ struct WasmNode {
 }
 
 impl WasmNodes {
-    /// Whether a node is one.
+    /// Whether the kernel of a node is a WebAssembly module.
     pub(super) fn supports_node(node: &NodeProto) -> bool {
         Custom::from_node(node) == Some(Custom::Wasm)
     }
 
-    /// Compiles the modules of nodes, each that several share once.
+    /// Compiles the modules of nodes; a module that several nodes share is compiled once.
     pub(super) fn compile(nodes: &[NodeProto], graph: &Graph) -> Result<Self, CompileError> {
         let mut known: BTreeMap<(&str, u64), Kernel> = BTreeMap::new();
         let mut compiled = Vec::with_capacity(nodes.len());

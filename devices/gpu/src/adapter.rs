@@ -1,4 +1,5 @@
-//! Adapters: which GPUs the drivers of this machine offer, described and opened.
+//! Lists the GPUs that the drivers of this machine offer through wgpu (its Vulkan, Metal and
+//! Direct3D 12 adapters), describes each by a profile, and opens it for use.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! A card that is reached through CUDA.
+//! Opens a card through CUDA, where that is built in, as a [`Gpu`] that runs the same kernels as
+//! one reached through wgpu.
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
-//! An open GPU: its memory, its compiled kernels, and one submission at a time.
+//! An open GPU as the rest of the backend uses it: its memory, its compiled kernels, and its
+//! driver. All programs on a GPU share one [`Context`]. A run holds its turn from the first upload
+//! to the last read-out, so only one run at a time uses the device.
 //!
 //! Buffers come from a pool. They return to it when the last value that uses them is dropped, so a
-//! program that runs again allocates nothing. The context keeps pipelines by their source.
+//! program that runs again allocates nothing. The context stores compiled kernels by their source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -46,7 +48,7 @@ pub(crate) struct Context {
     traffic: Traffic,
     /// How kernels have floats of 16 bits, once a graph asked.
     halves: OnceLock<Halves>,
-    /// Which numbers of 64 bits they have.
+    /// Which numbers of 64 bits kernels have.
     doubles: OnceLock<DoubleSupport>,
     busy: Busy,
     /// Held from the first upload of a run to its last read-out.
@@ -171,7 +173,7 @@ impl Context {
         self.memory.idle_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that went each way.
+    /// Returns the counts of bytes copied in each direction.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }

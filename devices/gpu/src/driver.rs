@@ -1,7 +1,8 @@
-//! The driver of a GPU: wgpu, or CUDA where it is built in and found.
+//! One interface to the two ways of driving a GPU: wgpu, or CUDA where it is built in and found.
+//! The context allocates buffers, compiles kernels and submits launches through it.
 //!
-//! The modules above use buffers, compiled kernels and launches; only this module and those below
-//! know what implements them.
+//! Besides this module and those below it, only the modules that open a GPU (`adapter` and `card`)
+//! and the products by the maker's library know which of the two drives it.
 
 mod submitter;
 pub(crate) mod webgpu;

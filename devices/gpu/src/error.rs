@@ -1,4 +1,5 @@
-//! Failures of a GPU, and how a run or a compilation reports them.
+//! The errors of the GPU backend, and their conversion to the errors that a compilation or a run
+//! returns to its caller.
 
 use std::time::Duration;
 

@@ -1,10 +1,13 @@
-//! GPUs through Vulkan, Metal or Direct3D 12: wgpu and kernels of our own in WGSL.
+//! Runs ONNX subgraphs on GPUs through Vulkan, Metal or Direct3D 12, by wgpu and kernels of our own
+//! in WGSL, and through CUDA where that is built in. [`list_adapters`] finds the GPUs of a machine,
+//! and [`Gpu`] compiles subgraphs and runs them.
 //!
 //! Tensors stay on the device from the first node to the last. While it records a run, the host
-//! computes only sizes, indices and masks of integers; it then submits the run as one command
-//! buffer. The device computes with 32-bit floats, truths and integers, and with 64-bit and 16-bit
-//! numbers where the adapter has them; narrower ones stay packed. The compiler refuses any other
-//! operator or type with its name and the reason, so that another device can run it.
+//! computes only sizes, indices and masks of integers, or draws tokens; it then submits the run as
+//! one command buffer, unless it must read a value in between. The device computes with 32-bit
+//! floats, truths and integers, and with 64-bit and 16-bit numbers where the adapter has them;
+//! narrower ones stay packed. The compiler refuses any other operator or type with its name and the
+//! reason, so that another device can run it.
 
 mod adapter;
 #[cfg(feature = "cuda")]

@@ -1,5 +1,5 @@
-//! The kernel driver's readings of a card across all its users: memory left, time busy. The module
-//! reads them only on request.
+//! Reads the free memory and the load of a card, across all processes that use it, from the files
+//! that its kernel driver offers in Linux. The context reads them only on request.
 
 use std::fs;
 use std::path::{Path, PathBuf};

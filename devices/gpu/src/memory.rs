@@ -1,9 +1,9 @@
-//! Tensors that stay in a GPU's memory from one run to another, and counts of copies to it and
-//! back.
+//! Moves tensors into a GPU's memory, where they stay from one run to another, and back. It
+//! implements [`DeviceMemory`] for GPUs and [`Resident`] for such a tensor.
 //!
-//! Such a tensor is a buffer that a run wrote. It is out of the pool, and counts as used, until its
-//! last reference is dropped. A kernel writes only to buffers of its own run, so a resident tensor
-//! can be the input of any number of runs at once.
+//! A resident tensor is a buffer that a run wrote or the host filled. The buffer is out of the
+//! pool, and counts as used, until its last reference is dropped. A kernel writes only to buffers
+//! of its own run, so a resident tensor can be the input of any number of runs at once.
 
 use std::any::Any;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::numbers::packed::lies_there;
 use crate::recording::{Array, Stream, Value, tensor_from_words, upload_all, upload_tensor};
 use crate::traffic::Way;
 
-/// A GPU's memory as others see it.
+/// A GPU's memory, to and from which the host and other devices copy tensors.
 pub(crate) struct GpuMemory {
     context: Arc<Context>,
     host_link: Path,

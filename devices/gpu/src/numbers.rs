@@ -1,4 +1,5 @@
-//! The formats of numbers in a device's words, and the WGSL that reads and writes them.
+//! The formats in which a device's 32-bit words hold numbers of each type, and the WGSL that reads
+//! and writes them. The operators and the recording build their kernels from it.
 
 pub(crate) mod doubles;
 pub(crate) mod halves;

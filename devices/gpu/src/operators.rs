@@ -1,4 +1,6 @@
-//! The functions that record each operator.
+//! Records the kernels of a node, which adds them to the work of a run: [`record_node`] finds the
+//! function for the node's operator, and the modules below contain these functions. A run of a GPU
+//! program calls it for each node that was judged to run on the device.
 
 mod attention;
 mod batch;

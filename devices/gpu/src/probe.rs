@@ -1,6 +1,6 @@
-//! Whether a device's 16-bit floats behave as those of the CPU. WebGPU leaves small values,
-//! rounding and overflow to drivers, so this module tries all of them before a graph of halves is
-//! compiled.
+//! Tests whether a device's own 16-bit floats behave as those of the CPU. WebGPU leaves small
+//! values, rounding and overflow to drivers, so the compiler runs this test, which tries all of
+//! them, before it compiles a graph with halves.
 
 use souk_memory::{DType, F16};
 

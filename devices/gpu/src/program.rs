@@ -1,4 +1,6 @@
-//! A subgraph ready to run on a GPU: recorded anew for the shapes of each run, submitted at once.
+//! A subgraph compiled for a GPU, and its runs. Compilation decides where each node runs and sends
+//! the weights. A run records all nodes (collects their kernels) for the shapes of its inputs and
+//! submits them together, or in parts where the host must read a value in between.
 
 pub(crate) mod custom;
 mod fusion;

@@ -1,4 +1,5 @@
-//! The work recorded for one run: arrays, the stream of kernels, and a node under recording.
+//! Records the work of one run before the device gets it: arrays on the device, the stream of
+//! kernels, and the node that is being recorded. GPU programs and the operators use it.
 
 mod conversions;
 mod matrix;

@@ -1,4 +1,6 @@
-//! WGSL of the kernels that are not element by element: written once, sized when they run.
+//! Builds the WGSL of kernels that do not compute each element on its own, such as reductions,
+//! softmax, sorting and copies. The operators compile and record these kernels, and give them their
+//! sizes when they run.
 //!
 //! Binding 0 holds a kernel's sizes as 32-bit words, the next ones its arrays, results last. Every
 //! array access is bounds-checked by naga; `p[0]` is how many threads or groups have work.
@@ -57,7 +59,7 @@ impl Numbers {
         convert_expression(self.number, self.written, value)
     }
 
-    /// Its array `x` to read and `y` to write.
+    /// Returns the bindings of the array `x` to read and `y` to write.
     fn array_bindings(self) -> String {
         bindings(&[("x", self.read), ("y", self.written)], 1)
     }
@@ -79,7 +81,8 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<
   if (i >= p[0]) { return; }
 ";
 
-/// The same with a number of each thread that the others see.
+/// Returns the entry of a kernel with one workgroup for each `g` below `p[0]`, whose threads share
+/// an array `t` with a number of each.
 pub(crate) fn by_group(number: &str) -> String {
     format!("\nvar<workgroup> t: array<{number}, 64>;{BY_GROUP}")
 }

@@ -1,4 +1,6 @@
-//! Counts of copies between a GPU's memory and others.
+//! Counts the bytes that are copied between a GPU's memory and the host's or another GPU's, and the
+//! number of copies. The context counts copies from and to the host, the module for resident
+//! tensors those from another GPU, and [`TrafficTotals`] reports the sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +17,7 @@ pub struct TrafficTotals {
     pub operations: u64,
 }
 
-/// Counts them.
+/// The running counts of copies, which any thread can add to.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     from_host: AtomicU64,
@@ -24,7 +26,7 @@ pub(crate) struct Traffic {
     operations: AtomicU64,
 }
 
-/// Which way bytes went.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
     FromHost,

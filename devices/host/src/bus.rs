@@ -1,4 +1,5 @@
-//! The links of PCI devices, as Linux describes them.
+//! Reads the speed of a PCI device's link from the files in which Linux describes the bus. The GPU
+//! and CUDA backends ask for a card's link.
 
 use std::fs;
 use std::path::Path as Folder;

@@ -1,5 +1,6 @@
-//! Processor time: the time that threads spent on a core, whatever else the machine did meanwhile.
-//! Where souk does not query the system for it, it is wall time.
+//! Reads processor time: the time that threads spent on a core, whatever else the machine did
+//! meanwhile. Measurements use it where other work shares the machine. On systems other than Unix
+//! it is wall time.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The widest vector instructions that this processor has and the CPU's kernels support, and the
-//! sizes of tiles that suit them.
+//! Finds the widest vector instructions that this processor has and the CPU's kernels support, and
+//! the sizes of tiles that suit them.
 
 /// The vector instructions that kernels are run with. A kernel must not run with instructions that
 /// the processor lacks, so callers should use [`Isa::detect_widest`].

@@ -1,7 +1,9 @@
-//! Power: counters of joules and limits in watts, where the system gives a program access.
+//! Reads counters of energy and reads or changes limits of power, where the system gives a program
+//! access.
 //!
 //! A domain has a counter or a limit of its own: a package of the CPU (Linux's powercap) or an
-//! NVIDIA card (NVML). This module changes a limit only on request, and reports the limit before.
+//! NVIDIA card (NVML). This module changes a limit only on request; the caller must restore the
+//! former limit afterwards.
 
 #[cfg(feature = "cuda")]
 mod nvml;

@@ -1,4 +1,4 @@
-//! Bytes in memory that no process can change any more, shared between processes without a copy.
+//! Shares bytes between processes without a copy, in memory that no process can change any more.
 //!
 //! A provider passes weights to the process of a job this way. The kernel seals the memory, so
 //! neither side can write to it or cut it short, and any number of processes see one copy.

@@ -1,4 +1,5 @@
-//! Copies that leave the processor's cache to the data in use.
+//! Copies bytes without displacing the data in use from the processor's cache. A node fills the
+//! frames that it sends to peers with it, because it will not read those bytes again soon.
 
 /// The width of one store, and the alignment of its address.
 #[cfg(target_arch = "x86_64")]

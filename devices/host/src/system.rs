@@ -1,4 +1,5 @@
-//! Linux's readings of the machine: load and free memory. On other systems all of them are absent.
+//! Reads from Linux how much memory is free, how much time processes used, and how loaded the
+//! machine is. On other systems these readings are absent.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! Accessors over the messages: names without options, attributes by name.
+//! Adds methods to the ONNX messages, so that callers read names, attributes and shapes without the
+//! protobuf's nested options, and build nodes in one line.
 
 use bytes::Bytes;
 

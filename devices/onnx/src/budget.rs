@@ -1,9 +1,10 @@
-//! The budget of a model: limits on the resources it needs, counted before souk decodes it.
+//! Counts the resources that a model needs, from its bytes and before souk decodes them, and
+//! refuses a model that exceeds a limit, with the name of that limit.
 //!
-//! An empty message takes two bytes of a file and hundreds of bytes of memory, and functions that
-//! call each other twice double with each call. So souk first counts the needs of a model in its
-//! bytes, without a copy, and refuses a model over a limit with that limit's name. It counts the
-//! expansion of functions in the same way before it inlines their calls.
+//! A model can come from a stranger: an empty message takes two bytes of a file and hundreds of
+//! bytes of memory, and functions that call each other twice double with each call. So the count
+//! makes no copy. The expansion of functions is counted in the same way before souk inlines their
+//! calls.
 
 use std::mem::size_of;
 

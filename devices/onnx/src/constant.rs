@@ -1,4 +1,5 @@
-//! `Constant` nodes, which serve as weights.
+//! Reads the tensor that a `Constant` node states in one of its attributes. `graph.rs` treats such
+//! a node as a weight, and the expansion learns sizes and indices from it.
 
 use souk_memory::Tensor;
 

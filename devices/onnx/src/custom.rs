@@ -1,4 +1,5 @@
-//! A buyer's own operators: kernels that come with the graph, as nodes of the domain `ai.souk`.
+//! Reads nodes of the domain `ai.souk`, which are a buyer's own operators: the kernel, that is the
+//! code of the operator, comes with the graph.
 //!
 //! The kernel is the first input, which must be an initializer of bytes, so it is content like any
 //! weight: identified by its hash, and sent once. The node's attributes must state its outputs'

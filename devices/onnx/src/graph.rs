@@ -1,4 +1,6 @@
-//! A model prepared for an engine, with its weights, ports and the inferred type of every value.
+//! Prepares a model for an engine: reads its weights and its inputs and outputs, and infers the
+//! element type of every value. The CPU's engines and ONNX Runtime's backend start from a
+//! [`Graph`].
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The rank of each value, as far as it follows from a graph without its inputs.
+//! Infers the rank (number of dimensions) of each value, as far as it follows from a graph before
+//! its inputs are known. The expansion uses ranks, and the CPU's engines choose operators by them.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,11 @@
-//! Products of rows with some of several matrices, which a router chooses for each row.
+//! Defines `RoutedMatMul`, an operator of souk's own (domain `ai.souk`) for mixtures of experts: it
+//! multiplies each row by only some of several matrices, which a router chooses for that row.
 //!
-//! Mixtures of experts multiply each row by a few of many matrices, and ONNX has no operator that
-//! skips the other matrices. So souk defines `RoutedMatMul` in the domain `ai.souk`. Its inputs are
-//! `x`, `[.., rows, depth]` or, if each choice has a row of its own, `[.., rows, choices, depth]`;
-//! the matrices, `[experts, columns, depth]`; and the experts of each row, `[.., rows, choices]`,
-//! which must be integers from 0 to below the number of experts. Its output is `[.., rows, choices,
-//! columns]`: for each row and choice the product with that expert's matrix, whose rows are the
-//! result's columns.
+//! ONNX has no operator that skips the other matrices. The inputs are `x`, `[.., rows, depth]` or,
+//! if each choice has a row of its own, `[.., rows, choices, depth]`; the matrices, `[experts,
+//! columns, depth]`; and the experts of each row, `[.., rows, choices]`, which must be integers
+//! from 0 to below the number of experts. The output is `[.., rows, choices, columns]`: for each
+//! row and choice the product with that expert's matrix, whose rows are the result's columns.
 
 use crate::NodeProto;
 use crate::custom::DOMAIN;

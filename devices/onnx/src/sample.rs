@@ -1,5 +1,5 @@
-//! A small model with an image classifier's operators. It serves as the first run of a device, so
-//! that the first job will not pay for that run.
+//! Builds a small model with an image classifier's operators, and its inputs. A device runs it
+//! before its first job, so that the first job will not pay for a first run.
 
 use std::collections::BTreeMap;
 

@@ -20,7 +20,7 @@ use crate::custom::DOMAIN;
 /// Name of the operator.
 pub const OPERATOR: &str = "Sample";
 
-/// Numbers in [`Sampling::numbers`] before those of the bias.
+/// Number of entries in [`Sampling::to_numbers`] before those of the bias.
 const NUMBERS: usize = 7;
 
 /// Up to this number a float can represent every integer.

@@ -1,5 +1,4 @@
-//! The schema of operators: sizes, types and classes of their results, in one shared table.
-//!
+//! States for each ONNX operator the sizes, element type and class of its result, in one table.
 //! Engines, the reference kernels and the planner's shape inference all read this table. If it
 //! lacks an operator, that operator's shape follows a rule in the reader, if any, and its type is
 //! that of its first input.

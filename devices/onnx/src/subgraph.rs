@@ -1,4 +1,5 @@
-//! Subgraphs: models with weights that a device runs, and the reasons why it can refuse them.
+//! Defines [`Subgraph`], the unit that a device compiles and runs: an ONNX model with its weights.
+//! Also defines the reasons why a device can refuse one.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Conversion between tensors and ONNX messages, with the values in any of their fields.
+//! Converts ONNX tensor messages to souk's tensors and back. A message can hold its values in any
+//! of several fields, or state that they are outside the model.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
-//! The work of an operator: arithmetic, bytes and launches, from its shapes.
-//!
-//! A multiplication and an addition are two operations. Functions such as `exp` count as a fixed
-//! number of operations each, because a softmax should weigh more than a copy. Bytes are the least
-//! that must move: each input read once, each output written once. The work of a node with bodies
-//! is that of its bodies, times their runs.
+//! Computes the work of an operator, in arithmetic operations, bytes and launches, from its shapes.
+//! The planner and the devices estimate times and energy from it. A multiplication and an addition
+//! are two operations. Functions such as `exp` count as a fixed number of operations each, because
+//! a softmax should weigh more than a copy. Bytes are the least that must move: each input read
+//! once, each output written once. The work of a node with bodies is that of its bodies, times
+//! their runs.
 
 mod operations;
 

@@ -1,4 +1,5 @@
-//! The element types that ONNX Runtime and souk have in common.
+//! Maps souk's element types to ONNX Runtime's and back. No tensor of a type that only one of them
+//! has can go to the library or come from it.
 
 use ort::value::TensorElementType;
 use souk_memory::DType;

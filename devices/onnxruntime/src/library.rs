@@ -1,4 +1,4 @@
-//! The ONNX Runtime library: finds and opens it, lists its providers, and loads models.
+//! Finds and opens the ONNX Runtime library, lists its providers, and loads models into it.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};

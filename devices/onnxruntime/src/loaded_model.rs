@@ -1,5 +1,6 @@
-//! A model in the library's form: its weights are inside, or the library reads them at their
-//! present address, so that it needs no copy at first.
+//! Converts a subgraph to the form that ONNX Runtime loads, and opens a session of the library for
+//! it. The weights are inside the model, or the library reads them at their present address, so
+//! that it needs no copy at first.
 
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};

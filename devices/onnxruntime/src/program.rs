@@ -1,4 +1,6 @@
-//! A model that ONNX Runtime has loaded, with the conversion of its tensors.
+//! Runs a model that ONNX Runtime has loaded: converts the inputs to the library's tensors, and its
+//! outputs back. Only one run of a program can proceed at a time, because a run changes the
+//! library's session.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

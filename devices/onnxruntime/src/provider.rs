@@ -1,5 +1,6 @@
-//! The providers that souk supports: the processor of each, its options, and the properties of that
-//! processor that are known without it.
+//! Lists the providers of ONNX Runtime that souk supports, where a provider is the part of the
+//! library that reaches one processor: the kind of that processor, its options, and the properties
+//! that are known without it.
 
 use std::collections::BTreeMap;
 use std::env::consts::OS;

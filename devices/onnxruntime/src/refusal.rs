@@ -1,6 +1,6 @@
-//! Reasons why the library opened no session for a model. Sessions refuse nodes that a provider
-//! leaves to the host's CPU, because a device that is sold as an NPU must compute on it or not at
-//! all.
+//! Explains why the library opened no session for a model, and names the nodes at fault. A session
+//! refuses nodes that a provider leaves to the host's CPU, because a device that is sold as an NPU
+//! must compute on it or not at all.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,6 @@
-//! The operators that souk refuses to run in ONNX Runtime because their results differ from ONNX's
-//! definition, or they fail only during a run. The ONNX project's operator tests revealed them.
+//! Refuses operators that ONNX Runtime would compute differently from ONNX's definition, or that
+//! would fail only during a run, before the model is loaded. The ONNX project's operator tests
+//! revealed them.
 
 mod openvino;
 

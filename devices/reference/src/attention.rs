@@ -1,4 +1,6 @@
-//! Attention, rotary embeddings, and linear attention with a running state.
+//! Computes `Attention`, `RotaryEmbedding`, and `LinearAttention` with its running state, exactly
+//! and without regard for speed. The table of kernels (`table.rs`) assigns these functions to
+//! operators.
 
 use souk_memory::{DType, Tensor};
 

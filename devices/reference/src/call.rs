@@ -1,5 +1,4 @@
-//! The call of a kernel: an ONNX node with the values of its inputs, from which the kernel reads
-//! its arguments.
+//! Reads a kernel's arguments from its call: an ONNX node with the values of its inputs.
 //!
 //! An argument is an input, by its index, or an attribute, by its name. A method for an input fails
 //! if the tensor's type does not convert; a method for an attribute returns the default if the node

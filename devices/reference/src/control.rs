@@ -1,4 +1,5 @@
-//! Operators that run graphs: conditions, loops, scans.
+//! Computes the operators that run a graph of their own: `If`, `Loop` and `Scan`. `SequenceMap`
+//! runs its body through this module too. A run of a body drops each value after its last use.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Convolutions over any number of spatial dimensions.
+//! Computes convolutions over any number of spatial dimensions: `Conv`, its integer, quantised,
+//! transposed and causal variants, and `Col2Im`.
 
 use souk_memory::{DType, Tensor};
 

@@ -1,4 +1,5 @@
-//! Convolutions that sample at offset positions.
+//! Computes `DeformConv`, a convolution that samples its input at positions moved by offsets, which
+//! are another input.
 
 use souk_memory::Tensor;
 

@@ -1,4 +1,4 @@
-//! Operators that draw at random.
+//! Computes the operators that draw at random, such as `RandomNormal` and `Bernoulli`.
 //!
 //! ONNX does not define the generator. Here a mixed counter draws each element from its index and
 //! the node's key, so the result is the same on every machine, regardless of other draws. You can

@@ -1,4 +1,5 @@
-//! Operators on each element, alone or paired with another tensor's.
+//! Computes the operators that treat each element separately, alone or paired with another
+//! tensor's: arithmetic, comparisons, casts and activations.
 
 use souk_memory::{DType, Tensor};
 

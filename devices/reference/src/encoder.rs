@@ -1,4 +1,5 @@
-//! Encoders that look up values in a table: labels for numbers, or numbers for labels.
+//! Computes encoders, which look up each value in a table: the number of a label, or the label of a
+//! number.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Errors of kernels.
+//! Defines [`KernelError`], the reasons why a reference kernel failed on its inputs.
 
 use souk_memory::{DType, ShapeError, TensorError};
 use souk_vocabulary::processor::RunError;

@@ -1,4 +1,5 @@
-//! Functions of one float that Rust's standard library lacks, and floats of 8 bits.
+//! Provides functions of one float that Rust's standard library lacks, such as `erf`, and converts
+//! floats of 8 bits. The other kernels call them.
 
 use souk_memory::DType;
 

@@ -1,4 +1,5 @@
-//! Operators that read or write elements at indices from other tensors.
+//! Computes the operators that read or write elements at indices from another tensor: `Gather`,
+//! `Scatter` and their variants, `TensorScatter` and `OneHot`.
 
 use souk_memory::Tensor;
 

@@ -1,4 +1,5 @@
-//! Operators that make tensors from attributes and sizes.
+//! Computes the operators that make tensors from attributes and sizes, such as `Constant`, `Range`
+//! and the windows of audio models, and a few others: `Dropout`, `SwiGLU` and `TfIdfVectorizer`.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::expansion::Wrong;

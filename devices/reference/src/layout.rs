@@ -1,4 +1,5 @@
-//! The ONNX operators that move or select elements without computing, and `Shape` and `Size`.
+//! Computes the operators that move or select elements without arithmetic, such as `Reshape`,
+//! `Concat` and `Slice`, and `Shape` and `Size`.
 
 use souk_memory::Tensor;
 

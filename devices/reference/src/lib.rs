@@ -1,9 +1,10 @@
-//! Reference kernels: every operator in its own types, exactly, in plain Rust.
+//! Computes ONNX operators exactly, each in its own element types, in plain Rust. The functions are
+//! called reference kernels.
 //!
-//! They run the operators that rten lacks or whose results it would change. They compute floats in
-//! 64 bits and round once, to the type of the result; they compute integers in 128 bits and wrap
-//! them to their type; and they move other elements as bytes. Speed is secondary here, because rten
-//! runs every operator that it can.
+//! The CPU device runs the operators here that its engine, rten, lacks or whose results rten would
+//! change. The kernels compute floats in 64 bits and round once, to the type of the result; they
+//! compute integers in 128 bits and wrap them to their type; and they move other elements as bytes.
+//! Speed is secondary here, because rten runs every operator that it can.
 //!
 //! ```
 //! use souk_memory::Tensor;

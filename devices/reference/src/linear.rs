@@ -1,4 +1,5 @@
-//! Products of matrices: plain, scaled, quantised, and in index notation.
+//! Computes products of matrices: plain, scaled, quantised, and in index notation (`Einsum`). Also
+//! computes determinants.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Losses of classifiers.
+//! Computes the losses of classifiers: `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
 
 use souk_memory::Tensor;
 

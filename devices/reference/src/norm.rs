@@ -1,4 +1,4 @@
-//! Normalisations and softmax.
+//! Computes normalisations, such as `BatchNormalization` and `LayerNormalization`, and softmax.
 
 use souk_memory::{DType, Tensor};
 

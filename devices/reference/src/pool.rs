@@ -1,4 +1,5 @@
-//! Pooling, its inverse, and normalisation across channels.
+//! Computes poolings, the inverse of one (`MaxUnpool`), and `LRN`, the normalisation across
+//! neighbouring channels.
 
 use souk_memory::Tensor;
 

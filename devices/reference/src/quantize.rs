@@ -1,4 +1,5 @@
-//! Quantisation: floats to narrow integers (or 8-bit floats) and back.
+//! Computes the operators that quantise floats to narrow integers or 8-bit floats, and those that
+//! convert them back.
 
 use souk_memory::{DType, Tensor};
 

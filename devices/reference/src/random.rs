@@ -1,4 +1,5 @@
-//! The mask of a dropout with a seed, from a generator that is identical on every machine.
+//! Draws the mask of a dropout with a seed, from a generator that is identical on every machine.
+//! The reference kernel and the GPU backend both call it.
 //!
 //! ONNX does not define the generator, so souk must refuse a node without a seed. For a node with
 //! one, ONNX's reference draws by the Mersenne Twister, seeded by an integer as in numpy's

@@ -1,4 +1,4 @@
-//! Recurrent networks: plain (RNN), gated (GRU), and with long memory (LSTM).
+//! Computes recurrent networks: plain (`RNN`), gated (`GRU`), and with long memory (`LSTM`).
 
 use souk_memory::Tensor;
 

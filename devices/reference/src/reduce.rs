@@ -1,4 +1,4 @@
-//! Reductions over axes, running sums, and indices of extremes.
+//! Computes reductions over axes, running sums and products, and the indices of extremes.
 
 use souk_memory::Tensor;
 

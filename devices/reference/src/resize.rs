@@ -1,4 +1,4 @@
-//! Resizing by interpolation, one axis after another.
+//! Computes `Resize` and `Upsample`, which interpolate an image along one axis after another.
 
 use souk_memory::Tensor;
 

@@ -1,4 +1,5 @@
-//! Products of rows with some of several matrices, which a router chooses for each row.
+//! Computes `RoutedMatMul`, souk's own operator for mixtures of experts: the product of each row
+//! with some of several matrices, which a router chose for that row.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,4 +1,5 @@
-//! Positions in tensors: strides, broadcasting, iteration over all indices.
+//! Computes positions in tensors for the other kernels: strides, broadcasting, and the indices of
+//! all elements.
 
 use super::error::KernelError;
 

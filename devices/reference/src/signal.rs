@@ -1,4 +1,5 @@
-//! Fourier transforms and other operators of audio models.
+//! Computes Fourier transforms and the other operators of audio models: `DFT`, `STFT` and
+//! `MelWeightMatrix`.
 
 use std::f64::consts::PI;
 

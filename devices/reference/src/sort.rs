@@ -1,4 +1,4 @@
-//! Operators that sort or find elements.
+//! Computes the operators that sort or find elements: `TopK`, `NonZero`, `Unique` and `Compress`.
 
 use souk_memory::Tensor;
 

@@ -1,4 +1,5 @@
-//! Support vector machines, which compare a row with the support vectors.
+//! Computes support vector machines, which classify or score a row by its likeness to the model's
+//! support vectors.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;

@@ -1,4 +1,5 @@
-//! Ensembles of trees: their attributes, and the plain evaluation.
+//! Reads ensembles of trees from a node's attributes, and evaluates them plainly. The CPU device
+//! compiles the same [`Ensemble`] to a faster form.
 //!
 //! Both of ONNX's representations become one form, where every node is reachable from exactly one
 //! root by one path, so an evaluation will end for any model.

@@ -1,4 +1,5 @@
-//! Image sampling at computed positions, and selection of boxes.
+//! Computes the operators of image models that sample at computed positions (`GridSample`,
+//! `RoiAlign`, `AffineGrid`), and `NonMaxSuppression`, which selects boxes.
 
 use super::call::{Call, KernelError, Results};
 use super::functions::max_or_nan;

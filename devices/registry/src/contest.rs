@@ -1,5 +1,5 @@
-//! A contest of two engines that both support a subgraph: the contest times each on the user's own
-//! runs, and the faster one gets each set of input shapes.
+//! Finds out which of two engines runs a subgraph faster: an [`EngineContest`] times each on the
+//! user's own runs, and the faster one gets each set of input shapes.
 //!
 //! A model that runs once or twice is not worth two compilations. So the other engine gets the
 //! model only after souk's own engine has run it for about the time that a compilation takes, and

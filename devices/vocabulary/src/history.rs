@@ -1,4 +1,5 @@
-//! Measured run times against the cost model's, remembered in order to correct later estimates.
+//! Remembers how long operators took on a device, compared with the cost model, and corrects later
+//! estimates by it.
 //!
 //! A key is a class of operators in one element type and size. For each key, the history stores the
 //! ratio of measured to modelled time as count, mean and variance of its logarithm, so that twice

@@ -1,5 +1,6 @@
-//! Links between a device's memory and the host's, as assumed before anything is measured. A
-//! measured [`Link`] should replace them as soon as there is one.
+//! States the speed that souk assumes for links between a device's memory and the host's or another
+//! card's, before anything is measured. A measured [`Link`] should replace it as soon as there is
+//! one.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The contract of a backend: a processor describes its capabilities, compiles a subgraph, and runs
-//! it.
+//! Defines the interface that every backend implements: a [`Processor`] describes its capabilities,
+//! compiles a subgraph to a [`Program`], and runs it.
 //!
 //! A processor must refuse everything that it cannot do in [`Processor::compile`], before the buyer
 //! pays. A compiled program must return correct results or an error, never a wrong number.

@@ -1,4 +1,5 @@
-//! Profiles of devices: capabilities and speed, stated by a data sheet or measured.
+//! Describes a device's capabilities and speed in a [`Profile`], as a data sheet states them or as
+//! souk measured them. Every device has one, and souk estimates times and energy from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Tensors that stay in a device's own memory between runs.
+//! Defines the interface to a device's own memory, in which tensors can stay between runs.
 //!
 //! A device with such memory reports its links to the host's memory and to other devices' memories.
 //! A caller that runs several devices can decide by these links where each tensor should go.

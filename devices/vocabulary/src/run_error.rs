@@ -1,6 +1,6 @@
-//! Errors of a run, in terms common to all backends. An error of an input (`Input…`) will occur on
-//! every device, so the caller must correct the input. After an error of the device, such as
-//! [`RunError::OutOfMemory`], another device can still succeed.
+//! Defines [`RunError`], the reasons why a run failed, in terms common to all backends. An error of
+//! an input (`Input…`) will occur on every device, so the caller must correct the input. After an
+//! error of the device, such as [`RunError::OutOfMemory`], another device can still succeed.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Kinds of processors, and the vocabulary for their capabilities.
+//! Names the kinds of processors, their instruction sets and memories, and the workloads they suit.
+//! A device's profile describes it in these words.
 
 use std::fmt;
 

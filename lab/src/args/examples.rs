@@ -1,4 +1,4 @@
-//! Examples for every command, which its help shows at the end.
+//! Lists example lines for every command of `souk-lab`, and adds them to the end of its help.
 
 use clap::Command;
 use souk_cli::options::{Example, add_examples};

@@ -1,4 +1,6 @@
-//! Invariants of a market that must hold whatever happens to its nodes.
+//! Checks the invariants of a market that must hold whatever happens to its nodes, such as the sum
+//! of all credits. The chaos test checks them after each fault and at the end, the test with
+//! hostile peers at its end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Gives each node a clock of its own, which can be wrong and jump.
+//! Gives each node of the chaos test a clock of its own, which the test can set wrong or make jump.
+//! A node reads the offset of its clock from a file that its environment names.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! Gives each node a small disk of its own, which can be full.
+//! Gives each node of the chaos test a small disk of its own, which the test can fill and free
+//! again. It mounts a file system over the node's folder, so it must run as root.
 
 use std::fs::File;
 use std::io::{self, Write};

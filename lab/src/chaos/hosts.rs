@@ -1,5 +1,5 @@
-//! Emulates hosts on one machine: a network namespace for each node, joined by a bridge, with links
-//! that can be cut.
+//! Emulates hosts on one machine for the chaos test: a network namespace for each node, joined by a
+//! bridge, with links that the test can cut.
 
 use std::net::Ipv4Addr;
 use std::process::Command;

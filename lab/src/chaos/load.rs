@@ -1,4 +1,6 @@
-//! The stream of jobs during the faults.
+//! Submits a stream of jobs to the market under test: several buyers each run one job after another
+//! and compare its outputs with those of the first. The chaos test and the test with hostile peers
+//! use it, and read from its counts how the jobs fared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

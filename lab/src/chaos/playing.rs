@@ -1,4 +1,5 @@
-//! Applies and undoes each fault.
+//! Applies a fault of the chaos test to a node, and undoes it: kills, suspends or restarts the
+//! process, changes its clock or behaviour, cuts its link, or fills its disk.
 
 use std::fs;
 use std::path::PathBuf;

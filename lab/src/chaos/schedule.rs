@@ -1,4 +1,4 @@
-//! Draws the schedule of faults from a seed, so that a run can be repeated.
+//! Draws the schedule of faults of the chaos test from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `souk bench …`: measurements of souk itself, one for each command.
+//! `souk bench …`: measures souk itself, with one measurement for each command.
 
 mod consensus;
 mod cost;

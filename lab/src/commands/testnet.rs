@@ -1,4 +1,5 @@
-//! `souk testnet sim|attacks|chaos|hostile|gossip`: tries a whole market.
+//! `souk testnet sim|attacks|chaos|hostile|gossip`: runs the tests of a whole market: a simulation,
+//! faults or attacks on real processes, and the cost of gossip.
 
 mod chaos;
 mod gossip;

@@ -1,4 +1,6 @@
-//! Starts the replicas, runs the clients, and measures.
+//! Drives `souk bench consensus`: starts the processes of the replicas, sends commands as many
+//! clients would, and measures the rate and the delay of the answers and the processor time of each
+//! replica. The tests of failover and restart use its parts.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

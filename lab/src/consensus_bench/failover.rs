@@ -1,5 +1,5 @@
-//! Kills the leader with SIGKILL repeatedly: measures the time to the next answer, and checks that
-//! no acknowledged command is lost.
+//! Measures failover for `souk bench consensus`: kills the leader with SIGKILL repeatedly, measures
+//! the time to the next answer, and checks that no acknowledged command is lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! A state machine that costs almost nothing: it counts commands, and notices gaps and a different
-//! order.
+//! Defines the state machine that the replicas of `souk bench consensus` replicate in place of a
+//! market. It costs almost nothing: it counts commands, and notices gaps and a different order.
 //!
 //! It hashes no commands, because the history of every replica hashes them already.
 

@@ -1,4 +1,5 @@
-//! Messages between the driver and the replicas.
+//! Defines the messages between the driver of `souk bench consensus` and its replicas: commands and
+//! their answers, and a question for a replica's state.
 
 use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;

@@ -1,4 +1,5 @@
-//! The process of one replica.
+//! Runs one replica of `souk bench consensus` in a process of its own: a production validator over
+//! the benchmark's state machine, which answers the driver until its process is killed.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

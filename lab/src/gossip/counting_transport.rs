@@ -1,4 +1,5 @@
-//! A connection that counts its bytes in both directions.
+//! Wraps a connection to count its bytes in both directions, so that the measurement of gossip
+//! knows what each node sends and receives.
 
 use std::io;
 use std::pin::Pin;

@@ -1,4 +1,5 @@
-//! The attacks of hostile peers, one loop for each: a round is one act on one node.
+//! Plays the attacks of hostile peers on real nodes, in one loop for each kind of attack. A round
+//! of a loop is one act on one node.
 
 mod gossip;
 

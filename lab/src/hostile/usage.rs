@@ -1,4 +1,5 @@
-//! Memory and processor time of processes, from `/proc`.
+//! Measures the memory and the processor time of nodes during the three runs of the test with
+//! hostile peers. It reads them from Linux's `/proc`.
 
 use std::time::Duration;
 

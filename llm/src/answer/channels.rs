@@ -1,5 +1,5 @@
-//! Reads an answer in channels: `analysis` holds the thought, `final` the text, and a part with a
-//! function as its recipient is a call.
+//! Reads the answer of a model that writes in channels, as it arrives: `analysis` holds the
+//! thought, `final` the text, and a part with a function as its recipient is a call.
 
 use serde_json::Map;
 

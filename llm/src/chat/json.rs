@@ -1,5 +1,5 @@
-//! The filter `tojson` of chat templates, as Hugging Face's tools implement it: Python's
-//! `json.dumps`.
+//! Implements the filter `tojson` of chat templates, as Hugging Face's tools do: with the output of
+//! Python's `json.dumps`.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! Methods of Python strings and filters of Jinja that the template engine lacks.
+//! Supplies methods of Python strings and filters of Jinja to chat templates, because the template
+//! engine lacks them.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};

@@ -1,4 +1,5 @@
-//! The experts of mixture models: each row uses a few of many feed-forward parts.
+//! Describes the experts of a mixture model: feed-forward parts of which each row of a request uses
+//! only a few. Also reads their settings from `config.json`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! Reads `config.json`.
+//! Reads a decoder's dimensions from `config.json`, the file of settings in folders of Hugging
+//! Face's tools. It refuses an unsupported feature by its name instead of ignoring it.
 
 use serde::{Deserialize, Deserializer};
 

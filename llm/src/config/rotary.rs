@@ -1,4 +1,6 @@
-//! Rotary encoding: it marks positions by rotating pairs of numbers.
+//! Describes the rotary encoding of a decoder, which marks a token's position by rotating pairs of
+//! numbers, and computes the tables of angles that the decoder contains. Also reads the scaling of
+//! the angles from `config.json`.
 
 use serde::Deserialize;
 

@@ -1,4 +1,5 @@
-//! Sliding-window layers, whose tokens see a limited number of positions.
+//! Describes sliding-window layers: layers of a decoder whose tokens see a limited number of
+//! positions.
 
 use super::Rotary;
 

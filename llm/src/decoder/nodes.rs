@@ -1,4 +1,6 @@
-//! Nodes and weights of a graph under construction.
+//! Collects the nodes and weights of a decoder's ONNX graph while the module `decoder` builds it.
+//! Most methods add one operation and return the name of its output. At the end, the graph must
+//! have used every weight.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Drafts: guesses of the next tokens, copied from earlier in the text. A step with a draft returns
-//! the logits after each of its tokens, so correct ones need no step of their own.
+//! Guesses the next tokens of a text (a draft) by copying from earlier in the text. A step with a
+//! draft returns the logits after each of its tokens, so correct tokens need no step of their own.
 
 /// Lengths of the text's ending that the draft looks for earlier in the text, the longest first.
 const ENDS: [usize; 3] = [4, 3, 2];

@@ -1,4 +1,6 @@
-//! A step: the request for one run of a decoder.
+//! Describes a step, the request for one run of a decoder, and converts it to the decoder's input
+//! tensors. A step holds the new tokens, the rows for which the decoder draws a token, and the
+//! settings of drawing.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
-//! An exception to a grammar: a text that begins with a mark need not match it.
+//! Lets a text escape its grammar: a text that begins with a given mark need not match the grammar.
+//! `Vocabulary::or_after` adds such an escape. The escape follows the text token by token until it
+//! is clear whether the text begins with the mark.
 
 use std::sync::Arc;
 

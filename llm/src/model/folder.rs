@@ -1,4 +1,5 @@
-//! Reads a folder in the layout of Hugging Face's tools.
+//! Reads a language model from a folder in the layout of Hugging Face's tools: `config.json`, the
+//! tokeniser, the chat template, the licence and the weights.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};

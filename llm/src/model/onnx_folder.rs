@@ -1,5 +1,6 @@
-//! A folder in souk's own layout: a standard ONNX model with its weights in one separate file,
-//! which other tools can read too.
+//! Writes and opens folders of language models in souk's own layout: a standard ONNX model with its
+//! weights in one separate file, which other tools can read too, next to the tokeniser and the
+//! model's metadata.
 
 use std::collections::BTreeMap;
 use std::fs::File;

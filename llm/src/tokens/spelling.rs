@@ -1,4 +1,6 @@
-//! The bytes that each token adds to a text, if they do not depend on its neighbours.
+//! Computes the bytes that each token of a vocabulary adds to a text. Grammars need them to find
+//! the allowed tokens. It refuses a tokeniser whose tokens have bytes that depend on their
+//! neighbours.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,4 +1,5 @@
-//! Adds one to norms that are stored less one.
+//! Adds one to the weights of norms, because folders of Gemma models store them less one. The
+//! reader of such folders calls it.
 
 use souk_memory::Tensor;
 

@@ -1,5 +1,6 @@
-//! `cargo bench -p souk-market-bench` runs the flows of docs/market.md through the bare book, the
-//! crate lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
+//! Measures the market: `cargo bench -p souk-market-bench` runs the flows of docs/market.md through
+//! the bare book, the crate lobster and the full exchange, in turn; then it measures eligible-ask
+//! search, memory and snapshots.
 //!
 //! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs one part, and
 //! `-- full a` (or b) only the exchange.

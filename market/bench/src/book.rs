@@ -1,4 +1,6 @@
-//! The bare book as an engine: only the slab, the levels and the index of ids.
+//! Runs the benchmark's flows on the bare order book alone: only the slab (the array of orders),
+//! the levels and the index of ids. Compared with `full`, it shows what the rest of the exchange
+//! costs.
 
 use souk_market::book::{Book, IdIndex, Slab};
 use souk_market::{OrderId, Price, Side, Units};

@@ -1,4 +1,5 @@
-//! The full exchange as an engine: accounts, nonces, escrow, predicates, leases, events, digest.
+//! Runs the benchmark's flows on the full exchange: accounts, nonces, escrow, predicates, leases,
+//! events, digest.
 //!
 //! Each operation is one batch of the account that owns the order; market orders must come from
 //! accounts that own no orders, so that self-trade prevention can never change a check value. The

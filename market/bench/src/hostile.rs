@@ -1,5 +1,6 @@
-//! Markets that an attacker has filled so that each further command must look at much, and batches
-//! that make the exchange do so: the longest time for which one batch can delay a validator.
+//! Builds markets that an attacker has filled so that each further command must look at much, and
+//! batches that make the exchange do so. The benchmark measures with them the longest time for
+//! which one batch can delay a validator.
 
 use souk_market::{
     AccountKey, Ask, Batch, BatchOutcome, Bid, BuyerFilter, Command, Credits, DeviceId, Exchange,

@@ -1,5 +1,5 @@
-//! The scripts: operations drawn from splitmix64 with seed 42, using a small book to know which
-//! orders live.
+//! Draws the operations of the benchmark's order flows from a fixed seed (splitmix64, 42), so that
+//! every engine runs the same ones. A small book tells it which orders still exist.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Searches an exchange of many asks for the first that suits a bid.
+//! Measures searches: builds an exchange of many asks and finds the first that suits a bid.
 
 use souk_market::{
     AccountKey, Ask, Batch, Bid, BuyerFilter, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,

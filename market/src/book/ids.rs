@@ -1,4 +1,5 @@
-//! The map from an order's id to its index in the slab: pages of 256 consecutive ids.
+//! Finds an order by its id: maps the id to the order's index in the slab, the array that holds all
+//! orders. The map consists of pages of 256 consecutive ids.
 //!
 //! The exchange assigns ids in order, so a lookup is two array reads without a hash. A page goes
 //! when its last order does, and pages at the front go for good.

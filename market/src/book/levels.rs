@@ -1,4 +1,5 @@
-//! The price levels of one side: each a FIFO through the slab, found by price in a tree.
+//! Stores the orders of one side of a book by price level. A level holds the orders at one price as
+//! a queue, oldest first, and a tree finds a level by its price.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
-//! A B+ tree of orders by price and arrival whose inner nodes carry the best of each attribute.
+//! Finds the first order, by price and arrival, that can satisfy a bid's demands. It is a B+ tree
+//! of orders whose inner nodes carry the best of each attribute below them, so that a search skips
+//! subtrees without a suitable order.
 //!
 //! A search for the first order that can satisfy a demand descends only if the maximum of each
 //! figure and the union of all flags below can satisfy it. Each figure is a 16-bit logarithm, so a

@@ -1,4 +1,5 @@
-//! The book of one class: its orders by price, its search trees, its tape.
+//! The data of one class of devices: the book of its orders, the search tree of each side, and the
+//! tape of its last trades.
 
 use serde::{Deserialize, Serialize};
 

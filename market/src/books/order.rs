@@ -1,4 +1,5 @@
-//! An order as the exchange sees it, and the record in half a cache line that the books store.
+//! The two forms of an order: [`Order`], with which the exchange works, and the compact record of
+//! half a cache line that the books store. This file converts one into the other.
 
 use serde::{Deserialize, Serialize};
 

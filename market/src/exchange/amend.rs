@@ -1,5 +1,5 @@
-//! Cancelling and amending resting orders. An account can change only its own orders, and an amend
-//! that the exchange refuses will leave the order at its position.
+//! Cancels or amends a resting order for its account. An account can change only its own orders,
+//! and an amend that the exchange refuses leaves the order at its position.
 
 use crate::books::{Order, OrderKind};
 use crate::command::Acceptance;

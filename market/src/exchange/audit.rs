@@ -1,4 +1,5 @@
-//! The audit: it recounts every running figure.
+//! Checks the whole state of an exchange: recounts from the orders and leases every figure that the
+//! exchange keeps up to date as it runs, and panics if one differs.
 //!
 //! The exchange checks its balance equation after every command; the audit walks the whole state.
 //! You should run it in tests, on a replica after a restore, and in cases of doubt.

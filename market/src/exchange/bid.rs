@@ -1,4 +1,5 @@
-//! A bid during matching, whether it is new or rests in a book.
+//! A bid together with its terms, in the form that matching reads. It is the same for a new bid and
+//! for one that rests in a book.
 
 use std::sync::Arc;
 

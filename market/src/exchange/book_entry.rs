@@ -1,4 +1,5 @@
-//! Entry into the book and exit from it: the credits, counts and timers of a resting order.
+//! Puts a resting order into its book and takes it out again. Entering an order holds its credits,
+//! counts it and sets its timer; taking it out reverses all of this.
 
 use crate::book::Node;
 use crate::books::{Order, OrderKind};

@@ -1,4 +1,5 @@
-//! The totals of an exchange, which a monitor can read without a visit to each order and lease.
+//! Counts what an exchange holds (accounts, classes, orders, leases), so that a validator can
+//! report it to monitors without a visit to each order and lease.
 
 use super::Exchange;
 

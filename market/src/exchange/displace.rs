@@ -1,4 +1,5 @@
-//! Displacement: a higher bid takes over a spot lease's device, after the lease's notice.
+//! Lets a higher bid take over the device of a spot lease, which is a lease that can end early,
+//! after the lease's notice. This is called displacement.
 //!
 //! A bid displaces a lease only if no free ask suits. The cheapest lease goes first and, of equal
 //! ones, the newest; the new price must be at least one tick above the old one, so that every

@@ -1,4 +1,5 @@
-//! The asks that a buyer can see, and the reasons why a bid does not match them.
+//! Answers a buyer's questions before it bids: which asks are in the books, and why each of them
+//! does or does not match a bid. It only reads the state.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! Frozen accounts, and the daily caps on deposits and withdrawals.
+//! Freezes accounts at the operators' command, and enforces the daily caps on deposits and
+//! withdrawals.
 //!
 //! A frozen account can begin nothing, and its orders leave the books. Existing business continues:
 //! its leases run to their end, the market pays them, and the account can end them. It can give the

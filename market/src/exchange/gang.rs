@@ -1,4 +1,5 @@
-//! Gangs: several different bids of which all match, each with a different provider, or none does.
+//! Matches a gang: several bids (*legs*) of one buyer of which all match, each with a different
+//! provider, or none does.
 //!
 //! With n legs, the n cheapest providers of each leg are enough for the cheapest match: a leg that
 //! used a more expensive provider could swap to one of its n cheapest, because the other n - 1 legs

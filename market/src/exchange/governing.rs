@@ -1,4 +1,5 @@
-//! Commands of the market's operators, which take effect once enough operators have given them.
+//! Carries out the commands of the market's operators (for example deposits, freezes and changes of
+//! rules), once enough operators have given the same command.
 
 use crate::approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
 use crate::command::{Acceptance, Command};

@@ -1,4 +1,6 @@
-//! The life of a lease between its trade and its settlement.
+//! Opens a lease when a bid and an ask trade, starts its time, and ends it on a command or at its
+//! deadline. The end frees the device. The payment stays open until the lease is settled, in
+//! `settle`.
 
 use crate::command::Acceptance;
 use crate::event::{Event, OrderEnd};

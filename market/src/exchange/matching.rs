@@ -1,5 +1,5 @@
-//! Matching: a trade is with the first suitable order in price and time, at the older order's
-//! price.
+//! Matches asks with bids and carries out the trades. An order trades with the first order of the
+//! other side that suits it, by price and then by age, at the price of the older of the two.
 
 use std::ops::ControlFlow;
 

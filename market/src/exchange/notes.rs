@@ -1,4 +1,5 @@
-//! Usage notes: a provider can state the usage of a lease, and its buyer answers or stays silent.
+//! Handles usage notes: a provider states in the log how much of a lease was used, and the buyer
+//! accepts, disputes or stays silent.
 //!
 //! Silence pays for work whose beginning the buyer has signed and, before that, for the few seconds
 //! of a rule: so a provider gets paid for short work whose buyer took the result and left. Module

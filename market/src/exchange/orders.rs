@@ -1,4 +1,6 @@
-//! Placing asks and bids.
+//! Places a new ask or bid: checks it, matches it with the book, and lets the rest wait in the book
+//! if the order allows it. The whole effect of a bid is computed before anything changes, so that a
+//! refused bid changes nothing.
 
 use crate::book::VisitBudget;
 use crate::books::{Order, OrderDetail, OrderKind};

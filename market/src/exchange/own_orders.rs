@@ -1,4 +1,5 @@
-//! The open orders of an account.
+//! Lists the orders of one account that rest in the books. A validator uses it to answer the
+//! account's owner.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,6 @@
-//! Market data, read from the state that also matches orders, so it can never lag behind the books.
+//! Reads the market data of a class from the exchange: prices and quantities in the book, last
+//! trades and candles. It reads the same state that matches orders, so it can never lag behind the
+//! books.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
-//! The resale of the rest of a lease, and the extension of a lease.
+//! Resells the rest of a lease to another buyer, and extends a lease.
 //!
-//! The provider loses nothing by a resale, because it still gets its own price. If the new price is
-//! higher, the reseller gets the difference; if it is lower, the reseller leaves the difference in
+//! In a resale the provider loses nothing, because it still gets its own price. If the new price is
+//! higher, the reseller gets the difference. If it is lower, the reseller leaves the difference in
 //! escrow, taken from the credits that would have returned to it (rounded down, so at most a
 //! micro-credit short).
 

@@ -1,5 +1,5 @@
-//! Leases whose device is ready but unused: how the buyer states that work began, and what unused
-//! time costs.
+//! Records that a buyer's work has begun, charges for a device that is ready and unused, and ends a
+//! lease whose buyer does not answer.
 //!
 //! A provider that is ready and sees no work reports it in the log, before or after the work has
 //! begun. The market then reserves the device for `rules.reserve_wait`. By then the buyer must

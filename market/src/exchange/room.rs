@@ -1,4 +1,5 @@
-//! Places in the market: the deposit that secures a place, and evictions from a full market.
+//! Keeps the market within its limits of orders, accounts, classes and requests: decides who must
+//! put up a deposit for a place, and evicts entries when the market is full.
 //!
 //! An order holds a deposit's worth, or it is light: for example an account's free ask, or a bid
 //! for less. In a full market, an order that holds a deposit replaces a light one of the youngest

@@ -1,4 +1,5 @@
-//! Changes of the rules and of their version, at times that the operators announce.
+//! Changes the rules of a running market, and their version, at log times that the operators
+//! announce.
 //!
 //! A change touches no open lease, which keeps the fee of its trade, and no resting order, whose
 //! price may be off a new tick.

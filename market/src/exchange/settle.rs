@@ -1,4 +1,6 @@
-//! Closing a lease: paid once, refunded once, in one command.
+//! Closes a lease: pays the provider from the escrow, by a receipt or by the usage that the buyer
+//! accepted, and returns the rest to the buyer. Each lease is paid and refunded once, in one
+//! command.
 
 use crate::command::Acceptance;
 use crate::event::Event;

@@ -1,4 +1,5 @@
-//! Spot prices: the prices of an ask for bids whose leases can end at notice.
+//! Finds asks for spot bids, which are bids for leases that can end early at notice. An ask can
+//! state a lower price for them.
 //!
 //! A book lists asks at their limits. Asks with lower spot prices appear in a second list, by their
 //! lowest price, and a spot bid sees both lists as one.

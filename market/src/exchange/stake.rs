@@ -1,4 +1,5 @@
-//! Stake: credits that a provider puts up, and loses for a proven fault.
+//! Moves the stake of a provider (credits that it can lose), and takes it away if someone proves a
+//! fault.
 //!
 //! Contradiction is the only fault that signatures prove without a judge: two receipts of one
 //! lease, both signed by its provider, that name different outputs for the same graph and inputs.

@@ -1,4 +1,5 @@
-//! Steps: the measure and bound of one batch's work.
+//! Bounds the work of each batch, so that no batch can delay a validator for long. It counts the
+//! work in steps.
 //!
 //! A step is a visit to a node of a search tree or to an order, about 10 ns on one core. Code that
 //! visits orders, leases or timers counts its steps, and all replicas count the same. The steps of

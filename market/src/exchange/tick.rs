@@ -1,5 +1,5 @@
-//! Timers of the exchange: fires those that fall due when the log's time advances, for example the
-//! expiry of an order or the end of a lease.
+//! Fires the timers of the exchange that fall due when the log's time advances, for example the
+//! expiry of an order or the end of a lease. The exchange does this before it applies a batch.
 //!
 //! The log sets the time, so each replica fires the same timers in the same order.
 

@@ -1,5 +1,6 @@
-//! A cache of unpacked keys: unpacking takes a square root, which is an eighth of a single check
-//! and a quarter of a check among many.
+//! Caches the public keys of accounts in unpacked form for the signature checks of one thread.
+//! Unpacking a key takes a square root, which is an eighth of a single check and a quarter of a
+//! check among many.
 
 use std::cell::RefCell;
 

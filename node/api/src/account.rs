@@ -1,4 +1,5 @@
-//! Accounts, the movements of their credits, and their requests for credits in or out.
+//! Defines the public JSON of accounts, of the movements of their credits, and of their requests
+//! for credits in or out.
 
 use serde::Serialize;
 use serde_json::Value;

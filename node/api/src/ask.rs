@@ -1,4 +1,5 @@
-//! Asks: what providers offer.
+//! Defines the public JSON of asks, by which providers offer units of a device at a price, and of
+//! offers that a provider would make.
 
 use serde::Serialize;
 use souk_market::{Ask, Limit, Listing, SpotPrice};

@@ -1,5 +1,6 @@
-//! Readable names of the market's classes: `gpu-m5-t7-b6-emulated` is an emulated GPU in band 5 of
-//! memory, 7 of throughput and 6 of bandwidth. A band is four times as wide as the one below.
+//! Formats and parses the readable names of the market's classes (devices that trade together):
+//! `gpu-m5-t7-b6-emulated` is an emulated GPU in band 5 of memory, 7 of throughput and 6 of
+//! bandwidth. A band is four times as wide as the one below.
 
 use souk_market::{Band, Class, KindCode};
 

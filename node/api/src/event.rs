@@ -1,5 +1,5 @@
-//! The events of a job, in the JSON form that HTTP, its stream of events, the command line and
-//! Python share. It can stay the same when the file changes in which a node stores events.
+//! Defines the public JSON of a job's events, which HTTP, its stream of events, the command line
+//! and Python share. It can stay the same when the file changes in which a node stores events.
 //!
 //! Each event repeats its number and its time, so that it is one flat JSON object, and one type in
 //! a client that is generated from the schema.

@@ -1,4 +1,5 @@
-//! The operators and rules of a market, coming changes, and commands that wait for operators.
+//! Defines the public JSON of a market's operators and rules, of coming changes, and of commands
+//! that wait for operators.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Leases, open and closed.
+//! Defines the public JSON of leases, open and closed. A lease is device time that a buyer bought.
 
 use serde::Serialize;
 use souk_market::{AccountKey, CloseReason, Lease, LeaseId, LeaseState, Millis, Term};

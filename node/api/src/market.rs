@@ -1,4 +1,5 @@
-//! Market data: classes, books, trades, candles, prices of measured work, and all credits.
+//! Defines the public JSON of market data: classes, order books, trades, candles (prices per
+//! period), prices of measured work, and the sum of all credits.
 
 use serde::Serialize;
 use souk_market::{

@@ -1,4 +1,4 @@
-//! The validators of a market, and how far each is.
+//! Defines the public JSON of a market's validators, and of how far each has applied the log.
 
 use serde::Serialize;
 use souk_market::Founder;

@@ -1,4 +1,5 @@
-//! Orders of an account: those that rest, and the results of placing, changing and explaining one.
+//! Defines the public JSON of an account's orders: those that rest in the book, and the results of
+//! placing, changing, cancelling and explaining one.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{

@@ -1,4 +1,4 @@
-//! Times of the public JSON: moments as RFC 3339 in UTC, durations in seconds.
+//! Formats the times of the public JSON: moments as RFC 3339 in UTC, durations in seconds.
 
 use souk_market::Millis;
 use time::OffsetDateTime;

@@ -1,5 +1,6 @@
-//! The file with the address of a folder's gateway, for programs that open its page. The gateway
-//! locks the file for its lifetime. Readers must ignore an address whose file is not locked.
+//! Writes and reads the file with the address of a folder's gateway, by which other programs open
+//! its page. The gateway locks the file for its lifetime. Readers must ignore an address whose file
+//! is not locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! Closed leases of an account, read from its statement: the market itself forgets closed leases.
+//! Finds the closed leases of an account in its statement (the history of its credits), for the
+//! paths about leases and earnings. The market itself forgets closed leases.
 
 use futures::future::join_all;
 use souk_api::account::format_place;

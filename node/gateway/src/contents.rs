@@ -1,4 +1,4 @@
-//! Uploaded models and tensors, in files named by the BLAKE3 of their bytes.
+//! Stores uploaded models and tensors, in files named by the BLAKE3 of their bytes.
 //!
 //! A job links the contents that it needs into its own folder, so the gateway can remove any file
 //! here at any time. If the files exceed their limit, it removes the oldest uploads first.

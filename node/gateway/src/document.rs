@@ -1,5 +1,5 @@
-//! The OpenAPI document, completed with the parts that all paths share: the refusals, and the limit
-//! of whole numbers.
+//! Completes the OpenAPI document of the gateway's paths with the parts that all paths share: the
+//! refusals, and the limit of whole numbers.
 
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi;

@@ -1,4 +1,5 @@
-//! Extractors for JSON bodies and parameters, which refuse unreadable ones with a [`Problem`].
+//! Extracts JSON bodies and query parameters from requests, and refuses unreadable ones with a
+//! [`Problem`].
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Metrics of the gateway: how long clients wait for answers, plans and jobs.
+//! Measures how long clients of the gateway wait for answers, plans and jobs, and adds the times to
+//! its metrics page.
 
 use std::time::Duration;
 

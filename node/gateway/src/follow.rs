@@ -1,4 +1,5 @@
-//! Publishes the state of the market to followers: each topic as a whole, and only if it changed.
+//! Asks the market for its state and publishes it to followers, the clients of the gateway's event
+//! stream: each topic as a whole, and only if it changed.
 //!
 //! Without followers the gateway asks the market nothing. It asks for a book at most four times a
 //! second, for the list of classes, the validators and a provider once a second, and for the map of

@@ -1,4 +1,5 @@
-//! Headers that the gateway adds to every answer.
+//! Adds the gateway's common headers to every answer, such as the content security policy of its
+//! pages, and a [`Problem`] if the router alone answered.
 
 use axum::http::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,

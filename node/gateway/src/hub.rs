@@ -1,4 +1,5 @@
-//! Publishes events to followers in order; a follower can resume where its stream broke off.
+//! Publishes events in order to followers, the clients of the gateway's event stream. A follower
+//! can resume where its stream broke off.
 //!
 //! A follower names topics. Each event of a topic stands alone: a follower that missed some is up
 //! to date again with the next one. The hub keeps the last [`RING_MAX`] events for followers that

@@ -1,4 +1,5 @@
-//! The body of a job request: contents by name, and limits.
+//! Defines the JSON body with which a client plans or submits a job, contents by name and limits,
+//! and converts it into the buyer's job.
 
 use std::collections::BTreeMap;
 

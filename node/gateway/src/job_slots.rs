@@ -1,5 +1,5 @@
-//! The jobs that this process runs and the orders that it places: each has one place, so that none
-//! begins twice.
+//! Reserves a place for each job that this process runs and each order that it places, so that none
+//! begins twice. A reserved job can be stopped through its place.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! The jobs of the API.
+//! Finds the jobs of the gateway's folder and builds their JSON for the API: a job's state, and in
+//! detail its leases and outputs.
 
 use serde::Serialize;
 use souk_api::lease::LeaseView;

@@ -1,5 +1,5 @@
-//! Idempotency keys, by which the gateway recognises a repeated request, and the results of the
-//! requests. Each key is on disk before the gateway buys anything under it.
+//! Stores idempotency keys, by which the gateway recognises a repeated request, with the results of
+//! the requests. Each key is on disk before the gateway buys anything under it.
 //!
 //! ```text
 //! buyer/keys/ID.json    what was asked under the key of that id, and the answer

@@ -1,5 +1,5 @@
-//! The listener of the gateway: it limits the number of connections and decides which of them to
-//! close if one more arrives.
+//! Accepts the gateway's connections: it limits their number and decides which of them to close if
+//! one more arrives.
 //!
 //! A connection without a request costs its client nothing. If no place is free, the listener
 //! closes the connection that has waited longest: first those that never sent a request, then those

@@ -1,4 +1,5 @@
-//! The metrics server of a node: `/metrics` in the text format of Prometheus, and `/healthz`.
+//! Serves the metrics of a running validator or provider, on an address of their own: `/metrics` in
+//! the text format of Prometheus, and `/healthz`.
 
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;

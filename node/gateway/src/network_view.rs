@@ -1,4 +1,5 @@
-//! The network in the API: its nodes, and the measurements of the connections between them.
+//! Builds the map of the network for the API: the gateway's own account, the validators and the
+//! providers, and the measurements of the connections between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

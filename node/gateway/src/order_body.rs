@@ -1,4 +1,5 @@
-//! The body of an order request. Amounts are in micro-credits, times in seconds.
+//! Defines the JSON body with which a client places an order by hand, and converts it into the
+//! market's order. Amounts are in micro-credits, times in seconds.
 
 use serde::{Deserialize, Serialize};
 use souk_node::client::broker::Broker;

@@ -1,4 +1,5 @@
-//! The outputs of the API.
+//! Describes the outputs of a job for the API: name, shape, hash and meaning. It caches the
+//! descriptions, because each needs a hash of all bytes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

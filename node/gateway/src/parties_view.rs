@@ -1,4 +1,5 @@
-//! Providers and validators of the API.
+//! Builds the JSON of the market's providers and validators for the gateway's paths about them and
+//! for followers of those topics.
 
 use std::collections::BTreeMap;
 

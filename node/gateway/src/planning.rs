@@ -1,4 +1,5 @@
-//! Plans jobs over the current book.
+//! Plans a job over the current order book for the gateway's clients, and remembers the plan so
+//! that a client can submit it later.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! The latest plans.
+//! Remembers the latest plans by their hash, so that a client can submit a job under a plan that it
+//! saw.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};

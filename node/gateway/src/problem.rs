@@ -1,4 +1,4 @@
-//! Describes an error as RFC 9457 does, with the same codes as the command line.
+//! Describes the gateway's errors as RFC 9457 does, with the same codes as the command line.
 
 use axum::Json;
 use axum::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};

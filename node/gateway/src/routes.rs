@@ -1,4 +1,5 @@
-//! All paths with their parameters and answers: one list makes both the router and the document.
+//! Builds the gateway's router and its OpenAPI document from one list of all paths, with their
+//! parameters and answers.
 
 mod contents;
 mod devices;

@@ -1,5 +1,6 @@
-//! Sessions of language models. A host opens them and answers the requests to them; the gateway
-//! decides who may ask, and describes the paths.
+//! Defines sessions of language models in the gateway: the interface of the host that opens them
+//! and answers the requests to them, and the JSON body that opens one. The gateway decides who may
+//! ask, and describes the paths.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -1,4 +1,6 @@
-//! The state behind all answers.
+//! Holds the state that all requests to the gateway share: its buyer and folder, its jobs, plans,
+//! contents and keys, and the market's latest answers, which it stores for a short time because
+//! they are expensive to ask for.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

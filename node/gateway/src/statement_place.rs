@@ -1,4 +1,5 @@
-//! Cursors for pages of an account's statement.
+//! Parses the cursor with which a client asks for the next page of an account's statement (the
+//! history of its credits).
 
 use souk_api::account::parse_place;
 use souk_node::protocols::statement::LogPlace;

@@ -1,4 +1,5 @@
-//! Topics that clients can follow, by name.
+//! Names the topics that clients of the event stream can follow, such as `market` or `job:NAME`,
+//! and parses those names.
 
 use souk_api::class_name;
 use souk_node::market::{AccountKey, Class};

@@ -1,6 +1,6 @@
-//! The web page, whose files are part of this program. They must not contain private data, because
-//! any process on this machine can fetch them without a token. The page reads its data with the
-//! token behind the `#` of its address.
+//! Serves the gateway's web page, whose files are part of this program. They must not contain
+//! private data, because any process on this machine can fetch them without a token. The page reads
+//! its data with the token behind the `#` of its address.
 
 use std::sync::LazyLock;
 

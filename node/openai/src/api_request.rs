@@ -202,7 +202,7 @@ struct StreamOptions {
 pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// A null field counts as absent.
+    /// Returns the fields of a request's body. A null field counts as absent.
     pub(super) fn new(mut body: Map<String, Value>) -> Self {
         body.retain(|_, value| !value.is_null());
         Self(body)

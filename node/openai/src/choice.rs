@@ -1,4 +1,5 @@
-//! Formats one of the choices of an answer.
+//! Formats one choice of an answer (OpenAI's word for one of several alternatives) as it is
+//! written, whole or in pieces.
 
 use std::hash::{BuildHasher, RandomState};
 

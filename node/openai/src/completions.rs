@@ -1,5 +1,5 @@
-//! Turns an HTTP request into completion requests, one for each of its answers, and checks them
-//! before anything is bought.
+//! Turns a request of OpenAI's API into completions to compute, one for each answer that it asks
+//! for, and checks them before souk buys anything.
 
 use souk_llm::answer::{AnswerForm, AnswerReader};
 use souk_llm::chat::{Conversation, Message};

@@ -1,4 +1,4 @@
-//! Admits web pages of other origins if the user named them.
+//! Lets web pages of other origins use the server if the user named them.
 //!
 //! A browser asks for permission before it sends a key. Only the named origins get it.
 

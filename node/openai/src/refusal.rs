@@ -1,4 +1,4 @@
-//! Errors in the format of OpenAI's API.
+//! Builds the errors of OpenAI's API with which the server refuses requests.
 
 use axum::Json;
 use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};

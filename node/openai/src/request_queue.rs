@@ -1,4 +1,4 @@
-//! Queues requests and answers several at once over one session.
+//! Queues the requests to one language model and answers several at once over one session.
 //!
 //! Each sequence of the session is a slot, which keeps the tokens of its last request. The next
 //! request goes to the free slot that already has most of its prompt.

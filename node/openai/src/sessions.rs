@@ -1,5 +1,5 @@
-//! Sessions of language models behind a gateway: it opens them by name, and each answers the
-//! requests of OpenAI's API.
+//! Hosts sessions of language models for a gateway: it opens them by a model's name, and each
+//! session answers the requests of OpenAI's API.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

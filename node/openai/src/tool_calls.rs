@@ -1,4 +1,6 @@
-//! Tool calls: describes the tools to the model, and tells how to read its calls.
+//! Determines how a model calls the tools of a request: which form its calls have, how many one
+//! answer can contain, and how an answer that must be a call begins. It also formats calls as
+//! OpenAI's API does.
 
 use serde_json::{Value, json};
 use souk_llm::tools::{CallForm, Tool, ToolCall};
@@ -15,7 +17,8 @@ pub struct Calling<'a> {
 }
 
 impl<'a> Calling<'a> {
-    /// The model must write calls in a known form, or this refuses the request.
+    /// Returns the calls that an answer can contain. Refuses the request if the model writes no
+    /// calls of a known form.
     pub fn new(text_model: &TextModel, wanted: &'a ToolUse) -> Result<Self, Refusal> {
         let form = CallForm::from_template(text_model.chat_template()?.source_with_tools());
         let refused =

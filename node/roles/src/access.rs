@@ -1,5 +1,6 @@
-//! Access control: which peers can fetch which contents. A peer must be a party of a lease that
-//! names the content.
+//! Decides which peers can fetch which contents from a node. A peer must be a party of a lease
+//! (bought device time) that names the content. Provider and buyer call it before they serve a
+//! content.
 //!
 //! An id identifies bytes and does not authorise a reader: ids appear in receipts, and others read
 //! receipts in the log. So a peer that has proven its key asks for a content under a job, and the

@@ -1,5 +1,6 @@
-//! Time as a core has it: the shell must tell it with each event, because a core never reads a
-//! clock.
+//! The clock types of all cores: [`Micros`], [`Now`], and [`Timers`], in which a core notes when it
+//! wants to be woken. A core (a state machine that decides) never reads a clock, so that a
+//! simulator can replay it: its driver must pass the time with each event.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +14,25 @@ use souk_market::Millis;
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// So many seconds.
+    /// Returns a span of so many seconds.
     #[must_use]
     pub const fn from_seconds(seconds: u64) -> Micros {
         Micros(seconds.saturating_mul(1_000_000))
     }
 
-    /// So many milliseconds.
+    /// Returns a span of so many milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Micros {
         Micros(millis.saturating_mul(1_000))
     }
 
-    /// This and `longer` together.
+    /// Returns the sum of both; the greatest time on overflow.
     #[must_use]
     pub const fn plus(self, longer: Micros) -> Micros {
         Micros(self.0.saturating_add(longer.0))
     }
 
-    /// How long it is from `earlier` to this; nothing where that is later.
+    /// Returns the time from `earlier` to this one; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Micros) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
@@ -41,13 +42,13 @@ impl Micros {
 /// The moment of an event, by two clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
-    /// It must never go back: patience is measured by it.
+    /// The machine's own clock, which must never go back. A core measures its own waits by it.
     pub tick: Micros,
-    /// The log's clock, as far as is known here: what the market judges is judged by it.
+    /// The log's clock, as far as this node knows it. Times that the market judges are in it.
     pub log: Millis,
 }
 
-/// When a core wants to be woken, by what for: the same kind has one moment.
+/// The moments at which a core wants to be woken, one for each kind of timer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timers<K: Ord>(BTreeMap<K, Micros>);
 
@@ -58,39 +59,39 @@ impl<K: Ord> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord> Timers<K> {
-    /// `kind` is over at `moment`, instead of when it was to be.
+    /// Sets the timer `kind` to `moment`, in place of its earlier moment.
     pub fn set_timer(&mut self, kind: K, moment: Micros) {
         self.0.insert(kind, moment);
     }
 
-    /// Nothing is awaited for `kind` any more.
+    /// Stops the timer `kind`.
     pub fn stop_timer(&mut self, kind: K) {
         self.0.remove(&kind);
     }
 
-    /// None of those that `is_over` names is awaited any more.
+    /// Stops all timers that `is_over` selects.
     pub fn stop_all(&mut self, mut is_over: impl FnMut(K) -> bool) {
         self.0.retain(|kind, _| !is_over(*kind));
     }
 
-    /// Whether `kind` is awaited.
+    /// Returns whether the timer `kind` is set.
     #[must_use]
     pub fn is_set(&self, kind: K) -> bool {
         self.0.contains_key(&kind)
     }
 
-    /// What is awaited, and until when.
+    /// Returns the timers and their moments.
     pub fn iter(&self) -> impl Iterator<Item = (K, Micros)> {
         self.0.iter().map(|(kind, moment)| (*kind, *moment))
     }
 
-    /// The first moment that is awaited.
+    /// Returns the moment of the first timer.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.0.values().min().copied()
     }
 
-    /// One kind whose moment is here, the earliest first; it is awaited no more.
+    /// Takes the earliest timer whose moment has come; none if there is none.
     pub fn pop(&mut self, tick: Micros) -> Option<K> {
         let due = self.iter().filter(|(_, moment)| *moment <= tick);
         let (kind, _) = due.min_by_key(|(kind, moment)| (*moment, *kind))?;

@@ -1,4 +1,6 @@
-//! The effects that a core requests, and the way from an answer to its question.
+//! The envelope in which a core returns an action, and the table that leads the answer back to its
+//! purpose. The cores of providers, jobs and sessions use both: a core gives each effect a
+//! [`Ticket`], and the answer repeats it. The core ignores an answer whose purpose is over.
 
 use std::collections::BTreeMap;
 

@@ -11,12 +11,11 @@
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
 //! One file a step: `buying` goes from a plan to leases, `running` handles the messages of
-//! providers,
-//! `limiting` sets the work that continues after a loss, `attempt_failure` selects the provider to
-//! exclude, `tensor_relay` passes on tensors that readers did not accept, `requests` follows each
-//! request, `seen_time` measures how long a provider had work, `paying` answers usage notes of long
-//! work, `comparing` compares two runs, `judging` decides which is right, `settling` pays or
-//! refuses, `resume` recovers after a crash, and `ending` ends the job.
+//! providers, `limiting` sets the work that continues after a loss, `attempt_failure` selects the
+//! provider to exclude, `tensor_relay` passes on tensors that readers did not accept, `requests`
+//! follows each request, `seen_time` measures how long a provider had work, `paying` answers usage
+//! notes of long work, `comparing` compares two runs, `judging` decides which is right, `settling`
+//! pays or refuses, `resume` recovers after a crash, and `ending` ends the job.
 
 pub mod action;
 mod attempt_failure;

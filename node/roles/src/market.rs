@@ -1,5 +1,5 @@
-//! The market as its peers see it: what they and validators say to each other, what a buyer demands
-//! of asks, and who the validators are.
+//! The market as its peers see it: the requests and answers between peers and validators, the
+//! demands of a buyer on asks, the names behind the market's numbers, and the list of validators.
 
 pub mod client;
 pub mod demands;

@@ -1,4 +1,5 @@
-//! What a validator decides.
+//! The decisions of a validator (a node that keeps a replica of the market's log and state): what
+//! it sends, writes and answers, which orders about the members it passes on, and who is a member.
 
 pub mod action;
 pub mod core;

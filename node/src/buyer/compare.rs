@@ -1,4 +1,5 @@
-//! Decides whether two results of the same work are equal, as far as arithmetic can tell.
+//! Decides whether two results of the same work are equal, as far as arithmetic can tell. The shell
+//! of a job calls it when a job runs each part on two providers.
 //!
 //! Devices add in different orders and fuse different operations, so equal work gives equal results
 //! only up to rounding. The tolerance depends on the operators that computed a value: sums over

@@ -1,4 +1,5 @@
-//! Ends the leases of a job that no process runs any more.
+//! Ends the leases (bought device time) of a job that no process runs any more. `souk job cancel`
+//! calls it.
 
 use souk_market::{Command, JobId, LeaseState, Refusal};
 

@@ -1,4 +1,5 @@
-//! Explains how a job went: its plan, with the offers that were ruled out, and what went wrong.
+//! Explains how a job went, for `souk job explain`: its plan, with the offers that were ruled out,
+//! and the failures from which it recovered.
 
 use serde_json::{Value, json};
 use souk_roles::job::JobEvent;

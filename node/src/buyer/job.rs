@@ -1,4 +1,6 @@
-//! A job: a model, its inputs, and the buyer's limits.
+//! Defines what a buyer asks for: a [`Job`] is an ONNX model, its inputs, and the buyer's
+//! [`Limits`] on price, providers and time. `souk submit` fills it in from its arguments; the buyer
+//! quotes and runs it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

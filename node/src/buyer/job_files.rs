@@ -1,4 +1,6 @@
-//! The files of a job for display: its plan, its events, and the timeline of its devices.
+//! Stores the files that show users how a job goes: its plan, its events, and the timeline of its
+//! devices. `souk submit` writes them and `souk job` reads them; `souk job cancel` leaves a file
+//! for the process that runs the job.
 //!
 //! ```text
 //! buyer/jobs/NAME/plan.json       the plan as the user saw it
@@ -6,7 +8,7 @@
 //! buyer/jobs/NAME/timeline.json   the devices' work, lease by lease, once the job ended
 //! buyer/jobs/NAME/cancel          exists once a user cancelled the job
 //! ```
-//! The job itself needs only its facts: it can resume without these files.
+//! The job itself needs only the facts in its journal: it can resume without these files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};

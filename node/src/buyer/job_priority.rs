@@ -1,9 +1,10 @@
-//! The order among the jobs of one buyer that want the same devices.
+//! Decides which of one buyer's jobs goes first when several want the same devices.
 //!
 //! Each job announces its demands in a file until it has bought its leases, and a job must step
-//! back from devices that a job of a higher priority wants. In the book only the price decides, so
-//! this gives no advantage over other buyers. If two jobs lease from one provider at the same time,
-//! the buyer sends their priority, and the provider orders only these two by it.
+//! back from devices that a job of a higher priority wants. In the book (the market's list of asks)
+//! only the price decides, so this gives no advantage over other buyers. If two jobs lease from one
+//! provider at the same time, the buyer sends their priority, and the provider orders only these
+//! two by it.
 //!
 //! A file counts while its writer holds a lock on it. The kernel releases the lock however the
 //! process ends, so a dead job can block no other.

@@ -1,7 +1,8 @@
-//! The journal of a job: what a buyer must find again after its machine fails.
+//! Stores what a buyer needs to resume a job after its process or its machine fails: the journal of
+//! the job. Its main content is facts, the recorded steps of the job's core.
 //!
 //! ```text
-//! FOLDER/JOB/facts.jsonl   the facts of the job's core, one per line, appended as it runs
+//! FOLDER/JOB/facts.jsonl   the facts, one per line, appended as the job runs
 //! FOLDER/JOB/values/ID     computed and checked values that the job still needs
 //! ```
 //! Each fact must be durable before the job does anything that depends on it. A buyer can find

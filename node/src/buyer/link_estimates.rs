@@ -1,5 +1,6 @@
-//! The estimates of links that a plan uses: measured figures where there are some, else figures
-//! that providers state.
+//! Estimates the latency and bandwidth of the links that a plan uses, between the buyer and
+//! providers and between two providers. A quote takes measured figures where there are some, else
+//! figures that providers state.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The display names of providers: name, device, and first digits of the account.
+//! Forms the display names of providers: name, device, and first digits of the account. The command
+//! line shows them, and they are stored with the plan of a job.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Outputs that no provider computes: inputs that are outputs too, and constants of the model. The
-//! buyer must add them to each answer itself.
+//! Collects the outputs that no provider computes: inputs that are outputs too, and constants of
+//! the model. The shell of a job must add them to each answer itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ pub(super) struct OwnOutputs {
     constants: BTreeMap<String, Tensor>,
     /// The names of inputs that are outputs.
     inputs: BTreeSet<String>,
-    /// These inputs of each request without an answer.
+    /// The tensors of these inputs, for each request without an answer.
     given: BTreeMap<u32, BTreeMap<String, Tensor>>,
 }
 
 impl OwnOutputs {
-    /// Finds those of a graph. Omits a constant whose file has changed.
+    /// Finds the outputs of a graph that no node computes. Omits a constant whose file has changed.
     pub(super) fn from_graph(graph: &Graph) -> Self {
         let mut own = Self::default();
         for &id in graph.outputs() {

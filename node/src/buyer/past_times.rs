@@ -1,5 +1,5 @@
-//! How long a buyer's last jobs took beyond their plans, which the next plan uses to state how long
-//! it will take.
+//! Measures how long a buyer's last jobs took beyond their plans, and estimates from this how much
+//! longer than its plan the next job will take.
 //!
 //! Between the purchase of a lease and its first operator a provider starts a process, loads and
 //! compiles the graph; the market, the links and the receipt take time as well. No ask states that,
@@ -222,7 +222,7 @@ impl<T> Default for Past<T> {
 }
 
 impl<T> Past<T> {
-    /// Adds one, and drops the oldest beyond `most`.
+    /// Adds what was measured, and drops the oldest beyond `most`.
     fn push(&mut self, what: T, most: usize, at_ms: u64) {
         self.at_ms = at_ms;
         while self.last.len() >= most {

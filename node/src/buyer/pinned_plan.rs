@@ -1,4 +1,5 @@
-//! Plans that a user has seen, so that a submission can be held to one.
+//! Remembers the plans that `souk plan` showed, and checks that a submission still matches the one
+//! whose hash the user gives.
 //!
 //! The hash of a plan covers its parts, providers and prices a second, but no times. So a
 //! submission also compares the price of the job with the plan that the user saw and, if the hash

@@ -1,4 +1,5 @@
-//! A plan as JSON: for the command line, the API and the files of a job.
+//! Writes a plan as JSON, for the command line and the files of a job, and forms the texts about a
+//! plan that the command line shows too.
 
 use std::collections::BTreeMap;
 

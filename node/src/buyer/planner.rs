@@ -1,5 +1,6 @@
-//! Plans for the core of a job: takes the graph of the remaining work, quotes it over the book, and
-//! converts the quote into the core's plan.
+//! Makes the plans that the core of a job (its state machine without I/O) requests: takes the graph
+//! of the remaining work, quotes it over the book (the market's list of asks), and converts the
+//! quote into the core's plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The quote of a job: which parts run where, for how long and at what price. No money moves.
+//! Computes the quote of a job: which parts run where, for how long and at what price. A buyer gets
+//! one before it submits a job, and the planner one for each new plan. No money moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

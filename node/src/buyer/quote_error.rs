@@ -1,4 +1,4 @@
-//! Why there is no quote.
+//! Lists the reasons why a job has no quote (no plan with a price), with the texts that users see.
 
 use souk_scheduler::graph::ImportError;
 use souk_scheduler::graph::cut::CutError;

@@ -1,8 +1,8 @@
-//! The rest of a job of which some values are computed: the lineage of the missing outputs.
+//! Cuts the rest of a job out of its graph once some values are computed, so that no finished work
+//! runs again. The planner calls it when a job plans again.
 //!
 //! The rest is a job of its own: the nodes that lead to a missing output, with the job's inputs and
-//! the computed values as its inputs. So the same code can plan, buy and run it, and no finished
-//! work will run again.
+//! the computed values as its inputs. So the same code can plan, buy and run it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,10 @@
-//! A bid at the buyer's own price that rests in the book until an ask matches it, and the job that
-//! waits for the resulting lease.
+//! Places a bid at the buyer's own price, which rests in the book (the market's list of orders)
+//! until an ask matches it, and waits for the resulting lease. `souk submit --bid` calls it.
 //!
-//! A job buys all its leases at the prices of the planned asks, or none. Below these prices no ask
-//! is for sale at once: the bid rests under the job's id, until a provider lowers its price or a
-//! new ask matches. The job then uses the lease under its id, as it does after a purchase whose
-//! answer was lost.
+//! Without such a bid, a job buys all its leases at the prices of the planned asks, or none. Below
+//! these prices no ask is for sale at once: the bid rests under the job's id, until a provider
+//! lowers its price or a new ask matches. The job then uses the lease under its id, as it does
+//! after a purchase whose answer was lost.
 
 use souk_market::{
     Acceptance, Bid, Command, Credits, JobId, Lease, LeaseState, Limit, Millis, OrderId, Price,

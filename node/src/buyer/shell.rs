@@ -1,5 +1,5 @@
-//! The one task of a job: it receives events, passes them to the core, and carries out the core's
-//! actions.
+//! Runs one job: a task that receives events, passes them to the job's core (the state machine
+//! without I/O in `souk_roles::job`), and carries out the actions that the core returns.
 //!
 //! The task must await nothing else. An action that takes time runs as an effect, whose answer
 //! comes back as an event. Messages to one provider, and writes to the journal, must keep their

@@ -1,4 +1,6 @@
-//! The length of leases, and the units of money and time.
+//! Computes how long the leases of a plan must last, for the quote: the planned time, and spare
+//! time for a busy machine. It also estimates how long a session's requests wait, and defines the
+//! unit of prices.
 
 use std::time::Duration;
 

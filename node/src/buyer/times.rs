@@ -1,4 +1,5 @@
-//! How long a job takes, in three parts, planned and measured.
+//! Computes how long a job takes, in three parts: as planned, from a quote, and as measured, from
+//! the events of the job.
 //!
 //! Upload lasts from the purchase of leases until their providers have all their inputs. Compute
 //! lasts from the start of the first part to the end of the last, including the tensors that travel

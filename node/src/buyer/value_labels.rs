@@ -1,4 +1,5 @@
-//! The labels of a model's inputs and outputs: texts and maps that the graph represents as numbers.
+//! Converts between the texts and maps that users read and write and the numbers that represent
+//! them in a model's graph. `souk submit` uses it for the input and output files of a job.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,6 @@
-//! A broker reaches the market through any validator that answers.
+//! Sends requests to the market through any validator (a node that runs the market) that answers.
+//! Buyers, providers and the command line hold a [`Broker`], whose clones share one task that
+//! chooses the validator.
 
 mod queries;
 

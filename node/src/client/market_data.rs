@@ -1,4 +1,5 @@
-//! The market's data for users: a class by the beginning of its name, and candles of any length.
+//! Looks up the market's data for users: finds a class (the group of devices that share one book)
+//! by the beginning of its name, and merges candles of a minute into longer ones.
 
 use souk_api::class_name;
 use souk_market::{Candle, Class, Quotes};

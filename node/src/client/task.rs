@@ -1,5 +1,6 @@
-//! The one task of a market client. Its core decides which validator to ask, how long to wait and
-//! what to sign; the task carries this out.
+//! Runs the client of a market as one task, behind every broker and trader. A core without I/O
+//! (`souk_roles::market::client`) decides which validator to ask, how long to wait and what to
+//! sign; the task carries this out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

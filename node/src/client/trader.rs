@@ -1,4 +1,5 @@
-//! An account that trades: it signs commands and submits them to the market.
+//! Signs the commands of one account and submits them to the market. Buyers, providers and the
+//! command line trade through a [`Trader`].
 
 use souk_market::{Acceptance, AccountKey, Command, Credits, MarketId, Name, Refusal};
 use souk_roles::market::client::Reply;

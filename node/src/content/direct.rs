@@ -1,5 +1,5 @@
-//! Direct channels between two peers: a TLS 1.3 connection of its own with AES-GCM, on threads,
-//! which is faster than a stream.
+//! Opens direct channels between two peers, over which `transfers` sends long content: each is a
+//! TLS 1.3 connection of its own with AES-GCM, on threads, which is faster than a stream.
 //!
 //! Two authenticated peers agree on a direct channel over `/souk/direct/1`: one end proposes it
 //! with a random token, and an end that can reach the other dials. A hash of the token opens the

@@ -1,5 +1,5 @@
-//! Contents that travel with the messages that name them: the receiver of a short content need not
-//! request it.
+//! Sends short contents along with the messages that name them, so that the receiver need not
+//! request them. Buyers and providers use it for the messages of a lease (bought device time).
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! The measured links between peers, from transfers as they happen.
+//! Measures the links between peers, from transfers as they happen.
 //!
 //! A node asks no peer for its speed and sends no probes: it measures each transfer. It keeps the
-//! last few with their age, so that a plan can prefer recent measurements to stated figures.
+//! last few with their age, so that a buyer's plan can prefer recent measurements to stated
+//! figures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Converts what an ask states about its device into the planner's form, and computes the time of
-//! work from it.
+//! Converts the figures that an ask states about its device into the planner's form, and computes
+//! the time of work from them.
 //!
 //! Both parties of a lease can compute that time from the graph: the buyer for its plan, the
 //! provider for the promise in its receipt. So neither has to trust the other.

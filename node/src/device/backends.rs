@@ -1,4 +1,5 @@
-//! The backends of devices in the market's terms: each is a feature of a device.
+//! Converts a device's backend (the code that makes one kind of processor run ONNX) into a
+//! *feature*, a property that asks state and bids demand. The feature for sessions is here too.
 
 use souk_market::Features;
 use souk_roles::market::features;

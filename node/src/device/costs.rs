@@ -1,5 +1,5 @@
-//! The learned costs of a provider's devices. They survive leases and restarts until the owner
-//! resets them.
+//! Stores what a provider's devices were seen to cost in past runs, as the planner's estimates for
+//! later ones. The costs survive leases and restarts until the owner resets them.
 //!
 //! A separate process runs each lease. It begins with the costs that earlier processes learned, and
 //! reports new ones. A report can only correct estimates: if a process lies, plans get worse until

@@ -1,7 +1,8 @@
-//! The operators that a graph uses, including those of its functions and bodies.
+//! Lists the operators that a graph uses, including those of its functions and bodies, so that a
+//! provider can refuse those that its owner's limits exclude.
 //!
 //! The process that runs a lease reads the stranger's graph. The provider's own process receives
-//! only this bounded answer, and compares it with its owner's limits.
+//! only this bounded answer, and compares it with the limits.
 
 use std::collections::BTreeSet;
 

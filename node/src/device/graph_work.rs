@@ -1,4 +1,5 @@
-//! The work of a graph's nodes in one run, for given shapes of inputs.
+//! Counts the work of a graph's nodes in one run, for given shapes of inputs. A provider computes
+//! the time that it promises from it.
 //!
 //! The process that runs a lease reads the stranger's graph. It returns numbers only, from which
 //! the provider's own process computes the time by an ask.

@@ -1,4 +1,5 @@
-//! Runs jobs on one device, or on several devices of one owner that share each subgraph.
+//! Builds the runner for a provider's jobs: over one device, or over several devices of one owner
+//! that share each subgraph.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The buyers' own kernels in the market's terms: each language is a feature of a device.
+//! Computes which languages of buyers' own kernels a provider's devices run and a model needs. Each
+//! language is a *feature*, a property that asks state and bids demand.
 
 use souk_market::Features;
 use souk_onnx::NodeProto;

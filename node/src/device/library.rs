@@ -1,5 +1,5 @@
-//! Processors that use an ONNX Runtime library, and the CPU that uses one in addition to its own
-//! engines.
+//! Opens processors that run through an ONNX Runtime library, and adds such a library to the CPU's
+//! own engines. Without the feature `onnxruntime`, the same functions refuse, or use the CPU alone.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! The measurement of a provider's CPU, which its folder keeps over restarts.
+//! Measures a provider's CPU and stores the result in the provider's folder, to use it again after
+//! restarts.
 //!
 //! A new measurement differs by a few per cent and can put the CPU in another class, where a
 //! waiting bid does not find it. So the provider measures only if the machine, souk, or the offered

@@ -1,5 +1,6 @@
-//! The ONNX Runtime library of a provider: the one that its file names, or else the one that souk
-//! finds. A separate process must open it first, so that a crash does not stop the node.
+//! Chooses the ONNX Runtime library of a provider: the one that the provider's file names, or else
+//! the one that souk finds. A separate process must open it first, so that a crash does not stop
+//! the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
-//! Operators in the market's terms: those that a device runs, and those that a model uses.
+//! Computes the ONNX operators that a provider's devices run, for its ask, and those that a model
+//! uses, for its buyer.
 //!
-//! Both are sets of numbers, one in an ask and one with the buyer, so comparing them needs no
-//! compilation. A device can still refuse a node whose operator it has; the provider learns that
-//! when it compiles the model, and stores the digest of that node.
+//! Both are sets of numbers, so comparing them needs no compilation. A device can still refuse a
+//! node whose operator it has. The provider learns that when it compiles the model, and stores the
+//! digest of that node.
 
 use std::collections::BTreeSet;
 

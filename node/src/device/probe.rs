@@ -1,5 +1,5 @@
-//! Asks drivers and makers' libraries in a separate process: if one crashes or hangs, only that
-//! process ends, and this one reports it.
+//! Asks drivers and makers' libraries for their devices in a separate process: if one crashes or
+//! hangs, only that process ends, and this one reports it.
 
 use std::io::{self, Read};
 use std::path::Path;

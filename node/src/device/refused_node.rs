@@ -1,5 +1,5 @@
-//! The digest of a node that a device refused, which asks state: it covers all of the node except
-//! its names.
+//! Computes the digest of a node that a device refused. The provider's asks state it, so that
+//! buyers with such a node choose another device. It covers all of the node except its names.
 //!
 //! The process with the device computes it, which is a sandbox if there is one: no other process
 //! should read a stranger's part.

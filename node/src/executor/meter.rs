@@ -1,7 +1,7 @@
-//! The CPU energy of runs in sandboxes, which cannot read a meter themselves.
+//! Measures the CPU energy of runs in sandboxes, which cannot read a meter themselves.
 //!
 //! The counters of the processor's packages cover the whole machine. This module divides their
-//! joules among the leases at work by the core time of their processes.
+//! joules among the runs in progress by the core time of their processes.
 
 use std::collections::BTreeMap;
 use std::fs;

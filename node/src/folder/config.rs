@@ -1,7 +1,8 @@
-//! The files that a node reads once, when it starts: its market, and its role there.
+//! Reads and writes the files that configure a node, in a versioned format. A node reads them once,
+//! when it starts.
 //!
 //! A node's folder holds `market.json` (or its parent does, because the nodes of a testnet share
-//! one), the node's `key`, and `validator.json` or `provider.json`.
+//! one), the node's `key`, and `validator.json`, `provider.toml` or `provider.json`.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;

@@ -1,4 +1,6 @@
-//! The account of a peer and the addresses that reach it.
+//! Defines a contact, the account of a peer with the addresses that reach it, and converts it from
+//! and to the text of an address that ends in `/p2p/ID`. Invitations and the market's file list
+//! validators by it.
 
 pub use libp2p::Multiaddr;
 use libp2p::PeerId;

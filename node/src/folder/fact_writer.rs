@@ -1,4 +1,5 @@
-//! A thread that writes facts for a task which must not wait for a disk.
+//! Runs a thread that writes facts (the records of a journal) for a task which must not wait for a
+//! disk. The journals of buyers and providers use it.
 
 use std::collections::BTreeSet;
 

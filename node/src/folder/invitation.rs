@@ -1,4 +1,5 @@
-//! The line that invites others to a market: its id, and the addresses of validators.
+//! Parses and prints an invitation, the line that lets others join a market: the market's id, and
+//! the addresses of validators.
 //!
 //! ```text
 //! souk:MARKET@/ip4/192.0.2.7/tcp/4001/p2p/12D3…[,ADDRESS…]

@@ -1,4 +1,5 @@
-//! The key of a node: one ed25519 secret is its peer identity and its account in the market.
+//! Creates, reads and writes the key of a node: one ed25519 secret, which is its peer identity and
+//! its account in the market.
 //!
 //! With one key for both, a peer id *is* an account: the peer that answers on a connection is the
 //! one that signed the ask, and no directory in between could lie about it.

@@ -1,7 +1,8 @@
-//! A provider's own limits, which hold at any price: leases, hours, classes, operators, cores,
-//! memory, price.
+//! Defines the limits that a provider's owner sets, which hold at any price: leases (sold device
+//! time), hours, classes, operators, cores, memory, price. A provider checks them when it describes
+//! its device, when it offers it in an ask, and before it runs a graph.
 //!
-//! Pure decisions, each with a named refusal. The shelf and the sessions check them.
+//! The checks depend only on their arguments, and each refusal names its limit.
 
 use std::collections::BTreeMap;
 use std::fmt;

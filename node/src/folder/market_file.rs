@@ -1,5 +1,5 @@
-//! The market that a folder belongs to: `market.json`, and next to it `validators.json` with the
-//! validators that its commands met last.
+//! Reads and writes the files that state the market of a folder: `market.json`, and next to it
+//! `validators.json` with the validators that the folder's commands met last.
 
 use std::path::{Path, PathBuf};
 

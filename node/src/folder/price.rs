@@ -1,4 +1,5 @@
-//! Changes the price in a provider's file, even while the provider runs.
+//! Changes the price in a provider's file, even while the provider runs. `souk provider price`
+//! calls it.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

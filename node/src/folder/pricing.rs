@@ -1,4 +1,5 @@
-//! The price of a device-second at a moment: pure functions in whole micro-credits.
+//! Computes what a provider asks for a device-second at a moment, from the pricing in its file and
+//! the state of the market. All functions are pure and count in whole micro-credits.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Dtype, Listing, Millis, Price, Quotes, Resources, SPOT_PRICES_MAX, SpotPrice};

@@ -1,4 +1,5 @@
-//! Metrics that every node has: its version, its process and the memory of its machine.
+//! Adds to a page the metrics that every node has: its version, its process and the memory of its
+//! machine.
 
 use std::fs;
 

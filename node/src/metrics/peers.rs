@@ -1,4 +1,5 @@
-//! The metrics of a node's network.
+//! Adds to a page the metrics of a node's network: how many peers are connected, and how many
+//! providers are known. Providers and validators call it.
 
 use super::Page;
 use crate::network::Network;

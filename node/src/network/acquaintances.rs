@@ -1,4 +1,6 @@
-//! The peers that a node has heard of: checked profiles, and addresses that survive a restart.
+//! Stores the peers that a node has heard of: checked profiles of providers, and addresses that
+//! survive a restart. The swarm's task passes it each gossiped message, and it decides whether to
+//! forward it.
 //!
 //! All but its file is pure: it judges a gossiped message by its bytes, its forwarder and the time.
 //!

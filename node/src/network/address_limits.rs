@@ -1,7 +1,7 @@
-//! Limits the connections from one address: keys are free, addresses less so.
+//! Limits how many incoming connections one address can have, as one of the swarm's behaviours.
 //!
-//! Without these limits, one machine with a thousand keys would take every connection. Many honest
-//! nodes can share an address, so its share must be generous.
+//! Without these limits, one machine with a thousand keys would take every connection: keys are
+//! free, addresses less so. Many honest nodes can share an address, so its share must be generous.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

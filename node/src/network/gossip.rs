@@ -1,5 +1,5 @@
-//! How providers' profiles spread from peer to peer: how far, how often, and which peers a node
-//! trusts.
+//! Configures gossipsub, by which providers' profiles spread from peer to peer: how far, how often,
+//! and which peers a node trusts. The swarm's task and the benchmark of gossip use it.
 //!
 //! The figures suit a market of 1,000 providers, each of which publishes once in ten minutes: a
 //! message needs few repetitions, because another always follows. `souk testnet gossip` measures

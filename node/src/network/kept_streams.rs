@@ -1,5 +1,5 @@
-//! Idle streams, kept for their next request. A new stream costs two round trips before its first
-//! message, and a turn of the swarm's task.
+//! Keeps idle streams to peers for their next request. A new stream costs two round trips before
+//! its first message, and a turn of the swarm's task.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,8 +1,9 @@
-//! The score of peers' misconduct: points that fade, and the peers that are kept out, with the end
-//! of that time.
+//! Scores the misconduct of peers and decides which of them the node keeps out, and until when. The
+//! swarm's task reports each fault; the points of a peer fade with time.
 //!
-//! Pure: faults and the time in, verdicts out. Keys are free, so this stops only a peer that
-//! continues under one key; the limits on connections and streams bound a stranger with many.
+//! It takes faults and the time, and returns verdicts, without any effect. Keys are free, so this
+//! stops only a peer that continues under one key; the limits on connections and streams bound a
+//! stranger with many.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,9 @@
-//! The profile that a provider publishes: its account, addresses, device and measured speed.
+//! Defines the profile that a provider publishes by gossip: its account, addresses and device with
+//! its figures. Nodes learn from it how to reach the provider.
 //!
 //! The account that a profile describes must sign it, and it expires; peers should forward only
-//! profiles that they have checked. It states nothing that an ask need not repeat: a buyer without
-//! profiles plans more slowly, but no less safely.
+//! profiles that they have checked. A buyer needs no profile: it plans from asks, and validators
+//! tell it the addresses.
 
 use ed25519_dalek::{Signature as EdSignature, Signer, VerifyingKey};
 use libp2p::Multiaddr;

@@ -43,7 +43,7 @@ impl RateLimit {
         }
     }
 
-    /// Does the same on a thread that can block.
+    /// Waits until `peer` may make a request of this cost, on a thread that can block.
     pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
         while let Err(wait) = self.take_tokens(peer, cost, Instant::now()) {
             std::thread::sleep(wait);

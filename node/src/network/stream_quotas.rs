@@ -1,6 +1,7 @@
-//! Limits how many streams of one protocol each peer has open here, and how fast it opens them.
+//! Limits how many streams of one protocol each peer has open here, and how fast it opens them. The
+//! network checks each incoming stream before it serves it.
 //!
-//! Pure but for its lock: the time is an argument.
+//! The time is an argument, so the decisions are pure but for a lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

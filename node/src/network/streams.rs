@@ -1,4 +1,5 @@
-//! Streams of souk's protocols over the swarm's connections, opened by peer and protocol name.
+//! Opens and accepts the streams of souk's protocols over the swarm's connections, by peer and
+//! protocol name. Every protocol uses it through the handle `Network`.
 //!
 //! An incoming stream waits until its acceptor takes it, and many can wait: peers open several at
 //! once, and on a busy machine the acceptor runs later. An implementation that holds one and

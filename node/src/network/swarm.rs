@@ -1,4 +1,6 @@
-//! The task that owns the swarm: its connections, its dials, and the addresses of peers.
+//! Runs the task that owns the swarm (libp2p's connections of a node): it connects and dials,
+//! remembers the addresses of peers, and keeps out those that misbehave. The handle `Network` sends
+//! it commands.
 
 mod dialling;
 mod discovery;

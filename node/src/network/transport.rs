@@ -1,4 +1,4 @@
-//! The transport of all protocols: TCP, noise on top, and streams of yamux within.
+//! Builds the transport under all protocols: TCP, noise on top, and streams of yamux within.
 //!
 //! The parts, and therefore their formats, are libp2p's. In libp2p's own setup they request 8 KiB
 //! from the system at a time, send 16 KiB, and can buffer hundreds of megabytes for a slow reader.

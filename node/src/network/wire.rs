@@ -1,4 +1,5 @@
-//! Frames on a stream: four bytes of length, then a postcard-encoded message.
+//! Sends and receives the messages of every protocol as frames on a stream: four bytes of length,
+//! then a postcard-encoded message.
 //!
 //! Every protocol of souk must use these frames, so that one limit and one decoder separate a
 //! peer's bytes from the rest of the node.

@@ -1,8 +1,9 @@
-//! Damaged frames for every decoder: fixed seeds, so that each run tries the same.
+//! Feeds damaged frames to the decoders of protocols in tests, under fixed seeds, so that each run
+//! tries the same.
 //!
 //! Frames that decode are grown from nothing but zeros, which are a message of every kind, and from
-//! samples; each is then changed at random. Whatever a decoder makes of it, it does not panic, and
-//! takes memory in proportion to what came.
+//! samples; each is then changed at random. Whatever a decoder makes of it, it must not panic, and
+//! must take memory only in proportion to the received bytes.
 
 use std::fmt::Debug;
 
@@ -24,8 +25,8 @@ const ZEROS: usize = 512;
 /// The longest frame that is grown.
 const FRAME_BYTES_MAX: usize = 8 << 10;
 
-/// What a decoder may take beside what is proportional: serde takes at most a mebibyte for a list
-/// of stated length before its elements come, and lists are nested a few deep.
+/// The memory that a decoder may take in addition to the proportional part: serde takes at most a
+/// mebibyte for a list of stated length before its elements come, and lists are nested a few deep.
 const TAKEN_BYTES_MIN: u64 = 5 << 20;
 
 /// Bytes taken for each byte that came: an element of a list may be one byte long and some hundred
@@ -130,7 +131,8 @@ pub(crate) fn try_damaged(seed: u64, samples: &[Vec<u8>], decode: impl Fn(&[u8])
     );
 }
 
-/// The same for a message of a protocol: what decodes is also encoded again, and read as it was.
+/// Tries damaged frames of a protocol's message. It also encodes each one that decodes, and checks
+/// that it reads as before.
 pub(crate) fn try_messages<T: Serialize + DeserializeOwned + Debug>(seed: u64, samples: &[T]) {
     let encode = |message: &T| postcard::to_allocvec(message).expect("it encodes");
     let samples: Vec<Vec<u8>> = samples.iter().map(encode).collect();

@@ -1,5 +1,6 @@
-//! The protocol `/souk/lease/11`: how messages about one lease travel, and the reports in them that
-//! only people read. The messages themselves are in [`souk_roles::lease`].
+//! Carries the messages about one lease (bought device time) over the network, as the protocol
+//! `/souk/lease/11`, and defines the reports in them that only people read. [`souk_roles::lease`]
+//! defines the messages themselves.
 //!
 //! Each message is one frame on the stream, and can carry short contents that it names. The buyer
 //! opens one stream to the provider of each lease and keeps it while the work lasts; a provider

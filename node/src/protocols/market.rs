@@ -1,5 +1,5 @@
-//! The protocol between a peer and a validator; [`souk_roles::market::market_protocol`] defines its
-//! messages.
+//! Names the protocol by which a peer asks a validator (a node that runs the market), and tests its
+//! decoders. [`souk_roles::market::market_protocol`] defines its messages.
 
 use libp2p::swarm::StreamProtocol;
 use souk_roles::market::market_protocol;

@@ -1,5 +1,5 @@
-//! The load and the free memory of a provider's devices, sampled every few seconds for the metrics
-//! page and, in the folder, for `souk provider status`.
+//! Samples the load and the free memory of a provider's devices every few seconds, for the metrics
+//! page and, through a file in the folder, for `souk provider status`.
 //!
 //! If leases run in their own processes, so do drivers: this process cannot see the devices behind
 //! them and reports nothing. It can always see the host's CPU and memory.

@@ -1,5 +1,5 @@
-//! Whether the provider's disk has room for jobs' contents: while it has none, the provider will
-//! sell nothing.
+//! Tests whether the provider's disk has room for the contents of jobs. After a write that failed,
+//! the provider sells nothing until a test write succeeds.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,5 @@
-//! Faults that an emulated device plays, so that tests show what buyers survive.
+//! Plays the faults that a provider's file can request, such as wrong outputs or refused tensors,
+//! so that tests show what buyers survive. Only a provider of emulated devices can play faults.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

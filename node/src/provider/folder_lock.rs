@@ -1,4 +1,5 @@
-//! The lock on a provider's folder.
+//! Locks a provider's folder while the provider runs, so that no second provider on the same folder
+//! sells its device again. Other programs test the lock to find out whether the provider runs.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! The metrics of a provider.
+//! Builds the metrics page of a provider in the text format of Prometheus: its leases, money,
+//! devices and memory.
 
 use std::sync::Weak;
 

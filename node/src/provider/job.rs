@@ -1,5 +1,5 @@
-//! The account of a lease's work so far: its traffic and reports, which people see, and the runs by
-//! which its speed is judged.
+//! Records what one lease has done so far at its provider: its traffic, report and trace, which the
+//! buyer and the owner see, and its runs, from which the provider's speed is judged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

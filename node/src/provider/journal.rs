@@ -1,8 +1,10 @@
-//! A provider's journal: the leases that it began, their usage, and their payments.
+//! Stores a provider's journal: the leases that it began, their usage, and their payments. From it,
+//! the provider continues after a crash.
 //!
 //! A line must be durable before the action that it announces: a lease is in the journal before its
 //! work begins, so that after a crash the provider can settle it or give it back, and never runs it
-//! twice. If the market disagrees, the market is right: the journal says what to ask it.
+//! twice. If the market disagrees, the market is right: the journal only says which leases to ask
+//! the market about.
 
 use std::collections::BTreeMap;
 use std::io;

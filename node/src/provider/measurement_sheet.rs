@@ -1,5 +1,6 @@
-//! A device's measurements, signed by its owner's key and stored until the device or its driver
-//! changes.
+//! Measures a device for `souk device` and stores the results as a *sheet*, which the owner's key
+//! signs. A stored sheet is used again until the device, its driver or the key changes, or until a
+//! more thorough one is wanted.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

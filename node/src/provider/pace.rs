@@ -1,12 +1,12 @@
-//! The real speed of this provider: the share of its measured peak that recent jobs got, and the
-//! time that its device takes for each kind of work.
+//! Computes the speed that a provider's ask states: the share of the measured peak that recent jobs
+//! got, and the time that the device takes for each kind of work.
 //!
-//! A device is measured with large products and long copies, which jobs are not; the machine may
+//! A device is measured with large products and long copies, which jobs are not. The machine may
 //! also have other work. The provider learns the time of each kind of work from the operators of
 //! each run. It also compares each job with that expectation, and advertises a speed that most of
 //! the last few jobs got. A receipt that shows less than the advertised speed is therefore
-//! evidence, and an honest provider's seldom does. However slow one job is, it moves the advertised
-//! speed by a bounded step only.
+//! evidence, and an honest provider's receipt seldom shows it. However slow one job is, it moves
+//! the advertised speed by a bounded step only.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -233,7 +233,8 @@ impl PaceState {
 }
 
 impl Speed {
-    /// Returns a device of the peak, slowed by the known times of each kind of work.
+    /// Returns the speed of a device whose kinds of work take these known times: its fastest kind
+    /// gets the whole peak.
     pub(super) fn from_times(known: Times) -> Speed {
         let beyond = of_each(known).map(|known| (known - 1.0).max(0.0) * 100.0);
         Speed {
@@ -305,7 +306,7 @@ impl Provider {
     }
 }
 
-/// Returns the time of each kind of work, in the order of [`Work::ALL`].
+/// Returns the time of each kind of work, in the order of [`WorkKind::ALL`].
 fn of_each(known: Times) -> [f64; 3] {
     [known.product, known.convolution, known.other]
 }

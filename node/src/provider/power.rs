@@ -1,5 +1,5 @@
-//! Power limits that a provider requests while it sells: it sets them at its start and restores
-//! them when it stops.
+//! Sets the power limits in watts that a provider's file requests for its processors, and restores
+//! the earlier limits when the provider stops.
 //!
 //! The provider must first record the earlier limits durably in its folder, so that it can restore
 //! them at its next start if it was killed.

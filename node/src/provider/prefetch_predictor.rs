@@ -37,8 +37,8 @@ pub(super) struct ContentPrefetcher {
 }
 
 impl ContentPrefetcher {
-    /// Opens the memory of a provider's folder; loads at once the contents that usually come next,
-    /// because the store's memory is empty.
+    /// Reads what a provider's folder remembers of past leases, and begins at once to load the
+    /// contents that usually come next, because the store's memory is empty.
     pub(super) fn open_and_recall(home: &Path, store: &Arc<Store>) -> Arc<ContentPrefetcher> {
         let outlook = Arc::new(ContentPrefetcher::load_or_default(home, store.clone()));
         tokio::spawn(outlook.clone().prefetch_contents());

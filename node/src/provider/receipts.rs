@@ -1,4 +1,5 @@
-//! Receipts of a provider on its disk, for people: its earnings, and the buyers that owed them.
+//! Writes each receipt that both sides have signed as a JSON file into the provider's folder, for
+//! people. Settlement after a crash relies on the journal instead.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! Nodes that a device refused only at compile time: the provider's folder keeps them, and its asks
-//! state them.
+//! Stores the nodes that a device refused only at compile time, and gives them to the provider's
+//! asks, so that a buyer who plans a model with such a node chooses another provider.
 //!
-//! A node is identified by its digest without names, so a buyer who plans a model with such a node
-//! will choose another provider. The file also records the device and the version of souk, because
-//! another one may run the node.
+//! A node is identified by its digest without names. The file in the provider's folder also records
+//! the device and the version of souk, because another one may run the node.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

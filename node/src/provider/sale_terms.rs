@@ -39,8 +39,8 @@ impl Conditions {
         }
     }
 
-    /// Returns the same with the price that the provider's file states now, or its own price if the
-    /// file cannot be read, for example during a write.
+    /// Returns these conditions with the price and the pricing that the provider's file states now,
+    /// or with their own if the file cannot be read, for example during a write.
     pub(super) fn as_written(&self, home: &Path) -> Conditions {
         let mut now = self.clone();
         match ProviderFile::read_folder(home) {

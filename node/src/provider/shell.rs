@@ -1,8 +1,8 @@
-//! The one task of a provider: it receives events, lets the core decide, and carries out the
-//! effects.
+//! Runs a provider's *shell*: the one task that passes events to the provider's *core* (the state
+//! machine that makes its decisions) and carries out the effects that the core requests.
 //!
 //! The task must await nothing else. Work that takes time is a separate effect whose answer returns
-//! as an event; the messages of one stream, and the facts of the journal, keep their order in their
+//! as an event. The messages of one stream, and the facts of the journal, keep their order in their
 //! own queues.
 
 mod effects;

@@ -1,9 +1,10 @@
-//! The lifetime statistics of a provider's devices: its folder keeps them over restarts, and the
-//! owner can reset them at any time.
+//! Counts what a provider's devices did over their lifetime. The provider adds each finished lease,
+//! the metrics page and the command line show the sums, and the owner can reset them at any time.
+//! The file in the provider's folder keeps them over restarts.
 //!
-//! The file is the only copy, and each writer must hold a lock: an owner's reset and a lease that
-//! has just finished lose nothing of each other's. A damaged file is reset with a warning, because
-//! no debt depends on it.
+//! The file is the only copy, and each writer must hold a lock: so an owner's reset and a lease
+//! that has just finished cannot overwrite each other. A damaged file is reset with a warning,
+//! because no debt depends on it.
 
 use std::fs::File;
 use std::path::Path;

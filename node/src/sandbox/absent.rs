@@ -1,5 +1,5 @@
-//! Sandboxes on a system without them: no value of these types exists, and starting one returns the
-//! reason.
+//! Replaces the sandbox's types on systems other than Linux, where no sandbox can exist: to start
+//! one returns the reason, and no value of these types is ever created.
 
 use std::io;
 use std::sync::Arc;

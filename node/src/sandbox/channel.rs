@@ -1,4 +1,5 @@
-//! The channel between a provider and a sandbox: frames both ways, with shared memory alongside.
+//! Sends and receives the messages between a provider and a sandbox: frames both ways, with shared
+//! memory alongside.
 //!
 //! A frame consists of its length, the number of pieces of shared memory that come with it, and the
 //! message. The provider does not trust the sandbox: it must bound each message, and allocate

@@ -1,9 +1,11 @@
-//! The walls around a job: limits, a list of system calls, no files, no network.
+//! Confines a sandbox's process before a job runs in it: with limits, a list of the allowed system
+//! calls, no files and no network.
 //!
-//! The sandbox puts up each wall that the kernel supports and reports the reason for each one that
-//! is missing. Then it tries to get out: its report shows attempts, not intentions. A GPU's driver
-//! needs more files and system calls, so a sandbox with one can read the system's files and has a
-//! longer list. Of `/dev` it can open only the device nodes of processors, and it has no sockets.
+//! The sandbox puts up each of these walls that the kernel supports and reports the reason for each
+//! one that is missing. Then it tries to get out: its report shows attempts, not intentions. A
+//! GPU's driver needs more files and system calls, so a sandbox with one can read the system's
+//! files and has a longer list. Of `/dev` it can open only the device nodes of processors, and it
+//! has no sockets.
 
 mod calls;
 
@@ -362,7 +364,8 @@ fn allow_listed() -> Result<(), String> {
     install_list(rules)
 }
 
-/// Does the same, but allows the calls that drivers need. A driver can run code that it compiled.
+/// Refuses every system call that neither a sandbox nor its driver needs. A driver can run code
+/// that it compiled.
 fn allow_listed_to_drivers() -> Result<(), String> {
     let mut rules = listed_calls()?;
     rules.extend(ALLOWED_TO_DRIVERS.map(|call| (call, Vec::new())));

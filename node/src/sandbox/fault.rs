@@ -1,4 +1,5 @@
-//! The ways in which a sandbox can fail its lease, in words for the buyer.
+//! Describes why a sandbox did not do the work of its lease, in words that its buyer or the
+//! provider's owner reads.
 
 use std::io;
 #[cfg(target_os = "linux")]

@@ -1,10 +1,11 @@
-//! A control group for each sandbox, if the system lets this process create some.
+//! Creates a control group (Linux's limits on a set of processes) for each sandbox, if the system
+//! lets this process create some.
 //!
-//! The limits of a process (`rules`) count its mappings and each core separately. A group counts
-//! the memory and cores that its processes really use together, and ends as one. The system must
-//! have cgroup v2, and this process must own a part of the tree: under systemd
-//! `Delegate=cpu memory pids`, or the root of a container. Otherwise only the limits of the process
-//! hold, and the provider reports why.
+//! The limits of a process alone count its mappings and each core separately. A group counts the
+//! memory and cores that its processes really use together, and ends as one. The system must have
+//! cgroup v2, and this process must own a part of the tree: under systemd `Delegate=cpu memory
+//! pids`, or the root of a container. Otherwise only the limits of the process hold, and the
+//! provider reports why.
 
 use std::fs;
 use std::io;

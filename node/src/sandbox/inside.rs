@@ -1,6 +1,7 @@
-//! A sandbox from within: the process that does the work of one lease.
+//! Runs inside a sandbox, the process that does the work of one lease: it confines itself, opens
+//! the devices, and carries out the provider's orders.
 //!
-//! One thread works, and one more for each request of a stream; one receives orders, and one sends
+//! One thread works, and one more for each request of a stream. One receives orders, and one sends
 //! signs of life. The receiving thread ends the process when the channel closes, however busy the
 //! others are, so no sandbox outlives its provider.
 

@@ -1,4 +1,5 @@
-//! Measures how soon the cores of a sandbox are free after the provider drops its run.
+//! Measures for the lab's benchmarks how soon a sandbox's cores are free after the provider drops
+//! its run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The messages between a provider and a sandbox. Both are the same program, so the messages have
-//! no versions.
+//! Defines the messages between a provider and a sandbox: the provider's orders and the sandbox's
+//! answers. Both sides are the same program, so the messages have no versions.
 
 use std::io;
 use std::path::PathBuf;

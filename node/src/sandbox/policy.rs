@@ -1,5 +1,5 @@
-//! The walls and limits between a job and the machine, in the form in which they are reported,
-//! stored and shown.
+//! Records which walls and limits stand between a job and the machine, and which are missing and
+//! why. A sandbox reports this to its provider, which stores and shows it.
 
 use std::fmt;
 

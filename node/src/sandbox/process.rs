@@ -1,4 +1,5 @@
-//! A sandbox as its provider sees it: the provider starts it, sends it orders and ends it.
+//! Controls a sandbox from its provider's side: the provider starts the process, sends it orders,
+//! reads its answers and ends it.
 
 pub mod pool;
 

@@ -1,4 +1,5 @@
-//! Content on its way into sandboxes: small content is sent, large content is shared.
+//! Passes contents from the provider into its sandboxes: it sends small ones as bytes and shares
+//! large ones as memory.
 //!
 //! The provider creates shared memory once for each content and keeps it for later sandboxes. The
 //! store then holds the same memory, so a weight is in memory once, however many leases use it.

@@ -1,4 +1,5 @@
-//! `souk audit`: replays a stopped validator's log and compares every digest that it recorded.
+//! Audits a stopped validator's folder for `souk audit`: it replays the log and compares the
+//! results with every digest that the validator recorded.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! The bytes of a backup: a list of digests of parts, then the parts, so that an error can locate
-//! damage.
+//! Encodes and decodes the bytes of a backup file: a list of digests of parts, then the parts. The
+//! digests let an error name the part that is damaged.
 
 use bytes::Bytes;
 use souk_consensus::Digest;

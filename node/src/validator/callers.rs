@@ -1,4 +1,6 @@
-//! The callers that wait for a response of the core, and the channels to them.
+//! Remembers the callers that wait for a response of the validator's core, each under a number, and
+//! sends each its response. The validator's task uses it for proposals, queries and changes of
+//! members.
 
 use slab::Slab;
 use souk_consensus::replica::{Answer, ChangeError, ProposalRefusal};

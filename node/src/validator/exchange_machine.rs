@@ -1,4 +1,5 @@
-//! The replicated exchange of a validator, and the channel that announces its changes.
+//! Creates the state machine that a validator replicates, the exchange, and announces its changes:
+//! each step's events go to the thread of statements, and the affected accounts to watchers.
 
 use std::sync::Arc;
 

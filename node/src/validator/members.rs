@@ -1,5 +1,5 @@
-//! Membership by command: a new validator first learns and then gets its vote; leadership can be
-//! transferred.
+//! Changes the members of a validators' group: a [`Validator`] adds one, which first learns and
+//! then votes, removes one for good, or transfers leadership to another.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A validator as a node: its replica, its connections to the other validators, and the server of
-//! peers' requests.
+//! Runs a validator as a node of the network: it starts the replica, the connections to the other
+//! validators, and the server of peers' requests.
 //!
 //! The folder records whether it ever held a log. If it did and the log is gone, the validator has
 //! forgotten its promises, and must not start under its old id.

@@ -1,6 +1,7 @@
-//! The operator's client: signs orders about the validators and brings them to the leader.
+//! Signs an operator's orders about the validators and brings them to the leader. `souk validator`
+//! uses it to add and remove validators, to transfer leadership and to fetch a backup.
 //!
-//! The market's operator key signs an order; for a backup the validator's own key can sign too. The
+//! The market's operator key signs an order. For a backup the validator's own key can sign too. The
 //! connection uses a throwaway key, so that you can contact a running validator while you hold the
 //! validator's key.
 

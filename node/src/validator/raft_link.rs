@@ -1,9 +1,9 @@
-//! The replicated log's connection between validators: `/souk/raft/2`, one-way streams of frames.
+//! Carries raft's messages between validators over `/souk/raft/2`, in one-way streams of frames.
 //!
 //! Each validator opens one stream to each other and keeps it. It drops messages that it cannot
 //! send, as raft allows: raft repeats the important ones. It will accept a stream only from a peer
-//! that the roster names as a validator, and only messages with that validator's id; both follow
-//! the roster.
+//! that the roster (the replicated list of the validators) names, and only messages with that
+//! validator's id. Both follow the roster.
 
 use std::collections::HashMap;
 use std::sync::Arc;

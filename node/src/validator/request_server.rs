@@ -1,4 +1,5 @@
-//! A validator's server for peers: requests in, answers of the replicated exchange out.
+//! Serves peers' requests to a validator: it answers questions about the replicated exchange, and
+//! proposes their commands for the log.
 //!
 //! Whichever validator a peer asks, reads are linearizable: the answer holds everything that was
 //! acknowledged anywhere before the question. A peer can instead ask for a stale answer, which
@@ -175,7 +176,7 @@ impl SharedState {
             Request::Members => self.list_members().await,
             Request::Order(order) => self.execute_order(order).await,
             Request::Statement(account, before) => self.read_statement(account, before).await,
-            // `converse` serves these, so they never come here.
+            // `serve_stream` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
             question => return read(&self.validator, question, consistency).await,
         };

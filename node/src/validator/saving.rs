@@ -1,4 +1,4 @@
-//! Backup and restore: the whole state as one file that verifies itself.
+//! Writes a validator's whole state as a backup, one file that verifies itself, and restores it.
 //!
 //! A backup is not a replica. If one came back under its old id, it would have forgotten the
 //! promises that it made since. A restore must therefore either begin a new group, or give a new

@@ -1,10 +1,10 @@
-//! Every account's statement, which a separate thread keeps in sled: history that the market's
-//! state forgets and people ask for. It is not part of the replicated state, and a validator can
-//! start without it.
+//! Stores every account's *statement*, the history of its credits that people ask for and the
+//! market's state forgets. A thread writes it into sled. It is not part of the replicated state,
+//! and a validator can start without it.
 //!
 //! Lines come from the log as it is applied. A step that the thread never saw (a snapshot took its
 //! place, or the thread was far behind) shows as a gap between two lines' balances, never as a
-//! wrong sum. Lines lie in generations; when there are too many, the oldest is deleted.
+//! wrong sum. Lines lie in generations. When there are too many, the oldest is deleted.
 
 use std::iter::once;
 use std::path::Path;

@@ -1,7 +1,8 @@
-//! The thread that owns the store: work goes in, and returns when it is durable.
+//! Runs the thread that owns a validator's log and snapshots on disk. The validator's task sends it
+//! one job at a time and waits until the work is durable.
 //!
-//! The task that waits for it lets the network run meanwhile, so that a leader's entries travel
-//! while its own disk still writes them.
+//! While the task waits, the network runs on, so that a leader's entries travel while its own disk
+//! still writes them.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 

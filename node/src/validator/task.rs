@@ -1,7 +1,8 @@
-//! The validator's shell: it passes events to its core and carries out the core's effects in order.
+//! Runs a validator's *shell*: the task that passes events to the validator's *core* (the state
+//! machine that decides) and carries out the effects that the core requests, in order.
 //!
-//! The task runs among the network's tasks, so that a message and its consequences cross no thread;
-//! only the disk has its own thread, for which the task waits.
+//! The task runs among the network's tasks, so that a message and its consequences cross no thread.
+//! Only the disk has its own thread, for which the task waits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -157,7 +158,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(running)
     }
 
-    /// Returns false when the task must end.
+    /// Passes an event to the core. Returns false when the task must end.
     fn on_happened(&mut self, happened: Occurrence<M>) -> bool {
         match happened {
             Occurrence::Input(input) => input.is_some_and(|input| self.on_input(input)),
@@ -193,7 +194,8 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         true
     }
 
-    /// Returns false when the task must end.
+    /// Passes an input to the core, or answers it at once if it only asks for the replica's status
+    /// or state. Returns false when the task must end.
     fn on_input(&mut self, input: Input<M>) -> bool {
         let event = match input {
             Input::Peer { from, bytes } => Event::Peer { from, bytes },
@@ -305,7 +307,7 @@ fn log_report(report: &Report) {
     }
 }
 
-/// Returns the present, for a core whose time began then.
+/// Returns the present, for a core whose time began at `began`.
 fn core_now(began: Instant) -> Now {
     Now {
         tick: to_micros(began.elapsed()),

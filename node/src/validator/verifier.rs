@@ -1,7 +1,8 @@
-//! The thread that verifies entries which other validators admitted, in parallel with the disk.
+//! Verifies the signatures in entries that other validators admitted, on a thread of its own, while
+//! the disk writes the entries.
 //!
-//! Checks must go in by the order of the log, and their verdicts will return in it. The task never
-//! waits to submit one: checks that exceed the thread's queue wait here, bounded by the log.
+//! Checks must go in by the order of the log, and their verdicts return in it. The validator's task
+//! never waits to submit one: checks that exceed the thread's queue wait here, bounded by the log.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};

@@ -1,8 +1,9 @@
-//! The part of a validator's data that sled keeps because it can be rebuilt: the digests at each
-//! checkpoint.
+//! Stores a validator's *views* in a sled database: the digests of state and history at each
+//! checkpoint, which `souk audit` compares with the log.
 //!
-//! A validator can start without it. If sled does not open, if its rows are damaged, or if one
-//! disagrees with the log, the validator will delete everything and begin again.
+//! A validator can start without them, because they can be rebuilt. If sled does not open, if its
+//! rows are damaged, or if one disagrees with the log, the validator will delete everything and
+//! begin again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -83,7 +84,7 @@ fn rows_error(cause: sled::Error) -> RowsError {
     }
 }
 
-/// The open views.
+/// A validator's open views, and their folder.
 pub(super) struct Views {
     folder: PathBuf,
     views: views::Views<SledRows>,

@@ -1,4 +1,5 @@
-//! The form that a text must have, if any.
+//! Builds the grammars for texts that must have a form: any JSON object, or JSON that fulfils a
+//! schema. It keeps the latest grammars for later requests.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -41,7 +42,7 @@ struct WordsRead {
 }
 
 impl TextModel {
-    /// Returns the grammar for texts of a form, or for texts that begin with a mark.
+    /// Returns the grammar for texts of a form and, with a mark, also for texts that begin with it.
     pub fn build_grammar(
         &self,
         form: &TextForm,

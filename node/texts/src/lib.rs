@@ -1,4 +1,4 @@
-//! Texts by language models, on this machine or in sessions that a market sells.
+//! Writes texts with language models, on this machine or in sessions that a market sells.
 //!
 //! [`open_model`] reads a model and its tokeniser. A [`TextEngine`] computes the model's steps on
 //! this machine's processor, or on providers whose sessions it buys, replaces if a provider fails,

@@ -1,5 +1,5 @@
-//! The journal of a session: with it, `souk job` lists the session, and ends its leases even if the
-//! process that bought them has died.
+//! Writes the journals of a text's sessions in the market. With them, `souk job` lists a session,
+//! and ends its leases even if the process that bought them has died.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

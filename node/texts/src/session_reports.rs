@@ -1,5 +1,5 @@
-//! What the core of sessions reports, in words: notices for the user, and errors with what the
-//! shell knows of a session.
+//! Puts the reports of the core of a text's sessions into words: notices for the user, and errors
+//! with the causes that the shell knows.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! The shell of a session core: one task that passes events to the core of a text's sessions, and
-//! carries out its actions.
+//! Runs the sessions of a text in the market: one task, the *shell*, passes events to the sessions'
+//! *core* (the state machine that decides what to buy, send and replace) and carries out its
+//! actions. The shell plans, buys, and keeps the tensors.
 //!
 //! A session is a job whose providers keep the model's states, and each step is one of its
 //! requests.
-//! The core decides what to buy, send and replace; the shell plans, buys, and keeps the tensors.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Steps and their outputs, between the decoder's tensors and the core's numbers.
+//! Converts the steps of a text between the decoder's tensors and the session core's numbers, and
+//! compares the outputs that two sessions computed for the same step.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The steps of one sequence as a session, wherever they are computed.
+//! Adapts the steps of one sequence to the interface of a session, wherever they are computed: on
+//! this machine or by leased providers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The signal that ends the sessions of a text at once.
+//! Defines the signal by which a caller ends all sessions of a text at once, for example when the
+//! user interrupts it.
 
 use tokio::sync::watch;
 

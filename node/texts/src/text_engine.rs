@@ -1,7 +1,7 @@
-//! The engine that computes the steps of a language model, for generation and for embeddings.
+//! Computes the steps of a language model, for generation and for embeddings: on this machine's
+//! processor, or through sessions with leased providers.
 //!
-//! It runs the model on this machine's processor, or through sessions with leased providers. A
-//! caller gets sequences, which look the same in both cases.
+//! A caller gets sequences, which look the same in both cases.
 
 use std::num::NonZeroUsize;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Why a text could not be written.
+//! Defines the reasons why a text could not be written, with the messages and advice that users
+//! see.
 
 use souk_llm::generation::GenerationError;
 use souk_llm::model::ModelError;

@@ -1,4 +1,5 @@
-//! A handle to the sessions of a text, and what they are bought for.
+//! Defines the handle through which an engine uses a text's sessions (leased providers that hold
+//! the model's states), the orders that it sends to their task, and the terms of purchase.
 
 use souk_llm::generation::Step;
 use souk_node::buyer::job::Limits;

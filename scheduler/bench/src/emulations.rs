@@ -1,5 +1,5 @@
-//! The emulated pairs and mixes of the measurements: devices of the catalogue whose real speed
-//! differs from their profile, as with real devices.
+//! Builds the pairs and mixes of emulated devices for the measurements: devices of the catalogue
+//! whose real speed differs from their profile, as with real devices.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Layered random problems of any size, for measurements of speed and growth.
+//! Generates layered random problems of any size, for measurements of the planners' speed and
+//! growth.
 
 use souk_scheduler::planning::planner::Random;
 use souk_scheduler::planning::problem::{Edge, Problem, ProblemError, ProblemParts};

@@ -1,6 +1,5 @@
-//! The scheduler's benchmarks: the functions behind `souk bench plan`, `partition`, `tasks`,
-//! `split`, `mixes` and `overhead`. The examples can run the same functions without the rest of
-//! souk.
+//! Benchmarks the scheduler: the functions behind `souk bench plan`, `partition`, `tasks`, `split`,
+//! `mixes` and `overhead`. The examples can run the same functions without the rest of souk.
 //!
 //! It is a crate of its own because no run and no plan needs it: readers of published instances, a
 //! partitioner for comparison with the planners, and the clock that limits the planners' effort.

@@ -1,5 +1,5 @@
-//! Measures unlike devices together: the time of a run against the best single device and against
-//! the plan's expectation.
+//! Measures groups of unlike devices: the time of a run on all of them against the best single
+//! device and against the plan's expectation.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Small models for measurements: single operators, and branches of products.
+//! Builds and runs the small models that the measurements use as workloads: single operators, and
+//! branches of products.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

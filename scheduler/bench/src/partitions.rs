@@ -1,4 +1,5 @@
-//! Runs the partitioner on published graphs.
+//! Runs the partitioner on a file of published graphs, writes its placements, and reports their
+//! quality.
 
 use std::collections::BTreeMap;
 use std::fs::File;

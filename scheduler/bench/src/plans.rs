@@ -1,4 +1,5 @@
-//! Runs planners on scheduling instances.
+//! Runs a planner on a file of scheduling instances, validates and writes its schedules, and
+//! compares them with the best known ones.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,7 +1,8 @@
-//! Shares one device between several owners: each run is a task of a worker pool of one device.
+//! Queues the runs of several owners, such as leases, on one device: each run is a task of a worker
+//! pool of one device. A lease is device time that a buyer has bought.
 //!
-//! So owners share its time by their weights, as with several devices, and not by their number of
-//! threads.
+//! So owners share the device's time by their weights, as with several devices, and not by their
+//! number of threads.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 

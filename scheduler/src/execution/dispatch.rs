@@ -1,5 +1,5 @@
-//! Selects the next task of each device. The dispatch is the state of one job: its caller must
-//! report completed tasks and ask for more.
+//! Selects the next task of each device for one job, by a plan or when tasks become ready. It knows
+//! no thread: its caller must report completed tasks and ask for more.
 //!
 //! Times are picoseconds since the start of the job, as in the graph's problem
 //! ([`SECOND`](crate::planning::time::SECOND)).

@@ -1,4 +1,4 @@
-//! Errors of tasks on one device or on a group.
+//! Defines the errors of tasks and sessions on one device or on a group.
 
 use souk_memory::space::SpaceError;
 use souk_memory::{ContentId, StoreError};

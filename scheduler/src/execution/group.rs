@@ -1,10 +1,11 @@
-//! Several devices of one machine that run a subgraph together.
+//! Runs subgraphs on a group: several devices of one machine that work together.
 //!
 //! The group plans the subgraph over the devices once for each set of input shapes, cuts it along
-//! the plan, and runs it by a [`WorkerPool`]. Independent fragments run at the same time, a failed
-//! device's fragments run on the others, and measurements will correct the next plan. A [`Space`]
-//! holds the tensors: devices that share the host's memory pass them on without a copy, and tensors
-//! that do not fit in memory go to disk.
+//! the plan into fragments (parts that one device runs as a whole), and runs it by a
+//! [`WorkerPool`]. Independent fragments run at the same time, a failed device's fragments run on
+//! the others, and measurements will correct the next plan. A [`Space`] holds the tensors: devices
+//! that share the host's memory pass them on without a copy, and tensors that do not fit in memory
+//! go to disk.
 
 mod core_contention;
 mod device_preferences;

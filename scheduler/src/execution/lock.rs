@@ -1,4 +1,5 @@
-//! The common way to lock state that threads share.
+//! Locks a mutex even if a thread panicked while it held the lock. Each holder must change the
+//! locked state completely or not at all, so that a panic elsewhere leaves it valid.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,6 @@
-//! Computes one run's contribution to its device's report, and the end of the run.
+//! Computes the figures of a run on one device for its report: the device's name, its busy time and
+//! traffic, and the end of the run. Runs on a single device and on a group use it. For an emulated
+//! device the device's own time counts, not the clock's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Compiled programs, cached for the next run of the same subgraph.
+//! Caches the compiled programs of a single device, for the next run of the same subgraph. It drops
+//! the least recently used ones beyond a fixed number, or if the device needs room.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

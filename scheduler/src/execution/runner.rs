@@ -41,7 +41,7 @@ pub(super) enum Engine {
 
 impl Runner {
     /// Creates a runner of `processor` with the name `label` in reports. For an emulated device the
-    /// name gets the suffix `emulated`.
+    /// name gets the suffix ` (emulated)`.
     #[must_use]
     pub fn new(
         label: &str,

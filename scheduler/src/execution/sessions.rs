@@ -1,5 +1,6 @@
-//! The sessions of the single lease that this process serves. Each has a thread that holds its
-//! program and the states of its sequences.
+//! Keeps the sessions of the single lease (device time that a buyer has bought) that this process
+//! serves. In a session, the device holds a model's states from request to request. Each session
+//! has a thread that holds its program and the states of its sequences.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,5 @@
-//! A single device that runs whole subgraphs, one after the other.
+//! Runs whole subgraphs on a single device, one after the other. Only steps of sessions can run
+//! together. A runner of one device uses it, and several devices form a group instead.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

@@ -1,5 +1,6 @@
-//! The history of one device that runs whole subgraphs. It records times like the history of a
-//! group's device, so it too can tell a depthwise convolution from a dense one.
+//! Records the times of operators on a single device that runs whole subgraphs, and forecasts the
+//! time of a task from them. It records times like the history of a group's device, so it too can
+//! tell a depthwise convolution from a dense one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,6 @@
-//! A subgraph to run, its precedence, and the result of its run.
+//! Describes the input and the result of a run: a task is a subgraph with its input tensors, its
+//! precedence decides which of several runs goes first, and the result holds the outputs and the
+//! report.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A thread for each device, and the jobs that these threads run.
+//! Runs jobs on devices: a worker pool has a thread for each device, and these threads run the
+//! tasks of all jobs.
 //!
 //! A free device takes tasks from the job with the highest priority that has work for it. Among
 //! equals, it prefers the job that runs out of time, then the job with the least device time for

@@ -1,4 +1,5 @@
-//! Binds the inputs of a job to the inputs that the model declares.
+//! Binds the inputs of a job to the inputs that the model declares: checks their types and shapes,
+//! and fills in the sizes that the model leaves open.
 
 use std::collections::BTreeMap;
 

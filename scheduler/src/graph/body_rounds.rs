@@ -1,4 +1,6 @@
-//! The number of rounds of bodies whose count is known only at run time: one, until runs report it.
+//! Estimates the work of nodes whose bodies (inner graphs, as of `Loop`) run a number of rounds
+//! that is known only at run time. The estimate is one round until earlier runs of the model report
+//! a factor.
 
 use super::Graph;
 

@@ -1,5 +1,5 @@
-//! Nodes that read constants only. Their outputs are as good as constants: every part that needs
-//! them computes them once for itself, and no part sends them.
+//! Finds the nodes that read constants only. Planners treat their outputs like constants: every
+//! part that needs them computes them once for itself, and no part sends them.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The device that a node asks for, as words in the node's metadata, which travel with it.
+//! Reads and writes the wish of a node for a device: words in the node's metadata, which travel
+//! with the model, such as `gpu`. The buyer sets wishes, and device groups honour them.
 
 use std::fmt;
 

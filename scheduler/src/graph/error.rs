@@ -1,4 +1,5 @@
-//! Errors of a model import. Each variant carries the facts that a person needs to mend the model.
+//! Defines the errors of a model import. Each variant carries the facts that a person needs to mend
+//! the model.
 
 use souk_memory::DType;
 use souk_onnx::budget::Beyond;

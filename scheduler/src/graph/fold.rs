@@ -1,5 +1,5 @@
-//! Turns values that are known before the run into constants: `Constant` nodes and chains of shape
-//! arithmetic.
+//! Turns values that are known before the run into constants during the import: `Constant` nodes
+//! and chains of shape arithmetic.
 
 use bytes::Bytes;
 use souk_onnx::{DataType, NodeProto, TensorProto};

@@ -1,8 +1,11 @@
-//! Indices among a job's inputs that lie beyond what its model takes from: no device can run it.
+//! Checks the indices among a job's inputs before the job runs: refuses an index that lies beyond
+//! the values from which the model's nodes take elements by it. The buyer calls this for its
+//! quotes, because no device can run such a job.
 //!
-//! An index is followed from an input through operators that only move or widen integers, to a node
-//! that takes places of a known extent by it. Whatever computes with it ends the search, and so
-//! does a body, whose nodes may never run: what is refused here fails on every device.
+//! The check follows an index from an input through operators that only move or widen integers, to
+//! a node that takes elements along an axis of known extent by it. The search ends where a node
+//! computes with the index. It also ends at a body, whose nodes may never run. So a refused index
+//! would fail on every device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +15,7 @@ use souk_onnx::DataType;
 use super::shape::Fact;
 use super::{Graph, ImportError, Node, ValueId};
 
-/// Operators that give each element of what they read, as it is.
+/// Operators whose outputs hold the elements of their inputs unchanged.
 const MOVES: [&str; 8] = [
     "Cast",
     "Concat",
@@ -24,7 +27,8 @@ const MOVES: [&str; 8] = [
     "Unsqueeze",
 ];
 
-/// What stands at an index, and in which extent of what: by an operator's inputs.
+/// Operators that take elements by index, each with the number of the input that holds the elements
+/// and of the input that holds the indices.
 const TAKES: [(&str, usize, usize); 3] = [
     ("Gather", 0, 1),
     ("GatherElements", 0, 1),
@@ -32,10 +36,11 @@ const TAKES: [(&str, usize, usize); 3] = [
 ];
 
 impl Graph {
-    /// Whether each index that the inputs hold is one of what a node takes by it.
+    /// Checks that each index among the inputs lies within the extent along which a node takes
+    /// elements by it.
     ///
     /// # Errors
-    /// [`ImportError::InputIndex`]: the first that is not.
+    /// [`ImportError::InputIndex`] for the first index beyond its extent.
     pub fn check_indices(&self, inputs: &BTreeMap<String, Tensor>) -> Result<(), ImportError> {
         for (name, tensor) in inputs {
             let (Some(value), Some(range)) =
@@ -64,7 +69,8 @@ impl Graph {
         Ok(())
     }
 
-    /// The nodes that a value reaches as it is, each with the place of the input where it does.
+    /// Returns the nodes that read the value, directly or through nodes that only move it, each
+    /// with the number of the input that reads it.
     fn index_takers(&self, value: ValueId) -> Vec<(&Node, usize)> {
         let (mut seen, mut open) = (BTreeSet::from([value]), vec![value]);
         let mut takers = Vec::new();
@@ -81,7 +87,8 @@ impl Graph {
         takers
     }
 
-    /// Whether a node gives all elements of a value as they are in another.
+    /// Returns whether a node only moves the elements of `value` into `made`, with integers of 32
+    /// or 64 bits.
     fn is_plain_move(&self, node: &Node, value: ValueId, made: ValueId) -> bool {
         let is_first = node.inputs.first() == Some(&Some(value));
         let is_concat = node.proto.op_type() == "Concat";
@@ -95,8 +102,9 @@ impl Graph {
             && is_wide
     }
 
-    /// How far what a node takes places of by one of its inputs reaches, where it does so and gives
-    /// something.
+    /// Returns the extent along which a node takes elements by the indices in input `place`.
+    /// Returns `None` if it takes none by that input, if the extent is unknown, or if its output is
+    /// empty.
     fn extent_taken_by(&self, node: &Node, place: usize) -> Option<u64> {
         let takes = |it: &&(&str, usize, usize)| it.0 == node.proto.op_type() && it.2 == place;
         let (_, of, _) = TAKES.iter().find(takes).filter(|_| is_standard(node))?;
@@ -118,14 +126,15 @@ fn is_standard(node: &Node) -> bool {
     node.proto.operator_domain().is_empty()
 }
 
-/// The least and the most of the integers that an input holds.
+/// The smallest and the largest of the integers that an input holds.
 struct IndexRange {
     least: i64,
     most: i64,
 }
 
 impl IndexRange {
-    /// Of integers that the narrower type holds too: a cast changes others.
+    /// Returns the range of a tensor of integers if all of them fit in 32 bits, because a cast to
+    /// 32 bits would change others.
     fn from_tensor(tensor: &Tensor) -> Option<IndexRange> {
         let values: Vec<i64> = match tensor.dtype() {
             DType::I64 => tensor.to_vec::<i64>().ok()?,
@@ -142,7 +151,8 @@ impl IndexRange {
         is_narrow.then_some(IndexRange { least, most })
     }
 
-    /// An index beyond an extent: from its end, counted backwards, to its last.
+    /// Returns an index of the range beyond an extent, if there is one. A negative index counts
+    /// from the end.
     fn index_beyond(&self, extent: u64) -> Option<i64> {
         let extent = i64::try_from(extent).ok()?;
         match () {
@@ -161,7 +171,7 @@ mod tests {
     use super::*;
     use crate::graph::Bindings;
 
-    /// Rows 2 by 10, and what takes of them by `ids`, after nodes that the test names.
+    /// Checks `ids` as the indices of a `Gather` of 2 by 10 numbers, behind the nodes `between`.
     fn checked(between: &[&str], axis: i64, ids: &[i64]) -> Result<(), ImportError> {
         let ids = Tensor::from_vec([ids.len()], ids.to_vec()).unwrap();
         let rows = Tensor::from_vec([2, 10], vec![0.0_f32; 20]).unwrap();

@@ -1,4 +1,5 @@
-//! Topological order.
+//! Sorts the nodes of any graph in topological order, so that each follows those that it depends
+//! on. The import, the cuts, the planners' problems and the benchmarks use it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

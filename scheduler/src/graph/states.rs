@@ -1,5 +1,6 @@
-//! State values, which the device that runs their node holds from request to request, and values
-//! that are fed back.
+//! Finds the state values of a graph, which the device that runs their node holds from request to
+//! request, and the outputs that a session feeds back as inputs of the next request. Also finds the
+//! values at which the model permits a cut. Planners and the buyer's sessions use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

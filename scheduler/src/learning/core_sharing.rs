@@ -1,4 +1,5 @@
-//! Devices that share cores of this machine and so slow each other.
+//! Describes which devices share cores of this machine and so slow each other, and lists the
+//! arrangements that plans should compare: one of these devices alone, or all of them, each slower.
 //!
 //! A software GPU, for example, computes on the cores of the CPU device. So a device's time next to
 //! another differs from its time alone. The histories learn both, each from runs of its kind, and

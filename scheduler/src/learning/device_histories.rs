@@ -1,4 +1,5 @@
-//! The histories of a group's devices: their times alone, and next to others on the same cores.
+//! Holds the histories of a group's devices during the life of the group: for each device its
+//! measured times alone, and its times next to others on the same cores.
 
 use souk_vocabulary::history::{History, JointMeasurement};
 

@@ -1,4 +1,5 @@
-//! The measured costs of devices, kept from run to run.
+//! Stores the measured costs of devices from run to run, as a [`CostHistory`] that a node can write
+//! to a file and load again.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The ratio of measured times to estimates, by kind of task and device, kept from run to run.
+//! Corrects estimates of time by the mean ratio of measured times to them, for each kind of task on
+//! each device. The dispatch and the plans of groups use the corrections.
 
 use serde::{Deserialize, Serialize};
 use souk_vocabulary::history::{Evidence, KNOWN, OutlierFilter};

@@ -1,8 +1,9 @@
-//! The quantity that a plan minimises, and the score of a plan by it.
+//! Defines the quantities that a plan can minimise, such as time or price, and scores plans by
+//! them.
 //!
 //! All planners use the same objectives: a buyer over the market's offers, a provider over its own
 //! devices, and the planners over a problem's whole numbers. A deadline comes before everything
-//! else, and the makespan decides among equals.
+//! else, and the makespan (the time to the last output) decides among equals.
 
 use std::fmt;
 use std::str::FromStr;

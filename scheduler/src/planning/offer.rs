@@ -1,4 +1,5 @@
-//! The capabilities of a device on offer, and the costs of reaching it.
+//! Describes a device on offer to a planner: its speeds, memory, operators and price, and the links
+//! over which data reach it.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,10 @@
-//! Planners: one file each, one signature, one harness for comparison.
+//! Collects all planners under one signature: each is an algorithm in a file of its own that
+//! assigns the tasks of a problem to devices and times. [`find_planner`] finds a planner by its
+//! name on the command line.
 //!
-//! All of them place tasks through the same `PartialSchedule`, so each respects memory and pins. A
-//! [`Pace`] limits the effort, not time: a planner asks which part of its effort is used up after a
-//! number of steps. With [`step_pace`], equal inputs give equal plans; a benchmark can answer by
+//! The list rules place tasks through the same `PartialSchedule`, so each respects memory and pins.
+//! A [`Pace`] limits the effort, not time: a planner asks which part of its effort is used up after
+//! a number of steps. With [`step_pace`], equal inputs give equal plans; a benchmark can answer by
 //! the clock.
 //!
 //! The list rules come from the literature and minimise the makespan only. `portfolio`, `anneal`,

@@ -1,4 +1,4 @@
-//! The input of a planner: tasks, their times on each device, and the times to move data.
+//! Defines the input of a planner: tasks, their times on each device, and the times to move data.
 //!
 //! It is pure data in whole numbers of one unit of time, so that equal problems lead to equal plans
 //! on every machine. [`Problem::new`] checks once what planners rely on: no cycles, no overflowing

@@ -1,4 +1,5 @@
-//! A plan of a [`Problem`], which places each task on a device and in time, and its validation.
+//! Defines the output of a planner, a plan of a [`Problem`] that places each task on a device and
+//! in time, and validates it.
 
 use thiserror::Error;
 

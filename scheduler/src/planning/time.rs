@@ -1,5 +1,5 @@
-//! The time of problems: whole numbers of one unit, so that equal problems give equal plans on
-//! every machine.
+//! Defines the time of planning problems: whole numbers of one unit, so that equal problems give
+//! equal plans on every machine.
 
 /// Time in the unit of the problem's creator.
 pub type Time = u64;

@@ -1,4 +1,6 @@
-//! Checks the promises that must hold at every step, whatever goes wrong.
+//! Checks the promises that the simulated validators must keep at every step, whatever goes wrong:
+//! one leader in a term, the same log and state everywhere, no lost result, correct payments. The
+//! world reports each step to the [`Checker`], which keeps the first [`Violation`].
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,6 @@
-//! The people of the simulated market: honest ones, hasty ones, forgers, and some who vanish.
+//! Draws the batches of commands that the people of the simulated market send to validators: honest
+//! people, hasty ones, forgers, and some who vanish. It reads the results, so that later batches
+//! can name a person's own orders and leases.
 
 use souk_market::{
     Acceptance, AccountKey, Ask, Batch, Bid, BuyerFilter, Command, Credits, DeviceId, DeviceMicros,

@@ -1,4 +1,5 @@
-//! A simulated disk that loses unsynced data, sector by sector, and fails on command.
+//! Simulates a disk that loses unsynced data, sector by sector, and fails on command. The log and
+//! the snapshots of simulated validators and the journals of simulated jobs lie on it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
-//! A fake of the views' store in sled: a power loss can drop writes since the last sync, and a
-//! fault can delete or corrupt the rest before the replica restarts.
+//! Stands in for the sled database in which a validator stores its views, the digests of its state
+//! that it can always rebuild. A power loss can drop writes since the last sync, and a fault can
+//! delete or corrupt the rest before the replica restarts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

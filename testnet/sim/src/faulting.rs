@@ -1,4 +1,5 @@
-//! Begins and ends faults, and replaces machines with a lost disk as an operator would.
+//! Begins and ends the faults of a run when the world reaches their scheduled times, and replaces
+//! machines with a lost disk as an operator would.
 
 use souk_consensus::ReplicaId;
 use souk_roles::validator::event::Event as CoreEvent;

@@ -1,5 +1,6 @@
-//! The schedule of faults, drawn from the seed before the run, so that it can be shortened without
-//! other changes.
+//! Draws the schedule of faults of a run from the seed. It draws the whole schedule before the run,
+//! so that the simulator can leave out single faults without other changes when it shortens a
+//! schedule.
 
 use serde::Serialize;
 

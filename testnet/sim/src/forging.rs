@@ -1,4 +1,5 @@
-//! The messages of a lying validator: invented states, and membership changes without an order.
+//! Builds the messages of a lying validator: invented states, and membership changes that no
+//! operator ordered. The faults of messages and of lying validators use it.
 
 use bytes::Bytes;
 use protobuf::Message as _;

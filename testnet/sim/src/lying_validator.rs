@@ -1,4 +1,4 @@
-//! A fault of the simulator: one validator lies to the others, which must not believe it.
+//! Makes one simulated validator lie to the others, which must not believe it.
 //!
 //! It offers a forged snapshot, and sends membership changes that no operator ordered, as if it led
 //! a later term. All its other messages are honest.

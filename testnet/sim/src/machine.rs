@@ -1,4 +1,6 @@
-//! The real exchange in simulated replicas, with checks of its invariants.
+//! Runs the real exchange as the state machine of each simulated replica, and checks its
+//! invariants: credits add up, no lease closes twice, and no device is sold twice. All replicas
+//! share a cache, so that each batch of commands is decoded, verified and hashed only once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

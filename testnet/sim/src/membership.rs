@@ -1,5 +1,6 @@
-//! The operators' orders about validators, and the leader's steps to fulfil them, as a real
-//! operator and each validator's keeper would act.
+//! Changes the validators of a simulated group: gives the operators' orders to admit or remove a
+//! validator, and takes the leader's steps to fulfil them. It acts as real operators and validators
+//! would.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Modifies messages on purpose, for leaders that reorder and leaders that forge.
+//! Modifies the messages of replicas on purpose: those of leaders that reorder commands, and those
+//! of leaders that forge entries.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfChangeType;

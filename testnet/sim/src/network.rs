@@ -1,4 +1,6 @@
-//! The simulated network: it decides whether, when and in which state messages arrive.
+//! Simulates the network between machines: decides whether, when and in which state each message
+//! arrives. Faults cut links, slow down nodes, and begin storms in which messages are lost, doubled
+//! or damaged.
 
 use bytes::Bytes;
 

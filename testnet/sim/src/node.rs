@@ -1,4 +1,6 @@
-//! One simulated machine: a disk, a clock, and a validator's core that runs on them.
+//! Simulates one machine: a disk, a clock, and the core of a validator (the state machine that
+//! decides for it) that runs on them. The world gives it events, and runs it in rounds, within
+//! which it can die at each boundary.
 
 use std::cell::RefCell;
 use std::rc::Rc;

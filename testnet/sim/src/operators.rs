@@ -1,5 +1,5 @@
-//! The operators of the simulated market: three, of whom two must agree. They confirm and refuse
-//! requests, deposit and withdraw credits, freeze and thaw accounts, and change rules.
+//! Plays the operators of the simulated market, three accounts of whom two must agree. They confirm
+//! and refuse requests, deposit and withdraw credits, freeze and thaw accounts, and change rules.
 
 use souk_market::{
     Acceptance, AccountKey, ClassRules, Command, Credits, Founder, Genesis, MarketId, Millis, Name,

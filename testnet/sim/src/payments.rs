@@ -1,5 +1,6 @@
-//! A naive second implementation of the rules of payment. From commands and trades, it derives the
-//! payment of each closed lease.
+//! Computes naively, as a second implementation of the rules of payment, what each closed lease
+//! must pay. It derives this from commands and trades alone, and the checker compares it with the
+//! payments of the real exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 

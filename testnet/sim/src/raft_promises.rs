@@ -1,5 +1,5 @@
-//! Pledges between replicas, which each must still know after any crash: its votes and its
-//! acknowledgements.
+//! Remembers the votes and acknowledgements that each replica has sent to others, and checks that
+//! it still knows them after a crash: a replica that forgets one can break the group.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The only source of randomness: splitmix64, split into streams that never disturb each other.
+//! Generates the random numbers of a run from its seed (splitmix64), as the simulator's only source
+//! of randomness. Separate streams never disturb each other.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]

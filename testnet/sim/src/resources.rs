@@ -1,4 +1,5 @@
-//! The traded resources, and people's memory of trades.
+//! Holds small helpers that the people and actors of the simulated market share: the resources of
+//! the devices that they trade, random keys, and lists of the latest few items.
 
 use souk_market::{Dtype, KindCode, Resources, SigningKey, Throughput};
 

@@ -1,4 +1,5 @@
-//! Shortens a schedule that breaks a promise: removes faults while the same promise stays broken.
+//! Shortens a schedule that breaks a promise, so that a person can understand the failure: removes
+//! faults while the same promise stays broken.
 
 use super::checker::Violation;
 use super::{Config, Failure, faults, run_once, select_faults};

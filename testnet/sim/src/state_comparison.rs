@@ -1,4 +1,5 @@
-//! Compares whole states at the same entries: field by field, and byte by byte if these differ.
+//! Compares whole states of the exchange between replicas at the same entries of the log: field by
+//! field, and byte by byte if these differ.
 
 use std::collections::BTreeMap;
 

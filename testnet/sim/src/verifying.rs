@@ -1,5 +1,6 @@
-//! Verification in simulated time: each replica checks foreign input a while after its arrival, in
-//! any order, and must accuse exactly the forger.
+//! Simulates how long a replica takes to verify signatures: it checks foreign input a while after
+//! its arrival, in any order. It also checks the accusations that follow: a replica must accuse
+//! exactly the forger.
 
 use bytes::Bytes;
 use souk_consensus::check::Fault;

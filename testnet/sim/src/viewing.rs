@@ -1,4 +1,5 @@
-//! Harms the views while their replica is down, and always compares them with the group's results
+//! Tests the views of a replica, which are the digests of its state that it can always rebuild:
+//! harms them while the replica is down, and compares them with the results of the group, also
 //! after the restart.
 
 use souk_consensus::LogIndex;

@@ -1,4 +1,6 @@
-//! The simulated world: machines, network, people and faults, in one thread and one order.
+//! Runs the simulated world, which is the machines, the network, the people and the faults, in one
+//! thread and one order. A queue holds all events by their time, so a seed always gives the same
+//! run.
 
 pub(super) mod actors;
 pub(super) mod ending;

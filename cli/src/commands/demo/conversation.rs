@@ -1,5 +1,6 @@
-//! The text of `souk demo`: the bundled language model answers questions, cut over two providers,
-//! one of which is killed in the middle of an answer.
+//! Runs the conversation of `souk demo`: asks the bundled language model some questions, with the
+//! model cut over two providers, and kills one provider in the middle of an answer. Another
+//! provider must finish the answer.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Asks drivers for their devices in a separate process, which a faulty driver can crash.
+//! Asks drivers for their devices in a separate process, which a faulty driver can crash without
+//! harm to the command. Commands call it before they open a device.
 
 use std::io;
 use std::path::Path;
@@ -139,7 +140,7 @@ fn list_gpus() -> OpenDevice<Vec<Adapter>> {
     Ok(seen.collect())
 }
 
-/// This build has no backend for GPUs.
+/// Returns an error, because this build has no backend for GPUs.
 #[cfg(not(feature = "wgpu"))]
 fn list_gpus() -> OpenDevice<Vec<Adapter>> {
     Err("this build is without the feature `wgpu`".to_owned())
@@ -158,7 +159,7 @@ fn list_cuda_devices() -> OpenDevice<Vec<Profile>> {
     Ok(devices.iter().map(CudaDevice::profile).collect())
 }
 
-/// This build has no backend for CUDA.
+/// Returns an error, because this build has no backend for CUDA.
 #[cfg(not(feature = "cuda"))]
 fn list_cuda_devices() -> OpenDevice<Vec<Profile>> {
     Err("this build is without the feature `cuda`".to_owned())

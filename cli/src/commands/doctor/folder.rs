@@ -1,4 +1,5 @@
-//! Checks the folder: its contents, whether souk can write to it, and who else can read its keys.
+//! Checks the folder for `souk doctor`: its contents, whether souk can write to it, and who else
+//! can read its keys.
 
 use std::fs;
 use std::path::{Path, PathBuf};

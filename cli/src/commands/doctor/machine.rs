@@ -1,4 +1,5 @@
-//! Checks the machine: cores, memory, disk space, the limit of open files, processors.
+//! Checks the machine for `souk doctor`: cores, memory, disk space, the limit of open files,
+//! processors.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! Checks the folder's market: whether and how fast it answers, its clock, and the folder's
-//! account.
+//! Checks the folder's market for `souk doctor`: whether and how fast it answers, its clock, and
+//! the folder's account.
 
 use std::path::Path;
 use std::time::Instant;

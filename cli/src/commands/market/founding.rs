@@ -1,4 +1,5 @@
-//! `souk market create`: creates a market.
+//! `souk market create`: creates a market, by writing its folder with the rules, the keys, the
+//! first validator, and the genesis, which is the market's initial state.
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;

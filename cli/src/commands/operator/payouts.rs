@@ -1,6 +1,6 @@
-//! Journal of the payments that an operator asks its program to make, and of the answers. It lies
-//! next to the operator's key; the operator must write it before it starts the program and after
-//! the program answers.
+//! Records, in a journal next to the operator's key, the payments that an operator asks its program
+//! to make, and the program's answers. `souk operator decide` must write to it before it starts the
+//! program and after the program answers.
 //!
 //! A withdrawal must not be paid twice. So the operator asks the program again only after the
 //! answer that nothing is paid yet. If an earlier question has no answer, because of a crash, the

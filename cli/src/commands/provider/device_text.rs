@@ -1,4 +1,4 @@
-//! Writes a device in the format of a provider's file.
+//! Formats the choice of a device as TOML, as `souk provider init` writes it into `provider.toml`.
 
 use std::num::NonZeroU32;
 

@@ -1,4 +1,6 @@
-//! Measures a provider's devices, also for `souk provider measure`.
+//! Measures the devices that a provider will sell, and stores the figures in the provider's folder.
+//! `souk provider init` and `souk order ask` use it to state an offer, and `souk provider measure`
+//! to replace the figures before the provider's next start.
 
 use std::path::Path;
 

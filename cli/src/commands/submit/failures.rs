@@ -1,4 +1,6 @@
-//! Converts failures to plan or run a job, for people and scripts.
+//! Turns the errors of planning and running a job into the failures that `souk plan`, `souk submit`
+//! and other commands on jobs and models report: a cause, an exit code, and a hint with the command
+//! or the option that helps.
 
 use souk_node::buyer::{
     Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,

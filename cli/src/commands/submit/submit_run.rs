@@ -1,5 +1,6 @@
-//! A job over files: it reads requests from files and writes answers to files, in the same way for
-//! one request and for many.
+//! Runs the job of `souk submit` from files to files: reads the requests, sends them, and writes
+//! each answer into the folder of its request. It does this in the same way for one request and for
+//! many, and does not send again the requests of a resumed job whose answers are in their files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;

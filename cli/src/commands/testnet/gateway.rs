@@ -1,4 +1,5 @@
-//! The gateway of a testnet.
+//! Starts the gateway of a testnet for `souk testnet up`: a `souk serve` process with an HTTP API
+//! and a page, which the testnet's supervisor runs and which spends as the testnet's buyer.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;

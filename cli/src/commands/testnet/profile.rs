@@ -1,4 +1,5 @@
-//! The offers of a new testnet's providers: a named profile, or a file of the user.
+//! Chooses the devices and prices of a new testnet's providers for `souk testnet up`: those of a
+//! named profile such as `mixed`, or those of the user's file.
 
 use std::fs;
 use std::path::Path;
@@ -160,7 +161,7 @@ fn provider_choice(device: &str, price: u64) -> ProviderChoice {
 mod tests {
     use super::*;
 
-    /// What a file of this text comes to.
+    /// Returns the providers of a file with this text, or the failure.
     fn read(text: &str) -> Result<Vec<ProviderChoice>, Failure> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("providers.toml");

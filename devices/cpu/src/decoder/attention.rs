@@ -1,9 +1,11 @@
-//! Attention of rows over caches.
+//! Computes the attention of rows of tokens over the caches of keys and values, in tasks that the
+//! threads of a step share. A task is one head of a block of consecutive rows, or some of its spans
+//! (groups of a fixed number of positions).
 //!
-//! The visible positions are divided into spans of a fixed size. For each span, a query has its
-//! largest score, the sum of its shares, and the sum of its values; spans are then joined from the
-//! first to the last. The result of a row therefore depends only on the positions it sees, and
-//! neither on the rows computed together with it nor on how many tasks share a cache.
+//! For each span, a query gets its largest score, the sum of its shares, and the sum of its values.
+//! Spans are then joined from the first to the last. The result of a row therefore depends only on
+//! the positions it sees, and neither on the rows computed together with it nor on how many tasks
+//! share a cache.
 
 mod span;
 

@@ -1,4 +1,5 @@
-//! The layout of caches in memory.
+//! Lays out the caches of keys and values in memory, and converts them from and to the tensors of a
+//! session. Attention and the steps that write caches find each position by it.
 //!
 //! Sixteen positions of a head's keys lie side by side, so that a query meets sixteen at once and
 //! no sum runs across a vector. A position's values lie one after the other, padded to whole

@@ -1,4 +1,7 @@
-//! Sixteen rows of a matrix in one vector: a product reads one number of each row at a time.
+//! The vector instructions that the decoder's products and attention are written with: a trait for
+//! sixteen numbers side by side, its implementation for each kind of processor, and the choice of
+//! the best one for this processor. In a product the sixteen numbers belong to sixteen rows of a
+//! matrix.
 //!
 //! No sum runs across a vector. The value of a row therefore depends neither on the number of rows
 //! computed together nor on the width of the machine's vectors, except for the rounding of fused
@@ -23,7 +26,7 @@ pub(super) enum LaneIsa {
 }
 
 impl LaneIsa {
-    /// All that this processor has, the best first.
+    /// Returns all instructions that this processor has, the best first.
     pub fn all_supported() -> Vec<Self> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -42,7 +45,7 @@ impl LaneIsa {
         all
     }
 
-    /// The best this processor has.
+    /// Returns the best instructions that this processor has.
     pub fn best_supported() -> Self {
         Self::all_supported()[0]
     }

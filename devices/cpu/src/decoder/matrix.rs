@@ -1,5 +1,6 @@
-//! Matrices as products of decoders read them: sixteen rows of the weight side by side, from the
-//! first to the last number of each, so that a product streams through memory once.
+//! Packs a decoder's weight matrices in the order in which products read them: sixteen rows of the
+//! weight side by side (a tile), from the first to the last number of each, so that a product
+//! streams through memory once. The model packs each matrix once, when it is compiled.
 //!
 //! Integers of a block lie by fours for each row, as instructions on bytes take them, and the
 //! blocks' scales behind them. A matrix of 4 bits has its groups 0 to 3 in the lower halves of

@@ -1,8 +1,9 @@
-//! A decoder's graph as steps over rows.
+//! Turns a decoder's graph into steps over rows, one row for each token, which the engine then
+//! runs. [`DecoderPlan::new`] returns `None` if the graph does anything that decoders do not do,
+//! and another engine must run it.
 //!
 //! Rows lie one behind the other, whatever axes the graph has them by: reshaping into heads and
-//! exchanging axes change only the view, and need no step. If a graph does anything that decoders
-//! do not do, this module does not plan it, and another engine must run it.
+//! exchanging axes change only the view (the axes by which the graph has rows), and need no step.
 
 mod nodes;
 mod slots;
@@ -53,7 +54,7 @@ pub(super) struct DecoderOutput {
 pub(super) enum OutputKind {
     /// All rows.
     Rows,
-    /// Those that the input `logit_rows` selects.
+    /// The rows that the input `logit_rows` selects.
     LogitRows,
     /// The token that is drawn from each.
     Drawn,
@@ -195,7 +196,7 @@ pub(super) struct Inputs {
     pub rows: Option<String>,
     /// Selects the rows of the result that the output contains.
     pub logit_rows: Option<String>,
-    /// How tokens are drawn from them.
+    /// The inputs that state how tokens are drawn from the rows.
     pub sampling: Option<String>,
     /// The input of rows that another part of the decoder computed, and their width.
     pub entered: Option<(String, usize)>,

@@ -1,4 +1,6 @@
-//! Products of rows with a tile of a matrix.
+//! Multiplies rows with one tile (sixteen rows) of a weight matrix, for each format in which a
+//! matrix can be packed. The tasks of a decoder's step call it for all products, those of experts
+//! included.
 //!
 //! A tile's sixteen sums run along its depth, in the same order for any number of rows. Rows of
 //! bytes have a scale for each block and the sum of its bytes: integers are stored unsigned with an
@@ -92,7 +94,7 @@ unsafe fn product_256(job: &TileProduct<'_>) {
     unsafe { job.run::<super::lanes::x86::Half>() }
 }
 
-/// Some rows with one tile.
+/// A product of some rows with one tile.
 struct TileProduct<'a> {
     matrix: &'a Matrix,
     tile: usize,

@@ -1,4 +1,6 @@
-//! Passes over the numbers of one row, each built for every width of vectors.
+//! The decoder's functions of a single row, such as norms, gates, rotations and quantisation. Each
+//! is compiled for every vector width, and the tasks of a step call it with the width of this
+//! processor.
 
 use souk_host::isa::Isa;
 

@@ -1,4 +1,6 @@
-//! A step carried out: tasks of stages, each on rows that it alone writes.
+//! Runs one step of a session through a decoder's plan: divides each stage into tasks, and computes
+//! them. Threads call [`Run::run_task`] at the same time. Each task writes only rows that no other
+//! task of its stage writes.
 
 mod routing;
 

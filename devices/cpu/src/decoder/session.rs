@@ -1,4 +1,6 @@
-//! A session: the caches of its sequences, and the buffers of a step.
+//! A session of a decoder: it stores the caches of its sequences and the buffers of a step, checks
+//! the inputs of steps, runs them, and returns their outputs. Several sequences can step together,
+//! and each gets the outputs that it would get alone.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
-//! A convolution's weights in the order in which its tiles read them.
+//! Packs the weights of a convolution in the order in which its tiles (small blocks of the result)
+//! read them. The image engine packs weights that the model has once, when it compiles, and others
+//! in each run.
 //!
 //! A factor of the weights is applied to the sums instead, so packing only moves them.
 

@@ -1,4 +1,5 @@
-//! Places of a plan's images in memory, for images of one size.
+//! Decides for images of one size how large each value of a plan is and where it lies in memory.
+//! The image engine lays its plan out again when a run has inputs of another size.
 //!
 //! Images lie channels last. A step writes the parts of a concatenation directly into their final
 //! place, so the concatenation costs nothing. Memory can be reused as soon as no step reads it.

@@ -1,5 +1,5 @@
-//! The operators of this engine, found in the nodes of a graph: the few that networks over images
-//! use. Another engine must run any other node.
+//! Recognises the nodes of a graph that the image engine can run, and reads their attributes: the
+//! few operators that networks over images use. Another engine must run any other node.
 
 use std::collections::BTreeMap;
 
@@ -216,7 +216,7 @@ impl<'a> ImageMatcher<'a> {
         Some(ImagePattern::Scale { factor, shift })
     }
 
-    /// The same with the constant on the left, where the order does not matter.
+    /// Matches arithmetic with the constant on the left, where the order does not matter.
     fn match_left_scale(&self, node: &NodeProto) -> Option<ImagePattern> {
         let commutes = matches!(node.op_type(), "Add" | "Mul") && node.input.len() == 2;
         if !commutes || !self.is_image(node.input_name(1)?) {

@@ -1,8 +1,8 @@
-//! The steps over images, in order: nodes recognised as patterns, and fused where one pass over the
-//! data computes several.
+//! Turns a graph over images into the list of steps that the image engine runs. It fuses nodes
+//! where one pass over the data computes several.
 //!
-//! Factors and summands for each channel go into the weights of the convolution before them;
-//! activations and sums of two values into the step that makes the later of the two.
+//! Factors and summands for each channel go into the weights of the convolution before them.
+//! Activations and sums of two values go into the step that makes the later of the two.
 
 use souk_memory::Tensor;
 use souk_onnx::NodeProto;

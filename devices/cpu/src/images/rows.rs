@@ -1,4 +1,6 @@
-//! Passes over the channels of one pixel, each built for every width of vectors.
+//! The image engine's functions of the channels of one pixel, such as scaling, sums and bounds.
+//! Each is compiled for every vector width, and the tasks of a run call it with the width of this
+//! processor.
 
 use crate::tiled::tile::clamp_or_nan;
 use crate::tiled::vectors::pass;

@@ -1,4 +1,6 @@
-//! The stages of a run and the division of their work among threads.
+//! Lists the stages of a run over images (inputs brought in, the steps of the plan, outputs handed
+//! out), and divides the work of each among threads. The image engine does it again when the size
+//! of its inputs changes.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The largest value or the sum of a window, for every channel of one place.
+//! Computes one place of a pool's result: the largest value or the sum of a window, for every
+//! channel. The pooling steps of the image engine call it.
 
 use souk_host::isa::Isa;
 

@@ -1,6 +1,6 @@
-//! Runs segments one after another over the values of a run, and frees each value when its last
-//! reader has run. The memory of a run therefore depends on the width of its graph, not on its
-//! depth.
+//! Runs the segments of a compiled graph (each a run of nodes for one engine) one after another,
+//! and frees each value when its last reader has run. The memory of a run therefore depends on the
+//! width of its graph, not on its depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -185,7 +185,7 @@ fn is_final(error: &RunError) -> bool {
     matches!(error, RunError::Operator { .. })
 }
 
-/// Runs kernels of our own; whether they took these sizes.
+/// Runs kernels of our own; returns whether they took these sizes.
 fn run_own_kernels(
     scope: &mut Scope,
     engine: &'static str,

@@ -1,5 +1,6 @@
-//! A plan laid out for inputs of one size: the sizes of all values, where each lies, and how the
-//! work is divided into stages of tasks.
+//! Lays a plan out for inputs of one size: computes the sizes of all values, decides where each
+//! lies, and divides the work into stages of tasks. The sequence engine does so again when a run
+//! has inputs of another size.
 //!
 //! Steps that do not need each other's results are one stage, so that threads meet seldom.
 

@@ -1,5 +1,6 @@
-//! The operators of this engine, found in the nodes of a graph: the few that networks over
-//! sequences use. Some are several nodes fused: attention, and activations written out.
+//! Recognises the nodes of a graph that the sequence engine can run, and reads their attributes:
+//! the few operators that networks over sequences use. Some patterns are several nodes fused:
+//! attention, and activations written out.
 
 pub(super) mod heads;
 

@@ -1,5 +1,6 @@
-//! The steps over sequences, in order. Patterns are fused where one pass over the data computes
-//! several: summands, activations and sums of two become part of the product before them.
+//! Turns a graph over sequences into the list of steps that the sequence engine runs. It fuses
+//! patterns where one pass over the data computes several: summands, activations and sums of two
+//! become part of the product before them.
 
 use std::sync::Arc;
 

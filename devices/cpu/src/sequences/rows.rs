@@ -1,4 +1,6 @@
-//! Passes over the features of one row, each built for every width of vectors.
+//! The sequence engine's functions of the features of one row, such as normalisation, activations
+//! and sums. Each is compiled for every vector width, and the tasks of a run call it with the width
+//! of this processor.
 
 use crate::tiled::exponentials::fold_lanes;
 use crate::tiled::vectors::pass;

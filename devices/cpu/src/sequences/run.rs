@@ -1,4 +1,6 @@
-//! Runs a plan that is laid out: the tasks of each stage, over places in memory.
+//! Computes the tasks of one run of the sequence engine, from a plan that is laid out (every value
+//! has its place in memory). Threads call [`SequenceRun::run_task`] at the same time, and tasks of
+//! one stage write disjoint places.
 
 mod attention;
 

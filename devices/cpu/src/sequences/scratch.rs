@@ -1,4 +1,6 @@
-//! How the scratch of a task of attention is divided.
+//! Divides the scratch memory of a task of attention into its parts: packed keys and values,
+//! scores, the mask, and constants. The plan reserves the memory by [`ScratchLayout`], and the task
+//! cuts it by the same one.
 
 use souk_host::isa::Isa;
 

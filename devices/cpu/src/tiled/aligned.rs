@@ -1,7 +1,6 @@
-//! Floats that begin where a cache line does.
-//!
-//! A vector that lies in two lines is two loads: products whose weights come from the second cache
-//! are slowed down by it.
+//! A list of floats that begins at a cache line, in which the engines keep buffers, caches and
+//! packed weights. A vector that lies in two lines is two loads, which slows down products whose
+//! weights come from the second cache.
 
 use std::ops::{Deref, DerefMut};
 

@@ -1,4 +1,5 @@
-//! Buffers that one run leaves for another, shared by the parts of a program.
+//! Keeps the buffers that one run leaves so that later runs can use them again. The parts of a
+//! program share one pool, because they run one after another.
 
 use std::cmp::Reverse;
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,5 @@
-//! Exponentials and sums over a row, each built for every width of vectors.
+//! Exponentials, the hyperbolic tangent, and sums over a row, from which the engines compute
+//! softmax, norms and activations. The passes over rows are compiled for every vector width.
 
 use super::vectors::pass;
 

@@ -1,4 +1,5 @@
-//! Weights that several nodes of a program read, packed once for each layout.
+//! Shares packed weights within a program: a weight that several nodes read is packed once for each
+//! layout. The image and sequence engines look here before they pack a weight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

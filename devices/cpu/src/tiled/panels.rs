@@ -1,6 +1,8 @@
-//! Weights in the order in which tiles read them: in panels as wide as a tile.
+//! Packs a matrix of weights in the order in which tiles (small blocks of a result) read it: in
+//! panels as wide as a tile. The image and sequence engines use it for convolutions, products and
+//! attention.
 //!
-//! Packing only moves them, so it can be undone, and no program needs to store them twice.
+//! Packing only moves the weights, so it can be undone, and no program needs to store them twice.
 
 use souk_host::isa::Isa;
 

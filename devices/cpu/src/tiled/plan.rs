@@ -1,4 +1,5 @@
-//! A graph as steps over numbered values, each step one pass over the data.
+//! The plan into which the image and sequence engines turn a graph: a list of steps over numbered
+//! values, each step one pass over the data. [`Drafter`] builds it step by step.
 
 use souk_onnx::graph::Graph;
 

@@ -1,4 +1,6 @@
-//! Values in memory that threads share.
+//! A view of rows of floats in memory that threads share. The tasks of the image and sequence
+//! engines read and write values through it. The caller must ensure that no thread writes a row
+//! that another uses.
 
 use super::worker_pool::Memory;
 

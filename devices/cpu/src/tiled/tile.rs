@@ -1,9 +1,10 @@
-//! The innermost loops: a tile of a convolution's result, and one of a depthwise one's.
+//! The innermost loops of the image and sequence engines: they compute a tile (a small block of the
+//! result) of a convolution or product, or one place of a depthwise convolution's result.
 //!
 //! A tile is a few rows (places of the result) by a few vectors of filters, which stay in
-//! registers. For each tap every row has a pointer to the channels it reads. So the tile needs no
-//! case for stride, dilation, padding (a row of zeros) or groups, and no copy of the image as a
-//! matrix.
+//! registers. For each tap (place of the window) every row has a pointer to the channels it reads.
+//! So the tile needs no case for stride, dilation, padding (a row of zeros) or groups, and no copy
+//! of the image as a matrix.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;

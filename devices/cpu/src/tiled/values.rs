@@ -1,5 +1,6 @@
-//! The values of a plan under construction: their names, the step that makes each, and the number
-//! of reads that each still has ahead.
+//! Numbers the values of a plan while it is drafted, and records the step that makes each value and
+//! how often later steps read it. The planners ask it whether a node can be fused into the step
+//! before.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// None yet, of a graph in which these names are read.
+    /// Starts without values, for a graph in which these names are read.
     pub fn new(graph: &'a Graph, read: impl Iterator<Item = &'a String>) -> Self {
         let mut reads = BTreeMap::new();
         let wanted = graph.outputs.iter().map(|port| &port.name);
@@ -84,7 +85,7 @@ impl<'a> Values<'a> {
         outputs.collect()
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub fn value_count(&self) -> usize {
         self.makers.len()
     }

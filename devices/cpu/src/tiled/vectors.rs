@@ -1,9 +1,11 @@
-//! Vectors of 32-bit floats in the widths that processors have, and the width of this one.
+//! Vectors of 32-bit floats in the widths that processors have, and the macro that builds a
+//! function once for each width. Most kernels of the CPU's engines are written once over [`Vector`]
+//! or as a pass.
 //!
-//! Kernels are written once over [`Vector`] and built once for each width; the compiler of a
-//! program chooses which one runs.
+//! The engines find the widest instructions of this processor when a model is compiled, and each
+//! call chooses its variant by them.
 
-/// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
+/// Declares a pass: its body is built once for each `Isa`, and the right one is called.
 macro_rules! pass {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) $body:block) => {
         $(#[$doc])*
@@ -43,10 +45,10 @@ pub(crate) use pass;
 ///
 /// # Safety
 /// Every method must only be called where the processor has the instructions of the type: within a
-/// function that was entered through the [`Isa`] found for it.
+/// function that was entered through the `Isa` found for it.
 #[expect(unsafe_code, reason = "vector instructions and pointers to vectors")]
 pub(crate) unsafe trait Vector: Copy {
-    /// Floats in it.
+    /// Number of floats in a vector.
     const WIDTH: usize;
     /// Returns a vector with this float in every lane.
     unsafe fn splat(value: f32) -> Self;
@@ -54,7 +56,7 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn load(from: *const f32) -> Self;
     /// Prefetches the cache line of a place, if the processor can.
     unsafe fn prefetch_line(from: *const f32);
-    /// Puts them to a place.
+    /// Stores the vector at a place.
     unsafe fn store(self, to: *mut f32);
     /// Loads the first `count` floats, which must be fewer than a vector holds; the other lanes are
     /// zero.
@@ -63,7 +65,7 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn store_part(self, to: *mut f32, count: usize);
     /// `self * factor + sum`, rounded once where the processor does so.
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
-    /// Sum.
+    /// Returns the sum of two vectors.
     unsafe fn plus(self, other: Self) -> Self;
     /// Returns the larger of two values; NaN in either gives NaN.
     unsafe fn max_or_nan(self, other: Self) -> Self;

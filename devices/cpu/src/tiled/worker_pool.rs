@@ -1,4 +1,4 @@
-//! Stages of tasks that several threads work through together.
+//! Runs stages of tasks on several threads, for the engines over images, sequences and decoders.
 //!
 //! A thread takes the next task of a stage until none is left, and continues with the next stage
 //! when all of them are done. No thread waits for one that has not come: one alone does all the
@@ -37,7 +37,7 @@ impl Memory {
         Self(floats.as_ptr().cast_mut())
     }
 
-    /// Where it begins.
+    /// Returns the start of the memory.
     pub fn as_mut_ptr(self) -> *mut f32 {
         self.0
     }
@@ -103,7 +103,7 @@ pub(crate) fn run(pool: &ThreadPool, tasks: &[usize], work: impl Fn(usize, usize
     }
 }
 
-/// The same on a thread of the pool, which has so many.
+/// Runs `work` as [`run`] does, from a thread of a pool that has this many threads.
 fn run_on(threads: usize, tasks: &[usize], work: &(impl Fn(usize, usize) + Sync)) {
     let progress: Vec<Progress> = tasks.iter().map(|_| Progress::new(threads)).collect();
     let broken = AtomicBool::new(false);

@@ -1,9 +1,10 @@
-//! A thread that submits work to a driver which computes it before it answers.
+//! Submits work to a driver of software on a thread of its own, so that a kernel that hangs cannot
+//! block the caller. The wgpu driver starts it for adapters that are programs on the CPU, such as
+//! Mesa's lavapipe.
 //!
-//! A driver made of software, such as Mesa's lavapipe, runs a kernel within the call that submits
-//! it, and nothing ends that call before the kernel does. So another thread makes the call, and the
-//! caller waits for that thread only as long as it wants. If a kernel hangs, it keeps the thread
-//! and with it the device until it ends.
+//! Such a driver runs a kernel within the call that submits it, and nothing ends that call before
+//! the kernel does. So another thread makes the call, and the caller waits for that thread only as
+//! long as it wants. If a kernel hangs, it keeps the thread and with it the device until it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -24,7 +25,7 @@ struct Order {
     done: SyncSender<Result<(), GpuError>>,
 }
 
-/// The thread, as others see it.
+/// A handle to the thread that submits.
 pub(crate) struct Submitter {
     /// There until it is dropped.
     orders: Mutex<Option<SyncSender<Order>>>,

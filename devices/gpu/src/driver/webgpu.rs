@@ -1,4 +1,5 @@
-//! A device driven through wgpu: Vulkan, Metal or Direct3D 12.
+//! Drives a GPU through wgpu, which uses Vulkan, Metal or Direct3D 12: allocates buffers, compiles
+//! WGSL, submits launches, and reads results back.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Numbers of 64 bits, which not every device has.
+//! States which 64-bit numbers a device has, and which types need them. The table of operators
+//! refuses a node by it if the device lacks them, and the kernels choose their words by it.
 
 use souk_memory::DType;
 use souk_onnx::subgraph::UnsupportedReason;
@@ -11,7 +12,7 @@ pub(crate) struct DoubleSupport {
 }
 
 impl DoubleSupport {
-    /// All there are.
+    /// All numbers of 64 bits.
     pub const ALL: Self = Self {
         integers: true,
         floats: true,

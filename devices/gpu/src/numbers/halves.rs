@@ -1,4 +1,5 @@
-//! 16-bit floats on a device that computes in 32.
+//! The WGSL that widens 16-bit floats to 32-bit floats and rounds them back, for kernels that
+//! compute in 32 bits. Two such floats lie in one word.
 
 use souk_memory::DType;
 

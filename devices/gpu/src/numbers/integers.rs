@@ -1,6 +1,9 @@
-//! Integers. Those of 32 bits take one word each, those of 64 two where the device has such
-//! numbers. Narrower ones are packed and computed in 32 bits, so that a value outside their range
-//! wraps when it is packed, as in ONNX.
+//! States which integer types the device computes with and how they lie in its words, and gives the
+//! WGSL that widens and narrows the packed ones.
+//!
+//! Integers of 32 bits take one word each, those of 64 two where the device has such numbers.
+//! Narrower ones are packed and computed in 32 bits, so that a value outside their range wraps when
+//! it is packed, as in ONNX.
 
 use souk_memory::DType;
 

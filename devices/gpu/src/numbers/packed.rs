@@ -1,6 +1,7 @@
-//! Values narrower than a word. Several lie in one word; a kernel that reads them widens them, and
-//! the results of a node are narrowed once. Kernels compute halves and 8-bit floats as 32-bit
-//! floats, and integers as 32-bit integers.
+//! Gives for every type its layout in a device's words and the WGSL that reads and writes its
+//! elements. Values narrower than a word are packed: several lie in one word, a kernel that reads
+//! them widens them, and the results of a node are narrowed once. Kernels compute halves and 8-bit
+//! floats as 32-bit floats, and integers as 32-bit integers.
 //!
 //! The conversions use only integer arithmetic, so every adapter has them and gives the same bits.
 //! Products and convolutions read packed halves directly, and products of bytes read packed bytes.

@@ -1,4 +1,6 @@
-//! Values of 8 bits: integers, and floats of four layouts; and the floats of 4 bits.
+//! The WGSL that widens floats of 8 and 4 bits to 32-bit floats and rounds them back, as a node
+//! that casts or quantises asks. It covers four layouts of 8-bit floats, powers of two of 8 bits,
+//! and the float of 4 bits.
 
 use souk_memory::DType;
 use souk_reference::call::Call;
@@ -101,7 +103,7 @@ impl Default for Rounding {
 }
 
 impl Rounding {
-    /// As a node that casts has it.
+    /// Returns the rounding that a node that casts asks for.
     pub fn from_call(call: &Call<'_>) -> Self {
         Self {
             saturates: call.int_attribute("saturate", 1) != 0,

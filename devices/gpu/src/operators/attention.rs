@@ -1,4 +1,5 @@
-//! Attention without its matrix of scores, and rotary positions.
+//! Records the kernels of `Attention` and `RotaryEmbedding`. Attention writes the matrix of scores
+//! only where the node has it as an output.
 //!
 //! A workgroup computes one query's row. It goes over the keys 64 at a time, a thread a key, keeps
 //! the largest score and the sum of exponentials so far, and rescales its sums when the largest

@@ -1,4 +1,5 @@
-//! `BatchNormalization`, with the statistics that a model was trained to or those of its input.
+//! Records the kernels of `BatchNormalization`, either with the statistics that the model was
+//! trained to or, in training, with those of its input.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

@@ -1,4 +1,5 @@
-//! Blocks of an image as channels, and channels as blocks.
+//! Records the kernels of `DepthToSpace` and `SpaceToDepth`, which turn blocks of an image into
+//! channels and back, as a transpose between two shapes.
 
 use souk_reference::call::KernelError;
 

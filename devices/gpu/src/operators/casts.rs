@@ -1,4 +1,5 @@
-//! Casts, and powers, whose two operands can be of different types.
+//! Records the kernels of `Cast` and `CastLike`, and `Pow`, whose two operands can be of different
+//! types.
 
 mod doubles;
 

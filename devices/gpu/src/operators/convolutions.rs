@@ -1,6 +1,7 @@
-//! Convolutions: products whose right operand is read from the image through the window, so the
-//! kernel unfolds nothing in memory; thin groups and transposed ones take a thread for each
-//! element.
+//! Records the kernels of `Conv` and `ConvTranspose`. A convolution is a product whose right
+//! operand the kernel reads from the image through the window, so our kernel unfolds nothing in
+//! memory. Thin groups and transposed convolutions take a thread for each element. The card maker's
+//! library is tried first where the driver has one.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

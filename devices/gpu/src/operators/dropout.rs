@@ -1,5 +1,5 @@
-//! `Dropout`: the host draws the elements to keep from the node's seed, so every device will keep
-//! the same ones.
+//! Records the kernels of `Dropout`. The host draws the elements to keep from the node's seed, so
+//! that every device keeps the same ones.
 
 use souk_memory::{DType, Tensor};
 use souk_reference::call::KernelError;

@@ -1,4 +1,5 @@
-//! Element by element: one table of expressions, one kernel around each.
+//! Records the kernels of operators that compute each element on its own, such as `Add` or `Sqrt`.
+//! A table gives the WGSL expression of each operator, and one kernel is built around any of them.
 //!
 //! An expression is of the inputs `a` to `e`, repeated to the result's shape, and of three numbers
 //! `s`, `t` and `u` from the node's attributes. Equal neighbouring dimensions are merged first, so

@@ -1,4 +1,5 @@
-//! Products of bytes, exact in 32-bit integers: `MatMulInteger`, `QLinearMatMul`.
+//! Records the kernels of products of bytes, exact in 32-bit integers: `MatMulInteger` and
+//! `QLinearMatMul`.
 //!
 //! A workgroup holds strips of both operands as words of four bytes along the depth, and a thread
 //! multiplies and adds four at a time, which most devices do in one instruction. The kernel first

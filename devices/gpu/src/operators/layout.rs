@@ -1,4 +1,4 @@
-//! Moving elements: new shapes share the old buffer, everything else is the one copying kernel.
+//! Records the kernels of operators that only move elements, such as `Transpose` and `Gather`.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, resolve_axes, resolve_axis};

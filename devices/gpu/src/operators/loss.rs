@@ -1,5 +1,5 @@
-//! ONNX's loss operators on the GPU, from primitives of the device. The host reads the labels, so
-//! it must have them.
+//! Records the kernels of ONNX's loss operators on the GPU, composed of the recording functions of
+//! other operators. The host reads the labels, so it must have them.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

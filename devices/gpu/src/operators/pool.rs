@@ -1,4 +1,5 @@
-//! Pooling windows, and normalisation across channels.
+//! Records the kernels of `MaxPool`, `AveragePool` and `LpPool`, and `LRN`, which normalises across
+//! channels.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

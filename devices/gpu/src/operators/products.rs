@@ -1,4 +1,5 @@
-//! Products of matrices: one tiled kernel, with the places of its operands as arguments.
+//! Records the kernels of products of matrices, `MatMul` and `Gemm`, and builds the tiled kernel
+//! that convolutions use as well. The places of the operands are arguments of the kernel.
 //!
 //! A workgroup computes a tile of the result from strips of both operands in its own memory, a
 //! thread sixteen elements of it. The kernel applies element-wise functions to each sum before it
@@ -286,7 +287,7 @@ impl Pair {
         })
     }
 
-    /// Where both lie.
+    /// Returns both operands, with the places of their rows and columns.
     pub fn operands(&self) -> [Operand<'_>; 2] {
         [
             batch_operand(&self.left, &self.batch, self.depth, 1),

@@ -1,5 +1,6 @@
-//! Quantisation on the device: floats to integers of 16 bits or fewer or 8-bit floats and back, by
-//! a scale for all or one for each slice of an axis.
+//! Records the kernels of `QuantizeLinear`, `DequantizeLinear` and `DynamicQuantizeLinear`, which
+//! turn floats into integers of 16 bits or fewer or 8-bit floats and back, by a scale for all, one
+//! for each slice of an axis, or one for each block of it.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, resolve_axis};

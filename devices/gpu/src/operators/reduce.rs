@@ -1,7 +1,8 @@
-//! Reductions, normalisations and orders along one dimension.
+//! Records the kernels of operators that work along some axes: reductions such as `ReduceSum`,
+//! softmax, normalisations, `ArgMax` and `TopK`.
 //!
-//! These operators first bring the reduced axes to the middle of three dimensions: by a new shape
-//! where the axes are adjacent, otherwise by a transpose.
+//! They first bring the reduced axes to the middle of three dimensions: by a new shape where the
+//! axes are adjacent, otherwise by a transpose.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, resolve_axes, resolve_axis};
@@ -116,7 +117,7 @@ pub(crate) fn sum_all(step: &mut Step<'_, '_>, input: &Array) -> Result<Array, G
     reduce_all(step, input, by)
 }
 
-/// All elements as one.
+/// Reduces all elements to one.
 pub(crate) fn reduce_all(
     step: &mut Step<'_, '_>,
     input: &Array,

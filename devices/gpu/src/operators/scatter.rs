@@ -1,5 +1,6 @@
-//! Scatters: a copy whose elements updates replace or are combined with; and caches, which a
-//! session's steps write in place.
+//! Records the kernels of `ScatterElements`, `ScatterND` and `TensorScatter`: a copy of an input in
+//! which updates replace elements or are combined with them. `TensorScatter` writes the caches of a
+//! session, which its steps overwrite in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

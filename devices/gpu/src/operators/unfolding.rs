@@ -1,4 +1,6 @@
-//! Images read through a window, and written out as the matrix that a convolution multiplies.
+//! The WGSL that finds the element of an image under each place of a window, and the kernel that
+//! unfolds an image into the matrix that a convolution multiplies. Convolutions and the maker's
+//! library use them.
 
 #[cfg(feature = "cuda")]
 use crate::shaders::{BY_THREAD, bindings, prelude};

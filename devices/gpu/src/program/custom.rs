@@ -1,4 +1,4 @@
-//! Nodes whose kernels are a buyer's own, in WGSL.
+//! Checks and records nodes whose kernels a buyer wrote in WGSL.
 //!
 //! The kernel is the node's first input. Group 0 holds the tensors from binding 0 on, as read-only
 //! arrays of 32-bit words, and after them the outputs, filled with zeros, as writable ones; the
@@ -23,7 +23,7 @@ use crate::recording::{Array, Groups, Step};
 /// that overloads a compiler.
 pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 
-/// Whether a node is one.
+/// Whether the kernel of a node is WGSL of a buyer.
 pub(crate) fn is_kernel(node: &NodeProto) -> bool {
     Custom::from_node(node) == Some(Custom::Wgsl)
 }

@@ -1,5 +1,6 @@
-//! The nodes that one kernel computes at once: a product or a convolution, the bias, and the
-//! function of one element that follows.
+//! Finds the nodes that one kernel can compute at once: a product or a convolution, the bias, the
+//! function of one element that follows, and the conversion of 8-bit operands before it. A GPU
+//! program plans them when it is compiled, and records each such group as one node.
 //!
 //! A node can be fused into the one before it only if no other node reads the value between them.
 //! The kernel then never rounds that value to 16 bits: it rounds the sum once, at the end.

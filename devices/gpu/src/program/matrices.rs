@@ -1,4 +1,5 @@
-//! Weights that products and gathers read in their stored form.
+//! Finds the weights that products and gathers can read in their stored form, and sends them to the
+//! device in that form. A GPU program does so when it is compiled.
 //!
 //! A decoder's matrices are halves or blocks of integers with scales. `DequantizeLinear` or `Cast`
 //! turns them into floats, and `Transpose` turns them before a product reads them. If only products

@@ -1,5 +1,6 @@
-//! Values packed several to a word: a kernel that reads them widens them, and the results of a node
-//! are narrowed once.
+//! Records the kernels that widen packed values (several to a word) to a word each, and those that
+//! narrow the results of a node to a packed type again. GPU programs, the steps of a recording and
+//! some operators call it.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

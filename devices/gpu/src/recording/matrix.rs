@@ -1,4 +1,5 @@
-//! A matrix among the weights that kernels read in its stored form.
+//! A weight matrix that kernels read in its stored form, with the scales of its blocks if it has
+//! them. A GPU program creates it for weights that need not be widened in memory.
 
 use super::stream::Array;
 
@@ -13,7 +14,7 @@ pub(crate) struct Matrix {
 #[derive(Clone)]
 pub(crate) struct Scales {
     pub array: Array,
-    /// Elements that share one.
+    /// Elements that share a scale.
     pub block: usize,
 }
 

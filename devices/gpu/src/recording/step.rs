@@ -1,4 +1,5 @@
-//! One node being recorded: its inputs on the host or the device, its attributes, its kernels.
+//! One node that is being recorded: the operators read from it the node's attributes and inputs, on
+//! the host or the device, and record their kernels with it.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;

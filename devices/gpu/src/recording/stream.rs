@@ -1,4 +1,5 @@
-//! The work of one run, recorded node by node and submitted as one command buffer.
+//! Collects the kernels of one run, node by node, and submits them to the device together. It also
+//! allocates the arrays that they write.
 //!
 //! Every kernel reads its sizes from one buffer of 32-bit words, a stretch for each dispatch, so a
 //! kernel is compiled once for all shapes.
@@ -57,11 +58,11 @@ enum Record {
 /// How many workgroups a dispatch has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Groups {
-    /// One thread each.
+    /// One thread for each of this many elements.
     Threads(usize),
-    /// One workgroup each.
+    /// One workgroup for each of this many results.
     Each(usize),
-    /// So many in three dimensions.
+    /// This many workgroups in three dimensions.
     Grid([usize; 3]),
 }
 
@@ -85,12 +86,12 @@ impl Array {
         Numbers::from_types(self.element_type(), made.element_type())
     }
 
-    /// Elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Bytes of the words they lie in.
+    /// Returns the bytes of the words that the elements lie in.
     pub fn bytes(&self) -> u64 {
         storage_bytes(self.dtype, self.is_double, self.count())
     }

@@ -1,4 +1,5 @@
-//! The operations that a product or a convolution applies to each sum before it writes it.
+//! The function that a product or a convolution applies to each sum before it writes it. The
+//! planner of fusions chooses it, and the kernels of products and convolutions include its WGSL.
 
 use crate::shaders::functions::FUNCTIONS;
 
@@ -11,7 +12,7 @@ pub(crate) struct Tail {
 /// A function of one element.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ElementFunction {
-    /// It in WGSL, of `a` and the numbers `s`, `t` and `u`.
+    /// The function in WGSL, of `a` and the numbers `s`, `t` and `u`.
     pub expression: &'static str,
     pub numbers: [f32; 3],
     /// Its name, where a maker's library can compute it.

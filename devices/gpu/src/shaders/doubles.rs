@@ -1,6 +1,7 @@
-//! WGSL of 64-bit floats and integers: WGSL's own functions of floats end at 32 bits, so these are
-//! summed from their series here, under the same names, and every expression of the table means
-//! the same in either width.
+//! The functions of 64-bit floats and integers, in WGSL, that kernels with 64-bit floats include.
+//! The functions of floats that WGSL has itself end at 32 bits, so these are summed from their
+//! series here, under the same names, and every expression of an operator means the same in either
+//! width.
 
 /// The first lines of every kernel with 64-bit floats.
 pub(crate) const PRELUDE: &str = r"

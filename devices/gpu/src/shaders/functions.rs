@@ -1,4 +1,6 @@
-//! Functions for expressions of single elements that WGSL lacks.
+//! The WGSL functions that the expressions of element-wise operators use in addition to those of
+//! WGSL itself, such as `expm1` and the error function. Element-wise kernels and the tails of
+//! products include them.
 
 use super::doubles::POWERS;
 use super::prelude;

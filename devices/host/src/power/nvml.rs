@@ -1,5 +1,5 @@
-//! Energy counters and power limits of NVIDIA cards, through NVML. The library comes with the
-//! driver; souk loads it at run time.
+//! Reads energy counters, and reads and changes power limits, of NVIDIA cards through NVML. The
+//! library comes with the driver; souk loads it at run time.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, PoisonError};

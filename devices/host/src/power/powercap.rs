@@ -1,4 +1,5 @@
-//! The CPU's packages as Linux shows them (powercap, by RAPL): one folder each.
+//! Reads the energy counters of the CPU's packages, and reads and changes their power limits, in
+//! the folders in which Linux shows them (powercap, by RAPL).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Expands activations and normalisations of ONNX Runtime's optimiser.
+//! Rewrites the activations, normalisations and embeddings that ONNX Runtime's optimiser writes
+//! into a model as standard ONNX operators, which every device has.
 
 use souk_memory::DType;
 

@@ -1,5 +1,5 @@
-//! Expands the attention operators of ONNX Runtime's optimiser and exporters into the standard
-//! operator, which takes heads in three dimensions or four.
+//! Rewrites the attention operators of ONNX Runtime's optimiser and exporters as the standard
+//! `Attention`, which takes heads in three dimensions or four.
 
 use souk_memory::DType;
 

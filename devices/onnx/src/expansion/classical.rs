@@ -1,4 +1,5 @@
-//! Expands the operators of classical learning except trees: scalers, encoders, linear models.
+//! Rewrites the operators of classical machine learning (domain `ai.onnx.ml`) except trees, such as
+//! scalers, encoders and linear models, as standard ONNX operators.
 
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};

@@ -1,5 +1,5 @@
-//! Expands ensembles of trees: a kernel computes the sums of the trees, and standard operators do
-//! the rest.
+//! Rewrites the ensembles of trees of classical machine learning: one node with a kernel of its own
+//! computes the sums of the trees, and standard operators make labels and scores of them.
 
 use std::collections::BTreeSet;
 

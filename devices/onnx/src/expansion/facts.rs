@@ -1,4 +1,6 @@
-//! Facts about values during the expansion, such as their rank and type.
+//! Records the known facts about a graph's values while the expansion rewrites its nodes in order:
+//! rank, type, sizes, the integers of small constants, and the tensors of lists. A rewrite reads
+//! them through its builder and leaves a node as it is if a fact that it needs is unknown.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};

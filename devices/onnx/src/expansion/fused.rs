@@ -1,4 +1,5 @@
-//! Expands the fused products and convolutions of ONNX Runtime's optimiser and quantiser.
+//! Rewrites the products and convolutions into which ONNX Runtime's optimiser and quantiser fused
+//! other operators as separate standard ONNX operators.
 
 use souk_memory::{DType, Tensor};
 

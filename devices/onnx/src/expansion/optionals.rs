@@ -1,5 +1,6 @@
-//! Resolves values that can be absent when souk loads a model: callers must give every input, so
-//! only `Optional` without an input can make an absent value.
+//! Replaces ONNX's optional values, which can be absent, with the values that they hold, when souk
+//! loads a model. This needs no run: callers must give every input, so only `Optional` without an
+//! input can make an absent value.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
-//! The part of a model that computes from texts before anything else, on the buyer's machine.
+//! Splits off the part of a model that computes from texts, and runs it on the buyer's machine
+//! before the rest of the model.
 //!
 //! A provider gets numbers instead of texts, so it cannot process texts. For example, it cannot
 //! lower their case. Models do that first: they lower, split and count their inputs, and the rest
-//! of the model reads only numbers. souk removes that first part from the model and runs it on the
-//! buyer's machine. It is cheap, and no text leaves the machine.
+//! of the model reads only numbers. The removed part is cheap, and no text leaves the machine.
 
 mod moves;
 pub mod ngrams;

@@ -1,5 +1,6 @@
-//! Expands the output of ONNX Runtime's quantisers: integers with scales, which the model
-//! dequantises, computes and quantises again, or multiplies as integers where the sums are exact.
+//! Rewrites the operators of ONNX Runtime's quantisers, whose values are integers with scales, as
+//! standard ONNX operators. These dequantise, compute and quantise again, or multiply as integers
+//! where the sums are exact.
 
 use souk_memory::DType;
 

@@ -1,4 +1,5 @@
-//! Labels and probabilities from the scores of classes.
+//! Builds the nodes that turn the scores of a classifier's classes into its outputs: labels and
+//! probabilities. The expansions of linear models and of trees call it.
 
 use souk_memory::DType;
 

@@ -1,7 +1,6 @@
-//! Expands sparse constants: zeros, with the values at their indices.
-//!
-//! They become nodes, so that a small file cannot take much memory before it runs, and then will
-//! take only as much as is planned.
+//! Replaces sparse constants, which state only some values and their indices, with nodes that build
+//! the whole tensor: zeros, with the values at their indices. They remain nodes, so that a small
+//! file cannot take much memory before it runs, and then will take only as much as is planned.
 
 use souk_memory::DType;
 

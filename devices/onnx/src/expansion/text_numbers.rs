@@ -1,4 +1,4 @@
-//! Numbers that stand for texts.
+//! Replaces the texts in a model with numbers that stand for them, and keeps the mapping.
 //!
 //! The bytes of a tensor of texts do not follow from its shape, and trained models only move texts
 //! and compare them. So each text of a model has a number, and a tensor of texts becomes a tensor

@@ -1,6 +1,6 @@
-//! The operators that souk also refuses to run in OpenVINO's provider, according to the operator
-//! tests and to investigations that followed (onnxruntime-openvino 1.24.1). You should run those
-//! tests on a newer version before you remove a rule.
+//! Finds the operators that souk also refuses to run in OpenVINO's provider, according to the
+//! operator tests and to investigations that followed (onnxruntime-openvino 1.24.1). You should run
+//! those tests on a newer version before you remove a rule.
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;

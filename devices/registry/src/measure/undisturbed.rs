@@ -1,4 +1,4 @@
-//! The time that work takes by itself on a machine with other work.
+//! Measures the time that work would take by itself on a machine that also does other work.
 //!
 //! A thread that is ready but has no core waits for one, and the kernel counts this time. The
 //! measured time is the wall time less this wait, and never less than the threads' processor time.

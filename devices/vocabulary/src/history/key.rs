@@ -1,4 +1,5 @@
-//! Keys: the class, element type and size of works that are alike enough to share a correction.
+//! Defines the keys under which the history stores measured times: the class, element type and size
+//! of works that are alike enough to share a correction.
 //!
 //! The speed of an operator relative to its arithmetic depends on more than its name. For example,
 //! a convolution reads each pixel as often as its window has taps, and a product by one of the

@@ -1,4 +1,5 @@
-//! A filter that decides whether a measured quantity changed, or a run was only held up once.
+//! Decides whether a measured quantity changed, or whether a run was only held up once. The history
+//! passes each measured time through such a filter.
 //!
 //! A mean of many measurements needs as many again to follow a device that changed. So the filter
 //! treats outliers apart. It counts one or two as if they lay only as far off as noise may; after

@@ -1,4 +1,5 @@
-//! Retrials of a device that became slower and gets no work since, so that it reports no times.
+//! Lets a planner try a device again that became slower and therefore gets no work, so that it
+//! reports no times that could show a recovery.
 //!
 //! Once other devices have reported enough measurements, the history assumes that the device is as
 //! quick as before. If it is not, its first measurement will show this at once, and the next

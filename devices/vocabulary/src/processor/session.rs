@@ -1,4 +1,5 @@
-//! Sessions: a program that runs repeatedly on states that stay with it.
+//! Defines sessions, in which a program runs again and again on states that stay with it. A state
+//! is a value that a model carries from one request to the next.
 //!
 //! A decoder's keys and values grow by one position per token. If each request carried them, they
 //! would be most of the traffic. In a session they stay where the program computes.

@@ -1,4 +1,4 @@
-//! A thread that steps a session for several callers, with all waiting sequences in one step.
+//! Runs a thread that steps a session for several callers, with all waiting sequences in one step.
 //!
 //! After an answer, a caller returns a moment later with its next step. If the thread did not wait
 //! for that moment, sequences would fall into groups that each read all the weights. If callers are

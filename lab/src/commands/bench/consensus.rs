@@ -1,4 +1,5 @@
-//! `souk bench consensus`: measures replicas in separate processes under closed-loop clients.
+//! `souk bench consensus`: measures replicas in separate processes under closed-loop clients, each
+//! of which waits for its answer before it sends again.
 
 use std::path::Path;
 

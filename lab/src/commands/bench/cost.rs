@@ -1,4 +1,5 @@
-//! `souk bench cost`: how well the cost model predicts the largest operators of models.
+//! `souk bench cost`: measures how well the cost model predicts the time of the largest operators
+//! of models on this machine's CPU.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
-//! `souk bench split`, `mixes` and `overhead`: unlike devices, of this machine and emulated.
+//! `souk bench split`, `mixes` and `overhead`: measures how well the scheduler uses unlike devices,
+//! those of this machine and emulated ones: single operators shared by two devices, whole models on
+//! mixes of devices, and the scheduler's own cost.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -194,7 +196,7 @@ async fn measure_release(
     Ok(serde_json::to_value(freed).expect("it has only named fields"))
 }
 
-/// This system has no sandboxes.
+/// Returns null, because this system has no sandboxes.
 #[cfg(not(target_os = "linux"))]
 async fn measure_release(_: Workload, _: u32, _: usize) -> Result<serde_json::Value, Failure> {
     Ok(serde_json::Value::Null)

@@ -1,4 +1,5 @@
-//! `souk bench market --readers N`: the cost that many readers of a market cause to its traders.
+//! `souk bench market --readers N`: measures how much a market's many readers slow down its
+//! traders.
 
 use crate::readers::{self, ReadingShape, Round};
 use serde_json::json;

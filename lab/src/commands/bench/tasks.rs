@@ -1,4 +1,6 @@
-//! `souk bench tasks`: the executor's cost for each task.
+//! `souk bench tasks`: measures the executor's own cost for each task, with tasks that are empty
+//! and tasks that compute. The executor is the part of the scheduler that runs a plan's tasks on
+//! devices.
 
 use souk_scheduler_bench::{TaskReport, measure_tasks};
 

@@ -1,4 +1,5 @@
-//! Attacks by gossip: profiles in the names of others, or of providers that do not exist.
+//! Floods a node with gossip of false profiles: in the names of others, or of providers that do not
+//! exist. It is one of the attacks of hostile peers.
 
 use std::time::Duration;
 

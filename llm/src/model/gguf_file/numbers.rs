@@ -1,4 +1,4 @@
-//! Converts a GGUF file's metadata to a decoder's dimensions.
+//! Converts a GGUF file's metadata to a decoder's dimensions, the [`Config`].
 
 mod experts;
 

@@ -1,5 +1,5 @@
-//! `/v1/jobs/{id}/graph` and `explain`: the parts of a job, the data between them, and the reasons
-//! for its course.
+//! `/v1/jobs/{id}/graph` and `/v1/jobs/{id}/explain`: the parts of a job and the data between them,
+//! and the reasons for the job's course.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! `/v1/market`: classes, books, trades, candles, asks, and the money equation.
+//! `/v1/market`: the market's classes (devices that trade together), their order books, trades and
+//! candles (prices per period), all asks, and the sums over all accounts.
 
 use axum::Json;
 use axum::extract::{Path, State};

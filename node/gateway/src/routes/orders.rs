@@ -1,4 +1,5 @@
-//! `/v1/market/orders`: the orders that the gateway's account placed by hand.
+//! `/v1/market/orders`: places orders by hand, and lists, changes and cancels the orders of the
+//! gateway's account that rest in the books.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,5 @@
-//! `/v1/providers`, `/v1/validators`, `/v1/accounts`: the market's participants.
+//! `/v1/providers`, `/v1/validators`, `/v1/accounts`: the market's participants. The path of a
+//! provider also changes the price of one whose folder is the gateway's or lies in it.
 
 use axum::Json;
 use axum::extract::{Path, State};

@@ -1,4 +1,5 @@
-//! `/v1/plans`: plans a job: where it would run, for how long and at which price. No money moves.
+//! `/v1/plans`: plans a job and answers where it would run, for how long and at which price. No
+//! money moves.
 
 use axum::Json;
 use axum::extract::{Path, State};

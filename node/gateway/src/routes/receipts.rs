@@ -1,4 +1,5 @@
-//! `/v1/receipts`: receipts for work and payment, with the signatures of both sides.
+//! `/v1/receipts`: returns and verifies receipts for work and payment, with the signatures of both
+//! sides.
 
 use axum::Json;
 use axum::extract::{Path, State};

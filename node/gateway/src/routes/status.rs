@@ -1,4 +1,5 @@
-//! The state of the gateway and of the market behind it, and the gateway's metrics.
+//! `/healthz`, `/metrics` and `/v1/status`: the state of the gateway and of the market behind it,
+//! and the gateway's metrics.
 
 use axum::extract::State;
 use axum::response::Response;

@@ -1,5 +1,6 @@
-//! Who is done without after an attempt that failed, and until when; and whether the job itself is
-//! at fault.
+//! Decides how a job continues after a failed attempt: it excludes the provider at fault from later
+//! purchases, or ends the job if no provider is at fault. If a provider reports that the job's own
+//! inputs are at fault, the core lets another provider try first.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use super::state::{AttemptPurpose, Wait};
 use super::{JobCore, LOSSES_MAX};
 
 impl JobCore {
-    /// Does without the provider that failed, if there is one to do without.
+    /// Excludes the provider that failed, or ends the job if the failure names none.
     pub(super) fn on_failure(
         &mut self,
         errand: AttemptPurpose,
@@ -54,7 +55,8 @@ impl JobCore {
         }
     }
 
-    /// Why the job cannot be done, if its inputs are at fault by the last who tried.
+    /// Returns why the job cannot be done, if the last provider that tried says that its inputs are
+    /// at fault.
     pub(super) fn bad_input(&self) -> Option<Reason> {
         let description = self.losses.last()?.bad_input()?;
         Some(Reason::BadInput(description.to_owned()))

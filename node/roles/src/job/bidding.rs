@@ -1,5 +1,6 @@
-//! Bids for the leases of a plan: the core records their possible escrow, sends them and handles
-//! the result.
+//! Bids for the leases of a plan as one gang, which the market sells together or not at all. The
+//! core first records the possible escrow in the journal, so that after a crash it counts what an
+//! unanswered bid may have bought. `buying` calls it.
 
 use souk_market::{AccountKey, Credits, Lease, Millis};
 

@@ -1,4 +1,8 @@
-//! From what is left of a job to leases, and to their providers' addresses.
+//! Buys the leases for the work that a job has left. It checks the budget, requests a plan over the
+//! current book, passes the plan to `bidding`, and then looks up the addresses of the leases'
+//! providers. It does so for new attempts and for the third runs that decide between two results.
+//! Only one of the two can buy at a time, because the second must know the attempt number and the
+//! escrow of the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +22,14 @@ use super::{JobCore, start};
 use crate::clock::Micros;
 use crate::lease::Request;
 
-/// How long the escrow of leases that are over is waited for where the budget needs it, and how
-/// often it is looked at: longer than markets let receipts come late.
+/// How long the core waits for the escrow of ended leases if the budget needs it, and how often it
+/// looks. The wait is longer than markets let receipts come late.
 const ESCROW_WAIT: Micros = Micros::from_seconds(120);
 const ESCROW_PERIOD: Micros = Micros::from_millis(500);
 
 impl JobCore {
-    /// Goes on with an errand that nothing is under way for; whether it did.
+    /// Begins the purchase for an errand that has nothing under way. Returns whether it took a
+    /// step.
     pub(super) fn advance_errand(&mut self, errand: AttemptPurpose) -> bool {
         let is_there = match errand {
             AttemptPurpose::Main => {
@@ -57,7 +62,8 @@ impl JobCore {
         true
     }
 
-    /// Whether an errand is about to buy: the other one must wait for its number and what it holds.
+    /// Returns whether an errand is about to buy. The other one must wait, because it needs the
+    /// number and the escrow of that purchase.
     pub(super) fn is_buying(&self) -> bool {
         self.waits.iter().any(|wait| {
             matches!(
@@ -74,19 +80,19 @@ impl JobCore {
         })
     }
 
-    /// Whether an answer of an earlier life is on its way.
+    /// Returns whether the core fetches an answer that an earlier life gave.
     fn is_fetching_answers(&self) -> bool {
         let mut waits = self.waits.iter();
         waits.any(|wait| matches!(wait, Wait::FindPast { .. } | Wait::FetchPast { .. }))
     }
 
-    /// Whether something that a third run reads is not here yet.
+    /// Returns whether the core still fetches an input of a third run.
     fn is_given_on_its_way(&self) -> bool {
         let mut waits = self.waits.iter();
         waits.any(|wait| matches!(wait, Wait::FetchGiven { .. }))
     }
 
-    /// Looks what is left of the budget, if there is one and something was bought.
+    /// Looks up the rest of the budget if there is a budget and the job has bought something.
     fn prepare_purchase(&mut self, errand: AttemptPurpose) {
         let wait_until = self.now.tick.plus(self.spec.limits.wait);
         let has_bought = self.next_attempt > 0;
@@ -106,7 +112,7 @@ impl JobCore {
         self.plan_or_buy(errand);
     }
 
-    /// Why a session goes no further: its states went with its leases.
+    /// Returns why a session cannot continue: its states ended with its leases.
     fn session_over(&self) -> Reason {
         let over = || {
             let text = "the session's leases are over".to_owned();
@@ -246,7 +252,7 @@ impl JobCore {
         }
     }
 
-    /// Whether a plan is one, and makes what is wanted of what there is.
+    /// Checks that a plan is valid, reads only values that exist, and makes all wanted outputs.
     fn check_plan(&self, errand: AttemptPurpose, plan: &Plan) -> Result<(), NoPlan> {
         let kind = NoPlanKind::Other;
         let no_plan = |text: String| NoPlan { kind, text };
@@ -290,7 +296,8 @@ impl JobCore {
         }
     }
 
-    /// Providers not to buy from: who is decided about decides nothing.
+    /// Returns the providers not to buy from. A third run must not go to a provider whose result it
+    /// decides about.
     pub(super) fn excluded_from(&self, errand: AttemptPurpose) -> Vec<Exclusion> {
         let mut excluded = self.excluded.clone();
         let check = self
@@ -306,8 +313,8 @@ impl JobCore {
         excluded
     }
 
-    /// The values that every request has that is not answered, those of the first one; none where
-    /// others can still come.
+    /// Returns the values that every unanswered request has, as the first one has them; none if
+    /// more requests can still come.
     fn common_values(&self) -> BTreeMap<String, ContentId> {
         let mut open = self.requests.values().filter(|asked| !asked.is_given);
         let all_came = self.no_more || self.spec.requests == 1;
@@ -321,7 +328,7 @@ impl JobCore {
         common
     }
 
-    /// The values that a check is to make.
+    /// Returns the names of the values that a check must make.
     fn asked_of_check(&self) -> Vec<String> {
         let of = self
             .check
@@ -341,7 +348,7 @@ impl JobCore {
         self.timers.set_timer(Timer::LookAgain(errand), until);
     }
 
-    /// Waits until leases that are over give back some of what they hold, if any hold anything.
+    /// Waits until ended leases return some of their escrow, if any hold some.
     pub(super) fn on_shortage(&mut self, errand: AttemptPurpose, reason: Reason) {
         if let Some(bad_input) = self.bad_input() {
             return self.end_job(End::Failed(bad_input));
@@ -442,8 +449,8 @@ impl JobCore {
         self.record_facts(vec![fact], Wait::RecordAttempt(n));
     }
 
-    /// The first request that is not answered, what the legs can read of it, and whether it is the
-    /// only one.
+    /// Returns the first unanswered request: its number, the values that legs can read, and whether
+    /// it is the only one.
     fn first_request(&self, errand: AttemptPurpose) -> Option<(u32, super::state::Tensors, bool)> {
         if errand == AttemptPurpose::Check {
             let check = self.check.as_ref()?;
@@ -511,7 +518,7 @@ impl Attempt {
         }
     }
 
-    /// An attempt of an earlier life, about whose legs nothing is known.
+    /// Creates an attempt of an earlier life, about whose legs nothing is known.
     pub(super) fn new_resumed(plan: Box<Plan>, terms: Vec<Terms>) -> Attempt {
         let mut attempt = Attempt::new(AttemptPurpose::Main, plan, terms);
         (attempt.is_resumed, attempt.no_more, attempt.has_begun) = (true, true, true);

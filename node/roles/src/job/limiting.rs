@@ -1,4 +1,7 @@
-//! Providers that are done without, and what the others still run.
+//! Limits an attempt after one of its legs is lost. A leg is one lease with its provider. This file
+//! ends the lease of the lost leg and tells the others how many parts they can still run, because
+//! parts that need lost values cannot run. It also ends the attempt when its time to send or to
+//! wait is over.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +22,9 @@ impl JobCore {
         }
     }
 
-    /// A provider gives no result: its lease is ended, and the others run what they still can. Who
-    /// made nothing in a lease that silence pays for is not paid.
+    /// Handles a provider that gives no result: ends its lease, and lets the others run what they
+    /// still can. If it made nothing, and the buyer's silence would pay for its lease, the core
+    /// disputes the lease.
     pub(super) fn lose_leg(&mut self, leg: Leg, reason: Reason) {
         let is_blamed = reason.bad_input().is_none();
         let attempt = self.attempt_mut(leg.attempt);
@@ -31,7 +35,7 @@ impl JobCore {
         self.limit_others(leg.attempt);
     }
 
-    /// Does without a leg whose lease is ended, or refused.
+    /// Gives up a leg: ends its lease, or disputes it.
     pub(super) fn let_go(&mut self, leg: Leg, is_disputed: bool) {
         self.leave_leg(leg);
         let lease = self.attempt_mut(leg.attempt).leg(leg.place).terms.lease;
@@ -41,7 +45,7 @@ impl JobCore {
         }
     }
 
-    /// Does without a leg, and ends its lease.
+    /// Gives up a leg, and ends its lease.
     pub(super) fn drop_leg(&mut self, leg: Leg) {
         self.let_go(leg, false);
     }
@@ -60,7 +64,8 @@ impl JobCore {
         }
     }
 
-    /// Some leg is lost or ends early: what its parts would feed is not run.
+    /// Limits the other legs after a leg is lost or ends early, because they cannot run parts that
+    /// would read its results.
     pub(super) fn limit_others(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
         attempt.no_more = true;
@@ -82,7 +87,8 @@ impl JobCore {
         }
     }
 
-    /// Has a leg run so many parts of each request and no more; none is not worth waiting for.
+    /// Limits a leg to so many parts of each request. Drops the leg if nothing of it is worth
+    /// waiting for.
     pub(super) fn limit_leg(&mut self, leg: Leg, parts: u32) {
         let attempt = self.attempt_mut(leg.attempt);
         let state = &mut attempt.legs[leg.place as usize];
@@ -119,7 +125,7 @@ impl JobCore {
         self.timers.set_timer(Timer::Wrap(leg), until);
     }
 
-    /// Ends an attempt that nobody has begun.
+    /// Ends an attempt whose work has not begun, for a reason.
     pub(super) fn abandon_attempt(&mut self, n: u32, reason: Reason) {
         self.attempt_mut(n).failed.get_or_insert(reason);
         self.abandon_well(n);
@@ -143,8 +149,9 @@ impl JobCore {
         self.fill_window(n);
     }
 
-    /// The leases are about to end: what was not answered is for the next attempt, unless it would
-    /// be no better.
+    /// Stops the attempt because its leases are about to end: the next attempt does the rest. If
+    /// this one answered nothing, a leg that is behind counts as lost, so that the next one
+    /// differs.
     pub(super) fn on_await_over(&mut self, n: u32) {
         let attempt = self.attempt_mut(n);
         if attempt.legs.iter().all(|leg| leg.stage.is_over()) {
@@ -187,7 +194,7 @@ impl JobCore {
 }
 
 impl Attempt {
-    /// A provider took its device back: how much it did.
+    /// Returns the reason for a leg whose provider took its device back, with the work that it did.
     pub(super) fn reclaim_reason(&self, place: u32) -> Reason {
         let leg = self.leg(place);
         let parts = self.plan.parts_at(place).count();

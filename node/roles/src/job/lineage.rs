@@ -1,17 +1,19 @@
-//! Which parts of a request can still be run, when some of its providers are away.
+//! Computes which parts of a plan can still run after some providers left, and which parts read,
+//! directly or through others, what a part makes. `limiting` and `judging` call it. A provider runs
+//! its parts in order, so a part that cannot run also stops those behind it.
 
 use std::collections::BTreeMap;
 
 use super::plan::Plan;
 
-/// A part as a place has it: the place, and its number among the parts of that place.
+/// A part at its place: the place, and the part's number among the parts there.
 type Run = (u32, u32);
 
-/// For each place, how many of its parts, in their order, can be run or were: places that `ended`
-/// names have run as many as it says, the others can run what needs nothing that was not run.
+/// Returns for each place how many of its parts, in their order, ran or can run. Places in `ended`
+/// ran as many as it says; the others can run each part whose inputs exist or can be made.
 ///
-/// A provider runs its parts in order: what comes after one that cannot be run is not run either,
-/// and neither is what needs that.
+/// A provider runs its parts in order: if one cannot run, those behind it cannot either, and
+/// neither can the parts that read them.
 pub(super) fn runnable_counts(plan: &Plan, ended: &BTreeMap<u32, u32>) -> Vec<u32> {
     let order = |part: u32| -> Run {
         let place = plan.parts[part as usize].leg;
@@ -35,7 +37,7 @@ pub(super) fn runnable_counts(plan: &Plan, ended: &BTreeMap<u32, u32>) -> Vec<u3
     settle_counts(&needs, ended)
 }
 
-/// The same of what each part of each place needs.
+/// Computes those counts from what each part of each place needs.
 fn settle_counts(needs: &[Vec<Vec<Run>>], ended: &BTreeMap<u32, u32>) -> Vec<u32> {
     let count = |parts: &[Vec<Run>]| u32::try_from(parts.len()).expect("parts are few");
     let begin = (0..).zip(needs);
@@ -63,7 +65,7 @@ fn settle_counts(needs: &[Vec<Vec<Run>>], ended: &BTreeMap<u32, u32>) -> Vec<u32
     }
 }
 
-/// The part and all that read, directly or not, what it made.
+/// Returns the part and all parts that read, directly or not, what it makes.
 pub(super) fn part_and_readers(plan: &Plan, part: u32) -> Vec<u32> {
     let (mut found, mut open) = (Vec::new(), vec![part]);
     while let Some(next) = open.pop() {
@@ -76,7 +78,7 @@ pub(super) fn part_and_readers(plan: &Plan, part: u32) -> Vec<u32> {
     found
 }
 
-/// All that read, directly or not, what a part made.
+/// Returns all parts that read, directly or not, what a part makes.
 pub(super) fn transitive_readers(plan: &Plan, part: u32) -> Vec<u32> {
     let mut readers = part_and_readers(plan, part);
     readers.retain(|reader| *reader != part);

@@ -1,4 +1,6 @@
-//! The length of leases, and the rest of a budget.
+//! Computes the money of a job: what its leases cost and hold in escrow, how long a lease its
+//! budget allows, and the bid for each leg of a plan (one lease with its provider). The purchase
+//! steps of a job and a node's resting bids use it.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Payment during long work: the core reports its begin to the log, and answers the provider's
-//! usage notes.
+//! Pays for work that is still under way. A provider can state the usage of a lease in the log (a
+//! usage note), and the market takes the buyer's silence as consent. This file reports the begin of
+//! the work to the log, and accepts or disputes each note before silence would accept it.
 
 use souk_market::{Command, Millis, Note};
 

@@ -1,5 +1,6 @@
-//! The path of each request: legs make its outputs, and the core compares, fetches and delivers
-//! them.
+//! Follows each request of a job from its outputs to its delivery: compares outputs that two
+//! providers made, fetches the right ones, and gives them to the caller. Within a sequence it
+//! delivers answers in order; sequences do not wait for each other.
 
 use super::JobCore;
 use super::action::Action;

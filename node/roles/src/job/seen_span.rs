@@ -1,4 +1,6 @@
-//! Time that is counted while there is something to do, and the most that can be billed for it.
+//! A stopwatch for one provider: counts the time in which the provider had something to do, and
+//! computes the most that it can bill for that. `seen_time` starts and stops it. No span of time
+//! counts twice.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +24,8 @@ pub(super) struct SeenTime {
 }
 
 impl SeenTime {
-    /// The provider has no request, so it must not have anything to do: it cannot begin another
-    /// part before `now`.
+    /// Records that the provider has no request at `now`, so it cannot have begun another part
+    /// before.
     pub(super) fn hold_off(&mut self, now: Micros) {
         assert!(
             self.since.is_none(),
@@ -32,19 +34,19 @@ impl SeenTime {
         self.until = now;
     }
 
-    /// The provider has something to do since `moment`.
+    /// Records that the provider has something to do since `moment`.
     pub(super) fn begin_work(&mut self, moment: Micros) {
         self.since.get_or_insert(moment.max(self.until));
     }
 
-    /// The provider has something to do since a moment so long ago that this process's clock may
-    /// not reach back to it.
+    /// Records that the provider has something to do since a moment so long ago that this process's
+    /// clock may not reach back to it.
     pub(super) fn resume_work(&mut self, passed: Micros, now: Micros) {
         self.counted = passed;
         (self.since, self.until) = (Some(now), now);
     }
 
-    /// The provider has nothing more to do.
+    /// Records that the provider has nothing more to do.
     pub(super) fn end_work(&mut self, now: Micros) {
         if self.since.is_some() {
             self.counted = self.seen_at(now);
@@ -52,9 +54,10 @@ impl SeenTime {
         }
     }
 
-    /// The provider has made so many parts in all. If it made one for which it had nothing to do,
-    /// the buyer has not yet heard from the provider before it: messages of two providers overtake
-    /// each other. The run can then have begun at any moment that is not counted yet.
+    /// Records that the provider has made so many parts in all. If it made one for which it had
+    /// nothing to do, the buyer has not yet heard from the provider before it: messages of two
+    /// providers overtake each other. The run can then have begun at any moment that is not counted
+    /// yet.
     pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
         if parts > self.parts && self.since.is_none() {
             self.begin_work(self.until);
@@ -63,14 +66,14 @@ impl SeenTime {
         self.parts = parts;
     }
 
-    /// All of it until now.
+    /// Returns all the time counted until now.
     pub(super) fn seen_at(&self, now: Micros) -> Micros {
         let open = self.since.map_or(Micros(0), |since| now.since(since));
         self.counted.plus(open)
     }
 }
 
-/// The most that may be billed where so much was seen.
+/// Returns the most device time that a provider can bill if the buyer saw so much.
 pub(super) fn max_payable(seen: Micros) -> Micros {
     seen.plus(Micros(seen.0 / UNSEEN_SHARE)).plus(UNSEEN)
 }

@@ -1,10 +1,12 @@
-//! How long a provider had something to do, by its buyer's own clock: it can have used no more.
+//! Measures, by the buyer's own clock, how long each provider had something to do. The buyer
+//! refuses a bill for more than that time plus a small margin.
 //!
 //! A provider has something to do from the moment at which its buyer sends it a request, or hears
 //! that another provider made what a part reads, until the buyer hears that the last such part is
-//! made. Words need time to reach the buyer, so the measure covers every run of an honest provider.
-//! A tensor can reach its reader before the buyer hears of it: the measure allows for that with the
-//! time in which the maker answers, and counts a part whose input is heard of after it.
+//! made. Messages need time to reach the buyer, so the measure covers every run of an honest
+//! provider. A tensor can reach its reader before the buyer hears of it. The measure allows for
+//! that with the time in which the maker answers, and counts a part even if the buyer hears of its
+//! input later.
 
 use super::JobCore;
 use super::event::Leg;
@@ -14,7 +16,7 @@ use crate::clock::Micros;
 use crate::lease::{Input, Source};
 
 impl JobCore {
-    /// Counts for each provider at work whether it has something to do.
+    /// Starts or stops the stopwatch of each provider, as it has something to do or not.
     pub(super) fn observe_work(&mut self) {
         let now = self.now.tick;
         for attempt in self.attempts.values_mut() {
@@ -54,8 +56,8 @@ impl JobCore {
 }
 
 impl Attempt {
-    /// Whether a place has something to do, and how much earlier than its buyer heard so it can
-    /// have begun.
+    /// Returns, if a place has something to do, how much earlier than its buyer heard of it the
+    /// provider can have begun.
     fn work_of(&self, place: u32) -> Option<Micros> {
         let leg = self.leg(place);
         if leg.stage != Stage::Working {
@@ -65,7 +67,7 @@ impl Attempt {
         open.find_map(|request| self.lag_of(leg, *request))
     }
 
-    /// The same of one request: none where its next part waits for another provider.
+    /// Returns that time for one request; none if its next part waits for another provider.
     fn lag_of(&self, leg: &LegState, request: u32) -> Option<Micros> {
         let start = leg.start.as_ref().expect("the core built its work");
         let part = start.parts.get(leg.parts_made(request) as usize)?;
@@ -92,7 +94,7 @@ impl Attempt {
         is_there.then(|| maker.echo.unwrap_or_default())
     }
 
-    /// The request before one in its sequence.
+    /// Returns the request before this one in its sequence.
     fn previous_in_sequence(&self, request: u32) -> Option<u32> {
         self.sequences.values().find_map(|sent| {
             let place = sent.binary_search(&request).ok()?;

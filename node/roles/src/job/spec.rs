@@ -1,4 +1,5 @@
-//! The specification of a job, fixed when it begins.
+//! The specification of a job, which its caller fixes when the job begins: the work, the outputs,
+//! and the buyer's limits.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! The starts of an attempt: the parts of each provider, the sources of their inputs, and the
-//! consumers of their outputs.
+//! Builds the start message for each provider of an attempt: its parts, where each input comes
+//! from, and who reads each output.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! The state that a job core keeps of its attempts, their legs and their requests.
+//! The types of a job core's state: attempts, their legs, their requests, timers, and the purposes
+//! of pending effects. The other files of `job` read and change them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
-//! A tensor that one provider could not hand to another: the buyer fetches it and hands it on.
-//!
-//! Where two providers cannot reach each other, both have reached the buyer. Who does not take it
-//! from here either is known at once, by name, and not when time runs out.
+//! Passes on a tensor that one provider could not hand to the next: the buyer fetches it from its
+//! maker and offers it to the reader. This happens where two providers cannot reach each other,
+//! because both have reached the buyer. A reader that does not take the tensor from the buyer
+//! either is at fault, so the core drops it at once instead of waiting until time runs out.
 
 use super::JobCore;
 use super::action::Action;
@@ -12,7 +12,8 @@ use super::state::{RelayedOffer, Wait};
 use crate::lease::{self, Input, Offer, Source};
 
 impl JobCore {
-    /// A tensor was not taken from its maker: the buyer fetches it and hands it on.
+    /// Handles a tensor that its reader did not take from its maker: the buyer fetches it to pass
+    /// it on.
     pub(super) fn on_untaken(&mut self, leg: Leg, untaken: lease::UntakenOffer) {
         let lease::UntakenOffer {
             consumer,
@@ -58,8 +59,9 @@ impl JobCore {
         self.fetch_content(leg.attempt, name, id, holders, wait);
     }
 
-    /// Whether a consumer can still wait for what is offered: for its request, or where it is fed
-    /// for the one after it in its sequence, if that leaves it out or is still to come.
+    /// Returns whether a consumer can still wait for an offered tensor: for the offer's own request
+    /// or, if the tensor feeds the next request of its sequence, for that one, unless it has its
+    /// own value.
     fn is_awaited(&self, consumer: Leg, offer: &Offer) -> bool {
         let attempt = self.attempts.get(&consumer.attempt);
         let attempt = attempt.expect("what is awaited of an attempt is stopped with it");

@@ -1,7 +1,7 @@
-//! What a buyer demands of the asks it will plan over, judged where the book is.
-//!
-//! A book of a hundred thousand asks is not sent to whoever plans a job of two parts. The validator
-//! picks: of each class the cheapest that suit, and for the others a few words why not.
+//! Selects the asks in the book that suit a buyer, and says why the others do not. The validator
+//! runs it for a planner, because a book of a hundred thousand asks is too much to send for a job
+//! of two parts: the answer has the cheapest suitable asks of each class and a few words about the
+//! rest.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use souk_market::{
 use super::unsuitable::{Cause, Tally, Unsuitable};
 use super::{features, operators, regions};
 
-/// Asks of one class in an answer: more than a plan has parts, so that there is a choice.
+/// The most asks of one class in an answer: more than a plan has parts, so that there is a choice.
 const PER_CLASS: usize = 24;
 
-/// Asks in an answer: what a planner looks through within milliseconds.
+/// The most asks in an answer: a planner looks through so many within milliseconds.
 const LISTINGS_MAX: usize = 256;
 
-/// Operators named in an example: enough to see what kind they are.
+/// The most operators that an example names: enough to see what kind they are.
 const NAMED_MAX: usize = 5;
 
-/// What a buyer demands.
+/// The conditions that an ask must meet for a buyer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demands {
-    /// Who asks.
+    /// The buyer's account.
     pub buyer: AccountKey,
     /// Providers not to buy from.
     pub excluded: Vec<AccountKey>,
@@ -37,7 +37,7 @@ pub struct Demands {
     pub notice_min: Millis,
     /// Whether spot leases are wanted, at what asks ask for them.
     pub spot: bool,
-    /// Where devices can be; the empty set for anywhere.
+    /// The regions where devices can be; the empty set for anywhere.
     pub regions: Regions,
     /// The least reputation.
     pub reputation_min: Permille,
@@ -59,13 +59,13 @@ pub struct Demands {
 /// The asks that suit, and why the others do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
-    /// How many asks there are.
+    /// The number of asks in the book.
     pub seen: u64,
-    /// How many of them suit.
+    /// The number of asks that suit.
     pub eligible: u64,
     /// The cheapest of each class that suit.
     pub listings: Vec<Listing>,
-    /// Those that do not, by cause.
+    /// The asks that do not suit, by cause.
     pub unsuitable: Vec<Unsuitable>,
     /// Operators of the model that some of all asks do not run, rarest first.
     pub scarce: Vec<ScarceOperator>,
@@ -76,12 +76,12 @@ pub struct Choice {
 pub struct ScarceOperator {
     /// Its number among [`operators::NAMES`].
     pub operator: u16,
-    /// How many asks run it.
+    /// The number of asks that run it.
     pub asks: u64,
 }
 
 impl Demands {
-    /// Picks among the asks of a book, which come in any order.
+    /// Selects among the asks of a book, which can come in any order.
     #[must_use]
     pub fn choose_asks(&self, asks: impl Iterator<Item = Listing>) -> Choice {
         let mut suiting = BTreeMap::<Class, Vec<Listing>>::new();
@@ -125,13 +125,13 @@ impl Demands {
         choice
     }
 
-    /// Whether an ask would do.
+    /// Returns whether an ask suits.
     #[must_use]
     pub fn is_suitable(&self, listing: &Listing) -> bool {
         self.unsuitable_cause(listing).is_none()
     }
 
-    /// Why an ask does not suit, if it does not, and what it has in place of what is wanted.
+    /// Returns why an ask does not suit, and what it has in place of the demand; none if it suits.
     fn unsuitable_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
         let stated = &listing.resources;
         let bare = |cause| Some((cause, String::new()));
@@ -179,7 +179,7 @@ impl Demands {
             .or_else(|| self.price_cause(listing))
     }
 
-    /// What a device does not run of the model, if that keeps it out.
+    /// Returns the operators of the model that a device does not run, if that excludes it.
     fn lack_operators(&self, there: &Operators) -> Option<String> {
         let runs_some = || self.operators.numbers().any(|it| there.has_operator(it));
         if there.is_superset_of(&self.operators) || (self.in_parts && runs_some()) {
@@ -194,7 +194,7 @@ impl Demands {
         Some(format!("runs no {named}{more}"))
     }
 
-    /// The same of what is promised around the device.
+    /// Returns why the terms of an ask (region, notice, price and the like) do not suit, if so.
     fn terms_cause(&self, listing: &Listing) -> Option<(Cause, String)> {
         let stated = &listing.resources;
         if self.regions != Regions(0) && !self.regions.has_region(stated.region) {
@@ -226,14 +226,14 @@ impl Demands {
     }
 }
 
-/// A price in credits a second, without zeros at the end.
+/// Formats a price in credits a second, without zeros at the end.
 fn format_credits(price: Price) -> String {
     let (whole, micros) = (price.0 / 1_000_000, price.0 % 1_000_000);
     let text = format!("{whole}.{micros:06}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Whether a word names a device: its kind, or a part of its model's name, in any case.
+/// Returns whether a word names a device: its kind, or a part of its model's name, in any case.
 fn is_named(word: &str, kind: &str, model: &str) -> bool {
     let model = model.to_ascii_lowercase();
     kind.eq_ignore_ascii_case(word) || model.contains(&word.to_ascii_lowercase())

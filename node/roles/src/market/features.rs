@@ -1,13 +1,13 @@
-//! What the bits of [`Features`] stand for: languages that a device runs a buyer's own kernels in,
-//! what it runs operators through, and whether it sells sessions. A bit must never change its
-//! meaning.
+//! The names of the bits in [`Features`]: the languages of a buyer's own kernels that a device
+//! runs, the backend through which it runs operators, and whether it sells sessions. The market
+//! itself stores only the bits. A bit must never change its meaning.
 
 use souk_market::Features;
 
 /// Languages of a buyer's own kernels, as providers' limits call them.
 pub const KERNELS: [(&str, Features); 2] = [("wasm", Features(1)), ("wgsl", Features(1 << 1))];
 
-/// What devices run their operators through.
+/// The backends through which devices run their operators.
 pub const BACKENDS: [(&str, Features); 5] = [
     ("cpu", Features(1 << 2)),
     ("wgpu", Features(1 << 3)),
@@ -16,17 +16,18 @@ pub const BACKENDS: [(&str, Features); 5] = [
     ("emulated", Features(1 << 6)),
 ];
 
-/// What else devices sell: leases that keep states from request to request, as texts need.
+/// The other services that devices sell: leases that keep states from request to request, as
+/// texts need.
 pub const SERVICES: [(&str, Features); 1] = [("sessions", Features(1 << 7))];
 
-/// The bit of a name in one of the tables; none where it has no such name.
+/// Returns the bit of a name in one of the tables; no bit if the table has no such name.
 #[must_use]
 pub fn find_feature(table: &[(&str, Features)], name: &str) -> Features {
     let found = table.iter().find(|(word, _)| *word == name);
     found.map_or(Features(0), |(_, feature)| *feature)
 }
 
-/// The names of one of the tables that are needed and not there.
+/// Returns the names in one of the tables whose bits are in `needed` and not in `there`.
 pub fn missing_names<'a>(
     table: &'a [(&'static str, Features)],
     needed: Features,

@@ -1,9 +1,10 @@
-//! Whom a node takes for the market's validators: what answers say, as far as signatures show it.
+//! A node's own list of the market's validators, which it updates from their answers but believes
+//! only as far as signatures prove it. A client's broker and a joining validator use it.
 //!
-//! The genesis names the founders and the operators. An answer of one validator adds those of whom
-//! it brings the operators' order that admits them and their own that they have begun; it takes
-//! away only those of whom it brings the operators' order that removes them. So a validator that
-//! lies can neither hide the others nor invent some.
+//! The genesis names the founders and the operators. An answer adds a validator only if it carries
+//! the operators' order that admits it and the validator's own signed statement that it has begun.
+//! It removes one only with the operators' order that removes it. So a validator that lies can
+//! neither hide the others nor invent some.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,16 @@ use souk_market::{AccountKey, Genesis};
 use super::market_protocol::{Member, Members, Standing};
 use super::roster::Roster;
 
-/// See the module.
+/// The validators that a node knows of, as far as signatures prove them.
 #[derive(Clone, Debug)]
 pub struct KnownMembers {
-    /// The roster as the market began.
+    /// The roster with which the market began.
     genesis: Roster,
     members: BTreeMap<u64, Member>,
 }
 
 impl KnownMembers {
-    /// The founders.
+    /// Creates the list with the founders, whom the genesis names.
     #[must_use]
     pub fn new(genesis: &Genesis) -> Self {
         let genesis = Roster::new(genesis);
@@ -75,7 +76,8 @@ impl KnownMembers {
         }
     }
 
-    /// Whether a raft id belongs to this key, and the operators wanted it.
+    /// Returns whether signatures show that this raft id belongs to this key, and that the
+    /// operators admitted it.
     fn is_shown(&self, member: &Member, answer: &Members, has_begun: bool) -> bool {
         match self.members.get(&member.raft_id) {
             Some(known) => known.account == member.account,
@@ -86,33 +88,33 @@ impl KnownMembers {
         }
     }
 
-    /// Those that were not removed.
+    /// Returns the validators that were not removed.
     pub fn staying_members(&self) -> impl Iterator<Item = &Member> {
         let all = self.members.values();
         all.filter(|member| member.standing != Standing::Removed)
     }
 
-    /// Everyone there is or was.
+    /// Returns all present and former validators.
     pub fn all_members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }
 
-    /// Whether a validator was removed.
+    /// Returns whether a validator was removed.
     #[must_use]
     pub fn is_removed(&self, raft_id: u64) -> bool {
         let member = self.members.get(&raft_id);
         member.is_some_and(|member| member.standing == Standing::Removed)
     }
 
-    /// Whether a validator has begun its log.
+    /// Returns whether a validator has begun its log.
     #[must_use]
     pub fn has_begun(&self, raft_id: u64, account: AccountKey) -> bool {
         let member = self.members.get(&raft_id);
         member.is_some_and(|member| member.account == account && member.begun)
     }
 
-    /// Whether an answer shows that the operators removed a validator, and says that it has left.
-    /// A validator that was admitted and never began is none of the members here.
+    /// Returns whether an answer shows that the operators removed a validator, and says that it has
+    /// left. This list never has a validator that was admitted and did not begin.
     #[must_use]
     pub fn shows_removal(&self, raft_id: u64, answer: &Members) -> bool {
         let member = answer.member(raft_id);

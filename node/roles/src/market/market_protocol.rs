@@ -1,4 +1,5 @@
-//! The protocol between a peer and a validator: one request, one answer.
+//! The messages between a peer and a validator: [`Request`] and [`Answer`], and the limits on both.
+//! Most requests get one answer; a watch gets one for each change.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{

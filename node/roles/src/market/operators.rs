@@ -1,6 +1,6 @@
-//! What the numbers of [`Operators`] stand for: ONNX's operators by name, those beyond the standard
-//! domain with their domain in front. A number must never change its meaning: new ones must come at
-//! the end.
+//! The names of the ONNX operators behind the numbers in [`Operators`], which asks and bids carry.
+//! An operator outside the standard domain has its domain in front. A number must never change its
+//! meaning: new ones must come at the end.
 
 use souk_market::Operators;
 
@@ -234,19 +234,19 @@ pub const NAMES: [&str; 226] = [
     "ai.souk.RoutedMatMul",
 ];
 
-/// The number of an operator; none of one that is not listed.
+/// Returns the number of an operator; none if it is not listed.
 #[must_use]
 pub fn operator_number(name: &str) -> Option<usize> {
     NAMES.iter().position(|known| *known == name)
 }
 
-/// What a number stands for.
+/// Returns the name of an operator's number.
 #[must_use]
 pub fn name(number: usize) -> &'static str {
     NAMES.get(number).copied().unwrap_or("one of a later souk")
 }
 
-/// The names of what is needed and not there.
+/// Returns the names of the operators that are in `needed` and not in `there`.
 pub fn missing_names(needed: &Operators, there: &Operators) -> impl Iterator<Item = &'static str> {
     needed
         .numbers()

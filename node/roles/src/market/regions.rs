@@ -1,9 +1,10 @@
-//! Names of the regions that devices are in. A number must never change its meaning.
+//! The names of the regions behind the numbers that asks and bids carry, and the search for a
+//! region by its name. A number must never change its meaning.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Region, Regions};
 
-/// Where devices are, by the region's number. Names begin with the continent.
+/// The regions' names, by number. Each begins with the continent.
 pub const NAMES: [&str; 19] = [
     "unstated",
     "africa-north",
@@ -62,14 +63,14 @@ impl From<NamedRegion> for String {
     }
 }
 
-/// What a region is called; its number where it has no name.
+/// Returns a region's name, or its number if it has no name.
 #[must_use]
 pub fn name(region: Region) -> String {
     let known = NAMES.get(usize::from(region.0));
     known.map_or_else(|| format!("region {region}"), |name| (*name).to_owned())
 }
 
-/// The region of a name, or of a number from 0 to 31.
+/// Returns the region with a name, or with a number from 0 to 31.
 #[must_use]
 pub fn find_region(text: &str) -> Option<Region> {
     let place = NAMES.iter().position(|name| *name == text);
@@ -78,8 +79,8 @@ pub fn find_region(text: &str) -> Option<Region> {
     number.or_else(given).map(Region)
 }
 
-/// The regions of a name, of a number, or all whose names begin with whole words of it:
-/// `europe` is four of them. None where there is no such region.
+/// Returns the region with a name or number, or all regions whose names begin with these whole
+/// words: `europe` is four of them. None if there is no such region.
 #[must_use]
 pub fn find_regions(text: &str) -> Option<Regions> {
     if let Some(region) = find_region(text) {

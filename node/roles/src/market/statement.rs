@@ -1,4 +1,5 @@
-//! An account's statement: every movement of its credits, with what caused it.
+//! The form of an account's statement: a line for each movement of its credits, with the events
+//! that caused it. A validator collects the lines; clients and the gateway read them.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Balances, Event, Millis};

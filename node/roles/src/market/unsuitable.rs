@@ -1,4 +1,5 @@
-//! Why asks do not suit a buyer: causes, with counts and a few examples.
+//! Counts why asks do not suit a buyer: each cause with the number of asks and a few examples.
+//! `demands` fills it, and quotes show it to people.
 
 use std::collections::BTreeMap;
 use std::fmt;

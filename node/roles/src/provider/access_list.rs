@@ -1,4 +1,7 @@
-//! Who may have what of a lease's job from its provider.
+//! Lists who can fetch the contents of one lease from its provider. A provider's shell (the code
+//! that carries out the effects of the core) builds these lists for each lease. The buyer can fetch
+//! everything of the lease. The job's other providers can fetch only the weights and, if they read
+//! it, an output.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +15,7 @@ use crate::lease::Start;
 /// weights, whose ids only the buyer has told them, and a tensor that they wait for.
 #[derive(Clone, Debug)]
 pub struct LeaseReaders {
-    /// What its contents are asked for under.
+    /// The job under which peers must ask for its contents.
     pub scope: Scope,
     buyer: Readers,
     providers: Readers,
@@ -20,7 +23,7 @@ pub struct LeaseReaders {
 }
 
 impl LeaseReaders {
-    /// Those of a lease that this account bought.
+    /// Returns the readers for a lease that this account bought.
     #[must_use]
     pub fn new(buyer: AccountKey, start: &Start) -> LeaseReaders {
         let others = start.peers.iter().map(|contact| contact.account);
@@ -43,7 +46,7 @@ impl LeaseReaders {
         }
     }
 
-    /// Of what came for the lease.
+    /// Returns the readers of a content that came for the lease.
     #[must_use]
     pub fn of_content(&self, kind: ContentKind) -> &Readers {
         match kind {
@@ -52,7 +55,7 @@ impl LeaseReaders {
         }
     }
 
-    /// Of what the lease made.
+    /// Returns the readers of an output of the lease.
     #[must_use]
     pub fn of_output(&self, name: &str) -> &Readers {
         self.consumers.get(name).unwrap_or(&self.buyer)

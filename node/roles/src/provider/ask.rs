@@ -1,8 +1,9 @@
-//! The ask: in the book while the device is free, out of it while the device is leased or the
-//! provider stops.
+//! Keeps the provider's ask (its offer in the market's book) right: in the book while the device is
+//! free, out of it while the device is leased or the provider stops.
 //!
-//! The core compares the log with the terms due and takes the missing step, rather than remember
-//! its own steps: that is still right after a crash, a lost answer or a lease that ended by itself.
+//! The core compares the log with the ask that should be there and takes the missing step. It does
+//! not remember its own steps, so it is still right after a crash, a lost answer or a lease that
+//! ended by itself.
 
 use serde::Serialize;
 use souk_market::{

@@ -1,4 +1,6 @@
-//! The bill of a lease: the totals of its work so far, for its receipt.
+//! Adds up the work of a lease for its receipt: device time, tensors, bytes and operations. The
+//! lease's core adds each run and each arrival, and the provider's core builds the receipt from
+//! the bill when the work ends.
 
 use std::collections::BTreeMap;
 

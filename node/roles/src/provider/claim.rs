@@ -1,4 +1,6 @@
-//! The buyer's debt for a lease that is no longer at work, until the log has closed the lease.
+//! Gets a provider paid for a lease whose work has ended: signs the receipt, waits for the buyer's
+//! signature, and settles in the market. If the buyer does not sign, it notes the usage in the log
+//! instead. A claim ends when the log has closed the lease.
 //!
 //! ```text
 //! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling

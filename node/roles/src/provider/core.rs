@@ -1,4 +1,6 @@
-//! The provider: decides which leases to accept, and coordinates them.
+//! The core of a provider, as a driver uses it: [`ProviderCore`] accepts or refuses leases, passes
+//! events to the leases at work and to the claims (open payments) of ended ones, and returns
+//! effects.
 
 mod answers;
 mod log;

@@ -1,4 +1,5 @@
-//! One lease at work: from the moment its start is admitted to the last of its runs.
+//! Runs one lease at work: fetches its contents, compiles its parts, and serves its requests, from
+//! the moment at which the provider accepts its start to the last run.
 //!
 //! ```text
 //! Recording ─Began on the disk─> Fetching ─graphs, part 1─> Checking ─> Placing ─> Preparing

@@ -1,8 +1,7 @@
-//! Whose turn it is among the leases of one buyer that are at work here at once.
+//! Decides which of one buyer's leases runs first when several are at work at the same provider.
 //!
-//! Between buyers the price decides what each has of the devices. A buyer's priority says only
-//! which of its own leases goes first: a part of a lower one is not begun while one of a higher is
-//! at work, and nobody else notices ([0017]).
+//! Between buyers the price decides. A buyer's priority orders only its own leases: a part of a
+//! lower one must wait while one of a higher is at work, and other buyers do not notice ([0017]).
 //!
 //! [0017]: ../../../../docs/decisions/0017-a-priority-orders-a-buyers-own-jobs.md
 
@@ -15,7 +14,7 @@ use souk_market::AccountKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) struct Rank {
     pub(super) buyer: AccountKey,
-    /// More goes first.
+    /// A greater priority goes first.
     pub(super) priority: u8,
 }
 
@@ -23,12 +22,13 @@ pub(super) struct Rank {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Turns {
     at_work: BTreeMap<Rank, u32>,
-    /// Buyers of whom a run has ended: others of theirs may have waited for it.
+    /// The buyers of runs that ended: their other leases may have waited for those runs.
     ended: BTreeSet<AccountKey>,
 }
 
 impl Turns {
-    /// Begins a run of this rank, unless one of its buyer's goes first.
+    /// Begins a run of this rank, unless a run of the same buyer with a higher priority is at work.
+    /// Returns whether it did.
     pub(super) fn take_turn(&mut self, rank: Rank) -> bool {
         let highest = Rank {
             priority: u8::MAX,
@@ -43,7 +43,7 @@ impl Turns {
         may
     }
 
-    /// A run of this rank has ended.
+    /// Records that a run of this rank has ended.
     pub(super) fn end_turn(&mut self, rank: Rank) {
         let count = self.at_work.get_mut(&rank);
         let count = count.expect("a run at work is counted");
@@ -54,12 +54,12 @@ impl Turns {
         self.ended.insert(rank.buyer);
     }
 
-    /// Buyers of whom runs have ended since this was asked.
+    /// Takes the buyers of runs that ended since the last call.
     pub(super) fn take_ended(&mut self) -> BTreeSet<AccountKey> {
         std::mem::take(&mut self.ended)
     }
 
-    /// How many runs are at work.
+    /// Returns the number of runs at work.
     pub(super) fn at_work(&self) -> u32 {
         self.at_work.values().sum()
     }

@@ -1,9 +1,9 @@
-//! The requests of a lease under way, and the inputs that each has or awaits.
+//! The open requests of a lease at work, and for each the inputs that it has or awaits. The lease's
+//! core opens and closes them.
 //!
-//! A provider further up may be ahead of the buyer's messages. This lease keeps its offers for
-//! requests that are not open here yet, up to the number of requests that may be under way. The
-//! same holds for the values that one request leaves to the next of its sequence
-//! ([`super::state_feedback`]).
+//! Another provider may send an offer before the buyer's message opens the request. This lease
+//! keeps such offers, up to the number of requests that can be under way. The same holds for the
+//! values that one request leaves to the next of its sequence (`state_feedback`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Feeding in a session: a request can omit an input, which then takes the value that the previous
-//! request of its sequence made.
+//! Passes a model's state from one request of a session to the next: a request can omit an input,
+//! which then takes the value that the previous request of its sequence made.
 //!
 //! The core keeps a value for the last request of each sequence, which another may follow, and for
 //! each request right before an open one: as many as there are sequences and requests in a window.

@@ -1,4 +1,5 @@
-//! Buying a session: the credits that came back, the quote, and the choice of providers.
+//! Buys the providers of a session: looks up the credits that came back, requests a quote, and
+//! opens the job.
 //!
 //! Only one session chooses at a time, because sessions that are compared must have no provider in
 //! common. If a session replaces another one, it waits for the devices and credits of that one.

@@ -1,4 +1,5 @@
-//! The end of sessions: of all of them, or of one that leaves the text.
+//! Closes sessions: all of them when the caller is done, or one that a judgement removes. A session
+//! that leaves returns its part of the budget.
 
 use super::SessionCore;
 use super::action::Action;

@@ -1,4 +1,4 @@
-//! The judgement of two outputs that differ.
+//! Decides which of two sessions is right when their outputs for a step differ.
 //!
 //! Both sessions repeat the step with all logits. Each token must be the one that its logits draw,
 //! and the logits must be close. If not, a third session gets the text so far, and decides: it

@@ -1,4 +1,5 @@
-//! The number of steps that a session computes ahead of its callers.
+//! Chooses how many steps of a sequence run at a time: enough to keep the provider busy. After a
+//! step that the caller did not want, it starts again at one.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! The steps of open sessions, and sessions that end.
+//! Sends steps to the open jobs of sessions, and buys another job when one ends, unless too many in
+//! a row end without a new token.
 
 use super::action::{Action, Notice};
 use super::event::OutputId;

@@ -1,5 +1,6 @@
-//! The sellers of the sessions that make one text: sessions that are compared must have no provider
-//! in common.
+//! Lists the providers from which a session must not buy: those of the other sessions of the text,
+//! because compared sessions must have no provider in common, and those that failed or gave wrong
+//! results.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,10 @@
-//! A sequence of a session: the steps that its callers ask for, and those that run.
+//! Runs one sequence of a session: queues the steps that its callers ask for, and sends steps ahead
+//! of them.
 //!
 //! If a step contains no token, the provider continues with the token that it drew last. So this
-//! sends steps ahead: while the buyer reads one token, the next are being computed. If the caller
-//! asks for a different step, those sent ahead become stale, and this drops their answers.
+//! file sends steps ahead: while the buyer reads one token, the provider computes the next. If the
+//! caller asks for a different step, those sent ahead become stale, and this file drops their
+//! answers.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! The budget of one session and of the sessions that replace it.
+//! Counts the credits of one session and of the sessions that replace it, so that together they
+//! never spend more than the user's budget allows.
 //!
 //! The core divides the user's budget among the sessions that run at a time. If a session fails,
 //! its leases hold credits until they close. Until then their cost is unknown, so these credits

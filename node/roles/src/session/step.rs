@@ -1,4 +1,5 @@
-//! A step: the request for one run of a decoder over one sequence.
+//! A step: a request to a session to add tokens to one sequence of a language model and to draw the
+//! next ones. Callers build it, and the core compares it with the steps that it sent ahead.
 
 use serde::{Deserialize, Serialize};
 

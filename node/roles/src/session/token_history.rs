@@ -1,7 +1,5 @@
-//! The tokens of a sequence, and how many of them are in the caches of the open session.
-//!
-//! They are the source of truth: a new session must get them again, `replay_tokens_max` at a time,
-//! before it can continue.
+//! Stores the tokens of a sequence, and how many of them are in the caches of the open session. A
+//! new session must get them again, `replay_tokens_max` at a time, before it can continue.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,6 @@
-//! The state machine behind the replicated log: the exchange and the roster of its validators. It
-//! takes bytes of signed batches and orders, and returns bytes of results.
+//! The state machine that every validator replicates: the exchange, and the roster (list) of the
+//! validators. It takes the bytes of signed batches and orders from the log, and returns the bytes
+//! of their results.
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{

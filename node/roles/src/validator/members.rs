@@ -1,9 +1,9 @@
-//! Who the validators are, as one of them sees it, and what the leader says to an order about them
-//! before it puts it into the log.
+//! Answers orders about the members before they enter the log, lists the validators, and decides
+//! who can get a backup. A validator's request server calls it.
 //!
-//! Whether an order may be given is decided by every replica alike, from what the log holds.
-//! Whether it would do harm just now (too few left that run, a leader that is gone) only the leader
-//! can tell.
+//! Every replica decides from the log alone whether an order is allowed. Only the leader can tell
+//! whether it would do harm just now, for example because too few running validators would be left,
+//! so the leader checks that here.
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{Role, Status};
@@ -13,23 +13,23 @@ use super::steps::Group;
 use crate::market::market_protocol::{Answer, Member, Members, OrderRefusal, Standing};
 use crate::market::roster::{Order, Roster, SignedOrder};
 
-/// What comes before an order is proposed.
+/// What a validator must do with an order before it enters the log.
 #[derive(Clone, Debug)]
 pub enum OrderEntry {
-    /// It is answered at once.
+    /// Answer at once; the order does not enter the log.
     Answer(Box<Answer>),
-    /// The newcomer is to be reached first: it is proposed if it is.
+    /// Connect to the newcomer first, and propose the order if that succeeds.
     Reach {
-        /// Who.
+        /// The newcomer's account.
         account: AccountKey,
-        /// Where.
+        /// The newcomer's address.
         address: String,
     },
-    /// It is proposed.
+    /// Propose the order.
     Propose,
 }
 
-/// What a validator does about an order that somebody gives it.
+/// Decides what a validator does with an order that it receives.
 pub fn receive_order(order: &SignedOrder, roster: &Roster, status: &Status) -> OrderEntry {
     let declined = |declined| OrderEntry::Answer(Box::new(Answer::Ordered(Err(declined))));
     if let Err(refusal) = order.verify() {
@@ -55,7 +55,7 @@ pub fn receive_order(order: &SignedOrder, roster: &Roster, status: &Status) -> O
     }
 }
 
-/// Whether an order would do harm as things stand.
+/// Checks that an order does no harm in the group's present state.
 fn check_harm(order: &Order, group: &Group) -> Result<(), OrderRefusal> {
     match order {
         // That the last one stays is a rule of the roster, and the better reason.
@@ -79,7 +79,7 @@ fn check_harm(order: &Order, group: &Group) -> Result<(), OrderRefusal> {
     }
 }
 
-/// Whether a backup of a validator may be given to whoever signed this.
+/// Returns whether the signer of this order can get a backup of the validator.
 pub fn may_have_backup(
     order: &SignedOrder,
     roster: &Roster,
@@ -93,7 +93,7 @@ pub fn may_have_backup(
     order.verify().is_ok() && may && is_this && body.expires > now
 }
 
-/// The validators there are and were, as this one sees them.
+/// Returns the present and former validators, as this one sees them.
 pub fn members_of(roster: &Roster, status: &Status) -> Members {
     let group = Group::from_status(status);
     let leads = status.role == Role::Leader;

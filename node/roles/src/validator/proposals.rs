@@ -1,4 +1,5 @@
-//! Callers that wait for what becomes of the commands they proposed together.
+//! Collects the results of commands that a caller proposed together, and answers the caller once,
+//! when all of them have ended.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +14,14 @@ struct ProposalGroup {
     missing: usize,
 }
 
-/// All that wait, by their first ticket.
+/// The groups that wait for results, by their first ticket.
 #[derive(Default)]
 pub(super) struct PendingProposals {
     groups: BTreeMap<Ticket, ProposalGroup>,
 }
 
 impl PendingProposals {
-    /// A caller waits for `count` commands, `first` and the next ones.
+    /// Records that a caller waits for `count` commands, `first` and the next ones.
     pub(super) fn insert(&mut self, first: Ticket, count: usize, caller: Caller) {
         assert!(count > 0, "whoever waits, waits for something");
         let group = ProposalGroup {
@@ -32,7 +33,8 @@ impl PendingProposals {
         assert!(before.is_none(), "a ticket is given once");
     }
 
-    /// One command has ended; the answers to its caller, once all of its commands have.
+    /// Records the result of one command. Returns its caller and all results once the last of them
+    /// is there.
     pub(super) fn on_answer(&mut self, answer: Answer) -> Option<(Caller, Vec<Answer>)> {
         let (first, group) = self.groups.range_mut(..=answer.ticket).next_back()?;
         let place = usize::try_from(answer.ticket.0 - first.0).unwrap_or(usize::MAX);

@@ -1,4 +1,6 @@
-//! Questions to a validator's state, and their answers.
+//! Answers questions about a validator's state: the closed list of questions and replies, and how
+//! the exchange answers each. Bounds on the work of one answer protect the task that applies the
+//! log.
 
 use std::collections::BTreeSet;
 

@@ -1,11 +1,13 @@
-//! What the leader does next so that raft has the members that the roster names: a pure decision.
+//! Chooses the next change of raft's members that brings them closer to the roster, the list of
+//! those that should be validators. The leader calls it again and again, and it never leaves too
+//! few running voters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{MemberChange, PeerProgress, Status};
 
-/// Entries a learner may lack and still get its vote: it has caught up, whatever comes meanwhile.
+/// The most entries that a learner can lack when it gets its vote.
 const BEHIND_MAX: u64 = 64;
 
 /// The group as its leader sees it.
@@ -15,36 +17,37 @@ pub struct Group {
     pub leader: u64,
     /// The last entry on a quorum.
     pub commit: u64,
-    /// Those with a vote.
+    /// The members with a vote.
     pub voters: BTreeSet<u64>,
-    /// Those without.
+    /// The members without a vote.
     pub learners: BTreeSet<u64>,
     /// Whether a change is under way.
     pub changing: bool,
-    /// The others' last entry, and whether they were heard from.
+    /// For each other member its last entry, and whether the leader lately heard from it.
     pub others: BTreeMap<u64, (u64, bool)>,
 }
 
-/// One thing to do.
+/// One change that the leader must make next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The members change: a newcomer learns, then votes; who is to leave does.
+    /// Changes the members: adds a newcomer as a learner, gives a learner its vote, or removes a
+    /// member.
     Change(MemberChange),
-    /// The leader is to leave: another leads first.
+    /// Lets another validator lead, because the leader itself must leave.
     HandOver(ReplicaId),
 }
 
 /// Too few voters would be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoQuorum {
-    /// Voters left that run.
+    /// The remaining voters that run.
     pub running: usize,
-    /// How many must.
+    /// The number of voters that must run.
     pub needed: usize,
 }
 
 impl Group {
-    /// The group of a replica that leads.
+    /// Returns the group as a leading replica's status shows it.
     pub fn from_status(status: &Status) -> Group {
         let members = &status.members;
         let set = |ids: &[u64]| ids.iter().copied().collect::<BTreeSet<u64>>();
@@ -59,12 +62,12 @@ impl Group {
         }
     }
 
-    /// Whether a validator was heard from lately.
+    /// Returns whether the leader lately heard from a validator.
     pub fn is_running(&self, id: u64) -> bool {
         id == self.leader || self.others.get(&id).is_some_and(|(_, active)| *active)
     }
 
-    /// Whether the others could go on without `id`.
+    /// Checks that enough running voters would remain without `id`.
     pub fn goes_on_without(&self, id: u64) -> Result<(), NoQuorum> {
         let left = self.voters.iter().filter(|voter| **voter != id);
         let needed = left.clone().count() / 2 + 1;
@@ -75,8 +78,9 @@ impl Group {
         }
     }
 
-    /// What to do next so that the members are those of `wanted`; none where it must wait. Who has
-    /// not `begun` gets no vote: should its disk be lost, nobody would know that there was one.
+    /// Returns the next step towards the members in `wanted`; none if there is none or it must
+    /// wait. A validator that has not `begun` gets no vote: if its disk were lost, nobody would
+    /// know that there was one.
     pub fn next_step(&self, wanted: &BTreeSet<u64>, begun: &BTreeSet<u64>) -> Option<Step> {
         if self.changing {
             return None;
@@ -114,7 +118,7 @@ impl Group {
         })
     }
 
-    /// The voter that has the most of the log.
+    /// Returns the running voter, other than the leader, that has the most of the log.
     fn find_successor(&self, wanted: &BTreeSet<u64>) -> Option<u64> {
         let able = |id: &&u64| **id != self.leader && wanted.contains(id) && self.is_running(**id);
         let reached = |id: &&u64| self.others.get(id).map(|(reached, _)| *reached);

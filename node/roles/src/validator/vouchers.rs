@@ -1,4 +1,5 @@
-//! Who the members of a state are, by the operators' orders, and what they sign about it.
+//! Checks who vouches for a state that another replica offers: which validators must sign it, by
+//! the operators' orders, and whether they did. Also signs this validator's own statements.
 //!
 //! A replica may lag behind changes of the roster, or know the genesis alone. It then learns from
 //! the state that another replica offers who joined and who left since, but believes each of these
@@ -16,14 +17,14 @@ use crate::market::roster::Roster;
 /// A signature for a state begins with this, so that no other signature of the same key fits.
 const DOMAIN: &[u8] = b"souk voucher v1";
 
-/// Nobody vouches.
+/// The count of an offer that nobody can vouch for.
 pub(super) const NOBODY: Tally = Tally {
     members: 1,
     vouched: 0,
 };
 
-/// What the roster says about a change of raft's members. Nobody joins twice and nobody who left
-/// comes back, so only [`ChangeStanding::Unordered`] is ever followed by another answer.
+/// Decides whether the roster has ordered a change of raft's members. Nobody joins twice and nobody
+/// who left comes back, so only [`ChangeStanding::Unordered`] is ever followed by another answer.
 pub(super) fn judge_change(roster: &Roster, change: MemberChange) -> ChangeStanding {
     let entry = |id: ReplicaId| roster.entries().get(&id.get());
     match change {
@@ -43,14 +44,14 @@ fn signed_bytes(market: MarketId, statement: &[u8]) -> Vec<u8> {
     [DOMAIN, market.0.as_slice(), statement].concat()
 }
 
-/// A validator's signature under a statement about its market's state.
+/// Returns a validator's signature under a statement about its market's state.
 pub(super) fn sign_statement(market: MarketId, statement: &[u8], key: &SigningKey) -> Vec<u8> {
     key.sign(&signed_bytes(market, statement))
         .to_bytes()
         .to_vec()
 }
 
-/// Whether a key signed a statement.
+/// Returns whether a key signed a statement.
 pub(super) fn has_signed(
     market: MarketId,
     statement: &[u8],
@@ -66,8 +67,8 @@ pub(super) fn has_signed(
     holds().is_some()
 }
 
-/// Who must vouch for an offered state and who has; `mine` is the roster here, `theirs` the one in
-/// the state.
+/// Counts the members that must vouch for an offered state, and those that have. `mine` is the
+/// roster here, `theirs` the one in the state.
 pub(super) fn tally_vouchers(
     market: MarketId,
     mine: &Roster,
@@ -89,8 +90,8 @@ pub(super) fn tally_vouchers(
     }
 }
 
-/// Those of whom a majority must vouch, each with its own key; none where a voter of the state was
-/// never admitted, or two share a key.
+/// Returns the members of whom a majority must vouch, each with its own key; none if a voter of
+/// the state was never admitted, or two share a key.
 fn vouching_members(
     mine: &Roster,
     theirs: &Roster,

@@ -1,4 +1,6 @@
-//! Carries out the actions of a job's core.
+//! Carries out the actions that a job's core returns: it plans, buys leases, queries the market,
+//! fetches and compares results, and signs receipts. An action that takes time runs as an effect, a
+//! future whose answer comes back to the core as an event.
 
 use bytes::Bytes;
 use libp2p::PeerId;

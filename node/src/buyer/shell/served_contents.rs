@@ -1,4 +1,4 @@
-//! The access of providers to a job's inputs and models, which they fetch from the buyer's store.
+//! Gives providers access to a job's inputs and models, which they fetch from the buyer's store.
 //!
 //! The job's shell grants each provider the contents of its lease. When the shell ends, all access
 //! of the job ends with it.

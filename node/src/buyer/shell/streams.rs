@@ -1,4 +1,5 @@
-//! The streams to providers. A task of its own opens, reads and writes each one in order.
+//! Runs the streams over which a job's shell talks to providers, one for each leg (one lease of the
+//! plan). A task of its own opens, reads and writes each stream in order.
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::AccountKey;

@@ -1,4 +1,5 @@
-//! The questions that a broker asks the market, each with the type of its answer.
+//! Asks the market questions: one method of [`Broker`] for each, which returns the matching type of
+//! answer.
 
 use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,

@@ -1,4 +1,5 @@
-//! A TLS connection that a thread of its own reads and writes: large buffers, no async runtime.
+//! Sends and receives messages and bytes over one direct channel: a TLS connection that a thread of
+//! its own reads and writes, with large buffers and no async runtime.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
-//! The handshake by which the two ends of a direct channel agree on keys: rustls, without its
-//! buffers.
+//! Performs the TLS handshake by which the two ends of a direct channel agree on keys. It drives
+//! rustls without rustls's buffers; after it, `records` encrypts in the channel's own.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

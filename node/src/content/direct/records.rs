@@ -1,5 +1,5 @@
-//! The records of a direct channel after the handshake: TLS 1.3 with rustls's ciphers, in the
-//! channel's own buffers.
+//! Encrypts and decrypts the records of a direct channel after the handshake: TLS 1.3 with rustls's
+//! ciphers, in the channel's own buffers.
 //!
 //! The interface of rustls copies each encrypted byte twice. With its keys, this module copies a
 //! byte once when it encrypts, and decrypts it in place.

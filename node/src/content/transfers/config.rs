@@ -1,4 +1,5 @@
-//! The settings of a node's transfers.
+//! Holds the settings of a node's transfers: the limits on length and rate, the use of direct
+//! channels, and the files that survive a restart.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Why content did not arrive.
+//! Lists the reasons why content did not arrive: the error of every fetch, with the texts that
+//! users see.
 
 use libp2p::PeerId;
 use souk_memory::{ContentId, OutlineError, StoreError};

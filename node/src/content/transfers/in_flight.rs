@@ -1,5 +1,5 @@
-//! The contents on their way to this node, and the callers that need them: one of them fetches a
-//! content, and the others must wait for it.
+//! Makes sure that this node fetches a content only once at a time: of the callers that need it,
+//! one fetches it, and the others must wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

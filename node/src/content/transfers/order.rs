@@ -1,4 +1,4 @@
-//! The order of transfers that share a link.
+//! Decides which of the transfers that share a link moves next.
 //!
 //! Content that a caller waits for goes before content that a plan will need, and that before
 //! guesses. Equals go in the order of their requests, a few from each peer at a time. A less urgent

@@ -1,4 +1,5 @@
-//! The messages of `/souk/tensor/2`, which are the same over libp2p and on a direct channel.
+//! Defines the messages of `/souk/tensor/2`, the protocol of transfers. They are the same over
+//! libp2p and on a direct channel.
 //!
 //! The receiver can request several contents of one job at once. The sender must answer each in
 //! turn: its head and then, if requested, its bytes from the first missing frame to the end,

@@ -1,7 +1,8 @@
-//! The sender's side of `/souk/tensor/2`.
+//! Serves content to peers that request it: the sender's side of `/souk/tensor/2`.
 //!
-//! A sender reads its next frame when the one before is on its way, so it prepares at most one
-//! frame for a slow or lost receiver.
+//! It checks the access of each peer and limits how fast the peer can send requests. A sender reads
+//! its next frame when the one before is on its way, so it prepares at most one frame for a slow or
+//! lost receiver.
 
 use std::io;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
-//! The receiver's side of `/souk/tensor/2`: one content on its way.
+//! Receives one content: the receiver's side of `/souk/tensor/2`.
 //!
-//! It keeps checked frames, no matter which peer sent them over which carrier.
+//! It checks each frame by its hash, and keeps checked frames, no matter which peer sent them over
+//! which carrier (a libp2p stream or a direct channel).
 
 use std::future::poll_fn;
 use std::io;

@@ -1,4 +1,4 @@
-//! The passphrase of the user at the terminal, typed without an echo.
+//! Asks the user at the terminal for the passphrase of a key file, and reads it without an echo.
 
 use std::io::{self, IsTerminal, Write};
 

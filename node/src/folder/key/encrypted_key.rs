@@ -1,4 +1,5 @@
-//! A key file under a passphrase: Argon2id derives a key, with which ChaCha20-Poly1305 encrypts.
+//! Locks a node's key file with a passphrase and unlocks it: Argon2id derives a key, with which
+//! ChaCha20-Poly1305 encrypts.
 //!
 //! ```text
 //! souk-key 1

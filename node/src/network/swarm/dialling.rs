@@ -1,4 +1,5 @@
-//! Why a peer could not be reached, in words.
+//! Describes in words why a peer could not be reached, for the error that the swarm's task returns
+//! to its caller.
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;

@@ -1,4 +1,5 @@
-//! How permanent nodes find each other: addresses by kad, providers by gossip.
+//! Lets nodes that run permanently find each other: addresses by kad (a distributed table of
+//! peers), providers by gossip.
 //!
 //! Both begin with peers that are already known: configured ones, or those of an earlier run. A
 //! node broadcasts nothing on the local network by default and stores no records for others: kad

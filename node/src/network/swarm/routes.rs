@@ -1,4 +1,5 @@
-//! The routes to peers: direct ones, or through a relay if there is no other.
+//! Chooses the routes to peers: direct ones, or through a relay (a third peer) if there is no
+//! other.
 //!
 //! A node asks its peers whether they can dial it (autonat). If they cannot, it listens at up to
 //! two peers that offer to relay. A peer that arrives through a relay then tries to connect

@@ -1,5 +1,5 @@
-//! A node's view of its network, in a file of its folder that others can read whether the node runs
-//! or not.
+//! Writes a node's view of its network (its peers, routes and blocked peers) to a file of its
+//! folder, so that `souk peers` can read it whether the node runs or not.
 
 use std::path::Path;
 

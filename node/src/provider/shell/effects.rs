@@ -1,4 +1,4 @@
-//! Carries out the effects that the core requests.
+//! Begins each effect that a provider's core requests of its shell, in a task if it takes time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -279,8 +279,9 @@ impl Shell {
     }
 }
 
-/// Leases share the devices by their price, and end when the market ends them. A buyer's own
-/// priorities order that buyer's leases only, and never place one before another buyer's.
+/// Returns the precedence of a lease's runs: leases share the devices by their price, and end when
+/// the market ends them. A buyer's own priorities order that buyer's leases only, and never place
+/// one before another buyer's.
 fn lease_precedence(lease: LeaseId, price: Price, left: Duration) -> Precedence {
     Precedence {
         priority: 0,
@@ -565,7 +566,8 @@ async fn run(
     })
 }
 
-/// Stores a part's outputs and their bytes, if they are within the limit.
+/// Stores a part's outputs, if they are within the limit. Returns their ids by name, and their
+/// bytes in sum.
 fn store_outputs(
     provider: &Provider,
     work: &Part,

@@ -1,4 +1,6 @@
-//! The outcomes of effects: reports for people are kept here, and the core gets the rest.
+//! Handles the outcomes of effects in a provider's shell. It stores what people see of them
+//! (traffic, reports, traces, statistics) and returns to the core only the answer that the core
+//! needs.
 
 use std::sync::Arc;
 

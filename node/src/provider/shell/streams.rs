@@ -1,4 +1,8 @@
-//! The streams of peers: one task reads and writes each stream, in order.
+//! Serves the lease protocol's streams at a provider: one task for each stream passes the messages
+//! of a peer (a buyer, or another provider of the job) to the shell, and writes the shell's
+//! answers.
+//!
+//! The messages of one stream keep their order in both directions.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! The system calls that a sandbox can make, and the operations it can use of those with many.
+//! Lists the system calls that a sandbox can make, and the allowed operations of those that have
+//! many. The confinement of a sandbox builds its filter from these lists, adds a few calls with
+//! restricted arguments, and refuses all others.
 
 /// Sets the name of a thread.
 pub(super) const PR_SET_NAME: u64 = 15;

@@ -1,8 +1,8 @@
-//! The sandboxes of a provider: one for each lease, and some spare ones.
+//! Starts a provider's sandboxes and gives one to each lease. It keeps some spare ones ready.
 //!
 //! A spare sandbox has already started, opened its devices and run a small model, so that a lease
 //! pays for none of this. It serves the first lease that comes, and ends with it. The pool replaces
-//! a spare when the lease's sandbox is gone, not while it computes; if leases come faster, the pool
+//! a spare when the lease's sandbox is gone, not while it computes. If leases come faster, the pool
 //! starts one for each, and each takes the first that is ready.
 
 use std::collections::VecDeque;

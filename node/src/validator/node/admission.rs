@@ -1,4 +1,9 @@
-//! The questions of a validator to the others before it begins.
+//! Asks the other validators for the market's members. A validator does so before it begins, to
+//! learn whether it was admitted and under which id, and again if it hears no leader for some time,
+//! to learn whether it was removed.
+//!
+//! Signatures in the answers must prove the members. A validator's own id comes from a majority of
+//! the answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The metrics of a validator.
+//! Builds the metrics page of a validator in the text format of Prometheus: its log, its exchange,
+//! and its connections.
 
 use souk_consensus::replica::{Role, Status};
 use souk_market::{Census, Totals};

@@ -1,5 +1,7 @@
-//! A validator's duties towards the roster while it runs: it must open connections accordingly,
-//! report that it has begun and, while it leads, make raft's members match the roster.
+//! Keeps a running validator in step with the *roster*, the replicated list of the validators: it
+//! opens connections to the validators of the roster, reports that this one has begun and, while it
+//! leads, changes raft's members to match the roster. It ends once it learns that this validator
+//! was removed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;

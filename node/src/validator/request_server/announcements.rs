@@ -1,7 +1,8 @@
-//! The addresses that peers announced, for others that look for them.
+//! Stores the addresses that peers announced to this validator, so that others can look them up.
+//! When it is full, a new announcement replaces the oldest.
 //!
-//! Keys are free, so fake peers can take all places. A provider announces itself every few seconds,
-//! so the oldest announcement can make room for a new one.
+//! Keys are free, so fake peers can take all places. Providers announce themselves every few
+//! seconds, so an honest one soon gets a place again.
 
 use std::collections::{BTreeMap, HashMap};
 

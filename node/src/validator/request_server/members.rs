@@ -1,6 +1,6 @@
-//! Requests about the validators, and orders that change them.
+//! Answers peers' requests about the validators, and carries out orders that change the validators.
 //!
-//! [`souk_roles::validator::members`] decides about an order; this module tests whether a new
+//! [`souk_roles::validator::members`] decides about an order. This module tests whether a new
 //! validator can be reached, before the order goes into the log.
 
 use std::time::Duration;

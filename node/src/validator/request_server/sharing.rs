@@ -1,4 +1,4 @@
-//! Coalesces equal questions: one query of the state answers all who ask it.
+//! Answers all callers that ask the same question at the same time with one query of the state.
 //!
 //! A question joins the next query, which must begin after the question arrived, so the answer
 //! holds everything acknowledged before, as if the query were for this caller alone. Equal queries
@@ -25,7 +25,7 @@ struct SharedQuestion<T> {
     put_at: Instant,
 }
 
-/// The questions of late.
+/// The questions that wait for a query, or whose last query began less than a pause ago.
 pub(super) struct Sharing<T>(Arc<Mutex<HashMap<Vec<u8>, SharedQuestion<T>>>>);
 
 impl<T> Default for Sharing<T> {
@@ -35,8 +35,8 @@ impl<T> Default for Sharing<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Sharing<T> {
-    /// Returns the answer to a question, which `put` gets for all who wait for it, or none if that
-    /// task was stopped.
+    /// Returns the answer to a question, or none if the task of the query was stopped. `put` is the
+    /// query, which runs once for all who wait for its answer.
     pub(super) async fn ask_shared<F>(&self, question: Vec<u8>, put: F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,

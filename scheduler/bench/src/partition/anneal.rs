@@ -1,4 +1,5 @@
-//! Moves groups between devices by annealing.
+//! Improves a placement of the partitioner by annealing: moves groups of nodes between devices to
+//! reduce the largest load.
 
 use super::{Loads, PartitionProblem};
 use souk_scheduler::planning::planner::{Pace, Random};

@@ -1,4 +1,5 @@
-//! Puts the graph in a line and cuts it into stretches with the least largest load.
+//! Finds a first division for the partitioner: puts the graph in a line and cuts it into stretches,
+//! one for each accelerator, so that the largest load is least.
 
 use super::loads::group_nodes;
 use super::{PartitionError, PartitionProblem};

@@ -1,4 +1,5 @@
-//! Updates the loads while groups move.
+//! Holds a placement of the partitioner with the load of each device, and updates the loads while
+//! annealing moves groups of nodes.
 
 use super::PartitionProblem;
 

@@ -1,9 +1,9 @@
-//! Contention between devices that compute on the same cores of this machine and so slow each
-//! other.
+//! Measures how devices that compute on the same cores of this machine slow each other during a
+//! run, and computes the end of a plan with that contention.
 //!
 //! A software GPU, for example, computes on the cores of the CPU device. So a device's time next to
-//! another differs from its time alone. The histories learn both, each from runs of its kind, and
-//! plans distinguish them.
+//! another differs from its time alone. Each measurement states the part of its time next to
+//! others, so that the histories of measured times can learn both.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

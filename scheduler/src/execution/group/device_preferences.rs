@@ -1,4 +1,6 @@
-//! Honours the requests of nodes for a device, if such a device can run them.
+//! Applies the wishes of nodes for a device, which are words in the model's metadata: bars a node
+//! from all other devices, if a device that it asks for can run it. The group calls it before it
+//! plans.
 
 use std::collections::BTreeSet;
 

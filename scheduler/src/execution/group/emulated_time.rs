@@ -1,8 +1,9 @@
-//! The time of emulated devices.
+//! Computes the times of a run on emulated devices, as the real devices would take them.
 //!
-//! Their results come from this machine's CPU, earlier or later than the real devices would deliver
-//! them. If all devices of a run are emulated, its report uses their time: a fragment begins when
-//! its device is free and its inputs have arrived, and takes the time that its device states.
+//! The results of emulated devices come from this machine's CPU, earlier or later than the real
+//! devices would deliver them. If all devices of a run are emulated, its report uses their time: a
+//! fragment begins when its device is free and its inputs have arrived, and takes the time that its
+//! device states.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,4 +1,7 @@
-//! A subgraph planned over devices: its fragments, their planned devices and their programs.
+//! Describes a subgraph planned over the devices of a group: its fragments (the parts that one
+//! device runs as a whole), their planned devices and their programs, and the knowledge on which
+//! the plan depends. A group keeps the plan for later runs of the subgraph with the same input
+//! shapes.
 
 mod promise;
 mod readers;

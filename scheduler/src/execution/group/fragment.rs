@@ -1,4 +1,5 @@
-//! A part of a subgraph, which one device must run as a whole.
+//! Describes a fragment: the part of a subgraph that one device must run as a whole, with its
+//! inputs, outputs and programs.
 
 use std::sync::Arc;
 

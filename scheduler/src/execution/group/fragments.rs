@@ -1,4 +1,5 @@
-//! Cuts a graph into the fragments of its plan, and creates the problem of their runs.
+//! Cuts a graph into the fragments of its plan, the parts that one device runs as a whole, and
+//! creates the problem by which the worker pool dispatches them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

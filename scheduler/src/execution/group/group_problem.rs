@@ -1,5 +1,5 @@
-//! The input of a group's plan: a model with the shapes of a task's inputs, and the devices' offers
-//! for it.
+//! Collects the input of a group's plan: a model with the shapes of a task's inputs, and the
+//! devices' offers for it. An offer states how fast a device can run which operators.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

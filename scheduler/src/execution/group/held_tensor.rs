@@ -1,7 +1,8 @@
-//! A tensor of a run while no operator uses it: an input, a weight, or an intermediate result.
+//! Describes a tensor that a run holds while no operator uses it: an input, a weight, or an
+//! intermediate result.
 //!
-//! The pool decides whether it is in the memory of the host or of a device, or on disk; its name,
-//! type and shape stay here, so that the run can plan with it wherever it is.
+//! The group's memory decides whether it is in the memory of the host or of a device, or on disk.
+//! Its name, type and shape stay here, so that the run can plan with it wherever it is.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The links between the devices of a group, as plans use them, from the present paths between the
-//! memories.
+//! Computes the links between the devices of a group, with their latency and bandwidth as plans use
+//! them, from the present paths between the memories.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! Devices that a run has lost: the group tries them again until they work or their trials are used
-//! up.
+//! Tries devices again that a run has lost, until they work or their trials are used up.
 //!
 //! After a reset, a driver can work again, and a card can return. So the group tries a lost device
 //! by the same test as at its opening ([`Trial`]): soon at first, and after each failure twice as

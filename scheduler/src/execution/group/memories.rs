@@ -1,4 +1,6 @@
-//! The memories of a group: the space behind its lock, and the moves outside that lock.
+//! Holds the tensors of a group in the memories of the host and of the devices, and moves them
+//! where a thread needs them. One lock guards the record of all places (the [`Space`]), and the
+//! moves themselves run outside that lock.
 //!
 //! The thread that needs a tensor moves it to or from a device with a memory of its own: the
 //! device's own thread, another device's thread or the prefetcher. The disk works the same way, and

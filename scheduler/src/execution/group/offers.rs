@@ -1,4 +1,6 @@
-//! The offers of a group's devices for a graph, by their profiles and by measurements.
+//! Describes each device of a group as an offer for a graph: the speeds, the memory and the
+//! operators of the device, by its profile. Plans choose among such offers. Functions here also
+//! slow an offer by a factor.
 
 use std::collections::BTreeSet;
 

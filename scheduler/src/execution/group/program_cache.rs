@@ -1,4 +1,4 @@
-//! The programs that devices have loaded, shared by all plans that need them.
+//! Shares the programs that devices have loaded between all plans that need them.
 //!
 //! A new plan, with other shares or fragments, mostly runs the same programs as the one before it,
 //! and their weights are already on the devices. So an existing program is shared, and a device

@@ -1,5 +1,5 @@
-//! The parts of a graph that devices cannot run: nodes without support, and programs that they
-//! refuse.
+//! Finds the parts of a graph that devices cannot run: nodes that they do not support, and programs
+//! that they refuse to compile. Plans then leave these parts to other devices.
 
 use souk_onnx::subgraph::CompileError;
 

@@ -1,4 +1,5 @@
-//! The log of one run, to which all its threads can write.
+//! Records the timeline of one run on a group: what each device and each path between memories did
+//! when. All threads of the run write to it.
 
 use std::sync::{Arc, Mutex};
 

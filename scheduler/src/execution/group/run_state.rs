@@ -1,4 +1,6 @@
-//! The tensors of one run on their way through the fragments.
+//! Holds the state of one run on a group while its fragments run, above all the tensors on their
+//! way from fragment to fragment. A fragment is a part of the graph that one device runs as a
+//! whole.
 //!
 //! A fragment needs its inputs on its device. Its output stays in the device's own memory if a
 //! later fragment reads it there, or on a device that it reaches without the host. All other

@@ -1,4 +1,4 @@
-//! Runs of a graph in which several devices compute some operators together, each its own share.
+//! Describes a graph in which several devices compute some operators together, each its own share.
 //! One device, the leader, runs all other operators.
 //!
 //! A [`SharingProposal`] is one such plan with its expected time; a [`SharedGraph`] is the plan

@@ -1,4 +1,5 @@
-//! Chooses the operators that devices share, and the device that leads.
+//! Chooses the operators that devices share, and the device that leads: it runs the rest of the
+//! graph. It proposes nothing if sharing saves too little.
 
 use super::Sharing;
 use super::group_problem::{GroupProblem, GroupSetting};

@@ -1,4 +1,5 @@
-//! Plans operators that several devices share: one device leads and runs the rest of the graph.
+//! Plans a run in which several devices share some operators: one device leads and runs the rest of
+//! the graph.
 //!
 //! Devices read their rows in place. If the leader has produced them in a memory of its own,
 //! fragments on the leader cut the rows there and join the parts that it reads; otherwise this

@@ -1,5 +1,5 @@
-//! Requests of a stream, each of which is a run of its own on the [route](super::stream_routes) of
-//! the stream.
+//! Runs the requests of a stream on a group, each as a run of its own on a
+//! [route](super::stream_routes) of the stream: a fixed way through the devices.
 //!
 //! Each request is a job of the worker pool. Its fragments are the stages of its route, and each
 //! runs on its planned device only. As in a single run, a request has a deadline, a share of the

@@ -1,4 +1,4 @@
-//! The routes of a stream's requests through the devices.
+//! Plans the routes by which a stream's requests pass through the devices.
 //!
 //! For a single request the plan minimises its end; for many requests the time between two answers
 //! counts. One way is a pipeline: the graph is cut into one stage for each device, and while one

@@ -1,4 +1,5 @@
-//! Transfers that wait for a path between two places, and transfers of waiting threads.
+//! Queues transfers of tensors until the path between two places is free, and lets the transfer of
+//! a waiting thread go first.
 //!
 //! A thread that needs a tensor moves it itself and at once, because a queue would only cost time.
 //! Planned transfers on its path let it go first, and the queue drops a planned transfer of the

@@ -1,4 +1,5 @@
-//! One job of a worker pool: its request, its state and its result.
+//! Holds one job of a worker pool: the request with its tasks, its state while it runs, and its
+//! result.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The worker pool's clock: besides the benchmarks, the only code of the scheduler that should read
-//! a clock.
+//! Reads this process's clock, which never goes back, for deadlines and durations. Apart from the
+//! benchmarks, no other code of the scheduler should read a clock.
 
 use std::sync::OnceLock;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Integer and float arithmetic on the contents of small tensors, with the results of the kernels.
+//! Computes integer and float arithmetic on the contents of small tensors during shape inference,
+//! with the same results as the devices' kernels.
 
 /// Contents with their extents.
 pub(super) struct Operand<'a> {

@@ -1,4 +1,5 @@
-//! Infers `Attention` of operator set 23: the output and the growing caches of keys and values.
+//! Infers the outputs of `Attention` of operator set 23: the result and the growing caches of keys
+//! and values.
 
 use super::operation::Inference;
 use super::{Dims, Fact, Operation};

@@ -1,4 +1,5 @@
-//! Infers operators of classical learning that remain after the expansion of a model.
+//! Infers the outputs of classical learning operators (tree ensembles, support vector machines,
+//! label encoders) that remain after the expansion of a model to standard operators.
 
 use souk_onnx::DataType;
 

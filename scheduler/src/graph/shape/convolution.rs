@@ -1,4 +1,5 @@
-//! Infers convolutions and poolings: extents from kernel, stride, dilation and padding.
+//! Infers the outputs of convolutions and poolings: extents from kernel, stride, dilation and
+//! padding.
 
 use souk_onnx::DataType;
 

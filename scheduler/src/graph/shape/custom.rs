@@ -1,4 +1,4 @@
-//! Infers a buyer's own operators from their nodes' declarations.
+//! Infers the outputs of a buyer's own operators from the declarations in their nodes.
 
 use souk_onnx::custom::{Size, output_shapes, output_types};
 

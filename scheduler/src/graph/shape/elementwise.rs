@@ -1,4 +1,5 @@
-//! Infers operators that keep their input's extents, and those that broadcast several inputs.
+//! Infers the outputs of operators that keep their input's extents, and of those that broadcast
+//! several inputs.
 
 use souk_onnx::DataType;
 

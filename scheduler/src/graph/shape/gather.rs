@@ -1,4 +1,4 @@
-//! Infers operators that pick elements by index.
+//! Infers the outputs of operators that pick elements by index.
 
 use souk_onnx::DataType;
 

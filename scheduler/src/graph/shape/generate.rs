@@ -1,4 +1,4 @@
-//! Infers operators that create tensors from a shape, a range or nothing at all.
+//! Infers the outputs of operators that create tensors from a shape, a range or nothing at all.
 
 use souk_onnx::DataType;
 

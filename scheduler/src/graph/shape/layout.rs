@@ -1,5 +1,5 @@
-//! Infers operators that rearrange elements: reshape, transpose, squeeze, concatenate, split,
-//! slice, pad.
+//! Infers the outputs of operators that rearrange elements: reshape, transpose, squeeze,
+//! concatenate, split, slice, pad.
 
 use super::operation::{Inference, axes_or_all, axis_of, to_extent};
 use super::{Dims, Fact, Operation, ShapeFault};

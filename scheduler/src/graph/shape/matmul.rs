@@ -1,4 +1,4 @@
-//! Infers matrix products: `MatMul` and its quantised forms, `Gemm`, `Einsum`.
+//! Infers the outputs of matrix products: `MatMul` and its quantised forms, `Gemm`, `Einsum`.
 
 use std::collections::BTreeMap;
 

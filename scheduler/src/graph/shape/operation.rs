@@ -1,4 +1,5 @@
-//! A node with the facts of its inputs: the argument of every rule.
+//! Describes a node with the facts (types, extents and known contents) of its inputs. It is the
+//! argument of every inference rule, and its methods read inputs and attributes for the rules.
 
 use souk_onnx::schema::OperatorSchema;
 use souk_onnx::{DataType, NodeProto};

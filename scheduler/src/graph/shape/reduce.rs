@@ -1,4 +1,4 @@
-//! Infers reductions over axes.
+//! Infers the outputs of reductions over axes, such as sums and means.
 
 use souk_onnx::DataType;
 

@@ -1,4 +1,4 @@
-//! Infers `Resize` and `Upsample`: extents from sizes or scales.
+//! Infers the outputs of `Resize` and `Upsample`: extents from sizes or scales.
 
 use super::operation::{Inference, axes_or_all};
 use super::{Dims, Operation};

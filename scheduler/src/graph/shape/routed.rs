@@ -1,4 +1,5 @@
-//! Infers products with some of several matrices.
+//! Infers `RoutedMatMul`, souk's own operator for mixtures of experts, which multiplies each row by
+//! the few matrices of a stack that the row has chosen.
 
 use super::{Fact, Operation};
 

@@ -1,4 +1,4 @@
-//! Infers recurrent networks and signal transforms.
+//! Infers the outputs of recurrent networks (`RNN`, `GRU`, `LSTM`) and of signal transforms.
 
 use super::operation::Inference;
 use super::{Dims, Fact, Operation};

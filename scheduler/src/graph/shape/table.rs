@@ -1,4 +1,5 @@
-//! Selects the rule that infers an operator. An operator without a rule yields unknown facts.
+//! Selects the rule that infers the outputs of a standard operator. An operator without a rule
+//! yields unknown facts.
 
 use souk_onnx::DataType;
 use souk_onnx::schema::{Extents, OperatorSchema};

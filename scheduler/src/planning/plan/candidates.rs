@@ -1,5 +1,5 @@
-//! Divisions by the planners: they schedule the graph's tasks over the devices and the buyer, and
-//! this module gathers the tasks into parts.
+//! Finds divisions of a graph by the planners: they schedule the graph's tasks over the devices and
+//! the buyer, and this module gathers the tasks into parts that one device runs as a whole.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Searches divisions into stretches of the graph's topological order: several starts, each
-//! improved step by step.
+//! Searches for the best division of a graph into stretches of its topological order: several
+//! starts, each improved step by step.
 
 use super::PlanOptions;
 use super::partition::{Division, Model};

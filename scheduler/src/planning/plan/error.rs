@@ -1,4 +1,4 @@
-//! Errors of planning, with the figures that a buyer needs to change the request.
+//! Defines the errors of planning, with the figures that a buyer needs to change the request.
 
 use thiserror::Error;
 

@@ -1,4 +1,4 @@
-//! A caller's options for a plan.
+//! Defines a caller's options for a plan: the objective, and limits on devices, time and cost.
 
 use crate::planning::objective::Objective;
 

@@ -1,4 +1,5 @@
-//! Time against price: the plans among which a buyer can choose.
+//! Plans a job several times between fastest and cheapest, and returns the plans among which a
+//! buyer can choose: none is both faster and cheaper than another.
 
 use super::{Plan, PlanError, PlanOptions, plan_graph};
 use crate::graph::Graph;

@@ -1,4 +1,5 @@
-//! Computes the time and cost of a division of the graph into parts.
+//! Computes the time and cost of a division, which assigns the graph's nodes to parts and each part
+//! to a device. The searches for plans compare divisions by these figures.
 
 use super::{PlanOptions, Weights};
 use crate::graph::{Graph, Source, ValueId};

@@ -1,5 +1,5 @@
-//! Searches the best division of the graph: compares stretches and the planners' schedules of its
-//! tasks by one grade.
+//! Searches for the best division of a graph into parts: compares stretches of the graph's order
+//! and the planners' schedules of its tasks by one grade, and improves the best of them.
 
 use super::partition::{Division, Model, Timing};
 use super::score::{Grade, REAL_WORK_SHARE, grade_division};

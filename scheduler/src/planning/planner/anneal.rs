@@ -1,4 +1,5 @@
-//! Simulated annealing on order and assignment, from the best list plan.
+//! Improves a plan by simulated annealing on the order and the assignment of its tasks, from the
+//! best plan of the list rules.
 //!
 //! A candidate is an order of all tasks and a device for each; decoding it places each task after
 //! the last one of its device. Two things make a candidate cheap. First, annealing draws the

@@ -1,5 +1,5 @@
-//! The default planner: list rules first, then annealing from the best of them; it solves small
-//! problems exactly. It honours the problem's objective, its deadline and memory.
+//! Plans by the default planner: list rules first, then annealing from the best of them. It solves
+//! small problems exactly. It honours the problem's objective, its deadline and memory.
 
 use super::{Pace, anneal, exact, portfolio};
 use crate::planning::problem::{Problem, ProblemError};

@@ -1,5 +1,5 @@
-//! List plans that weigh a task's cost on a device against its end there: starting points for
-//! searches with other objectives than time.
+//! Builds list plans that weigh a task's cost on a device against its end there: starting points
+//! for searches with other objectives than time.
 
 use super::rank::{ExecSummary, exec_summary, ready_by_rank, upward_rank};
 use super::state::{PartialSchedule, Placing};

@@ -1,5 +1,6 @@
-//! DLS: picks the pair of ready task and device with the greatest dynamic level: the remaining
-//! path, less the start, plus the device's gain over the mean.
+//! Plans by DLS (dynamic level scheduling), a list rule: it picks the pair of ready task and device
+//! with the greatest dynamic level: the remaining path, less the start, plus the device's gain over
+//! the mean.
 //!
 //! Sih and Lee, "A compile-time scheduling heuristic for interconnection-constrained heterogeneous
 //! processor architectures", 1993.

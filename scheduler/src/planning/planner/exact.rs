@@ -1,4 +1,5 @@
-//! Exact planner: branch and bound over the next task and its device, with a proof.
+//! Finds the best plan of a problem, with a proof if the effort suffices, by branch and bound over
+//! the next task and its device.
 //!
 //! Any plan without needless idling results from placing tasks after the last one of their device
 //! in the order of their starts. So the search branches over ready tasks and devices, never starts

@@ -1,4 +1,5 @@
-//! HEFT: places tasks by upward rank, each where it ends first, and fills gaps.
+//! Plans by HEFT (heterogeneous earliest finish time), a list rule: it places tasks by upward rank,
+//! each where it ends first, and fills gaps.
 //!
 //! Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
 //! heterogeneous computing", 2002.

@@ -1,4 +1,5 @@
-//! Lookahead HEFT: a task goes to the device from which the last of its children can end first.
+//! Plans by lookahead HEFT, a list rule: a task goes to the device from which the last of its
+//! children can end first.
 //!
 //! Bittencourt, Sakellariou and Madeira, "DAG scheduling using a lookahead variant of the
 //! heterogeneous earliest finish time algorithm", 2010.

@@ -1,4 +1,4 @@
-//! Min-Min: among the ready tasks, the one with the earliest end goes first.
+//! Plans by Min-Min, a list rule: among the ready tasks, the one with the earliest end goes first.
 
 use super::Pace;
 use super::ready::place_all;

@@ -1,4 +1,5 @@
-//! PEFT: places each task where its end plus the best possible remainder is least.
+//! Plans by PEFT (predict earliest finish time), a list rule: it places each task where its end
+//! plus the best possible remainder is least.
 //!
 //! Arabnejad and Barbosa, "List scheduling algorithm for heterogeneous systems by an optimistic
 //! cost table", 2014.

@@ -1,5 +1,5 @@
-//! The best of many list plans: several ranks, several ways to choose the device, forward and
-//! backward in time, each tightened; and the best single device.
+//! Plans a problem by many list rules and returns the best plan: several ranks, several ways to
+//! choose the device, forward and backward in time, each tightened, and the best single device.
 //!
 //! No rule is best everywhere, but together they lose little (docs/performance.md has the figures).
 

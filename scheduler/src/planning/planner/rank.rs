@@ -1,4 +1,5 @@
-//! Ranks of tasks: the urgency of each before any placement.
+//! Computes the ranks of tasks by which list planners decide the order: the urgency of each task
+//! before any placement.
 
 use crate::planning::problem::Problem;
 use crate::planning::time::NEVER;

@@ -1,4 +1,6 @@
-//! The ready tasks of planners that choose task and device together.
+//! Places all tasks of a problem for planners that choose task and device together: it offers them
+//! the ready tasks, those whose predecessors are all placed, with the arrival of their data on each
+//! device.
 
 use super::state::{PartialSchedule, Placing, Spot};
 use crate::planning::problem::{Problem, ProblemError};

@@ -1,4 +1,4 @@
-//! The free memory of each device.
+//! Counts the free memory of each device while a planner places tasks or takes them back.
 
 use crate::planning::problem::Problem;
 

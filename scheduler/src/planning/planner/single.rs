@@ -1,4 +1,4 @@
-//! Runs everything on one device: the plan that every other plan must beat.
+//! Plans everything on the best single device: the plan that every other plan must beat.
 
 use super::Pace;
 use super::room::FreeMemory;

@@ -1,4 +1,4 @@
-//! A schedule under construction, which all list planners share.
+//! Holds a schedule under construction, through which all list planners place their tasks.
 //!
 //! Each device has a sorted list of its idle gaps, so a bisection finds the earliest place for a
 //! task without a walk over all placed tasks.

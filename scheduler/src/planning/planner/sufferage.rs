@@ -1,5 +1,5 @@
-//! Sufferage: among the ready tasks, the one that would lose most on its second-best device goes
-//! first.
+//! Plans by Sufferage, a list rule: among the ready tasks, the one that would lose most on its
+//! second-best device goes first.
 
 use std::cmp::Reverse;
 

@@ -1,5 +1,6 @@
-//! Forward-backward improvement: pushes a plan to its end and back again, while each task stays on
-//! its device. It closes gaps that the list rule left open, and never makes a plan worse.
+//! Tightens a plan: pushes its tasks towards its end and back again, while each task stays on its
+//! device (forward-backward improvement). It closes gaps that the list rule left open, and never
+//! makes a plan worse.
 
 use super::state::{PartialSchedule, Placing};
 use crate::planning::problem::Problem;

@@ -1,4 +1,6 @@
-//! The models of a segment's parts.
+//! Builds the ONNX models of a segment's parts, one for each device that shares the segment: an
+//! operator that devices split, with the operators that follow it part by part. A part computes
+//! some rows, or some output channels with their part of the weights.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,5 @@
-//! Receipts with one false field, for each field.
+//! Makes the receipts that a lying provider could write: for each field, the honest receipt with
+//! that field false. The games let an honest buyer decide about each.
 //!
 //! The table destructures a receipt without a rest pattern, so a new field will not compile until
 //! its row shows how a provider would falsify it.

@@ -1,4 +1,5 @@
-//! The moves of a lease's parties, complete over all commands.
+//! Lists the moves that the parties of a lease have in a game, complete over all commands of the
+//! market.
 //!
 //! The table below expands to a match without a wildcard, so a new command will not compile until
 //! its row names its player in a lease, or the reason why it is no move there.

@@ -1,4 +1,6 @@
-//! The state of a game: the real exchange, and the true work and holding time.
+//! Holds the state of a game, and changes it by moves and by the passage of time: the real exchange
+//! with one lease, and the true time of work and of holding the device. From these the game
+//! computes what each party gained and lost.
 
 use souk_market::{
     AccountKey, Ask, Batch, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId, DeviceMicros,

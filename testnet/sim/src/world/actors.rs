@@ -1,5 +1,6 @@
-//! Accounts that trade through market clients: the core of a node, on a simulated network, with a
-//! clock for each account.
+//! Simulates the machines of accounts that trade through market clients: traders, providers and
+//! buyers. Each runs the client's core of a real node on the simulated network, with a clock of its
+//! own.
 
 mod answering;
 pub mod jobs;

@@ -1,4 +1,6 @@
-//! The larger checks: whole logs against each other, and everything after the healing.
+//! Makes the larger checks of a run: compares whole logs with each other, and checks after the
+//! healing that everything was answered, every lease is closed, and each disk replays to the common
+//! state.
 
 use souk_consensus::audit::audit;
 use souk_consensus::log::Log;

@@ -1,4 +1,5 @@
-//! Clients' pending operations.
+//! Tracks the pending operations of clients: sends batches and reads to random validators, retries
+//! those without an answer, and passes the results to the clients and the checker.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

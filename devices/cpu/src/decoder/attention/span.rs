@@ -1,8 +1,10 @@
-//! The results of queries over one span of the positions that they see.
+//! Computes what several queries get from one span, a fixed number of consecutive positions in the
+//! caches: scores, shares and sums of values. The tasks of attention call it for every span that
+//! their rows see.
 //!
-//! Scores, shares and sums of values are computed for several queries at once, which share the load
-//! of each key or value. A score runs along its key, a sum of values along positions, each in one
-//! chain. Therefore a query gives the same bits whichever queries are computed with it.
+//! The queries share the load of each key or value. A score runs along its key, a sum of values
+//! along positions, each in one chain of additions. Therefore a query gives the same bits whichever
+//! queries are computed with it.
 
 use std::ops::Range;
 

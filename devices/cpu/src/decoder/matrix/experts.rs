@@ -1,4 +1,5 @@
-//! Matrices of several experts in one tensor, which this module takes apart.
+//! Splits a tensor that holds the matrices of several experts into one matrix for each expert. The
+//! reader of a decoder's graph calls it for models that route each token to a few of their experts.
 
 use souk_memory::{Shape, Tensor};
 

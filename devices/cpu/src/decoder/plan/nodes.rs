@@ -1,4 +1,5 @@
-//! The nodes of a decoder's graph, read one by one.
+//! Reads the nodes of a decoder's graph one by one and adds the steps that compute them to a plan.
+//! The planner gives up on the graph as soon as [`Reader`] meets a node that it does not know.
 
 mod elements;
 mod routing;

@@ -1,4 +1,6 @@
-//! Where values lie, and which steps can be done at once.
+//! Assigns the values of a decoder's plan to slots (buffers that values share one after another),
+//! and divides its steps into stages, whose steps can run at once. The planner calls it last, when
+//! all steps are known.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Rows on their way through the experts chosen for them.
+//! Runs the steps of a mixture of experts: chooses the experts of each row, and multiplies rows
+//! with the matrices of the experts chosen for them.
 //!
 //! Rows are taken expert by expert, so that all rows of an expert share one read of a tile. Each
 //! sum runs along a row as in any product, so the rows computed with it change no bit.

@@ -1,5 +1,6 @@
-//! Attention of several heads, as exporters write it: queries, keys and values split into heads
-//! and turned, two products with a softmax between them, and the heads put together again.
+//! Recognises attention of several heads as exporters write it: queries, keys and values split into
+//! heads and transposed, two products with a softmax between them, and the heads put together
+//! again. The sequence engine runs all these nodes as one step.
 
 use super::{PatternMatch, SequenceMatcher, SequencePattern};
 
@@ -24,7 +25,7 @@ struct AttentionMatcher<'r, 'a> {
     mask: Option<&'a str>,
 }
 
-/// The attention whose last node is this one.
+/// Returns the attention whose last node is `last`, if there is one.
 pub(in crate::sequences) fn match_attention(
     reader: &SequenceMatcher<'_>,
     last: usize,

@@ -1,5 +1,6 @@
-//! Attention of one head at a time. Keys and values of a head are packed as weights are, so that
-//! the tiles of products also compute scores and weighted sums.
+//! Computes attention for the sequence engine, one head at a time. It packs the keys and values of
+//! a head as weights are packed, so that the tiles of products also compute scores and weighted
+//! sums.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! Values of 64 bits. An adapter that has such numbers computes with them directly. Any other
-//! adapter has them in 32 bits where those suffice: places that it counted itself, and floats that
-//! it widened. The host casts its own 64-bit values on their way there.
+//! Prepares 64-bit inputs for casts and powers. An adapter that has such numbers computes with them
+//! directly. Any other adapter has them in 32 bits where those suffice: places that it counted
+//! itself, and floats that it widened. The host casts its own 64-bit values on their way there.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::{AttributeProto, NodeProto};

@@ -1,6 +1,6 @@
-//! Integers. Those of 32 bits take one word each, those of 64 two where the device has such
-//! numbers. Narrower ones are packed and computed in 32 bits, so that a value outside their range
-//! wraps when it is packed, as in ONNX.
+//! The WGSL expressions by which element-wise operators compute integers: arithmetic, comparisons,
+//! shifts and powers, in 32 or 64 bits, and the remainder of floats. The element-wise operators and
+//! casts build their kernels from them.
 
 use souk_memory::DType;
 

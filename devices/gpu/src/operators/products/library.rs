@@ -1,4 +1,5 @@
-//! Products by the maker's library: its arguments, and the products that it takes.
+//! Records products and convolutions with the card maker's library for matrix products, where the
+//! driver has one and the library takes the operands. Otherwise the callers use kernels of our own.
 
 use souk_cuda as cuda;
 use souk_cuda::{Side, Sums, even_stride};

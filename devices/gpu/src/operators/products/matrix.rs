@@ -1,8 +1,9 @@
-//! Products with a matrix in its stored form, and rows of it.
+//! Records the kernels of `MatMul` with a weight matrix in its stored form (halves, or integers
+//! with scales), and `Gather` of its rows. Kernels widen blocks and halves as they read them, so
+//! narrow weights save memory and bandwidth.
 //!
 //! For a few rows, such as a token's, a workgroup computes each element of the result, so that the
-//! kernel reads the matrix once; for more rows it uses tiles. Kernels widen blocks and halves as
-//! they read them, so narrow weights save memory and bandwidth.
+//! kernel reads the matrix once. For more rows it uses tiles.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

@@ -1,4 +1,5 @@
-//! Whether the device, or the host for it, runs each node of a graph.
+//! Decides for each node of a graph whether the device or the host runs it, or refuses it with the
+//! reason. The compiler of GPU programs asks [`Judge`] about the nodes in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,6 @@
-//! Operators that move texts on their way to operators that compute with them.
+//! Computes the operators that only move texts, such as `Reshape`, `Concat` and `Gather`, on their
+//! way to operators that compute with texts. It is part of the preparation, which runs on the
+//! buyer's machine before the rest of the model.
 
 use souk_memory::Tensor;
 

@@ -1,4 +1,5 @@
-//! `TfIdfVectorizer`: counts how often each of a list of sequences occurs in each row of words or
+//! Computes `TfIdfVectorizer`, which counts how often each of a list of sequences occurs in each
+//! row of words or numbers. The preparation calls it for words, and the reference kernels for
 //! numbers.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! The operators that split, join and parse texts.
+//! Computes the operators that split, join and parse texts. They are part of the preparation, which
+//! runs on the buyer's machine before the rest of the model, because a provider gets no texts.
 
 use regex_lite::Regex;
 use souk_memory::{DType, Tensor};

@@ -1,4 +1,5 @@
-//! The pace of sequences: how long they are away between steps, and how many to step at once.
+//! Decides how many of a session's sequences to step at once and how long to wait for more, from
+//! how long each is away between its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

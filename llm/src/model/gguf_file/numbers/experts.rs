@@ -1,4 +1,5 @@
-//! Reads a GGUF file's metadata about experts.
+//! Reads from a GGUF file's metadata the family of the model and the numbers of its experts. A
+//! mixture model has several feed-forward parts, the experts, of which each row uses a few.
 
 use super::super::super::ModelError;
 use super::Numbers;

@@ -1,27 +1,30 @@
-//! Numbers that rise over restarts and processes of one account.
+//! Picks the nonce of each batch that an account signs: a number that rises even across restarts
+//! and between processes of the account, because it follows the clock. The market applies each
+//! nonce once, and accepts nonces in any order within a window.
 
 use serde::Serialize;
 use souk_market::{NONCE_WINDOW, Nonce};
 
 use crate::clock::Micros;
 
-/// The last number that was given.
+/// The last nonce that this client gave out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Nonces {
     last: u64,
 }
 
 impl Nonces {
-    /// The clock in microseconds, or one more than the last. One more as well while others are
-    /// under way: the market takes them in in any order as long as they are within its window, and
-    /// the clock passes that in no time.
+    /// Returns the clock in microseconds, but at least one more than the last nonce. While other
+    /// batches are under way it returns exactly one more: the market accepts nonces in any order
+    /// only within its window, and the clock would leave the window at once.
     pub fn next(&mut self, own: Micros, others: bool) -> u64 {
         let clock = if others { 0 } else { own.0 };
         self.last = self.last.saturating_add(1).max(clock);
         self.last
     }
 
-    /// The market can have seen numbers up to a window above `oldest`: the next must be above it.
+    /// Makes the next nonce greater than every one that the market can have seen, which are at most
+    /// a window above `oldest`.
     pub fn rise_above(&mut self, oldest: Nonce) {
         let highest = oldest.0.saturating_add(NONCE_WINDOW - 1);
         self.last = self.last.max(highest);

@@ -1,8 +1,10 @@
-//! By how much this machine's clock differs from the market's.
+//! Estimates by how much this machine's clock differs from the market's, so that the client signs
+//! expiry times that the market accepts.
 //!
-//! Each validator says its clock with its answers; the log's clock is what a majority of them
-//! shows, so the median of what they said is believed, and one that lies moves nothing. Only what
-//! the market itself judges is judged by it: patience is not.
+//! Each validator states its clock with its answers. The log's clock is the time that a majority of
+//! them has reached, so the client takes the median of their statements, and one lying validator
+//! has no effect. The client uses this estimate only for times that the market judges, and its own
+//! clock for its own waits.
 
 use std::collections::BTreeMap;
 
@@ -11,35 +13,36 @@ use souk_market::Millis;
 
 use super::ValidatorIndex;
 
-/// Validators that must have said it before the median counts: of one nobody knows if it lies.
+/// The fewest validators whose clocks must be known before the median counts.
 pub const SAID_MIN: usize = 2;
 
-/// What validators said, by how many milliseconds they are ahead.
+/// The clocks of validators, as the milliseconds by which each is ahead of this machine's.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Offsets {
     said: BTreeMap<ValidatorIndex, i64>,
-    /// What the market itself said when it refused something as too late.
+    /// The same difference for the log's clock, learned when the market refused a batch.
     learned: i64,
 }
 
 impl Offsets {
-    /// A validator's clock showed `time` when this one showed `own`.
+    /// Records that a validator's clock showed `time` when this one showed `own`.
     pub fn record_clock(&mut self, validator: ValidatorIndex, time: Millis, own: Millis) {
         self.said.insert(validator, millis_ahead(time, own));
     }
 
-    /// The log was at `time` when this clock showed `own`.
+    /// Records that the log was at `time` when this clock showed `own`, and forgets the validators'
+    /// clocks.
     pub fn record_log_time(&mut self, time: Millis, own: Millis) {
         self.learned = millis_ahead(time, own);
         self.said.clear();
     }
 
-    /// The validators are others: what those said is forgotten.
+    /// Forgets the validators' clocks, because the list of validators has changed.
     pub fn forget_clocks(&mut self) {
         self.said.clear();
     }
 
-    /// The market's clock where this one shows `own`.
+    /// Returns the market's time when this clock shows `own`.
     #[must_use]
     pub fn log_time(&self, own: Millis) -> Millis {
         let mut said: Vec<i64> = self.said.values().copied().collect();

@@ -1,4 +1,6 @@
-//! Which accounts are watched, and by whom.
+//! The table of a client's open watches: which account each one follows, and which validator to ask
+//! next. A watch is a stream on which one validator reports each change of an account. If it
+//! breaks, the client begins a new watch with another validator.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +9,14 @@ use souk_market::AccountKey;
 
 use crate::clock::Micros;
 
-/// The pause before another validator is asked after one went away.
+/// The pause before the client asks another validator after a watch broke.
 pub const RECONNECT_PAUSE: Micros = Micros::from_millis(200);
 
-/// One validator's watch over one account. None is given twice.
+/// The id of one validator's watch over one account. The client never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct WatchId(pub u64);
 
-/// See the module.
+/// The open watches of a client.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Watching {
     next: u64,
@@ -22,7 +24,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// A new watch over an account, and whose turn it is.
+    /// Begins a watch over an account. Returns its id, and a number that selects the validator.
     pub fn begin_watch(&mut self, account: AccountKey) -> (WatchId, usize) {
         let watch = WatchId(self.next);
         self.next += 1;
@@ -31,13 +33,13 @@ impl Watching {
         (watch, turn)
     }
 
-    /// The account of a watch that goes on.
+    /// Returns the account of an open watch.
     #[must_use]
     pub fn account(&self, watch: WatchId) -> Option<AccountKey> {
         self.watches.get(&watch).copied()
     }
 
-    /// A watch ended by itself.
+    /// Forgets a watch that ended by itself.
     pub fn forget_watch(&mut self, watch: WatchId) {
         self.watches.remove(&watch);
     }

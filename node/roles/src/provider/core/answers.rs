@@ -1,4 +1,5 @@
-//! What effects came to, and what time brings.
+//! Passes each answer to the part of a provider that waits for it, and does what is due when a
+//! timer fires or a fact is on the disk.
 
 use souk_market::{Acceptance, OrderId};
 

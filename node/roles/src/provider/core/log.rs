@@ -1,4 +1,6 @@
-//! What the log has, and what the work of a lease comes to by it.
+//! Compares a provider's leases with the replicated log. The provider looks at the log now and
+//! then: it updates each lease and claim, corrects its ask, and replaces a lease at work by a claim
+//! (its open payment) once the work ends.
 
 use super::*;
 
@@ -44,8 +46,8 @@ impl ProviderCore {
         self.look_again();
     }
 
-    /// Says in the log that this provider is ready, where a buyer has not been heard of for long,
-    /// and claims the time for which a device was held that nobody used.
+    /// Reports in the log that this provider is ready, if a buyer has not been heard of for long,
+    /// and claims the time for which a buyer held a device without using it.
     fn say_ready(&mut self, view: &MarketView) {
         let (account, now) = (self.shared.config.account, self.shared.now.log);
         let is_due = |lease: &&Lease| {
@@ -78,7 +80,7 @@ impl ProviderCore {
         }
     }
 
-    /// A lease as the log has it; none where the log does not know it any more.
+    /// Handles the log's state of a lease; none if the log has forgotten it.
     pub(super) fn on_seen(&mut self, id: LeaseId, lease: Option<&Lease>) {
         if let Some(core) = self.leases.get_mut(&id) {
             let end = match lease {
@@ -103,7 +105,7 @@ impl ProviderCore {
         }
     }
 
-    /// The work of a lease has ended: what it is owed is all that is left of it.
+    /// Replaces a lease whose work has ended by a claim for its payment.
     pub(super) fn end_lease(&mut self, id: LeaseId, end: End) {
         let lease = self.leases.remove(&id);
         let mut lease = lease.expect("what has ended was at work");

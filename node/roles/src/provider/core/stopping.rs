@@ -1,4 +1,5 @@
-//! Stopping a provider, step by step.
+//! Stops a provider in stages: it accepts no new lease, returns leases that did not begin, then
+//! ends the running ones with the results so far, and leaves once the last facts are on the disk.
 
 use super::*;
 

@@ -1,4 +1,6 @@
-//! What peers say to a provider.
+//! Handles the streams that peers open to a provider: the start of a lease, a buyer that comes
+//! back, or the offer of a tensor. A stream that wants to start a lease waits until the log has
+//! confirmed that lease.
 
 use super::*;
 
@@ -88,7 +90,7 @@ impl ProviderCore {
         self.shared.push_effect(Action::CloseStream { stream });
     }
 
-    /// The log was asked for the lease that a stream wants to start.
+    /// Handles the log's answer about the lease that a stream wants to start.
     pub(super) fn on_looked_up(
         &mut self,
         stream: StreamId,
@@ -115,7 +117,7 @@ impl ProviderCore {
         self.streams.insert(stream, Use::Lease(id));
     }
 
-    /// Why a lease as the log has it is not taken.
+    /// Returns why the provider must not accept a lease, by the log's state of it.
     pub(super) fn lease_refusal(
         &self,
         lease: &Lease,
@@ -196,7 +198,7 @@ impl ProviderCore {
             .stop_effects(|wait| matches!(wait, Wait::Opening(of) if *of == stream));
     }
 
-    /// Forgets the streams of a lease that were hung.
+    /// Forgets the streams of a lease that another stream has replaced.
     pub(super) fn drop_hung(&mut self, id: LeaseId) {
         let at_work = self.leases.get(&id).and_then(|lease| lease.stream);
         let owed = self.claims.get(&id).and_then(|claim| claim.stream);

@@ -1,4 +1,5 @@
-//! What comes for a lease: graphs and weights part by part, and the inputs of each request.
+//! Fetches the contents of a lease: graphs and weights part by part, and the inputs of each
+//! request. A lease that brings more bytes than the provider's limit ends.
 
 use super::*;
 
@@ -9,8 +10,8 @@ impl LeaseCore {
         std::iter::once(first).chain(others).collect()
     }
 
-    /// Has come what a request wants: what was offered for it, and what the buyer holds, unless
-    /// that comes with the contents of its part.
+    /// Fetches the inputs of a request: those that other providers offered, and those of the buyer,
+    /// except for the first request, whose inputs come with the contents of its part.
     pub(super) fn bring_inputs(&mut self, shared: &mut SharedState, number: u32) {
         let open = &self.requests.open[&number];
         let is_first = number == self.start.first.number;
@@ -23,7 +24,7 @@ impl LeaseCore {
         }
     }
 
-    /// Has an input of a request come.
+    /// Fetches one input of a request.
     pub(super) fn bring_input(
         &mut self,
         shared: &mut SharedState,
@@ -63,7 +64,7 @@ impl LeaseCore {
         shared.request_effect(wait, action);
     }
 
-    /// Has what the next part wants of the buyer come: with that of the first, all graphs.
+    /// Fetches the contents of the next part, and all graphs with those of the first.
     pub(super) fn bring_contents(&mut self, shared: &mut SharedState, urgency: Urgency) {
         while (self.here as usize) < self.start.parts.len() {
             let contents = self.part_contents(self.here);
@@ -85,7 +86,8 @@ impl LeaseCore {
         }
     }
 
-    /// What a part wants of the buyer: weights, and its inputs for the first request.
+    /// Returns the contents of a part: its weights, and its inputs for the first request. Those of
+    /// the first part include all graphs.
     pub(super) fn part_contents(&self, index: u32) -> Vec<Content> {
         let content = |id: ContentId, what: &str, kind| Content {
             id,

@@ -1,4 +1,6 @@
-//! The end of a lease, and of all that belongs to it.
+//! Ends a lease at work: decides when it begins no more runs, stops its runs and releases its
+//! contents. The sandbox (the process in which it runs) must end before any party learns of the
+//! end.
 
 use super::*;
 

@@ -1,24 +1,26 @@
-//! A device that is held for requests which do not come: that time is billed, and a buyer that
-//! holds it for long is asked whether it is still there.
+//! Bills the time in which a device waits for a buyer's next request. If a buyer holds the device
+//! for long, this file reports in the log that the provider is ready, and the market ends the lease
+//! unless the buyer answers.
 
 use souk_market::Command;
 
 use super::*;
 
-/// So long a device waits for nothing between two requests: messages travel.
+/// The time between two requests that the provider does not bill, because messages take time.
 const IDLE_FREE: Micros = Micros::from_seconds(1);
 
-/// So often a buyer is asked that holds the device and sends nothing. It has a minute to answer.
+/// How often the provider reports in the log that it is ready while a buyer sends nothing. The
+/// buyer then has a minute to answer.
 const ASK_PERIOD: Micros = Micros::from_seconds(120);
 
 impl LeaseCore {
-    /// Whether nothing but the buyer's next request is missing.
+    /// Returns whether the device only waits for the buyer's next request.
     fn is_idle(&self) -> bool {
         let may_come = self.stage == WorkStage::Serving && !self.no_more && self.over.is_none();
         may_come && self.requests.open.is_empty() && self.runs.is_empty()
     }
 
-    /// Sees whether the device waits for a request now, and counts how long it did.
+    /// Begins or ends the count of idle time, as the device waits for a request now or does not.
     pub(super) fn watch_idle(&mut self, shared: &mut SharedState) {
         match (self.is_idle(), self.idle_since) {
             (true, None) => {
@@ -30,7 +32,7 @@ impl LeaseCore {
         }
     }
 
-    /// The device waits no longer.
+    /// Ends the count of idle time, and adds it to the bill.
     pub(super) fn end_idle(&mut self, shared: &mut SharedState) {
         let Some(since) = self.idle_since.take() else {
             return;
@@ -41,7 +43,8 @@ impl LeaseCore {
         shared.timers.stop_timer(Timer::Idle(self.id()));
     }
 
-    /// The device has waited for long: the buyer must say that it is there, or the lease will end.
+    /// Reports in the log that the provider is ready, because the device has waited for long: the
+    /// buyer must answer, or the lease will end.
     pub(in crate::provider) fn on_idle(&self, shared: &mut SharedState) {
         let lease = self.id();
         let is_asked = |wait: &Wait| matches!(wait, Wait::Ready(of) if *of == lease);

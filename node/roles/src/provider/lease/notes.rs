@@ -1,6 +1,7 @@
-//! Usage notes: the core notes the usage of a lease at work in the log, so that at most one note's
-//! worth is at risk. If the market accepts no further note, because the buyer has not reported the
-//! begin of the work or answers no notes, the core begins no more work.
+//! Files usage notes: statements in the log of the device time that a lease at work has used so
+//! far, so that the provider risks at most one note's worth. If the market accepts no further note,
+//! because the buyer has not reported the begin of the work or answers no notes, the core begins no
+//! more work.
 
 use souk_market::{Command, DeviceMicros, Refusal};
 

@@ -1,9 +1,10 @@
-//! What the device does for a lease: parts are compiled and run, and what they give is offered.
+//! Uses the device for a lease: checks and compiles its parts, runs its requests, and offers the
+//! outputs to whoever waits for them.
 
 use super::*;
 
 impl LeaseCore {
-    /// What something that was done for it came to.
+    /// Handles the answer to an effect for the lease.
     pub(in crate::provider) fn on_answer(
         &mut self,
         shared: &mut SharedState,
@@ -51,7 +52,7 @@ impl LeaseCore {
         end
     }
 
-    /// Has a place found to run it in.
+    /// Requests a sandbox (a process with its own limits) to run the lease in.
     pub(super) fn find_place(&mut self, shared: &mut SharedState) {
         (self.stage, self.has_place) = (WorkStage::Placing, true);
         let action = Action::Sandbox {
@@ -75,7 +76,7 @@ impl LeaseCore {
         None
     }
 
-    /// What the owner's limits say of its graphs.
+    /// Handles the result of the check of the lease's graphs.
     fn on_checked(
         &mut self,
         shared: &mut SharedState,
@@ -90,7 +91,7 @@ impl LeaseCore {
         None
     }
 
-    /// Has the next part compiled.
+    /// Requests that the device compiles the next part.
     pub(super) fn prepare_part(&mut self, shared: &mut SharedState) {
         assert!(!self.is_preparing && self.prepared < self.here);
         self.is_preparing = true;
@@ -137,7 +138,7 @@ impl LeaseCore {
         self.pump_runs(shared)
     }
 
-    /// Begins what can be begun; says how it ended, once nothing more can be.
+    /// Begins all work that can begin. Returns how the lease ended, if it did.
     pub(in crate::provider) fn pump_runs(&mut self, shared: &mut SharedState) -> Option<End> {
         if self.stage < WorkStage::Serving {
             return None;
@@ -158,8 +159,8 @@ impl LeaseCore {
         self.runs.len() + usize::from(self.is_preparing) < self.slots as usize
     }
 
-    /// Compiles the next of the later parts, or runs the oldest request that can be; whether there
-    /// was something.
+    /// Compiles the next part, or runs the oldest request that is ready. Returns whether it began
+    /// something.
     pub(super) fn begin_next(&mut self, shared: &mut SharedState) -> bool {
         let is_wanted = self.prepared < self.limit;
         if self.prepared < self.here && !self.is_preparing && is_wanted {
@@ -239,7 +240,7 @@ impl LeaseCore {
         });
     }
 
-    /// The device has nothing to do before what the oldest request wants is here: that goes first.
+    /// Speeds up the transfers for the oldest request, because the device waits for them.
     pub(super) fn prioritize_oldest_request(&mut self, shared: &mut SharedState) {
         let mut waiting = self.requests.open.iter();
         let Some((number, open)) = waiting.find(|(_, open)| !open.at_work) else {
@@ -296,8 +297,8 @@ impl LeaseCore {
         self.pump_runs(shared)
     }
 
-    /// A run to be told of: the one that was begun first, or of a session any, as each is of a
-    /// sequence of its own.
+    /// Takes an ended run to report: only the one that began first or, in a session, any, because
+    /// each is of another sequence.
     fn take_ended(&mut self) -> Option<Run> {
         let is_session = self.start.sequences > 0;
         let begun = if is_session { self.runs.len() } else { 1 };
@@ -370,7 +371,7 @@ impl LeaseCore {
         None
     }
 
-    /// Tells whoever waits for what a part of a request gave.
+    /// Offers the outputs of a part of a request to the providers that read them.
     fn offer_outputs(
         &self,
         shared: &mut SharedState,
@@ -398,7 +399,7 @@ impl LeaseCore {
         }
     }
 
-    /// Bytes that the lease can still make.
+    /// Returns the bytes that the lease can still make.
     fn may_make(&self, shared: &SharedState) -> u64 {
         shared
             .config

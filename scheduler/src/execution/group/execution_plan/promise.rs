@@ -1,5 +1,5 @@
-//! The expected end of a plan, and whether later knowledge makes the plan stale. The next run of
-//! the task will replace a stale plan.
+//! Computes the expected end of a plan, and checks whether later knowledge makes the plan stale.
+//! The next run of the task will replace a stale plan.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The readers of each value of a plan.
+//! Lists the readers of each value of a plan, so that a run can release a value after its last
+//! reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 

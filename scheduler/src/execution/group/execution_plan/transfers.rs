@@ -1,4 +1,4 @@
-//! Transfer times of a plan's tensors: between devices, and from and to the host.
+//! Computes the transfer times of a plan's tensors: between devices, and from and to the host.
 
 use std::sync::Arc;
 use std::time::Duration;

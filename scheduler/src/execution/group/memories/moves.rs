@@ -1,4 +1,5 @@
-//! Moves between the memories of a group, carried out while other threads use the space.
+//! Moves tensors between the memories of a group while other threads use the record of their
+//! places.
 //!
 //! Moves that share one hop are one operation of the device that sends or receives: small tensors
 //! pay the fixed time of a transfer only once.

@@ -1,4 +1,4 @@
-//! Joins parts from several devices in host memory.
+//! Joins the parts of a value, which several devices computed, in host memory.
 
 use bytes::Bytes;
 use souk_memory::location::Location;

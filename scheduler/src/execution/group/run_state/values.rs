@@ -1,4 +1,4 @@
-//! The values of a run by name, and their remaining readers.
+//! Holds the values of a run by name, and tracks which fragments have yet to read them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,6 @@
-//! The cut and the join of a shared operator on a leader with a memory of its own.
+//! Builds the small models that cut the input of a shared operator and join its output on the
+//! leader, the device that runs the rest of the graph. They serve leaders with a memory of their
+//! own.
 //!
 //! Both use ordinary operators on the leader. So the leader's own part never leaves its memory, and
 //! only other devices' inputs and results travel.

@@ -1,5 +1,5 @@
-//! The costs of an operator's parts on each device, including their transfers, their cut and their
-//! join.
+//! Computes the costs of sharing an operator: the time of its parts on each device, with their
+//! transfers, their cut and their join.
 
 use bytes::Bytes;
 

@@ -1,4 +1,5 @@
-//! The current candidate with its times, and a judge of changes at the place of their effect.
+//! Holds the current candidate of annealing with its times, and judges a change of it at the place
+//! of its effect.
 //!
 //! Every task has its end and its tail: the longest path from its end to the end of all, along data
 //! and along the queue of its device. A change touches a stretch of the order; no path that begins

@@ -1,5 +1,5 @@
-//! Proposes changes: another device for a task or for a group of neighbours, an exchange of
-//! devices, or another place in the queue of the same device.
+//! Proposes the random changes that annealing tries: another device for a task or for a group of
+//! neighbours, an exchange of devices, or another place in the queue of the same device.
 
 use super::decode::{Change, Decoder};
 use super::random::Random;

@@ -1,4 +1,4 @@
-//! Pseudo-random numbers from a seed: equal seeds give equal plans.
+//! Draws pseudo-random numbers from a seed for annealing: equal seeds give equal plans.
 
 /// A SplitMix64 generator.
 #[derive(Clone, Debug)]

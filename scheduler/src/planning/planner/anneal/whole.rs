@@ -1,4 +1,5 @@
-//! Judges candidates as a whole, for objectives that no path through the graph decides.
+//! Scores a candidate of annealing as a whole, for objectives such as price that no path through
+//! the graph decides.
 
 use super::super::state::{PartialSchedule, Placing};
 use crate::planning::objective::{Objective, Score};

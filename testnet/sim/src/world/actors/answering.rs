@@ -1,4 +1,5 @@
-//! Validators' answers to actors, and their notices of changes.
+//! Delivers the validators' answers to actors (the simulated accounts), and the notices of changes
+//! that an actor watches.
 
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};

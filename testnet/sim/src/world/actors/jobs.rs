@@ -1,5 +1,6 @@
-//! Buyers with jobs and providers with devices: the cores of a node, on simulated streams, stores,
-//! devices and disks.
+//! Simulates buyers with jobs and providers with devices. They run the cores of a real node, which
+//! are the state machines that decide for it, on simulated streams, stores, devices and disks.
+//! [`Jobs`] holds the state that all of them share.
 
 pub mod buyer;
 mod checks;

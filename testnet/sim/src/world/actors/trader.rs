@@ -1,4 +1,5 @@
-//! A trader: it sends commands of every kind, based on its knowledge of its own affairs.
+//! Plays an account that trades at random: it sends commands of every kind, based on its knowledge
+//! of its own orders and leases.
 
 use souk_market::{
     Acceptance, AccountKey, Ask, Bid, BuyerFilter, Command, ContentId, Credits, DeviceId,

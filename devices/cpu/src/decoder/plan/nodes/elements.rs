@@ -1,4 +1,5 @@
-//! Nodes that take rows number by number.
+//! Reads the nodes that compute each number of a row on its own (activations, scaling, gates, sums)
+//! into steps of a decoder's plan, and fuses them with the step before where one pass can do both.
 
 use souk_onnx::NodeProto;
 

@@ -1,4 +1,5 @@
-//! Nodes that choose experts for each row, and the uses of that choice.
+//! Reads the nodes by which a mixture of experts sends each row to a few experts, and the products
+//! that use that choice, into steps of a decoder's plan.
 
 use souk_onnx::NodeProto;
 

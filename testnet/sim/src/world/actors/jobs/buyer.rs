@@ -1,5 +1,5 @@
-//! A buyer: it runs one job after another with a disk and a store; users can stop it, and some
-//! buyers cheat.
+//! Plays a buyer: it runs one job after another with a disk and a store. Users can stop it, its
+//! process can die, and some buyers cheat.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Checks the promises about jobs and leases, which hold whatever goes wrong.
+//! Checks the promises about jobs and leases to simulated buyers and providers, which must hold
+//! whatever goes wrong. Their code calls these checks as they act.
 
 use souk_market::{AccountKey, CloseReason, Command, LeaseId, LeaseState, ReceiptBody};
 use souk_memory::ContentId;

@@ -1,4 +1,4 @@
-//! The misconduct of some buyers and providers.
+//! Draws which buyers and providers misbehave, and how. The other modules of this folder act on it.
 
 use crate::random::Random;
 

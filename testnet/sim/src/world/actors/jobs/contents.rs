@@ -1,4 +1,6 @@
-//! Contents: an id, a length and a value. Two honest devices give different ids to one value.
+//! Simulates contents, the data that buyers and providers exchange, and records who has them and
+//! who may read them. A content is an id, a length and a value. Two honest devices give different
+//! ids to one value.
 
 use std::collections::{BTreeMap, BTreeSet};
 

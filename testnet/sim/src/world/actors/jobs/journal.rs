@@ -1,4 +1,5 @@
-//! A journal of facts on a simulated disk: lines with a checksum; opening it cuts a torn tail.
+//! Stores the facts from which a simulated buyer or provider continues after a crash, as lines with
+//! a checksum on a simulated disk. Opening it cuts an incomplete last line.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

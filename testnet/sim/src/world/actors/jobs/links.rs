@@ -1,4 +1,5 @@
-//! Streams between machines: encoded messages, in order, until a break.
+//! Simulates the streams between buyers' and providers' machines: they carry encoded messages, in
+//! order, until a break.
 
 use std::collections::BTreeMap;
 

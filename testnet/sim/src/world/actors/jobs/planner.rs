@@ -1,4 +1,6 @@
-//! The computation of a job, and its plans over the offers that a validator selected.
+//! Creates the computation of a simulated job, a small graph of parts, and plans it over the offers
+//! that a validator selected. It also computes the right values, with which the answers are
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! A buyer's facts: written in order, and safe after a sync.
+//! Writes the facts of a buyer's job to its journal in order, and answers the job once a sync has
+//! made them safe.
 
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, Fact};

@@ -1,4 +1,5 @@
-//! Questions of buyers and providers to the market, through the client of their account.
+//! Sends the questions of buyers and providers to the market, through the client of their account,
+//! and handles the replies.
 
 use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Permille, Price, SpotPrice, Units};
 use souk_roles::effect::Ticket;

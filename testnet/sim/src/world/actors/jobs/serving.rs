@@ -1,4 +1,5 @@
-//! Decides which contents parties serve to each other, by the rules of real nodes.
+//! Decides which contents (such as weights and results) buyers and providers serve to each other,
+//! by the rules of real nodes.
 
 use std::sync::Arc;
 

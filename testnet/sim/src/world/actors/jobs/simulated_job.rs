@@ -1,4 +1,5 @@
-//! A job of a simulated buyer: the random properties of the job, and the user's progress with it.
+//! Describes a job of a simulated buyer: the random properties of the job, and the user's progress
+//! with it.
 //!
 //! The simulator creates a [`SimulatedJob`] when its buyer begins a job, keeps it while the buyer's
 //! process restarts, and compares the answers with the model's own values. Everything random comes

@@ -1,5 +1,6 @@
-//! Counts a provider's device runs from its core's inputs, and its store's pins from its core's
-//! requests, to check bills and holds.
+//! Counts a provider's device runs from its core's inputs, and the pins in its store (contents
+//! protected from eviction) from its core's requests. The checks compare its bills and its holds
+//! with them.
 
 use std::collections::BTreeMap;
 

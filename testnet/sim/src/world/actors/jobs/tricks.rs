@@ -1,4 +1,5 @@
-//! How some buyers cheat their providers, and some providers their buyers.
+//! Carries out the cheating of some buyers and providers: replaces or suppresses a buyer's actions,
+//! and states a wrong time for a provider's run.
 
 use souk_market::{AccountKey, Command, LeaseId};
 use souk_roles::clock::Micros;

@@ -1,5 +1,5 @@
 //! Counts naively the time that a buyer can have seen of its leases: the time with an open request.
-//! It limits the payment by a receipt.
+//! The check of payments uses it as the limit of what the buyer pays.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A provider: its core, disk, store, and a device that may be dishonest.
+//! Plays a provider: the core of a real one, with a disk, a store, and a device that may be
+//! dishonest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
