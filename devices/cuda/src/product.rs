@@ -223,9 +223,9 @@ impl<P> Product<P> {
 }
 
 impl<P> Product<P> {
-    /// Whether 8-bit integers lie as the library requires: rows along the depth on both sides, in
-    /// multiples of four, with plain sums. The library also requires addresses at multiples of four
-    /// bytes, which every buffer has.
+    /// Returns whether 8-bit integers lie as the library requires: rows along the depth on both
+    /// sides, in multiples of four, with plain sums. The library also requires addresses at
+    /// multiples of four bytes, which every buffer has.
     fn is_of_bytes(&self) -> bool {
         let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
             .iter()
@@ -246,9 +246,9 @@ impl<P> Product<P> {
         self.bias.is_none() && self.known.is_none() && self.made == made
     }
 
-    /// Whether 8-bit floats lie as the library requires: rows along the depth on both sides, in
-    /// multiples of sixteen, at least one side with the finer layout, no bias and no function at
-    /// the end.
+    /// Returns whether 8-bit floats lie as the library requires: rows along the depth on both
+    /// sides, in multiples of sixteen, at least one side with the finer layout, no bias and no
+    /// function at the end.
     fn is_square(&self) -> bool {
         let both = [self.left.dtype, self.right.dtype];
         let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
@@ -290,8 +290,8 @@ fn select_epilogue(has_bias: bool, known: Option<FusedFunction>) -> cublasLtEpil
     }
 }
 
-/// The step from one matrix of a batch to the next, if they lie evenly: `dims` of the batch, and
-/// the steps of one side along them.
+/// Returns the step from one matrix of a batch to the next, if they lie evenly. `dims` are the
+/// dimensions of the batch, and `steps` are those of one side along them.
 pub fn even_stride(dims: &[usize], steps: &[usize]) -> Option<usize> {
     let mut lies: Vec<(usize, usize)> = dims.iter().copied().zip(steps.iter().copied()).collect();
     lies.retain(|(size, _)| *size != 1);

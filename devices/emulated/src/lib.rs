@@ -165,7 +165,7 @@ struct State {
 }
 
 impl EmulatedDevice {
-    /// A device as `profile` describes it, whatever that says of being emulated.
+    /// Creates a device as `profile` describes it, whatever that says of being emulated.
     ///
     /// # Errors
     /// [`EmulatedConfigError`].

@@ -190,8 +190,8 @@ fn bytes_of(residents: &[Arc<dyn Resident>]) -> u64 {
     residents.iter().map(|resident| resident.bytes()).sum()
 }
 
-/// Whether a device whose links no catalogue states has memory of its own: a kind that is made for
-/// devices and never for hosts.
+/// Returns whether a device whose links no catalogue states has memory of its own: a kind that is
+/// made for devices and never for hosts.
 fn is_apart(profile: &Profile) -> bool {
     use MemoryKind::{Gddr6, Gddr6x, Gddr7, Hbm2, Hbm2e, Hbm3, Hbm3e};
     let kind = profile.memory.kind;

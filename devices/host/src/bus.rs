@@ -7,8 +7,8 @@ use std::path::Path as Folder;
 use souk_memory::paths::Path;
 use souk_vocabulary::links::{PCIE, pcie_path};
 
-/// The link of a PCI device that Linux describes in this folder: the most that it and the port
-/// above it can do (an idle card's link can be slower for the time), with the lanes it has.
+/// Returns the link of the PCI device that Linux describes in this folder: the most that it and the
+/// port above it can do (an idle card's link can be slower for the time), with the lanes it has.
 pub fn pcie_at(folder: &Folder) -> Option<Path> {
     let own = fs::canonicalize(folder).ok()?;
     let mut generation = generation_at(&own)?;

@@ -1,5 +1,5 @@
 //! Measures how busy this process keeps a device: the time of its runs, as a part of the time that
-//! passed between two readings. The GPU and ONNX Runtime backends report it as utilisation.
+//! passed between two readings. Backends report it as the device's utilisation.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

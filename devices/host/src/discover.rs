@@ -62,8 +62,8 @@ pub fn describe_cpu() -> CpuDescription {
 }
 
 impl CpuDescription {
-    /// A key that changes when anything measured on this CPU might. You should discard measurements
-    /// that were stored with another key.
+    /// Returns a key that changes when anything measured on this CPU might. You should discard
+    /// measurements that were stored with another key.
     #[must_use]
     pub fn key(&self) -> String {
         format!(
@@ -148,7 +148,7 @@ fn detect_isa() -> CpuIsa {
     CpuIsa::X86_64 { level }
 }
 
-/// Whether the system lets programs use matrix tiles; Rust's own detection of them is unstable.
+/// Returns whether the system lets programs use matrix tiles. Rust's own detection is unstable.
 #[cfg(target_arch = "x86_64")]
 fn has_amx() -> bool {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Copies bytes without displacing the data in use from the processor's cache. A node fills the
-//! frames that it sends to peers with it, because it will not read those bytes again soon.
+//! Copies bytes without displacing the data in use from the processor's cache. A node puts content
+//! that arrives from peers into its place with it, because no code will read those bytes again
+//! soon.
 
 /// The width of one store, and the alignment of its address.
 #[cfg(target_arch = "x86_64")]

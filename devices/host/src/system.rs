@@ -90,8 +90,8 @@ struct Ticks {
 }
 
 impl Load {
-    /// The part of the cores' time spent busy since the last call (since start at the first),
-    /// 0 to 1; 0 where the system does not say.
+    /// Returns the busy part of the cores' time, 0 to 1, since the last call, or at the first call
+    /// since the machine started; 0 where the system does not say.
     pub fn utilisation(&self) -> f64 {
         let Some(now) = read_ticks() else { return 0.0 };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
 //! Infers the rank (number of dimensions) of each value, as far as it follows from a graph before
-//! its inputs are known. The expansion uses ranks, and the CPU's engines choose operators by them.
+//! its inputs are known. The expansion and the CPU's engines use it.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! Refuses operators that ONNX Runtime would compute differently from ONNX's definition, or that
-//! would fail only during a run, before the model is loaded. The ONNX project's operator tests
-//! revealed them.
+//! Refuses, before a model is loaded, the operators that ONNX Runtime computes differently from
+//! ONNX's definition, and those that would fail only during a run. The ONNX project's operator
+//! tests revealed them.
 
 mod openvino;
 

@@ -1,6 +1,6 @@
 //! Finds the reference kernel of a node: the function that computes its operator, the element types
-//! that this function supports, and a check of the node's attributes. A device refuses a node for
-//! which the table has none.
+//! that this function supports, and a check of the node's attributes. `check_deep` refuses a node
+//! for which the table has none.
 
 use souk_memory::DType;
 use souk_onnx::subgraph::UnsupportedReason;

@@ -1,5 +1,5 @@
-//! Defines the interface that every backend implements: a [`Processor`] describes its capabilities,
-//! compiles a subgraph to a [`Program`], and runs it.
+//! Defines the interface that every backend implements: a [`Processor`] describes its capabilities
+//! and compiles a subgraph to a [`Program`], which runs it.
 //!
 //! A processor must refuse everything that it cannot do in [`Processor::compile`], before the buyer
 //! pays. A compiled program must return correct results or an error, never a wrong number.

@@ -62,8 +62,8 @@ impl Driver {
         *link
     }
 
-    /// The link between two cards that reach each other. Cards do atomic operations in each
-    /// other's memory over NVLink, and none does over PCI Express.
+    /// Describes the link between two cards that reach each other. Cards do atomic operations in
+    /// each other's memory over NVLink, and none does over PCI Express.
     fn describe_link(&self, other: &Self) -> Path {
         let (own, others) = (self.stream.context(), other.stream.context());
         use sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as ATOMIC;
