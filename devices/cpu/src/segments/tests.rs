@@ -121,7 +121,7 @@ fn signed_permutation(step: usize) -> Tensor {
     for from in 0..8 {
         values[from * 8 + from * step % 8] = if from % 3 == 0 { -1.0 } else { 1.0 };
     }
-    Tensor::from_vec(&[8, 8], values).unwrap()
+    Tensor::from_vec([8, 8], values).unwrap()
 }
 
 fn expected(graph: &Graph, inputs: &Scope) -> Scope {

@@ -11,7 +11,7 @@ use souk_reference::random;
 
 use super::super::custom;
 use super::{
-    HOST, InputTypes, OPSET_MIN, Side, find_declaration, is_packed, is_quantised, takes_quantised,
+    HOST, InputTypes, OPSET_MIN, Side, find_requirements, is_packed, is_quantised, takes_quantised,
 };
 use crate::numbers::doubles::{DoubleSupport, fits_floats, is_double, is_long};
 use crate::numbers::halves::is_half;
@@ -118,7 +118,7 @@ impl<'a> Judge<'a> {
         node: &NodeProto,
         doubles: DoubleSupport,
     ) -> Result<(), UnsupportedReason> {
-        let declared = find_declaration(node.op_type()).ok_or(UnsupportedReason::Operator)?;
+        let declared = find_requirements(node.op_type()).ok_or(UnsupportedReason::Operator)?;
         let engine = |reason: &str| Err(UnsupportedReason::Engine(reason.to_owned()));
         for (index, name) in node.input.iter().enumerate() {
             // Of the second input of a CastLike only the type is read.
