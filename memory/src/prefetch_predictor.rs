@@ -1,4 +1,5 @@
-//! Predicts the next contents from the order of earlier work.
+//! Predicts which contents a provider will need next, from the order of its earlier works. A work
+//! is the use of one model, named by the model's content id.
 //!
 //! Repeated work needs the same model: its weights are most of the data that it reads, and between
 //! two runs other work can evict them. This module counts which work follows which, so that an idle
@@ -45,7 +46,7 @@ struct WorkRecord {
 }
 
 impl PrefetchPredictor {
-    /// Records that a work has come and needs these contents.
+    /// Records that a work begins and needs these contents.
     pub fn on_work(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
         if let Some(before) = self.order.back().and_then(|last| self.works.get_mut(last)) {
             before.followed_by(work);

@@ -1,4 +1,5 @@
-//! Decodes and encodes models, with errors that say how a file is not a model.
+//! Decodes and encodes ONNX models. The errors distinguish a file that is no model from a truncated
+//! model and from one that exceeds a limit.
 
 use bytes::Bytes;
 use prost::Message;

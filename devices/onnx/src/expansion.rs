@@ -1,10 +1,11 @@
-//! Expands nodes of other operator sets into operators that every device has.
+//! Expands nodes of other operator sets into standard ONNX operators, which every device has, when
+//! souk loads a model.
 //!
 //! Operators of classical learning (`ai.onnx.ml`) and of ONNX Runtime's tools (`com.microsoft`) are
-//! mostly short for standard ones. souk expands them when it loads a model, so that it can infer,
-//! cost and cut the model, and run it on any device with the standard operators. Operators that
-//! have kernels of their own remain, in one form each. Unknown operators remain as they are, and a
-//! device will refuse them by name.
+//! mostly short for standard ones. Once they are expanded, souk can infer, cost and cut the model,
+//! and run it on any device with the standard operators. Operators that have kernels of their own
+//! remain, in one form each. Unknown operators remain as they are, and a device will refuse them by
+//! name.
 //!
 //! Numbers stand for texts: see [`Words`]. Operators that process texts run before the rest of the
 //! model: see [`Preparation`].

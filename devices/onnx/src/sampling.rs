@@ -1,4 +1,4 @@
-//! Draws the next token from logits.
+//! Draws the next token of a text from a language model's logits, the scores of all tokens.
 //!
 //! Penalties, temperature and filters have the order and meaning of Hugging Face's tools. The draw
 //! depends only on the seed and the position, so after a failure another device continues a text

@@ -1,4 +1,5 @@
-//! Opens GPUs and measures them.
+//! Opens GPUs, through a graphics driver or CUDA, and measures them, so that their profiles state
+//! the measured speed. A node does this for a GPU whose figures it does not have yet.
 
 use souk_gpu::{Adapter, Gpu, GpuConfig, OpenError};
 use souk_memory::DType;

@@ -1,4 +1,5 @@
-//! Opens processors through ONNX Runtime and measures them.
+//! Opens processors through ONNX Runtime and measures them, so that their profiles state the
+//! measured speed.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;

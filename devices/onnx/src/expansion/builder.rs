@@ -1,5 +1,6 @@
-//! Builds the nodes that replace one node. An expansion adds its operators in order, each after
-//! those that it reads; each method that adds one returns the name of its result.
+//! Builds the nodes that replace one node of a model during the expansion. An expansion adds its
+//! operators in order, each after those that it reads; each method that adds one returns the name
+//! of its result.
 
 use std::collections::BTreeMap;
 
