@@ -19,7 +19,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::show;
 use crate::stop;
 
-/// Runs the command.
+/// Generates the text, prints it as it arrives, ends the leases and reports what they cost.
 pub async fn run(folder: &Path, output: Output, args: &GenerateArgs) -> Outcome {
     let sampling = texts::sampling_from_args(&args.sampling)?;
     let (model, text_model) = open_model(&args.model, args.place.context)?;

@@ -106,7 +106,7 @@ struct TileProduct<'a> {
 #[expect(unsafe_code, reason = "pointers keep the inner loops free of checks")]
 impl TileProduct<'_> {
     /// # Safety
-    /// As [`product`], for the instructions of `L`.
+    /// As [`multiply_tile`], for the instructions of `L`.
     #[inline(always)]
     unsafe fn run<L: Lanes>(&self) {
         let mut row = 0;

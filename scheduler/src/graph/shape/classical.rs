@@ -5,7 +5,7 @@ use souk_onnx::DataType;
 
 use super::{Dims, Fact, Operation};
 
-/// Returns the facts of the outputs.
+/// Returns the element type and dimensions of each output.
 pub(super) fn infer_classical(operation: &Operation<'_>) -> Vec<Fact> {
     let elem = operation.result_elem();
     let columns = |count: Option<u64>| row_count(operation).map(|rows| vec![rows, count]);
