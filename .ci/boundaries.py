@@ -77,7 +77,7 @@ USES = {
     # Texts by language models: on this machine, or in sessions of a market.
     "texts": {"llm", "node", "roles", "onnx", "vocabulary", "host", "cpu", "registry"},
     # The same over HTTP, in the form of OpenAI's API.
-    "openai": {"api", "texts", "gateway", "llm", "node"},
+    "openai": {"api", "texts", "gateway", "llm", "node", "roles"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
     "testnet": {"node"},

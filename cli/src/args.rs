@@ -26,6 +26,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use souk_node::folder::limits::LEASES_MAX;
 use souk_node::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
@@ -126,7 +127,7 @@ pub enum Command {
     /// Verify receipts of finished work, and prove faults with them.
     #[command(subcommand)]
     Receipt(Receipt),
-    /// Inspect a model, or import a language model.
+    /// List the models that providers sell by the token, inspect a model, or import one.
     #[command(subcommand)]
     Model(Model),
     /// Continue a text with a language model, token by token.
@@ -136,7 +137,8 @@ pub enum Command {
     /// the conversation.
     #[cfg(feature = "generate")]
     Chat(ChatArgs),
-    /// Serve a language model over OpenAI's HTTP API, until Ctrl-C.
+    /// Serve a language model over OpenAI's HTTP API, or all models that providers sell by the
+    /// token, until Ctrl-C.
     #[cfg(feature = "generate")]
     Openai(OpenaiArgs),
     /// List, show and measure processors, and limit their power.
@@ -259,6 +261,13 @@ pub enum Receipt {
 /// Commands on models.
 #[derive(Debug, Subcommand)]
 pub enum Model {
+    /// List the models that providers sell by the token, with their prices for a million tokens.
+    List,
+    /// Show every offer of a model.
+    Show {
+        /// The model, as `souk model list` shows it.
+        model: String,
+    },
     /// Count the nodes, weights, operations and bytes of a model.
     Inspect {
         /// The ONNX model.
@@ -396,6 +405,9 @@ pub enum Provider {
     },
 }
 
+/// The most requests that an endpoint answers at once.
+const SLOTS_MAX: i64 = LEASES_MAX as i64;
+
 /// A new provider. souk asks for each missing option, and proposes a value.
 #[derive(Debug, clap::Args)]
 pub struct ProviderInitArgs {
@@ -416,6 +428,22 @@ pub struct ProviderInitArgs {
     /// list` to emulate.
     #[arg(long)]
     pub device: Option<String>,
+    /// Sell a model of an inference engine on this machine instead of a device: the base URL of
+    /// the engine's OpenAI API, such as http://127.0.0.1:8000/v1.
+    #[arg(long, value_name = "URL", requires_all = ["model", "out"],
+          conflicts_with_all = ["device", "price", "onnxruntime", "no_isolation", "strategy", "leases"])]
+    pub endpoint: Option<String>,
+    /// With --endpoint: the model, as the engine names it.
+    #[arg(long, value_name = "NAME", requires = "endpoint")]
+    pub model: Option<String>,
+    /// With --endpoint: the price of a million output tokens, in credits. An input token costs a
+    /// quarter of an output token.
+    #[arg(long, value_name = "CREDITS", requires = "endpoint")]
+    pub out: Option<f64>,
+    /// With --endpoint: how many buyers can be answered at once.
+    #[arg(long, value_name = "N", requires = "endpoint", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=SLOTS_MAX))]
+    pub slots: u32,
     /// The region of the device, such as europe-west, for buyers who ask for one; an unknown region
     /// lists all.
     #[arg(long, value_name = "REGION")]

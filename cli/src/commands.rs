@@ -69,7 +69,7 @@ pub async fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Book(freshness) => book::list_asks(folder, freshness, output).await?,
         Command::Balance(freshness) => book::show_balance(folder, freshness, output).await?,
         Command::Receipt(command) => receipt::run(folder, output, &command).await?,
-        Command::Model(command) => model::run(output, &command)?,
+        Command::Model(command) => model::run(folder, output, &command).await?,
         #[cfg(feature = "generate")]
         Command::Generate(args) => generate::run(folder, output, &args).await?,
         #[cfg(feature = "generate")]

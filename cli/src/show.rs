@@ -23,6 +23,7 @@ pub mod receipt;
 pub mod statistics;
 pub mod status;
 mod table;
+pub mod text_offers;
 pub mod times;
 pub mod trade;
 pub mod transfer;

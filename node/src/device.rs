@@ -76,6 +76,9 @@ pub enum DeviceError {
         /// The names in the catalogue.
         known: Vec<String>,
     },
+    /// A model behind an endpoint is not a device, and cannot be one of a group.
+    #[error("the model {0} is sold through an endpoint, and not as a device that souk opens")]
+    Endpoint(String),
     /// The group has no devices.
     #[error("a group needs at least one device: list them in provider.json")]
     Nobody,
@@ -181,6 +184,7 @@ fn open_one(
 ) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         DeviceChoice::Group(_) => unreachable!("a group is opened one by one"),
+        DeviceChoice::Endpoint(endpoint) => Err(DeviceError::Endpoint(endpoint.model.clone())),
         DeviceChoice::Cpu { threads } => {
             let threads = threads_of(*threads, cores);
             let measured = || {
@@ -288,8 +292,8 @@ pub fn has_driver(choice: &DeviceChoice) -> bool {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
             true
         }
-        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => false,
         DeviceChoice::Group(choices) => choices.iter().any(has_driver),
+        _ => false,
     }
 }
 
@@ -499,6 +503,7 @@ pub fn identify_device(choice: &DeviceChoice) -> Result<String, DeviceError> {
             part_key(&key, *memory_mib)
         }),
         DeviceChoice::Onnxruntime { provider } => runtime_key(provider),
+        DeviceChoice::Endpoint(endpoint) => Ok(format!("{} at {}", endpoint.model, endpoint.url)),
         DeviceChoice::Emulated { profile, manner } => {
             let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} {value}"));

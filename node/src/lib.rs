@@ -48,6 +48,7 @@ pub mod client;
 pub mod clock;
 pub mod content;
 pub mod device;
+pub mod endpoint;
 pub mod executor;
 pub mod folder;
 pub mod metrics;

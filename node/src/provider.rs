@@ -6,6 +6,7 @@
 
 mod device_load;
 mod disk_room;
+mod engine;
 mod fault;
 mod folder_lock;
 mod gauges;
@@ -41,10 +42,12 @@ use crate::clock::unix_ms;
 use crate::content::access::SHOWN_FILE;
 use crate::content::links::LINKS_FILE;
 use crate::content::transfers::{Tensors, TransferConfig};
+use crate::device::DeviceError;
 use crate::device::costs::DeviceCosts;
 use crate::device::onnxruntime_library::Unusable;
-use crate::device::{self, DeviceError, combine_profiles, provider_resources};
-use crate::executor::{Executor, ExecutorError, OpenedDevices, meter};
+use crate::endpoint::EndpointError;
+use crate::endpoint::pieces::{self, PieceStreams};
+use crate::executor::{ExecutorError, meter};
 use crate::folder::config::ProviderFile;
 use crate::folder::fact_writer::WriterEnded;
 use crate::folder::facts::FactLogError;
@@ -58,6 +61,7 @@ use crate::network::{self, Network, RateLimit};
 use crate::protocols::lease::{OPENING_BYTES_MAX, PROTOCOL};
 use crate::protocols::market::Members;
 use crate::sandbox::SandboxFault;
+use engine::{Engine, OpenedEngine};
 use fault::Faulty;
 use journal::Sums;
 use pace::Pace;
@@ -135,6 +139,9 @@ pub enum ProviderError {
     /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The engine behind the endpoint cannot be sold.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
     /// The library that drives the device is not usable.
     #[error(transparent)]
     Library(#[from] Unusable),
@@ -233,7 +240,9 @@ pub struct Provider {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    executor: Executor,
+    engine: Engine,
+    /// The text of open tabs on its way to their buyers.
+    pieces: Arc<PieceStreams>,
     label: String,
     /// The best performance that was measured for the device.
     peak: Resources,
@@ -266,11 +275,6 @@ pub struct Provider {
     disk: disk_room::DiskRoom,
     /// The CPU energy of runs in sandbox processes.
     energy: meter::Energy,
-}
-
-/// Returns the best performance that was measured for its devices, combined as they are sold.
-fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profile]) -> Resources {
-    provider_resources(provider, &combine_profiles(profiles))
 }
 
 /// Returns the largest single content that the provider fetches: as much as one job can hold. No
@@ -313,9 +317,7 @@ impl Provider {
         let wanted = &provider.limits.power_watts;
         let power = power::HeldLimits::set_limits(&home, wanted, souk_host::power::find_domain)?;
         let store = Arc::new(store_in(&home)?);
-        let opened = OpenedDevices::new(&home, &provider, program, &store).await?;
-        let mut profiles = opened.profiles.iter();
-        profiles.try_for_each(|profile| provider.limits.check_device(profile))?;
+        let opened = OpenedEngine::open(&home, &provider, program, &store).await?;
         let config = network::NetworkConfig {
             listen: Some(provider.listen.clone()),
             peers_file: Some(home.join(network::PEERS_FILE)),
@@ -323,10 +325,8 @@ impl Provider {
         };
         let (network, broker) = connect_market(&key, &market, config).await?;
         let trader = Trader::new(key, market.genesis.market_id(), broker);
-        let peak = peak_of(&provider, &opened.profiles);
         let refusals = Refusals::read_folder(&home, &provider.device);
-        let pace = measured_pace(&provider, &opened, peak.model.as_str()).await;
-        if provider.fault.is_some() && !peak.emulated {
+        if provider.fault.is_some() && !opened.peak.emulated {
             return Err(ProviderError::Fault);
         }
         let fault = Faulty::new(provider.fault, provider.fault_after);
@@ -339,17 +339,18 @@ impl Provider {
             disk: disk_room::DiskRoom::new(&home),
             outlook: ContentPrefetcher::open_and_recall(&home, tensors.store()),
             refusals,
-            live: device_load::Live::new(&opened.executor, &opened.label, &opened.profiles),
+            live: opened.live,
             seen: opened.seen,
             home,
             name,
             trader,
             network,
             tensors,
-            executor: opened.executor,
+            engine: opened.engine,
+            pieces: Arc::default(),
             label: opened.label,
-            peak,
-            pace,
+            peak: opened.peak,
+            pace: opened.pace,
             terms,
             intake: Intake::new(OPENING_BYTES_MAX, OPENING_TIMEOUT),
             offers: RateLimit::new(OFFERS_AT_ONCE, OFFERS_PER_SECOND),
@@ -395,7 +396,9 @@ impl Provider {
         self.status.send_replace(Some(status));
         let signalling = async {
             let hurry = stop.await;
-            self.executor.retire_spares();
+            if let Some(executor) = self.engine.as_executor() {
+                executor.retire_spares();
+            }
             // A shell that has ended needs no signal.
             let _ = say.send(Signal::Stop).await;
             hurry.await;
@@ -486,6 +489,13 @@ impl Provider {
                 let provider = provider.clone();
                 provider.on_stream(peer, stream)
             });
+        if self.engine.as_endpoint().is_some() {
+            let provider = self.clone();
+            self.network
+                .serve_protocol(pieces::PROTOCOL, STREAMS_MAX, move |peer, stream| {
+                    provider.clone().on_follower(peer, stream)
+                });
+        }
     }
 }
 
@@ -511,21 +521,10 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
     })
 }
 
-/// Returns the pace of a provider's devices: as the last ask stated it or, before the first job, as
-/// measured.
-async fn measured_pace(provider: &ProviderFile, opened: &OpenedDevices, model: &str) -> Pace {
-    let (choice, cores) = (provider.device.clone(), provider.limits.cores);
-    let (known, share) = (opened.profiles.clone(), opened.share);
-    let sharing = move || share.unwrap_or_else(|| device::peak_share(&choice, cores, &known));
-    let share = tokio::task::spawn_blocking(sharing).await;
-    Pace::new(share.expect("measuring does not panic"))
-        .with_devices(&opened.profiles, provider.prefer)
-        .begin_with(opened.seen.stated_speed(model))
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::device::{self, combine_profiles};
 
     #[test]
     fn a_tensor_may_be_as_large_as_a_job() {

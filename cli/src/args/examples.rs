@@ -203,6 +203,8 @@ const EXAMPLES: &[Example] = &[
         "receipt prove",
         &["souk receipt prove out/receipt-1.json other/receipt-1.json"],
     ),
+    ("model list", &["souk model list"]),
+    ("model show", &["souk model show qwen/qwen3-8b"]),
     (
         "model inspect",
         &["souk model inspect model.onnx --symbol batch=8"],
@@ -237,6 +239,7 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk openai smollm2 --local",
             "souk openai smollm2 --listen 127.0.0.1:8081 --budget 20 --keep-alive 300",
+            "souk openai --budget 20",
         ],
     ),
     ("device list", &["souk device list"]),
@@ -279,6 +282,7 @@ const EXAMPLES: &[Example] = &[
         &[
             "souk --dir provider provider init",
             "souk --dir provider provider init --yes --device cpu --price 0.1 --region europe-west",
+            "souk --dir qwen provider init --endpoint http://127.0.0.1:8000/v1 --model qwen/qwen3-8b --out 0.2",
         ],
     ),
     (

@@ -77,8 +77,9 @@ const SEQUENCES_MAX: i64 = 32;
 /// A language model for programs that speak OpenAI's HTTP.
 #[derive(Debug, clap::Args)]
 pub struct OpenaiArgs {
-    /// A language model, in a form that `souk generate` takes.
-    pub model: PathBuf,
+    /// A language model, in a form that `souk generate` takes. Without one, souk serves every model
+    /// that providers sell by the token, and buys each answer from the cheapest offer.
+    pub model: Option<PathBuf>,
     /// The loopback address to listen on; port 0 selects a free port.
     #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDRESS")]
     pub listen: SocketAddr,

@@ -1,23 +1,72 @@
-//! `souk model`: inspects and imports models.
+//! `souk model`: lists the models that providers sell by the token, and inspects and imports models.
 
 use std::path::Path;
 
+use souk_api::text_offer::{ModelView, TextOfferView};
+use souk_node::buyer::text_router::{TextOffer, text_offers};
 use souk_node::scheduler::graph::{Bindings, Graph};
 
+use super::book::market_failure;
 #[cfg(feature = "generate")]
 use super::generate;
 use super::submit::from_import;
 use crate::args::{Model, Output};
 use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::connect_broker;
 use crate::{files, show};
 
 /// Runs a command on models.
-pub fn run(output: Output, command: &Model) -> Outcome {
+pub async fn run(folder: &Path, output: Output, command: &Model) -> Outcome {
     match command {
+        Model::List => list_models(folder, output).await,
+        Model::Show { model } => show_offers(folder, output, model).await,
         Model::Inspect { file, symbol } => inspect_model(output, file, symbol),
         #[cfg(feature = "generate")]
         Model::Import { from, to, context } => generate::import_model(output, from, to, *context),
     }
+}
+
+/// Lists the models on sale, each with its cheapest price.
+async fn list_models(folder: &Path, output: Output) -> Outcome {
+    let offers = fetch_offers(folder).await?;
+    let models = offers.chunk_by(|one, other| one.card == other.card);
+    let views: Vec<ModelView> = models.filter_map(describe_model).collect();
+    match output {
+        Output::Json => show::print_json(&views),
+        Output::Text => show::text_offers::print_models(views),
+    }
+    Ok(())
+}
+
+/// Shows every offer of a model, the cheapest first.
+async fn show_offers(folder: &Path, output: Output, model: &str) -> Outcome {
+    let mut offers = fetch_offers(folder).await?;
+    offers.retain(|offer| offer.card.model.as_str() == model);
+    if offers.is_empty() {
+        let cause = format!("no provider sells {model} now");
+        return Err(Failure::new(
+            Kind::NoPlan,
+            cause,
+            "`souk model list` shows what is on sale",
+        ));
+    }
+    let listings = offers.iter().map(|offer| &offer.listing);
+    let views: Vec<TextOfferView> = listings.map(TextOfferView::from).collect();
+    match output {
+        Output::Json => show::print_json(&views),
+        Output::Text => show::text_offers::print_offers(views),
+    }
+    Ok(())
+}
+
+fn describe_model(offers: &[TextOffer]) -> Option<ModelView> {
+    ModelView::from_offers(offers.iter().map(|offer| &offer.listing))
+}
+
+async fn fetch_offers(folder: &Path) -> Result<Vec<TextOffer>, Failure> {
+    let broker = connect_broker(folder).await?;
+    let book = broker.fetch_book().await.map_err(market_failure)?;
+    Ok(text_offers(book))
 }
 
 fn inspect_model(output: Output, file: &Path, symbol: &[String]) -> Outcome {

@@ -15,6 +15,7 @@ use souk_node::sandbox::SandboxFault;
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
 
 use super::key::from_key;
+use super::provider::endpoint::from_endpoint;
 use crate::args::{ProviderRunArgs, RunArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
@@ -222,6 +223,7 @@ pub fn from_provider(error: ProviderError) -> Failure {
         ProviderError::Device(_) | ProviderError::Name { .. } | ProviderError::Fault => {
             Failure::new(Kind::Input, error, "correct provider.toml or provider.json")
         }
+        ProviderError::Endpoint(error) => from_endpoint(error),
         ProviderError::Library(_) => Failure::new(Kind::Input, error, LIBRARY_HINT),
         ProviderError::Direct(_) => Failure::new(
             Kind::Network,

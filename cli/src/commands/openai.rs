@@ -1,4 +1,5 @@
-//! `souk openai`: serves a language model to programs that use OpenAI's HTTP API.
+//! `souk openai`: serves a language model, or all models that providers sell by the token, to
+//! programs that use OpenAI's HTTP API.
 //!
 //! It has its own listener, because its paths, errors and key are OpenAI's, not the gateway's.
 
@@ -8,8 +9,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_gateway::{HttpListener, ListenerError, LocalKey};
-use souk_node::market::Receipt;
-use souk_openai::{AccessPolicy, KEY_FILE, ServedModel, ServerObserver, ServingOptions, router};
+use souk_node::buyer::text_router::{TabObserver, TabOutcome, TextRouter};
+use souk_node::market::{AccountKey, Receipt};
+use souk_openai::{
+    AccessPolicy, KEY_FILE, ServedModel, ServerObserver, ServingOptions, market_router, router,
+};
 use souk_testnet::process::READY;
 use souk_texts::{SessionSize, StopSignal, open_model};
 
@@ -17,17 +21,76 @@ use super::serve::from_tokens;
 use super::{submit, texts};
 use crate::args::{OpenaiArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::join_as_buyer;
 use crate::show;
 use crate::stop;
 
 /// Answers HTTP requests until a signal stops it.
 pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
+    match &args.model {
+        Some(model) => serve_model(folder, output, args, model).await,
+        None => serve_market(folder, output, args).await,
+    }
+}
+
+/// Serves every model that the market's endpoints sell.
+async fn serve_market(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let mut requests = stop::Requests::new();
-    let (model, text_model) = open_model(&args.model, args.place.context)?;
+    if args.place.local {
+        let hint = "name a model: souk openai MODEL --local";
+        return Err(Failure::new(
+            Kind::Usage,
+            "--local runs a model that you have",
+            hint,
+        ));
+    }
+    let limits = texts::lease_limits(&args.place.lease)?;
+    let listener = bind_listener(args).await?;
+    let buyer = join_as_buyer(folder).await?;
+    let observer = Arc::new(TabNotices { output });
+    let texts = TextRouter::new(buyer, limits.budget, observer);
+    let (access, key_file) = load_access(folder, args)?;
+    let url = format!("http://{}/v1", listener.address());
+    let facts = json!({ "ready": true, "url": url, "model": null, "key_file": key_file });
+    let text = format!(
+        "{READY} {url} with every model of `souk model list`; its key is in {}; stop with Ctrl-C",
+        key_file.display()
+    );
+    show::print_result(output, &facts, &text);
+    tokio::select! {
+        () = listener.serve(market_router(texts.clone(), access)) => {}
+        () = requests.next() => {}
+    }
+    // Open tabs are settled first; the user can cut that wait short with a second signal.
+    tokio::select! {
+        () = texts.close() => {}
+        () = requests.next() => {}
+    }
+    let spending = texts.spending();
+    if output == Output::Text {
+        let (spent, held) = (spending.spent.0, spending.held.0);
+        show::print_notice(&format!(
+            "spent {} credits over {} tabs{}",
+            show::format_credits(spent),
+            spending.receipts,
+            match held {
+                0 => String::new(),
+                held => format!(
+                    "; {} are held until their leases end",
+                    show::format_credits(held)
+                ),
+            }
+        ));
+    }
+    Ok(())
+}
+
+/// Serves one model.
+async fn serve_model(folder: &Path, output: Output, args: &OpenaiArgs, model: &Path) -> Outcome {
+    let mut requests = stop::Requests::new();
+    let (model, text_model) = open_model(model, args.place.context)?;
     let name = text_model.card.name.clone();
-    let listener = HttpListener::bind_loopback(args.listen)
-        .await
-        .map_err(from_listener)?;
+    let listener = bind_listener(args).await?;
     let stop = StopSignal::default();
     let size = SessionSize {
         tokens: args.session.session,
@@ -37,13 +100,7 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
     let model = (model, &text_model);
     let opening = texts::open_engine(folder, output, model, &args.place, size, stop.clone());
     let engine = opening.await?;
-    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let path = path.join(KEY_FILE);
-    crate::folder::create_folder(path.parent().unwrap_or(folder))?;
-    let access = AccessPolicy {
-        key: LocalKey::load_or_create(&path).map_err(from_tokens)?,
-        origins: args.cors.clone(),
-    };
+    let (access, path) = load_access(folder, args)?;
     let options = ServingOptions {
         keep_alive: Duration::from_secs(args.keep_alive),
         drafts_max: args.place.draft,
@@ -76,6 +133,40 @@ pub async fn run(folder: &Path, output: Output, args: &OpenaiArgs) -> Outcome {
         }
     };
     done.map_err(|error| Failure::new(Kind::Unexpected, error, ""))
+}
+
+async fn bind_listener(args: &OpenaiArgs) -> Result<HttpListener, Failure> {
+    let bound = HttpListener::bind_loopback(args.listen).await;
+    bound.map_err(from_listener)
+}
+
+/// Returns the rules of access, with the key from its file, and the path of that file.
+fn load_access(folder: &Path, args: &OpenaiArgs) -> Result<(AccessPolicy, PathBuf), Failure> {
+    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let path = path.join(KEY_FILE);
+    crate::folder::create_folder(path.parent().unwrap_or(folder))?;
+    let access = AccessPolicy {
+        key: LocalKey::load_or_create(&path).map_err(from_tokens)?,
+        origins: args.cors.clone(),
+    };
+    Ok((access, path))
+}
+
+/// Shows in the terminal how tabs end.
+struct TabNotices {
+    output: Output,
+}
+
+impl TabObserver for TabNotices {
+    fn on_tab_ended(&self, provider: Option<AccountKey>, outcome: &TabOutcome) {
+        let provider = provider.map_or("no provider".to_owned(), |it| show::short_id(&it));
+        if let Some(failure) = &outcome.failure {
+            show::print_notice(&format!("  a tab at {provider} ended early: {failure}"));
+        } else if self.output == Output::Text {
+            let cost = show::format_credits(outcome.cost.0);
+            show::print_notice(&format!("  a tab at {provider} is settled: {cost} credits"));
+        }
+    }
 }
 
 /// Shows in the terminal what the server does, and writes the receipts of its sessions.

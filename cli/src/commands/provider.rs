@@ -1,6 +1,7 @@
 //! `souk provider …`: sets up, runs and shows a provider.
 
 mod device_text;
+pub mod endpoint;
 mod init;
 mod measuring;
 

@@ -54,7 +54,7 @@ pub async fn open_engine(
 }
 
 /// Returns the limits that the arguments of a lease state.
-fn lease_limits(args: &LeaseArgs) -> Result<Limits, Failure> {
+pub fn lease_limits(args: &LeaseArgs) -> Result<Limits, Failure> {
     let budget = args
         .budget
         .map(|it| submit::to_micro_credits("--budget", it))

@@ -1,5 +1,6 @@
 //! Prints the asks in the market's book (the offers of device time) as a table, the cheapest first.
 
+use souk_api::text_offer::sells_tokens;
 use souk_node::market::{Dtype, Listing, SpotPrice};
 use souk_node::protocols::regions;
 
@@ -35,16 +36,24 @@ pub fn print_asks(asks: &[Listing]) {
     ]);
     for ask in &asks {
         let stated = &ask.resources;
+        let [speed, memory, bandwidth] = match sells_tokens(ask) {
+            true => ["tokens".to_owned(), String::new(), String::new()],
+            false => [
+                format_scaled(
+                    stated.throughput.for_dtype(Dtype::F32) as f64 * 1e6,
+                    "FLOP/s",
+                ),
+                format_bytes(stated.memory_bytes),
+                format!("{}/s", format_bytes(stated.memory_bandwidth)),
+            ],
+        };
         table.add_row([
             provider_name(ask),
             stated.kind_name.to_string(),
             format_credits(ask.price.0),
-            format_scaled(
-                stated.throughput.for_dtype(Dtype::F32) as f64 * 1e6,
-                "FLOP/s",
-            ),
-            format_bytes(stated.memory_bytes),
-            format!("{}/s", format_bytes(stated.memory_bandwidth)),
+            speed,
+            memory,
+            bandwidth,
             format_seconds(ask.notice.0 as f64 / 1e3),
             spot_prices(ask),
             ask.reputation.to_string(),

@@ -97,7 +97,9 @@ pub fn live_json(live: Option<&LiveFigures>) -> Value {
 
 /// Prints the known state of the devices.
 pub fn print_live(live: Option<&LiveFigures>) {
-    let Some(live) = live else { return };
+    let Some(live) = live.filter(|live| !live.devices.is_empty()) else {
+        return;
+    };
     print_line("");
     let mut table = Table::new(&["now", ">at work", ">memory free"]);
     for device in &live.devices {
@@ -219,6 +221,12 @@ fn describe_device(device: &DeviceChoice) -> String {
             let told = manner.stated_entries().into_iter();
             let told = told.map(|(name, value)| format!(", {name} {value}"));
             format!("{profile} (emulated{})", told.collect::<String>())
+        }
+        DeviceChoice::Endpoint(endpoint) => {
+            format!(
+                "the model {} of the engine at {}",
+                endpoint.model, endpoint.url
+            )
         }
         DeviceChoice::Group(devices) => {
             let each: Vec<String> = devices.iter().map(describe_device).collect();

@@ -127,7 +127,12 @@ pub struct Server {
 
 impl Server {
     pub fn start(market: &Market, model: &str, more: &[&str]) -> Server {
-        let arguments = [&["openai", model, "--listen", "127.0.0.1:0"], more].concat();
+        Server::run(market, &[&[model], more].concat())
+    }
+
+    /// A server with these arguments; without a model it serves those of the market.
+    pub fn run(market: &Market, more: &[&str]) -> Server {
+        let arguments = [&["openai", "--listen", "127.0.0.1:0"], more].concat();
         let mut process = command(market, &arguments).spawn().expect("it runs");
         let mut line = String::new();
         let stdout = process.stdout.take().expect("it is piped");

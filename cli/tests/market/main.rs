@@ -9,6 +9,8 @@ mod common;
 mod doors;
 mod drain;
 mod drivers;
+#[cfg(feature = "generate")]
+mod endpoints;
 mod engines;
 mod faults;
 mod following;

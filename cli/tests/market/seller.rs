@@ -52,9 +52,19 @@ impl Seller {
 
     /// Makes the folder with `souk provider init` and these options.
     pub fn set_up(market: &Market, name: &str, options: &[&str]) -> (Seller, Value) {
+        let device = ["--yes", "--device", "amd-epyc-9654"];
+        Seller::init_with(market, name, &[&device[..], options].concat())
+    }
+
+    /// Makes the folder of a provider that sells a model of the engine at a URL.
+    pub fn of_engine(market: &Market, name: &str, url: &str, more: &[&str]) -> Seller {
+        let endpoint = ["--endpoint", url, "--model", "qwen/qwen3-8b"];
+        Seller::init_with(market, name, &[&endpoint[..], more].concat()).0
+    }
+
+    fn init_with(market: &Market, name: &str, options: &[&str]) -> (Seller, Value) {
         let folder = market.path(&format!("net/{name}"));
-        let mut arguments = vec!["provider", "init", "--yes", "--device", "amd-epyc-9654"];
-        arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        let mut arguments = vec!["provider", "init", "--listen", "/ip4/127.0.0.1/tcp/0"];
         arguments.extend_from_slice(options);
         let made = souk(folder.as_ref(), &arguments).done();
         let key = NodeKey::load(format!("{folder}/key").as_ref()).expect("init made a key");

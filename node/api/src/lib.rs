@@ -21,4 +21,5 @@ pub mod lease;
 pub mod market;
 pub mod member;
 pub mod order;
+pub mod text_offer;
 pub mod time;

@@ -17,7 +17,7 @@ use crate::request_queue::Event;
 use souk_texts::WrittenText;
 
 /// The last event of a stream.
-const DONE: &str = "[DONE]";
+pub const DONE: &str = "[DONE]";
 
 /// The kind of request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +75,22 @@ impl Shape {
         whole
     }
 
+    /// Formats a whole conversation's answer.
+    pub fn format_chat(&self, choices: Value, usage: Value) -> Value {
+        let mut whole = self.to_object("chat.completion", choices);
+        whole["usage"] = usage;
+        whole
+    }
+
+    /// Formats the part of a conversation's stream that states its tokens.
+    pub fn format_usage(&self, usage: Value) -> String {
+        let mut last = self.to_object("chat.completion.chunk", json!([]));
+        last["usage"] = usage;
+        last.to_string()
+    }
+
     /// Formats a part of a stream.
-    fn format_part(&self, choices: Value) -> String {
+    pub fn format_part(&self, choices: Value) -> String {
         let object = match self.kind {
             AnswerKind::Chat => "chat.completion.chunk",
             AnswerKind::Text => "text_completion",

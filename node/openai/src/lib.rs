@@ -13,6 +13,7 @@ mod choice;
 mod completions;
 mod cors;
 mod embeddings;
+mod market_models;
 mod refusal;
 mod request_queue;
 mod sessions;
@@ -43,6 +44,7 @@ use refusal::Refusal;
 use request_queue::{QueuedRequest, RequestQueue};
 use tool_calls::WantedForm;
 
+pub use market_models::market_router;
 pub use sessions::Sessions;
 
 /// The key file, relative to the folder of the market.

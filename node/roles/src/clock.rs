@@ -80,6 +80,12 @@ impl<K: Copy + Ord> Timers<K> {
         self.0.contains_key(&kind)
     }
 
+    /// Returns whether no timer is set.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Returns the timers and their moments.
     pub fn iter(&self) -> impl Iterator<Item = (K, Micros)> {
         self.0.iter().map(|(kind, moment)| (*kind, *moment))

@@ -357,6 +357,23 @@ impl Failure {
              lease make in all: want fewer outputs, or fewer requests in one job"
         ))
     }
+
+    /// Returns the failure with a peer's text cut to its first [`TEXT_BYTES_MAX`] bytes.
+    #[must_use]
+    pub fn truncate_texts(self) -> Failure {
+        match self {
+            Failure::Lease(text) => Failure::Lease(truncate_text(text)),
+            Failure::Input(text) => Failure::Input(truncate_text(text)),
+            Failure::Compile(text) => Failure::Compile(truncate_text(text)),
+            Failure::Run(text) => Failure::Run(truncate_text(text)),
+            Failure::Limit(text) => Failure::Limit(truncate_text(text)),
+            Failure::Crashed(text) => Failure::Crashed(truncate_text(text)),
+            Failure::Journal(text) => Failure::Journal(truncate_text(text)),
+            Failure::Disk(text) => Failure::Disk(truncate_text(text)),
+            Failure::BadInput(text) => Failure::BadInput(truncate_text(text)),
+            other => other,
+        }
+    }
 }
 
 impl Start {

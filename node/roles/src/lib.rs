@@ -43,4 +43,5 @@ pub mod lease;
 pub mod market;
 pub mod provider;
 pub mod session;
+pub mod tokens;
 pub mod validator;

@@ -31,4 +31,4 @@ pub use lease::WorkStage;
 pub use provider_context::Stage;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

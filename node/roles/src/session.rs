@@ -36,7 +36,7 @@ mod sequence;
 mod session_budget;
 pub mod step;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text_session;
 mod token_history;
 

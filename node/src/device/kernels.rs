@@ -32,7 +32,7 @@ fn can_run_language(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => language == Custom::Wasm,
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => language == Custom::Wgsl,
-        DeviceChoice::Onnxruntime { .. } => false,
+        DeviceChoice::Onnxruntime { .. } | DeviceChoice::Endpoint(_) => false,
         DeviceChoice::Group(group) => group
             .iter()
             .any(|device| can_run_language(device, language)),

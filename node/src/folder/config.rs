@@ -213,9 +213,30 @@ pub enum DeviceChoice {
     },
     /// Several devices that are sold as one and share each subgraph.
     Group(Vec<DeviceChoice>),
+    /// A model of an inference engine on this machine: its answers are sold, and no device.
+    Endpoint(EndpointChoice),
+}
+
+/// A model that an inference engine with OpenAI's HTTP API serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EndpointChoice {
+    /// The base URL of the engine's API, such as `http://127.0.0.1:8000/v1`.
+    pub url: String,
+    /// The name by which the engine knows the model, such as `qwen/qwen3-8b`.
+    pub model: String,
 }
 
 impl DeviceChoice {
+    /// Returns the model and engine on sale, if no device is.
+    #[must_use]
+    pub fn as_endpoint(&self) -> Option<&EndpointChoice> {
+        match self {
+            DeviceChoice::Endpoint(endpoint) => Some(endpoint),
+            _ => None,
+        }
+    }
+
     /// Returns a processor of the catalogue, emulated exactly as its profile states.
     #[must_use]
     pub fn new_emulated(profile: &str) -> DeviceChoice {

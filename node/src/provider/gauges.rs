@@ -10,6 +10,7 @@ use souk_roles::provider::{ProviderStatus, Stage};
 use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::clock::unix_ms;
+use crate::executor::Executor;
 use crate::metrics::{MetricKind, Page, peers, to_seconds};
 
 /// Returns a page of metrics, or none once the provider is gone.
@@ -50,7 +51,8 @@ async fn add_state(page: &mut Page, provider: &Provider) {
         "The share of its peak that its ask states.",
         provider.pace.advertised_share(),
     );
-    if let Some(sandboxes) = provider.executor.sandbox_counts() {
+    let executor = provider.engine.as_executor();
+    if let Some(sandboxes) = executor.and_then(Executor::sandbox_counts) {
         let help = "Processes for leases: those that wait for one, those that start, and leases \
                     that wait for a process.";
         page.add_family(MetricKind::Gauge, "souk_provider_sandboxes", help)

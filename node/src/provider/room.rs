@@ -42,7 +42,7 @@ fn fit_limits(provider: &Provider, free: u64) {
         tracing::debug!(limit, free, "set the memory limit of contents");
         store.set_memory_limit(limit);
     }
-    provider
-        .executor
-        .fit_memory_limit(|held| allowance(GROUP_BYTES_MAX).limit_bytes(held, free));
+    if let Some(executor) = provider.engine.as_executor() {
+        executor.fit_memory_limit(|held| allowance(GROUP_BYTES_MAX).limit_bytes(held, free));
+    }
 }

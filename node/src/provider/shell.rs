@@ -6,8 +6,10 @@
 //! own queues.
 
 mod effects;
+mod fetching;
 mod outcomes;
 mod streams;
+mod tabs;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

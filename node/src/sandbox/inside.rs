@@ -376,9 +376,10 @@ fn device_confinement(device: &DeviceChoice) -> Confinement {
             Confinement::Driver
         }
         DeviceChoice::Group(devices) if devices.iter().any(driven) => Confinement::Driver,
-        DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } | DeviceChoice::Group(_) => {
-            Confinement::Processor
-        }
+        DeviceChoice::Cpu { .. }
+        | DeviceChoice::Emulated { .. }
+        | DeviceChoice::Endpoint(_)
+        | DeviceChoice::Group(_) => Confinement::Processor,
     }
 }
 

@@ -35,6 +35,11 @@ pub(super) fn device_text(device: &DeviceChoice) -> String {
             let told = told.collect::<String>();
             format!("emulated = {{ profile = {profile}{told} }}")
         }
+        DeviceChoice::Endpoint(endpoint) => {
+            let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
+            let (url, model) = (quoted(&endpoint.url), quoted(&endpoint.model));
+            format!("endpoint = {{ url = {url}, model = {model} }}")
+        }
         DeviceChoice::Group(devices) => {
             let each = devices
                 .iter()

@@ -21,6 +21,7 @@ use souk_vocabulary::profile::Profile;
 
 use super::super::device::parse_device;
 use super::device_text::device_text;
+use super::endpoint;
 use super::measuring::{Source, describe_offer, measure_offer, open_devices, store_measurement};
 use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName};
 use crate::failure::{Failure, Kind, Outcome};
@@ -55,6 +56,9 @@ pub async fn run(folder: &Path, output: Output, new: &ProviderInitArgs) -> Outco
         let cause = format!("{} is the folder of a provider already", folder.display());
         let hint = "edit its provider.toml, or give another folder with --dir";
         return Err(Failure::new(Kind::State, cause, hint));
+    }
+    if let Some(url) = &new.endpoint {
+        return endpoint::create_provider(folder, output, new, url).await;
     }
     let mut file = draft_file(folder, new)?;
     let known = open_devices(folder, &file, Source::Now).await?;
@@ -140,7 +144,7 @@ fn draft_file(folder: &Path, new: &ProviderInitArgs) -> Result<ProviderFile, Fai
 }
 
 /// Checks that the market accepts a name.
-fn check_name(text: &str) -> Result<String, Failure> {
+pub(super) fn check_name(text: &str) -> Result<String, Failure> {
     let hint = "give --name another one";
     let name = Name::try_from(text)
         .map_err(|fault| Failure::new(Kind::Input, format!("the name \"{text}\": {fault}"), hint));
@@ -375,7 +379,7 @@ fn paid_text(price: Price) -> String {
     format!("; the market paid {} lately", show::format_credits(price.0))
 }
 
-fn store_file(folder: &Path, text: &str) -> Outcome {
+pub(super) fn store_file(folder: &Path, text: &str) -> Outcome {
     let refused = |error: &dyn std::fmt::Display| {
         Failure::new(
             Kind::State,

@@ -93,7 +93,7 @@ impl JobCore {
         match (message, stage) {
             (ProviderMessage::Alive, _) => {}
             (ProviderMessage::Failed(failure), _) => {
-                let failure = truncate_failure(failure);
+                let failure = failure.truncate_texts();
                 self.note_blame(leg, &failure);
                 self.lose_leg(leg, Reason::Failed { provider, failure });
             }
@@ -447,7 +447,7 @@ impl JobCore {
             Failure::Expired | Failure::Stopping => attempt.reclaim_reason(leg.place),
             failure => Reason::Failed {
                 provider,
-                failure: truncate_failure(failure),
+                failure: failure.truncate_texts(),
             },
         }
     }
@@ -563,21 +563,5 @@ impl LegState {
             Stage::Sold | Stage::Asked | Stage::Opened => FIRST_WORD_MAX,
             _ => SILENCE_MAX,
         }
-    }
-}
-
-/// Returns a peer's failure with its text cut to the limit.
-fn truncate_failure(failure: Failure) -> Failure {
-    match failure {
-        Failure::Lease(text) => Failure::Lease(lease::truncate_text(text)),
-        Failure::Input(text) => Failure::Input(lease::truncate_text(text)),
-        Failure::Compile(text) => Failure::Compile(lease::truncate_text(text)),
-        Failure::Run(text) => Failure::Run(lease::truncate_text(text)),
-        Failure::Limit(text) => Failure::Limit(lease::truncate_text(text)),
-        Failure::Crashed(text) => Failure::Crashed(lease::truncate_text(text)),
-        Failure::Journal(text) => Failure::Journal(lease::truncate_text(text)),
-        Failure::Disk(text) => Failure::Disk(lease::truncate_text(text)),
-        Failure::BadInput(text) => Failure::BadInput(lease::truncate_text(text)),
-        other => other,
     }
 }

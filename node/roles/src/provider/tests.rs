@@ -5,4 +5,4 @@ mod money;
 mod random;
 mod scripts;
 mod stops;
-mod world;
+pub(crate) mod world;

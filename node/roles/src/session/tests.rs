@@ -1,7 +1,7 @@
 //! The sessions of a text in a small world, and scripts of one thing each.
 
 mod market;
-mod model;
+pub(crate) mod model;
 mod reader;
 mod scripts;
 mod sequences;

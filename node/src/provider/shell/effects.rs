@@ -1,34 +1,27 @@
 //! Begins each effect that a provider's core requests of its shell, in a task if it takes time.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use libp2p::PeerId;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
-use souk_memory::transfers::Urgency as TransferUrgency;
 use souk_memory::{ContentId, Tensor};
-use souk_roles::access::Scope;
 use souk_roles::lease::{Failure, Offer, OfferAnswer, Part, Start};
-use souk_roles::provider::{Content, ContentKind, DEVICE, MarketView, NotDone, Report, Urgency};
+use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
-use super::outcomes::{ArrivedContent, EffectOutcome, FinishedRun, RunBegun};
+use super::fetching::{Bringing, fetch_contents};
+use super::outcomes::{EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::{unix_ms, unix_us};
+use crate::clock::unix_ms;
 use crate::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
-use crate::content::transfers::{FetchError, FetchedContent};
 use crate::device::ask_resources;
 use crate::executor::{LeaseExecutor, NotPrepared, TaskRun};
-use crate::folder::contact::Contact;
-use crate::folder::key;
 use crate::protocols::lease;
 use crate::provider::fault;
 
 impl Shell {
-    /// Begins an effect.
-    pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
+    /// Begins an effect of any lease, or of one that runs on devices.
+    pub(super) fn begin_lease_action(&mut self, ticket: Ticket, action: Action) {
         let provider = self.provider.clone();
         match action {
             Action::SendMessage { stream, message } => self.send_message(stream, message),
@@ -101,6 +94,9 @@ impl Shell {
             .begin_lease(job.readers.scope);
         let before = self.jobs.insert(start.lease, job);
         assert!(before.is_none(), "a lease is begun once");
+        if self.provider.engine.as_endpoint().is_some() {
+            return self.provider.pieces.open_tab(start.lease, buyer);
+        }
         let weights = start.parts.iter().flat_map(|part| &part.weights);
         let graphs = start.parts.iter().map(|part| part.graph);
         let contents = graphs.chain(weights.copied()).collect();
@@ -111,6 +107,7 @@ impl Shell {
     /// Removes a lease that no longer runs.
     pub(super) fn remove_job(&mut self, lease: LeaseId) -> Option<Job> {
         let job = self.jobs.remove(&lease)?;
+        self.provider.pieces.close_tab(lease);
         self.provider.tensors.access().end_lease(job.readers.scope);
         Some(job)
     }
@@ -167,7 +164,9 @@ impl Shell {
             } => self.spawn_effect(ticket, async move {
                 let own = provider.terms.as_written(&provider.home).price();
                 let left = || clock.until_log(deadline);
-                let place = provider.executor.for_lease(price, left, own).await;
+                let executor = provider.engine.as_executor();
+                let executor = executor.expect("an endpoint opens no sandbox");
+                let place = executor.for_lease(price, left, own).await;
                 match place {
                     Ok(executor) if alone => EffectOutcome::Sandboxed { lease, executor },
                     Ok(executor) => {
@@ -373,100 +372,6 @@ async fn submit_command(provider: Arc<Provider>, command: Command) -> EffectOutc
     })))
 }
 
-/// Contents to fetch, with their job and their sources.
-struct Bringing {
-    /// Contents that arrived inline with the message that named them.
-    along: Vec<(ContentId, Bytes)>,
-    is_session: bool,
-    scope: Scope,
-    contacts: Vec<Contact>,
-    contents: Vec<Content>,
-    holders: Vec<AccountKey>,
-    urgency: Urgency,
-}
-
-/// Fetches contents in their order: short ones together, then the others one by one.
-async fn fetch_contents(
-    provider: Arc<Provider>,
-    wanted: Bringing,
-) -> Result<Vec<ArrivedContent>, Failure> {
-    for contact in &wanted.contacts {
-        if let Err(error) = provider.network.add_contact(contact).await {
-            tracing::debug!(%error, "the address of another provider could not be added");
-        }
-    }
-    let urgency = match wanted.urgency {
-        Urgency::Planned => TransferUrgency::Planned,
-        Urgency::Awaited => TransferUrgency::Awaited,
-    };
-    let peers = wanted.holders.iter();
-    let peers: Vec<PeerId> = peers.filter_map(|it| key::peer_of(&it.0).ok()).collect();
-    let nobody = || Failure::Input("no holder of it is named".to_owned());
-    let first = peers.first().ok_or_else(nobody)?;
-    let ids: Vec<ContentId> = wanted.contents.iter().map(|content| content.id).collect();
-    let (tensors, scope, begin) = (&provider.tensors, wanted.scope, unix_us());
-    let mut short = BTreeMap::new();
-    for (id, bytes) in wanted.along {
-        match tensors.take_in((scope, *first), (id, bytes), wanted.is_session) {
-            Ok(came) => drop(short.insert(id, came)),
-            Err(error) => tracing::debug!(%id, %error, "inline content was refused; fetching it"),
-        }
-    }
-    if ids.len() - short.len() > 1 {
-        let rest = ids.iter().filter(|id| !short.contains_key(id));
-        let rest: Vec<ContentId> = rest.copied().collect();
-        short.extend(tensors.fetch_short(urgency, scope, *first, &rest).await);
-    }
-    let together = (begin, unix_us());
-    let mut shown = contents_label(&wanted.contents, &short);
-    let mut came = Vec::with_capacity(ids.len());
-    for content in &wanted.contents {
-        let begin = unix_us();
-        let (fetched, span) = match short.remove(&content.id) {
-            Some(fetched) => (fetched, shown.take().map(|name| (name, together))),
-            None => {
-                let fetching = tensors.fetch_as(urgency, scope, &peers, content.id);
-                let fetched = fetching.await;
-                let failed = |error| match error {
-                    FetchError::Store(error) => provider.disk.not_kept(&error),
-                    error => Failure::Input(format!("{}: {error}", content.what)),
-                };
-                let times = (begin, unix_us());
-                (
-                    fetched.map_err(failed)?,
-                    Some((content.what.clone(), times)),
-                )
-            }
-        };
-        if content.kind == ContentKind::Tensor {
-            let read = Tensor::from_blob(&fetched.bytes);
-            read.map_err(|error| Failure::Input(format!("{}: {error}", content.what)))?;
-        }
-        came.push(ArrivedContent {
-            content: content.clone(),
-            fetched,
-            from: wanted.holders[0],
-            span,
-        });
-    }
-    Ok(came)
-}
-
-/// Returns the name of contents fetched together in a trace: their common label, or else their
-/// number.
-fn contents_label(
-    contents: &[Content],
-    together: &BTreeMap<ContentId, FetchedContent>,
-) -> Option<String> {
-    let came = contents.iter().filter(|it| together.contains_key(&it.id));
-    let kinds: BTreeSet<&str> = came.map(|content| content.what.as_str()).collect();
-    let mut kinds = kinds.into_iter();
-    match (kinds.next()?, kinds.next()) {
-        (kind, None) => Some(kind.to_owned()),
-        _ => Some(format!("{} short contents", together.len())),
-    }
-}
-
 /// Checks that graphs are within this provider's limits. A stranger made them, so the lease's own
 /// process must read them, and only its findings are checked here.
 async fn check_graphs(
@@ -568,7 +473,7 @@ async fn run(
 
 /// Stores a part's outputs, if they are within the limit. Returns their ids by name, and their
 /// bytes in sum.
-fn store_outputs(
+pub(super) fn store_outputs(
     provider: &Provider,
     work: &Part,
     is_session: bool,

@@ -1,0 +1,107 @@
+//! `souk provider init --endpoint`: asks an inference engine for its models, and writes the file of a
+//! provider that sells one of them by the token.
+
+use std::path::Path;
+
+use serde_json::json;
+use souk_api::text_offer::TokenPrice;
+use souk_node::endpoint::{Endpoint, EndpointError};
+use souk_node::folder::config::{
+    DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile,
+};
+
+use super::device_text::device_text;
+use super::init::{check_name, store_file, to_micro_credits};
+use crate::args::{Output, ProviderInitArgs};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::folder::from_config;
+use crate::show;
+
+/// Creates the folder of a provider that sells a model of the engine at `url`.
+pub async fn create_provider(
+    folder: &Path,
+    output: Output,
+    new: &ProviderInitArgs,
+    url: &str,
+) -> Outcome {
+    let choice = EndpointChoice {
+        url: url.to_owned(),
+        model: new.model.clone().unwrap_or_default(),
+    };
+    let endpoint = Endpoint::new(&choice).map_err(from_endpoint)?;
+    endpoint.check_engine().await.map_err(from_endpoint)?;
+    let out = to_micro_credits(new.out.unwrap_or_default(), "--out")?;
+    let price = TokenPrice::to_device_price(out).filter(|price| price.0 > 0);
+    let Some(price) = price else {
+        let cause = format!(
+            "--out {} is no price of a million tokens",
+            new.out.unwrap_or_default()
+        );
+        let hint = "give a multiple of 0.001 credits, such as 0.2";
+        return Err(Failure::new(Kind::Input, cause, hint));
+    };
+    let folder_name = folder.file_name();
+    let default = folder_name.map_or("provider".into(), |name| name.to_string_lossy());
+    let name = check_name(new.name.as_deref().unwrap_or(&default))?;
+    let quoted = |text: &str| serde_json::to_string(text).expect("text always encodes");
+    let tokens = TokenPrice::from(price);
+    let text = format!(
+        include_str!("endpoint.toml.txt"),
+        format = FORMAT,
+        name = quoted(&name),
+        listen = quoted(&new.listen),
+        region = quoted(&String::from(new.region.unwrap_or_default())),
+        input = show::format_credits(tokens.input_per_million),
+        output = show::format_credits(tokens.output_per_million),
+        price = price.0,
+        device = device_text(&DeviceChoice::Endpoint(choice)),
+        slots = new.slots,
+    );
+    // Reads the file back before anything relies on it.
+    let path = folder.join(PROVIDER_TOML);
+    ProviderFile::parse_toml(&path, &text).map_err(from_config)?;
+    let sells = format!(
+        "{} at {} credits a million input tokens and {} a million output tokens, to {} buyers at \
+         once",
+        endpoint.card(),
+        show::format_credits(tokens.input_per_million),
+        show::format_credits(tokens.output_per_million),
+        new.slots,
+    );
+    let facts = json!({
+        "file": path, "model": endpoint.card().model.as_str(), "price": tokens,
+        "slots": new.slots, "dry_run": new.dry_run,
+    });
+    if new.dry_run {
+        show::print_result(output, &facts, &format!("it would sell {sells}"));
+        return Ok(());
+    }
+    store_file(folder, &text)?;
+    let said = format!(
+        "wrote {}: it sells {sells}; start it with `souk --dir {} provider run`",
+        path.display(),
+        folder.display()
+    );
+    show::print_result(output, &facts, &said);
+    Ok(())
+}
+
+/// Converts an engine that cannot be sold into a failure.
+pub fn from_endpoint(error: EndpointError) -> Failure {
+    match error {
+        EndpointError::Model(_) => Failure::new(
+            Kind::Input,
+            error,
+            "let the engine serve it under a shorter name, such as --served-model-name in vLLM",
+        ),
+        EndpointError::Url(_) => Failure::new(Kind::Input, error, ""),
+        EndpointError::Unknown { .. } => {
+            Failure::new(Kind::Input, error, "give --model one of these names")
+        }
+        EndpointError::Upstream(_) => Failure::new(
+            Kind::Network,
+            error,
+            "start the engine first; the URL ends in /v1 for most engines",
+        ),
+    }
+}

@@ -1,0 +1,46 @@
+//! Prints the models that providers sell by the token, and their offers.
+
+use souk_api::text_offer::{ModelView, TextOfferView, TokenPrice};
+
+use super::format_credits;
+use super::table::Table;
+
+/// Prints the models on sale, each with its cheapest price.
+pub fn print_models(models: Vec<ModelView>) {
+    if models.is_empty() {
+        super::print_notice("no provider sells a model by the token now");
+        return;
+    }
+    let mut table = Table::new(&["model", "offers", "free", "in a million", "out a million"]);
+    for model in models {
+        let [input, output] = prices(model.price);
+        let (offers, free) = (model.offers.to_string(), model.free_slots.to_string());
+        table.add_row([model.model, offers, free, input, output]);
+    }
+    table.print();
+}
+
+/// Prints the offers of one model.
+pub fn print_offers(offers: Vec<TextOfferView>) {
+    let header = [
+        "provider",
+        "free",
+        "in a million",
+        "out a million",
+        "reputation",
+        "ask",
+    ];
+    let mut table = Table::new(&header);
+    for offer in offers {
+        let [input, output] = prices(offer.price);
+        let (free, reputation) = (offer.free_slots.to_string(), offer.reputation.to_string());
+        let ask = offer.ask.to_string();
+        table.add_row([offer.provider_name, free, input, output, reputation, ask]);
+    }
+    table.print();
+}
+
+/// Formats the prices of a million tokens, in credits.
+fn prices(price: TokenPrice) -> [String; 2] {
+    [price.input_per_million, price.output_per_million].map(format_credits)
+}

@@ -1,0 +1,252 @@
+//! Models of inference engines that are sold by the token, and bought over OpenAI's HTTP API.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::chats::Server;
+use crate::common::Market;
+use crate::seller::{Seller, until};
+
+const MODEL: &str = "qwen/qwen3-8b";
+
+/// What the engine says, in pieces.
+const PIECES: [&str; 4] = ["A market ", "is where ", "strangers ", "trade."];
+
+/// How an engine behaves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Well,
+    /// It has no room.
+    Busy,
+    /// It ends its stream after two pieces.
+    Breaks,
+    /// It reports an error in its stream before any text.
+    Fails,
+}
+
+/// An engine with OpenAI's HTTP API that refuses every path and field but those that souk sends.
+struct Engine {
+    url: String,
+    /// The bodies of its requests.
+    asked: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Engine {
+    fn start(manner: Manner) -> Engine {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let url = format!("http://{}/v1", listener.local_addr().expect("it listens"));
+        let asked = Arc::<Mutex<Vec<Value>>>::default();
+        let seen = asked.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let seen = seen.clone();
+                std::thread::spawn(move || drop(serve(stream, manner, &seen)));
+            }
+        });
+        Engine { url, asked }
+    }
+
+    fn requests(&self) -> Vec<Value> {
+        self.asked.lock().expect("nobody panicked").clone()
+    }
+}
+
+/// Serves one request.
+fn serve(mut stream: TcpStream, manner: Manner, seen: &Mutex<Vec<Value>>) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut first = String::new();
+    reader.read_line(&mut first)?;
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(text) = line.strip_prefix("content-length: ") {
+            length = text.parse().expect("a length");
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    if first.starts_with("GET /v1/models HTTP/1.1") {
+        let models = json!({ "data": [{ "id": MODEL }] }).to_string();
+        return answer(&mut stream, "200 OK", &models);
+    }
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let known = [
+        "model",
+        "messages",
+        "stream",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "frequency_penalty",
+        "presence_penalty",
+    ];
+    let fields = body.as_object().into_iter().flatten();
+    let is_known = fields
+        .clone()
+        .all(|(name, _)| known.contains(&name.as_str()));
+    if !first.starts_with("POST /v1/chat/completions HTTP/1.1") || !is_known {
+        return answer(&mut stream, "400 Bad Request", "{}");
+    }
+    seen.lock().expect("nobody panicked").push(body);
+    if manner == Manner::Busy {
+        return answer(&mut stream, "429 Too Many Requests", "{}");
+    }
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    )?;
+    if manner == Manner::Fails {
+        let error = json!({ "error": { "message": "out of memory" } });
+        return write!(stream, "data: {error}\n\n");
+    }
+    for (number, piece) in PIECES.iter().enumerate() {
+        if manner == Manner::Breaks && number == 2 {
+            return Ok(());
+        }
+        let chunk = json!({ "choices": [{ "delta": { "content": piece } }] });
+        write!(stream, "data: {chunk}\n\n")?;
+        stream.flush()?;
+    }
+    let end = json!({ "choices": [{ "delta": {}, "finish_reason": "stop" }] });
+    write!(stream, "data: {end}\n\ndata: [DONE]\n\n")
+}
+
+fn answer(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// The answers of a server to a question of 16 bytes, which are 4 tokens.
+fn ask(server: &Server, more: &Value) -> crate::http::Answer {
+    let mut body = json!({
+        "model": MODEL, "messages": [{ "role": "user", "content": "what is a market" }],
+    });
+    for (name, value) in more.as_object().expect("an object") {
+        body[name] = value.clone();
+    }
+    server.client.post("/v1/chat/completions", &[], &body)
+}
+
+/// The data of a stream's events.
+fn events(body: &[u8]) -> Vec<String> {
+    let body = String::from_utf8_lossy(body);
+    let data = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(str::to_owned).collect()
+}
+
+fn text_of(events: &[String]) -> String {
+    let parts = events.iter().filter_map(|event| {
+        let event: Value = serde_json::from_str(event).ok()?;
+        Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned())
+    });
+    parts.collect()
+}
+
+fn sell(market: &Market, name: &str, engine: &Engine, out: &str) -> Seller {
+    let mut seller = Seller::of_engine(market, name, &engine.url, &["--out", out]);
+    seller.start();
+    until("its ask is in the book", || {
+        let offers = market.souk(&["model", "show", MODEL]);
+        offers.code == 0 && offers.stdout.contains(name)
+    });
+    seller
+}
+
+#[test]
+fn a_model_of_an_engine_is_sold_by_the_token_and_bought_over_http() {
+    let market = Market::up();
+    let engine = Engine::start(Manner::Well);
+    let seller = sell(&market, "atlas", &engine, "0.2");
+    let models = market.souk(&["model", "list"]).done();
+    let price = json!({ "input_per_million": 50_000, "output_per_million": 200_000 });
+    assert_eq!(models[0]["model"], MODEL);
+    assert_eq!(models[0]["price"], price);
+    let account = seller.account().to_string();
+    {
+        let server = Server::run(&market, &["--budget", "5"]);
+        let listed = server.client.get("/v1/models").of(200);
+        assert_eq!(listed["data"][0]["id"], MODEL);
+        assert_eq!(listed["data"][0]["pricing"]["completion"], "0.0000002");
+        let whole = ask(&server, &json!({}));
+        assert_eq!(whole.header("x-souk-provider"), Some(account.as_str()));
+        let whole = whole.of(200);
+        let text = PIECES.concat();
+        assert_eq!(whole["choices"][0]["message"]["content"], text);
+        assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+        let output = text.len().div_ceil(4);
+        assert_eq!(whole["usage"]["prompt_tokens"], 4);
+        assert_eq!(whole["usage"]["completion_tokens"], output);
+        let streamed = ask(&server, &json!({ "stream": true, "max_tokens": 40 }));
+        let streamed = events(&streamed.body);
+        assert_eq!(text_of(&streamed), text);
+        assert_eq!(streamed.last().map(String::as_str), Some("[DONE]"));
+        // What an engine does not get is refused before anything is bought.
+        ask(&server, &json!({ "top_k": 3 })).of(400);
+        let unknown = ask(&server, &json!({ "model": "other" })).of(404);
+        let message = unknown["error"]["message"].as_str().expect("a text");
+        assert!(
+            message.contains(&format!("on sale are {MODEL}")),
+            "{message}"
+        );
+    }
+    // The server has settled its tab before it stopped.
+    market.assert_escrow_returns();
+    let earned = market.available(&account);
+    // Two answers, and at most some seconds of a tenth of the price.
+    let answers = 2 * (4 * 50 + PIECES.concat().len().div_ceil(4) * 200) / 1_000;
+    assert!(earned >= answers as u64, "{earned} {answers}");
+    assert!(earned <= answers as u64 + 2_000, "{earned} {answers}");
+    let requests = engine.requests();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert_eq!(requests[1]["max_tokens"], 40);
+    let leases = seller.status()["leases"].clone();
+    assert!(leases.to_string().contains("receipt"), "{leases}");
+}
+
+#[test]
+fn if_an_engine_is_busy_another_answers_and_a_broken_answer_is_said() {
+    let market = Market::up();
+    let engines = [Manner::Busy, Manner::Fails, Manner::Well].map(Engine::start);
+    let names = ["busy", "failing", "well"];
+    let prices = ["0.1", "0.2", "0.3"];
+    let mut sellers = Vec::new();
+    for ((name, engine), price) in names.iter().zip(&engines).zip(prices) {
+        sellers.push(sell(&market, name, engine, price));
+    }
+    let server = Server::run(&market, &[]);
+    let answer = ask(&server, &json!({}));
+    let dearest = sellers[2].account().to_string();
+    assert_eq!(answer.header("x-souk-provider"), Some(dearest.as_str()));
+    answer.of(200);
+    assert_eq!(engines.each_ref().map(|it| it.requests().len()), [1, 1, 1]);
+    // One that is stopped takes its ask back.
+    for seller in &mut sellers {
+        seller.terminate();
+    }
+    let broken = Engine::start(Manner::Breaks);
+    let _seller = sell(&market, "breaking", &broken, "0.05");
+    until("only it sells", || {
+        let offers = market.souk(&["model", "show", MODEL]);
+        offers.code == 0 && offers.json().as_array().is_some_and(|it| it.len() == 1)
+    });
+    let streamed = ask(&server, &json!({ "stream": true }));
+    let streamed = events(&streamed.body);
+    assert_eq!(text_of(&streamed), PIECES[..2].concat());
+    let last = streamed.last().expect("an error");
+    assert!(last.contains("provider_failed"), "{last}");
+    drop(server);
+    market.assert_escrow_returns();
+}

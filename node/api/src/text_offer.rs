@@ -1,0 +1,75 @@
+//! The models that endpoints sell by the token, and their offers, as `souk model list` and HTTP show
+//! them.
+
+use serde::Serialize;
+use souk_market::Listing;
+use souk_roles::tokens::card::TextCard;
+
+pub use souk_roles::tokens::counting::TokenPrice;
+
+/// Returns whether an ask sells the tokens of a model, and no device.
+#[must_use]
+pub fn sells_tokens(listing: &Listing) -> bool {
+    TextCard::of_resources(&listing.resources).is_some()
+}
+
+/// One offer of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TextOfferView {
+    /// The model.
+    pub model: String,
+    /// The number of the ask.
+    pub ask: u64,
+    /// The provider's account.
+    pub provider: String,
+    /// The name under which the provider registered.
+    pub provider_name: String,
+    /// The provider's reputation, 0 to 1000.
+    pub reputation: u16,
+    /// How many more buyers can be answered at once.
+    pub free_slots: u32,
+    /// The prices, in micro-credits a million tokens.
+    pub price: TokenPrice,
+}
+
+/// A model on sale, with the price of its cheapest offer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelView {
+    /// The model.
+    pub model: String,
+    /// The number of offers.
+    pub offers: usize,
+    /// How many more buyers can be answered at once, over all offers.
+    pub free_slots: u64,
+    /// The prices of the cheapest offer, in micro-credits a million tokens.
+    pub price: TokenPrice,
+}
+
+impl From<&Listing> for TextOfferView {
+    fn from(listing: &Listing) -> Self {
+        Self {
+            model: listing.resources.model.to_string(),
+            ask: listing.order.0,
+            provider: listing.provider.to_string(),
+            provider_name: listing.name.to_string(),
+            reputation: listing.reputation.0,
+            free_slots: listing.quantity.0,
+            price: TokenPrice::from(listing.price),
+        }
+    }
+}
+
+impl ModelView {
+    /// Describes a model by its offers, the cheapest first; none if there are no offers.
+    #[must_use]
+    pub fn from_offers<'a>(offers: impl IntoIterator<Item = &'a Listing>) -> Option<ModelView> {
+        let offers: Vec<TextOfferView> = offers.into_iter().map(TextOfferView::from).collect();
+        let cheapest = offers.first()?;
+        Some(ModelView {
+            model: cheapest.model.clone(),
+            price: cheapest.price,
+            offers: offers.len(),
+            free_slots: offers.iter().map(|offer| u64::from(offer.free_slots)).sum(),
+        })
+    }
+}

@@ -1,0 +1,365 @@
+//! The models that a market's endpoints sell, behind one address: lists them with their prices, and
+//! answers conversations by the cheapest offer of the model that a request names.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::extract::{DefaultBodyLimit, Path as Named, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware;
+use axum::response::sse::{self, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures::stream::{self, Stream, StreamExt};
+use serde_json::{Value, json};
+use souk_gateway::JSON_BYTES_MAX;
+use souk_node::buyer::tab::{FinishedText, TextEvent};
+use souk_node::buyer::text_router::{AnswerEvents, TextOffer, TextRouter, TextRouterError};
+use souk_node::client::broker::BrokerError;
+use souk_roles::tokens::counting::TokenPrice;
+use souk_roles::tokens::tab::TabFailure;
+use souk_roles::tokens::text::{AnswerText, Finish, Message, Role, TextRequest};
+
+use crate::answer::{AnswerKind, DONE, Shape};
+use crate::api_request::{ApiRequest, Input};
+use crate::refusal::Refusal;
+use crate::{AccessPolicy, JsonBody, check_request, unknown_path, wrong_method};
+
+/// The most tokens of an answer if the request does not say.
+const TOKENS_DEFAULT: u32 = 2_048;
+
+/// The header that names the provider of an answer by its account.
+const PROVIDER_HEADER: HeaderName = HeaderName::from_static("x-souk-provider");
+
+/// What follows a model's name in the path of its offers.
+const ENDPOINTS: &str = "/endpoints";
+
+type RouterState = State<Arc<TextRouter>>;
+
+/// Returns the paths of a server for all models of a market, behind the checks of `access`.
+pub fn market_router(texts: TextRouter, access: AccessPolicy) -> Router {
+    let check = middleware::from_fn_with_state(Arc::new(access), check_request);
+    Router::new()
+        .route("/v1/models", get(list_models))
+        .route("/v1/models/{*model}", get(show_model))
+        .route("/v1/chat/completions", post(answer_chat))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(JSON_BYTES_MAX))
+        .with_state(Arc::new(texts))
+        .layer(check)
+}
+
+async fn list_models(State(texts): RouterState) -> Result<Json<Value>, Refusal> {
+    let offers = texts.fetch_offers().await?;
+    let models = offers.chunk_by(|one, other| one.card == other.card);
+    let data: Vec<Value> = models.map(to_model).collect();
+    Ok(Json(json!({ "object": "list", "data": data })))
+}
+
+async fn show_model(
+    State(texts): RouterState,
+    Named(name): Named<String>,
+) -> Result<Json<Value>, Refusal> {
+    let offers = texts.fetch_offers().await?;
+    let (model, has_endpoints) = match name.strip_suffix(ENDPOINTS) {
+        Some(model) => (model, true),
+        None => (name.as_str(), false),
+    };
+    let named = |offer: &&TextOffer| offer.card.model.as_str() == model;
+    let offers: Vec<TextOffer> = offers.iter().filter(named).cloned().collect();
+    match (&offers[..], has_endpoints) {
+        ([], _) => Err(unsold_model(&format!("no provider sells {model} now"))),
+        (offers, false) => Ok(Json(to_model(offers))),
+        (offers, true) => {
+            let endpoints: Vec<Value> = offers.iter().map(to_endpoint).collect();
+            Ok(Json(
+                json!({ "data": { "id": model, "endpoints": endpoints } }),
+            ))
+        }
+    }
+}
+
+/// Formats the offers of one model, the cheapest first, as a model with that offer's price.
+fn to_model(offers: &[TextOffer]) -> Value {
+    let cheapest = &offers[0];
+    json!({
+        "id": cheapest.card.model.as_str(), "object": "model", "created": 0, "owned_by": "souk",
+        "pricing": to_pricing(cheapest), "offers": offers.len(),
+    })
+}
+
+fn to_endpoint(offer: &TextOffer) -> Value {
+    let listing = &offer.listing;
+    json!({
+        "name": listing.name.as_str(), "provider_name": listing.name.as_str(),
+        "provider": listing.provider.to_string(), "model_id": offer.card.model.as_str(),
+        "pricing": to_pricing(offer), "free_slots": listing.quantity.0,
+        "reputation": listing.reputation.0,
+    })
+}
+
+/// Formats prices as OpenRouter does: credits for each token, as text.
+fn to_pricing(offer: &TextOffer) -> Value {
+    let price = TokenPrice::from(offer.listing.price);
+    json!({
+        "prompt": format_each(price.input_per_million),
+        "completion": format_each(price.output_per_million),
+    })
+}
+
+/// Formats the price of one token, in credits, from micro-credits a million.
+fn format_each(micro_per_million: u64) -> String {
+    let text = format!("0.{micro_per_million:012}");
+    match micro_per_million < 1_000_000_000_000 {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => format!("{}", micro_per_million as f64 / 1e12),
+    }
+}
+
+async fn answer_chat(State(texts): RouterState, body: JsonBody) -> Result<Response, Refusal> {
+    let api = ApiRequest::from_chat(body?.0)?;
+    let request = to_text_request(&api)?;
+    let events = texts.ask(&api.model, &request).await?;
+    let provider = events.provider.to_string();
+    let shape = Shape::new(AnswerKind::Chat, &api.model);
+    let mut response = match api.is_streamed {
+        true => stream_answer(shape, events, api.has_usage).into_response(),
+        false => collect_answer(&shape, events).await?.into_response(),
+    };
+    if let Ok(value) = HeaderValue::from_str(&provider) {
+        response.headers_mut().insert(PROVIDER_HEADER, value);
+    }
+    Ok(response)
+}
+
+/// Converts a request of OpenAI's API into one that a tab can have. It refuses every field that
+/// would change the answer and that engines do not get.
+fn to_text_request(api: &ApiRequest) -> Result<TextRequest, Refusal> {
+    let unsupported = [
+        ("tools", api.tools.is_some()),
+        ("response_format", api.form.is_some()),
+        ("documents", !api.documents.is_empty()),
+        ("chat_template_kwargs", !api.template_values.is_empty()),
+        ("logprobs", api.top_logprobs.is_some()),
+        ("n", api.choices != 1),
+        ("min_p", api.sampling.min_p != 0.0),
+        ("top_k", api.sampling.top_k != 0),
+        ("repetition_penalty", api.sampling.repetition != 1.0),
+        ("logit_bias", !api.sampling.bias.is_empty()),
+    ];
+    if let Some((name, _)) = unsupported.iter().find(|(_, is_given)| *is_given) {
+        return Err(Refusal::unsupported_field(name));
+    }
+    let messages = match &api.inputs[..] {
+        [Input::Messages(messages)] => messages.iter().map(to_message).collect::<Result<_, _>>()?,
+        _ => return Err(Refusal::invalid_field("messages", "there is no message")),
+    };
+    let tokens = api
+        .tokens_max
+        .map(|tokens| u32::try_from(tokens).unwrap_or(u32::MAX));
+    let sampling = &api.sampling;
+    let unless_zero = |value: f64| (value != 0.0).then_some(value);
+    let request = TextRequest {
+        messages,
+        tokens_max: tokens.unwrap_or(TOKENS_DEFAULT),
+        temperature: Some(sampling.temperature),
+        top_p: Some(sampling.top_p),
+        frequency_penalty: unless_zero(sampling.frequency),
+        presence_penalty: unless_zero(sampling.presence),
+        // Engines take seeds that are not negative.
+        seed: Some((sampling.seed >> 1).cast_signed()),
+        stop: api.stops.clone(),
+    };
+    let checked = request.check_limits();
+    checked.map_err(|fault| Refusal::new(StatusCode::BAD_REQUEST, fault.to_string()))?;
+    Ok(request)
+}
+
+fn to_message(message: &souk_llm::chat::Message) -> Result<Message, Refusal> {
+    let role = match message.role.as_str() {
+        "system" => Role::System,
+        "user" => Role::User,
+        "assistant" if message.calls.is_empty() => Role::Assistant,
+        _ => return Err(Refusal::unsupported_field("messages.tool_calls")),
+    };
+    Ok(Message {
+        role,
+        content: message.content.clone(),
+    })
+}
+
+/// Returns the word for the end of an answer; none for one that is not whole.
+fn finish_reason(finish: Finish) -> Option<&'static str> {
+    match finish {
+        Finish::Stop => Some("stop"),
+        Finish::Length => Some("length"),
+        Finish::ContentFilter => Some("content_filter"),
+        Finish::Cancelled | Finish::Interrupted => None,
+    }
+}
+
+fn to_usage(done: &FinishedText) -> Value {
+    json!({
+        "prompt_tokens": done.count.input, "completion_tokens": done.count.output,
+        "total_tokens": done.count.input + done.count.output,
+        "cost": done.cost.0 as f64 / 1e6,
+    })
+}
+
+async fn collect_answer(shape: &Shape, events: AnswerEvents) -> Result<Json<Value>, Refusal> {
+    let done = events.collect().await.map_err(to_refusal)?;
+    let reason = finish_reason(done.answer.finish).ok_or_else(interrupted)?;
+    let AnswerText { reasoning, content } = &done.answer.text;
+    let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = json!(reasoning);
+    }
+    let choice = json!({
+        "index": 0, "message": message, "finish_reason": reason, "logprobs": null,
+    });
+    Ok(Json(shape.format_chat(json!([choice]), to_usage(&done))))
+}
+
+fn stream_answer(
+    shape: Shape,
+    events: AnswerEvents,
+    has_usage: bool,
+) -> Sse<impl Stream<Item = Result<sse::Event, Infallible>>> {
+    let part = |shape: &Shape, delta: Value, reason: Option<&str>| {
+        let choice = json!({ "index": 0, "delta": delta, "finish_reason": reason });
+        shape.format_part(json!([choice]))
+    };
+    let first = part(&shape, json!({ "role": "assistant", "content": "" }), None);
+    let rest = stream::unfold(Some(events), |events| async {
+        let mut events = events?;
+        let event = events.next().await;
+        let event = event.unwrap_or(TextEvent::Failed(TabFailure::Closing));
+        let is_last = !matches!(event, TextEvent::Piece(_));
+        Some((event, (!is_last).then_some(events)))
+    });
+    let rest = rest.flat_map(move |event| {
+        let parts = match event {
+            TextEvent::Piece(AnswerText { reasoning, content }) => {
+                let mut delta = json!({ "content": content });
+                if !reasoning.is_empty() {
+                    delta["reasoning_content"] = json!(reasoning);
+                }
+                vec![part(&shape, delta, None)]
+            }
+            // A client can do nothing with the rest.
+            TextEvent::Failed(failure) => vec![to_refusal(failure).to_object().to_string()],
+            TextEvent::Done(done) => match finish_reason(done.answer.finish) {
+                None => vec![interrupted().to_object().to_string()],
+                Some(reason) => {
+                    let mut parts = vec![part(&shape, json!({}), Some(reason))];
+                    if has_usage {
+                        parts.push(shape.format_usage(to_usage(&done)));
+                    }
+                    parts.push(DONE.to_owned());
+                    parts
+                }
+            },
+        };
+        stream::iter(parts)
+    });
+    let parts = stream::iter([first]).chain(rest);
+    let parts = parts.map(|part| Ok(sse::Event::default().data(part)));
+    Sse::new(parts).keep_alive(KeepAlive::default())
+}
+
+fn unsold_model(message: &str) -> Refusal {
+    Refusal::new(StatusCode::NOT_FOUND, message).with_code("model_not_found")
+}
+
+fn interrupted() -> Refusal {
+    let message = "the provider's engine failed in the middle of the answer; you pay for the text \
+                   that came";
+    Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
+}
+
+fn to_refusal(failure: TabFailure) -> Refusal {
+    Refusal::new(StatusCode::BAD_GATEWAY, failure.to_string()).with_code("provider_failed")
+}
+
+impl From<BrokerError> for Refusal {
+    fn from(error: BrokerError) -> Self {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+            .with_code("market_unavailable")
+    }
+}
+
+impl From<TextRouterError> for Refusal {
+    fn from(error: TextRouterError) -> Self {
+        let message = error.to_string();
+        match error {
+            TextRouterError::Broker(error) => error.into(),
+            TextRouterError::NoOffer { .. } => unsold_model(&message),
+            TextRouterError::Budget { .. } => {
+                let hint = "start the server with a larger --budget";
+                Refusal::new(StatusCode::PAYMENT_REQUIRED, format!("{message}; {hint}"))
+                    .with_code("insufficient_quota")
+            }
+            TextRouterError::Failed { .. } => {
+                Refusal::new(StatusCode::BAD_GATEWAY, message).with_code("provider_failed")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    fn read(body: Value) -> Result<TextRequest, Value> {
+        let Value::Object(body) = body else {
+            panic!("a body is an object");
+        };
+        let read = |body: Map<String, Value>| to_text_request(&ApiRequest::from_chat(body)?);
+        read(body).map_err(|refusal| refusal.to_object()["error"].clone())
+    }
+
+    #[test]
+    fn a_conversation_becomes_a_request_of_listed_fields() {
+        let request = read(json!({
+            "model": "m", "max_tokens": 9, "temperature": 0, "stop": "x", "user": "me",
+            "messages": [
+                { "role": "developer", "content": "be short" },
+                { "role": "user", "content": [{ "type": "text", "text": "hi" }] },
+            ],
+        }));
+        let request = request.unwrap();
+        let said = request.messages.iter();
+        let said: Vec<_> = said.map(|it| (it.role, it.content.as_str())).collect();
+        assert_eq!(said, [(Role::System, "be short"), (Role::User, "hi")]);
+        assert_eq!((request.tokens_max, request.temperature), (9, Some(0.0)));
+        assert!(request.seed.is_some_and(|seed| seed >= 0));
+    }
+
+    #[test]
+    fn what_engines_do_not_get_is_refused_by_name() {
+        let messages = json!([{ "role": "user", "content": "hi" }]);
+        let refused = |field: &str, value: Value| {
+            let mut body = json!({ "model": "m", "messages": messages });
+            body[field] = value;
+            read(body).unwrap_err()["param"].clone()
+        };
+        assert_eq!(refused("top_k", json!(4)), "top_k");
+        assert_eq!(refused("n", json!(2)), "n");
+        assert_eq!(refused("logprobs", json!(true)), "logprobs");
+        assert_eq!(refused("logit_bias", json!({ "4": 1 })), "logit_bias");
+        let format = json!({ "type": "json_object" });
+        assert_eq!(refused("response_format", format), "response_format");
+    }
+
+    #[test]
+    fn a_price_of_a_token_is_exact() {
+        assert_eq!(format_each(200_000), "0.0000002");
+        assert_eq!(format_each(50_000), "0.00000005");
+        assert_eq!(format_each(1), "0.000000000001");
+        assert_eq!(format_each(0), "0");
+    }
+}

@@ -1,0 +1,16 @@
+//! Texts that an *endpoint* sells: a provider that answers requests through an inference engine of
+//! its own, instead of running graphs on a device.
+//!
+//! A buyer opens a *tab*: a lease of one unit, in which it sends one request after the other. An
+//! output token counts as a millisecond of device time, whatever the engine took, so all rules of
+//! the market about device time hold for tokens too. Both sides count the text by the same rule
+//! ([`counting`]), and the buyer signs no receipt beyond its own count.
+//!
+//! [`card`] says what an ask sells, [`text`] what a request and an answer carry, and [`tab`] is the
+//! buyer's state machine of one tab. The provider's side of a tab is the lease of
+//! [`crate::provider`]: each request is a run.
+
+pub mod card;
+pub mod counting;
+pub mod tab;
+pub mod text;

@@ -1,0 +1,119 @@
+//! The card of an endpoint: the model and the rule of counting that an ask sells. The card is the
+//! "graph" of a tab, so a receipt names it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use souk_market::{KindCode, Name, NameFault, Resources};
+use souk_memory::ContentId;
+
+/// The kind code from which on a kind is a model behind an endpoint, and no device. The other 15
+/// bits come from the card's id, so each model has its own book.
+const ENDPOINT_KINDS: u16 = 0x8000;
+
+/// How both sides count the tokens of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountingRule {
+    /// Four bytes of UTF-8 are one token, whatever tokeniser the engine has.
+    FourBytes,
+}
+
+/// A model as an endpoint sells it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextCard {
+    /// The name by which the engine knows the model, for example `qwen/qwen3-8b`.
+    pub model: Name,
+    /// How tokens are counted.
+    pub counting: CountingRule,
+}
+
+impl TextCard {
+    /// Creates the card of a model whose tokens are four bytes each.
+    ///
+    /// # Errors
+    /// When the model's name is longer than 64 bytes or holds a control character.
+    pub fn new(model: &str) -> Result<TextCard, NameFault> {
+        Ok(TextCard {
+            model: Name::try_from(model)?,
+            counting: CountingRule::FourBytes,
+        })
+    }
+
+    /// Returns the card's bytes, whose hash is its id.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("plain data in memory always encodes")
+    }
+
+    /// Returns the id that the start of a tab and its receipt name as the graph.
+    #[must_use]
+    pub fn id(&self) -> ContentId {
+        ContentId::for_content(&self.to_bytes())
+    }
+
+    /// Returns the kind code of the book in which the model is traded.
+    #[must_use]
+    pub fn kind(&self) -> KindCode {
+        let id = self.id();
+        let [low, high, ..] = *id.as_bytes();
+        KindCode(ENDPOINT_KINDS | u16::from_le_bytes([low, high]))
+    }
+
+    /// Returns whether an ask with these resources sells this model. Two models can share a book,
+    /// but not a name.
+    #[must_use]
+    pub fn is_sold_by(&self, resources: &Resources) -> bool {
+        resources.kind == self.kind() && resources.model == self.model
+    }
+
+    /// Returns the card that an ask sells; none if the ask sells a device.
+    #[must_use]
+    pub fn of_resources(resources: &Resources) -> Option<TextCard> {
+        let card = TextCard {
+            model: resources.model.clone(),
+            counting: CountingRule::FourBytes,
+        };
+        card.is_sold_by(resources).then_some(card)
+    }
+
+    /// Returns the resources that the ask of an endpoint states: a model, and no device.
+    #[must_use]
+    pub fn to_resources(&self) -> Resources {
+        Resources {
+            kind: self.kind(),
+            kind_name: Name::try_from("endpoint").expect("a short name"),
+            model: self.model.clone(),
+            ..Resources::default()
+        }
+    }
+}
+
+impl fmt::Display for TextCard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.model.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_model_has_its_own_book_and_an_ask_names_its_model() {
+        let (one, other) = (TextCard::new("qwen/qwen3-8b"), TextCard::new("gpt-oss-20b"));
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert!(one.kind().0 >= ENDPOINT_KINDS);
+        assert_ne!(one.kind(), other.kind());
+        let sold = one.to_resources();
+        assert!(one.is_sold_by(&sold) && !other.is_sold_by(&sold));
+        assert_eq!(TextCard::of_resources(&sold), Some(one.clone()));
+        // Another kind with the name of a model is a device that calls itself so.
+        let device = Resources {
+            kind: KindCode(3),
+            ..sold
+        };
+        assert_eq!(TextCard::of_resources(&device), None);
+        assert!(TextCard::new(&"x".repeat(65)).is_err());
+    }
+}

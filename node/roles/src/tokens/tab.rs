@@ -1,0 +1,560 @@
+//! The buyer's side of one tab: buys a lease of an endpoint, opens it at the provider, sends one
+//! request after the other, and pays by a receipt that is bounded by the buyer's own count.
+//!
+//! ```text
+//! Buying ─> Finding ─> Opened ─Accepted─> Preparing ─Ready─> Serving ─closed─> Finishing
+//!   ─receipt─> Signing ─> Settling ─> over
+//! Opened … Finishing ─the provider is lost or wrong─> Ending ─the log closed the lease─> over
+//! ```
+//! A tab is for one request at a time. It closes if no request comes for [`IDLE_MAX`], if its lease
+//! is about to end, or if its owner closes it. A tab that ends early fails its open request, and
+//! says whether another provider can answer it.
+
+mod ending;
+mod event;
+mod receipt;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use souk_market::{
+    AccountKey, Bid, Command, Credits, DeviceMicros, JobId, Lease, LeaseId, Limit, Listing,
+    MarketId, Millis, Note, Receipt, Term, TimeInForce, Units, Wants,
+};
+use souk_memory::ContentId;
+
+use crate::clock::{Micros, Now, Timers};
+use crate::effect::{Effect, Waits};
+use crate::job::facts::Terms;
+use crate::lease::{
+    BuyerMessage, Failure, Input, Output, Part, ProviderMessage, Request, Source, Start,
+    truncate_text,
+};
+
+pub use event::{Action, Answer, Event, TabFailure, TabOutcome, TabStage};
+pub use receipt::Objection;
+
+/// The name of the input of a tab's requests, a [`super::text::TextRequest`] as bytes.
+pub const REQUEST: &str = "request";
+
+/// The name of their output, a [`super::text::TextAnswer`] as bytes.
+pub const ANSWER: &str = "answer";
+
+/// How long a tab stays open without a request: an open tab costs a tenth of its price for each
+/// second, and a new one takes a purchase.
+pub const IDLE_MAX: Micros = Micros::from_seconds(2);
+
+/// A request must begin this long before the lease ends.
+const ANSWER_TIME: Millis = Millis(60_000);
+
+/// The longest silence of the provider, whose heartbeat comes every two seconds; the first message
+/// can take longer.
+const SILENCE_MAX: Micros = Micros::from_seconds(9);
+const FIRST_MESSAGE_MAX: Micros = Micros::from_seconds(20);
+
+/// When the core reports to the log that the work has begun, so that the provider may note usage.
+const START_AFTER: Micros = Micros::from_seconds(2);
+
+/// How long the provider can take for its receipt.
+const RECEIPT_MAX: Micros = Micros::from_seconds(20);
+
+/// How long the market can still carry out a purchase without an answer.
+const UNCERTAIN_FOR: Micros = Micros::from_seconds(75);
+
+/// How often the core looks for the lease of such a purchase.
+const LOOK_PERIOD: Micros = Micros::from_seconds(1);
+
+/// The specification of a tab.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TabSpec {
+    /// The market of the purchase.
+    pub market: MarketId,
+    /// The account that buys.
+    pub account: AccountKey,
+    /// The id under which the lease is bought; no other purchase may have it.
+    pub job: JobId,
+    /// The ask to buy from. The market can sell a cheaper one of the same book instead.
+    pub listing: Box<Listing>,
+    /// The providers not to buy from, at most [`souk_market::EXCLUDED_MAX`].
+    pub excluded: Vec<AccountKey>,
+    /// The id of the card that the ask sells.
+    pub card: ContentId,
+    /// The length of the lease.
+    pub duration: Millis,
+}
+
+impl TabSpec {
+    /// Returns the most that the tab can cost: its lease's whole time.
+    #[must_use]
+    pub fn escrow(&self) -> Credits {
+        let escrow = self.listing.price.escrow_for(Units(1), self.duration);
+        escrow.unwrap_or(Credits(u64::MAX))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+enum TabWait {
+    Buy,
+    Look,
+    Find,
+    Count,
+    Sign,
+    Settle,
+    /// A command whose result changes nothing here.
+    Command,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+enum TabTimer {
+    /// The provider is silent.
+    Silent,
+    /// The begin of the work is to be reported.
+    Start,
+    /// No request came.
+    Idle,
+    /// The lease is about to end.
+    Nears,
+    /// The receipt is late.
+    Receipt,
+    /// A note is to be answered.
+    Note,
+    /// The log did not close the lease in time.
+    Closing,
+    /// The log is to be searched for an uncertain purchase again.
+    Look,
+}
+
+/// A request without an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct TabRequest {
+    number: u32,
+    body: ContentId,
+    is_sent: bool,
+    /// The answer that the provider names.
+    answer: Option<ContentId>,
+}
+
+/// The core of one tab.
+#[derive(Clone, Debug, Serialize)]
+pub struct TabCore {
+    spec: TabSpec,
+    now: Now,
+    stage: TabStage,
+    terms: Option<Terms>,
+    start: Option<Box<Start>>,
+    open: Option<TabRequest>,
+    /// The number of the next request.
+    next: u32,
+    /// The answers that came, by request.
+    answers: BTreeMap<u32, ContentId>,
+    counted: DeviceMicros,
+    /// The device time of an unfinished answer whose text came and will not be counted otherwise.
+    streamed: DeviceMicros,
+    is_closing: bool,
+    note: Option<Note>,
+    has_disputed: bool,
+    receipt: Option<Box<Receipt>>,
+    failure: Option<TabFailure>,
+    cost: Option<Credits>,
+    /// Until when an uncertain purchase can still be carried out.
+    uncertain_until: Micros,
+    timers: Timers<TabTimer>,
+    waits: Waits<TabWait>,
+    #[serde(skip)]
+    effects: Vec<Effect<Action>>,
+}
+
+impl TabCore {
+    /// Begins a tab with its first request. Returns the core and its first effects.
+    #[must_use]
+    pub fn begin(spec: TabSpec, first: ContentId, now: Now) -> (TabCore, Vec<Effect<Action>>) {
+        let mut core = TabCore {
+            now,
+            stage: TabStage::Buying,
+            terms: None,
+            start: None,
+            open: Some(TabRequest {
+                number: 0,
+                body: first,
+                is_sent: false,
+                answer: None,
+            }),
+            next: 1,
+            answers: BTreeMap::new(),
+            counted: DeviceMicros(0),
+            streamed: DeviceMicros(0),
+            is_closing: false,
+            note: None,
+            has_disputed: false,
+            receipt: None,
+            failure: None,
+            cost: None,
+            uncertain_until: Micros(0),
+            timers: Timers::default(),
+            waits: Waits::default(),
+            effects: Vec::new(),
+            spec,
+        };
+        let bid = Box::new(core.to_bid());
+        core.request_effect(Action::Buy(bid), TabWait::Buy);
+        let effects = std::mem::take(&mut core.effects);
+        (core, effects)
+    }
+
+    /// Applies an event and returns the effects to carry out. The tick of `now` must not go back.
+    pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
+        if self.stage == TabStage::Over {
+            return Vec::new();
+        }
+        assert!(now.tick >= self.now.tick, "time does not go back");
+        self.now = now;
+        match event {
+            Event::NewRequest { body } => self.on_request(body),
+            Event::Close => self.close(),
+            Event::MessageReceived(message) => self.on_message(message),
+            Event::StreamClosed { why } => {
+                if self.is_talking() {
+                    self.end_early(TabFailure::NotReached(truncate_text(why)));
+                }
+            }
+            Event::Changed { lease, streamed } => self.on_changed(&lease, streamed),
+            Event::TimerFired => {}
+            Event::EffectAnswered { ticket, answer } => {
+                if let Some(wait) = self.waits.take_wait(ticket) {
+                    self.on_answer(wait, answer);
+                }
+            }
+        }
+        while self.stage != TabStage::Over {
+            let Some(timer) = self.timers.pop(now.tick) else {
+                break;
+            };
+            self.on_timer(timer);
+        }
+        self.assert_invariants();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
+    #[must_use]
+    pub fn wakes_at(&self) -> Option<Micros> {
+        self.timers.wakes_at()
+    }
+
+    /// Returns the stage.
+    #[must_use]
+    pub fn stage(&self) -> TabStage {
+        self.stage
+    }
+
+    /// Returns whether the tab can take a request now.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.stage == TabStage::Serving && self.open.is_none() && !self.is_closing
+    }
+
+    fn push_effect(&mut self, action: Action) {
+        let ticket = self.waits.new_ticket();
+        self.effects.push(Effect { ticket, action });
+    }
+
+    fn request_effect(&mut self, action: Action, wait: TabWait) {
+        let ticket = self.waits.open_wait(wait);
+        self.effects.push(Effect { ticket, action });
+    }
+
+    fn submit_command(&mut self, command: Command, wait: TabWait) {
+        self.request_effect(Action::Command(Box::new(command)), wait);
+    }
+
+    fn wake_in(&mut self, timer: TabTimer, after: Micros) {
+        self.timers.set_timer(timer, self.now.tick.plus(after));
+    }
+
+    /// Returns whether the provider's messages still count.
+    fn is_talking(&self) -> bool {
+        (TabStage::Opened..=TabStage::Finishing).contains(&self.stage)
+    }
+
+    fn lease_id(&self) -> LeaseId {
+        self.terms.as_ref().expect("the lease is bought").lease
+    }
+
+    /// Returns the bid for the lease.
+    fn to_bid(&self) -> Bid {
+        let listing = &self.spec.listing;
+        Bid {
+            class: listing.class,
+            wants: Wants {
+                excluded: self.spec.excluded.clone(),
+                ..Wants::default()
+            },
+            limit: Limit::Price(listing.price),
+            budget: self.spec.escrow(),
+            quantity: Units(1),
+            all_or_none: true,
+            duration: self.spec.duration,
+            start_delay_max: Millis(0),
+            term: Term::Firm,
+            tif: TimeInForce::Fok,
+            job: self.spec.job,
+        }
+    }
+
+    fn on_answer(&mut self, wait: TabWait, answer: Answer) {
+        match (wait, answer) {
+            (TabWait::Buy, Answer::Bought(trade)) => self.on_bought(Terms::from(&*trade)),
+            (TabWait::Buy, Answer::NotBought(refusal)) => self.stop(TabFailure::NotSold(refusal)),
+            (TabWait::Buy, Answer::Uncertain(_)) => {
+                self.stage = TabStage::Adopting;
+                self.uncertain_until = self.now.tick.plus(UNCERTAIN_FOR);
+                self.request_effect(Action::Look, TabWait::Look);
+            }
+            (TabWait::Look, Answer::Leases(leases)) => self.on_looked(&leases),
+            (TabWait::Look, Answer::Uncertain(_)) => self.wake_in(TabTimer::Look, LOOK_PERIOD),
+            (TabWait::Find, Answer::Found) => self.open_stream(),
+            (TabWait::Find, Answer::NotFound(why)) => {
+                self.end_early(TabFailure::NotReached(truncate_text(why)));
+            }
+            (TabWait::Count, Answer::Counted(time)) => self.on_counted(time),
+            (TabWait::Count, Answer::NotCounted(why)) => {
+                self.end_early(TabFailure::BadAnswer(truncate_text(why)));
+            }
+            (TabWait::Sign, Answer::Signed(receipt)) => self.on_signed(receipt),
+            (TabWait::Settle, Answer::Commanded(settled)) => self.on_settled(settled),
+            (TabWait::Command, Answer::Commanded(_)) => {}
+            (wait, answer) => unreachable!("{answer:?} does not answer {wait:?}"),
+        }
+    }
+
+    fn on_bought(&mut self, terms: Terms) {
+        self.push_effect(Action::Follow(Box::new(terms.clone())));
+        let nears = Micros::from_millis(
+            terms
+                .deadline
+                .saturating_since(self.now.log)
+                .0
+                .saturating_sub(ANSWER_TIME.0),
+        );
+        self.wake_in(TabTimer::Nears, nears);
+        let provider = terms.provider;
+        self.terms = Some(terms);
+        self.stage = TabStage::Finding;
+        self.request_effect(Action::Find(provider), TabWait::Find);
+    }
+
+    /// Adopts the lease of a purchase without an answer, if there is one.
+    fn on_looked(&mut self, leases: &[Lease]) {
+        if let Some(lease) = leases.iter().find(|lease| lease.is_running()) {
+            return self.on_bought(Terms::from(lease));
+        }
+        match self.now.tick < self.uncertain_until {
+            true => self.wake_in(TabTimer::Look, LOOK_PERIOD),
+            false => {
+                let why = "it did not say whether it sold the tab".to_owned();
+                self.stop(TabFailure::Unreachable(why));
+            }
+        }
+    }
+
+    fn open_stream(&mut self) {
+        let Some(open) = &mut self.open else {
+            return self.end_early(TabFailure::Closing);
+        };
+        open.is_sent = true;
+        let first = Request::new(open.number, vec![(REQUEST.to_owned(), open.body)]);
+        let start = Box::new(Start {
+            lease: self.terms.as_ref().expect("it is bought").lease,
+            job: self.spec.job,
+            parts: vec![Part {
+                name: self.spec.listing.resources.model.to_string(),
+                graph: self.spec.card,
+                weights: Vec::new(),
+                inputs: vec![Input {
+                    name: REQUEST.to_owned(),
+                    source: Source::Buyer,
+                    fed: None,
+                }],
+                outputs: vec![Output {
+                    name: ANSWER.to_owned(),
+                    consumers: Vec::new(),
+                    is_wanted: true,
+                }],
+                // Tokens are counted, so no figure of a device judges the work.
+                flops: 0,
+                expected: Micros(0),
+            }],
+            peers: Vec::new(),
+            priority: 0,
+            sequences: 1,
+            first,
+            last: false,
+        });
+        self.start = Some(start.clone());
+        self.stage = TabStage::Opened;
+        self.wake_in(TabTimer::Silent, FIRST_MESSAGE_MAX);
+        self.wake_in(TabTimer::Start, START_AFTER);
+        self.push_effect(Action::Open(start));
+    }
+
+    fn on_request(&mut self, body: ContentId) {
+        assert!(self.open.is_none(), "a tab has one request at a time");
+        if !self.is_free() {
+            return self.push_effect(Action::Fail(TabFailure::Closing));
+        }
+        let number = self.next;
+        self.next += 1;
+        self.open = Some(TabRequest {
+            number,
+            body,
+            is_sent: true,
+            answer: None,
+        });
+        self.timers.stop_timer(TabTimer::Idle);
+        self.streamed = DeviceMicros(0);
+        let request = Request::new(number, vec![(REQUEST.to_owned(), body)]);
+        self.push_effect(Action::SendMessage(BuyerMessage::Next(request)));
+    }
+
+    fn on_message(&mut self, message: ProviderMessage) {
+        if !self.is_talking() {
+            return;
+        }
+        if self.stage != TabStage::Opened || message == ProviderMessage::Accepted {
+            self.wake_in(TabTimer::Silent, SILENCE_MAX);
+        }
+        match (message, self.stage) {
+            (ProviderMessage::Alive | ProviderMessage::Fetched { .. }, _) => {}
+            (ProviderMessage::Failed(failure), _) => {
+                self.end_early(TabFailure::Failed(failure.truncate_texts()));
+            }
+            (ProviderMessage::Accepted, TabStage::Opened) => self.stage = TabStage::Preparing,
+            (ProviderMessage::Ready, TabStage::Preparing) => {
+                self.stage = TabStage::Serving;
+                self.push_effect(Action::SendMessage(BuyerMessage::Go));
+                self.close_if_done();
+            }
+            (ProviderMessage::Running { .. }, TabStage::Serving | TabStage::Finishing) => {}
+            (
+                ProviderMessage::Made {
+                    request, outputs, ..
+                },
+                TabStage::Serving | TabStage::Finishing,
+            ) => {
+                self.on_made(request, &outputs);
+            }
+            (ProviderMessage::Stalled(failure), TabStage::Serving | TabStage::Finishing) => {
+                self.on_stalled(failure.truncate_texts());
+            }
+            (ProviderMessage::Stalled(failure), _) => {
+                self.end_early(TabFailure::Failed(failure.truncate_texts()));
+            }
+            (ProviderMessage::Finished(finished), TabStage::Serving | TabStage::Finishing) => {
+                self.on_finished(finished.receipt);
+            }
+            _ => self.end_early(TabFailure::Confused),
+        }
+    }
+
+    fn on_made(&mut self, request: u32, outputs: &[(String, ContentId)]) {
+        let named = match outputs {
+            [(name, id)] if name == ANSWER => Some(*id),
+            _ => None,
+        };
+        let open = self.open.as_mut();
+        let open = open.filter(|open| open.number == request && open.answer.is_none());
+        let (Some(open), Some(answer)) = (open, named) else {
+            return self.end_early(TabFailure::Confused);
+        };
+        open.answer = Some(answer);
+        self.answers.insert(request, answer);
+        self.request_effect(Action::Count { request, answer }, TabWait::Count);
+    }
+
+    fn on_counted(&mut self, time: DeviceMicros) {
+        let Some(open) = &self.open else {
+            return;
+        };
+        if open.answer.is_none() {
+            return;
+        }
+        self.counted = DeviceMicros(self.counted.0.saturating_add(time.0));
+        (self.open, self.streamed) = (None, DeviceMicros(0));
+        self.push_effect(Action::Deliver);
+        match self.receipt.take() {
+            // The receipt came while the last answer was counted.
+            Some(receipt) => self.on_finished(*receipt),
+            None => {
+                self.wake_in(TabTimer::Idle, IDLE_MAX);
+                self.close_if_done();
+            }
+        }
+    }
+
+    /// The provider begins no more requests, and sends its receipt for the answers so far.
+    fn on_stalled(&mut self, failure: Failure) {
+        self.is_closing = true;
+        if self.open.as_ref().is_some_and(|open| open.answer.is_none()) {
+            self.fail_request(TabFailure::Failed(failure));
+        }
+        self.close_if_done();
+    }
+
+    fn close(&mut self) {
+        self.is_closing = true;
+        self.close_if_done();
+    }
+
+    /// Says that no more requests follow, once the tab is closing and no request is open.
+    fn close_if_done(&mut self) {
+        if !self.is_closing || self.open.is_some() || self.stage != TabStage::Serving {
+            return;
+        }
+        self.stage = TabStage::Finishing;
+        self.timers.stop_timer(TabTimer::Idle);
+        self.wake_in(TabTimer::Receipt, RECEIPT_MAX);
+        self.push_effect(Action::SendMessage(BuyerMessage::NoMore));
+    }
+
+    fn on_timer(&mut self, timer: TabTimer) {
+        match timer {
+            TabTimer::Silent if self.is_talking() => {
+                let patience = match self.stage {
+                    TabStage::Opened => FIRST_MESSAGE_MAX,
+                    _ => SILENCE_MAX,
+                };
+                self.end_early(TabFailure::Silent(patience));
+            }
+            TabTimer::Start if self.is_talking() => {
+                let lease = self.lease_id();
+                self.submit_command(Command::StartWork { lease }, TabWait::Command);
+            }
+            TabTimer::Idle | TabTimer::Nears => self.close(),
+            TabTimer::Receipt if self.stage == TabStage::Finishing => {
+                self.end_early(TabFailure::Silent(RECEIPT_MAX));
+            }
+            TabTimer::Note => self.answer_note(),
+            TabTimer::Look => self.request_effect(Action::Look, TabWait::Look),
+            TabTimer::Closing => {
+                let escrow = self.terms.as_ref().map_or(Credits(0), |it| it.escrow);
+                self.finish(self.cost.unwrap_or(escrow));
+            }
+            TabTimer::Silent | TabTimer::Start | TabTimer::Receipt => {}
+        }
+    }
+
+    fn assert_invariants(&self) {
+        let is_over = self.stage == TabStage::Over;
+        assert!(
+            is_over || !self.timers.is_empty() || !self.waits.is_empty(),
+            "{:?} waits for nothing",
+            self.stage
+        );
+        assert!(!is_over || self.open.is_none(), "each request is answered");
+        let is_billed = matches!(self.stage, TabStage::Signing | TabStage::Settling);
+        assert!(!is_billed || self.open.is_none(), "a bill comes last");
+    }
+}

@@ -1,0 +1,168 @@
+//! Ends a tab: by a receipt that both sides sign, or without one if the provider is lost or bills
+//! more than the buyer counted. Notes of usage in the log are held to the same count.
+
+use souk_market::{Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt};
+
+use super::{Action, Objection, TabCore, TabFailure, TabOutcome, TabStage, TabTimer, TabWait};
+use crate::clock::{Micros, Timers};
+use crate::lease::{BuyerMessage, Failure};
+
+/// How long the core follows a lease after its end, until the log closes it.
+const CLOSING_MAX: Micros = Micros::from_seconds(150);
+
+/// The share of a note's time that the core keeps for its answer.
+const NOTE_SHARE: u64 = 3;
+
+impl TabCore {
+    /// Fails the open request, and ends the tab without a receipt.
+    pub(super) fn end_early(&mut self, failure: TabFailure) {
+        self.fail_request(failure.clone());
+        self.failure.get_or_insert(failure.clone());
+        if self.terms.is_none() {
+            return self.finish(Credits(0));
+        }
+        let reason = failure.to_string();
+        if self.is_talking() {
+            self.push_effect(Action::SendMessage(BuyerMessage::Refused { reason }));
+            self.push_effect(Action::CloseStream);
+        }
+        self.stage = TabStage::Ending;
+        self.stop_timers_of_work();
+        self.waits.forget_waits(|wait| *wait != TabWait::Command);
+        self.wake_in(TabTimer::Closing, CLOSING_MAX);
+        let lease = self.lease_id();
+        let command = match failure {
+            // What was billed wrongly is refused: the market then pays no more than was accepted.
+            TabFailure::Bill(_) | TabFailure::BadAnswer(_) => self.dispute(lease),
+            _ => Command::EndLease { lease },
+        };
+        self.submit_command(command, TabWait::Command);
+    }
+
+    fn dispute(&mut self, lease: LeaseId) -> Command {
+        self.has_disputed = true;
+        Command::Dispute { lease }
+    }
+
+    pub(super) fn fail_request(&mut self, failure: TabFailure) {
+        if self.open.take().is_some() {
+            self.push_effect(Action::Fail(failure));
+        }
+    }
+
+    /// Ends a tab whose lease was never bought.
+    pub(super) fn stop(&mut self, failure: TabFailure) {
+        self.fail_request(failure.clone());
+        self.failure = Some(failure);
+        self.finish(Credits(0));
+    }
+
+    fn stop_timers_of_work(&mut self) {
+        use TabTimer::{Idle, Look, Nears, Note, Receipt, Silent, Start};
+        for timer in [Silent, Start, Idle, Nears, Receipt, Note, Look] {
+            self.timers.stop_timer(timer);
+        }
+    }
+
+    pub(super) fn on_finished(&mut self, receipt: Receipt) {
+        if self.open.as_ref().is_some_and(|open| open.answer.is_some()) {
+            // The last answer is still being counted.
+            self.receipt = Some(Box::new(receipt));
+            return;
+        }
+        self.fail_request(TabFailure::Closing);
+        if let Err(objection) = self.check_receipt(&receipt) {
+            return self.end_early(TabFailure::Bill(objection));
+        }
+        self.stage = TabStage::Signing;
+        self.stop_timers_of_work();
+        self.request_effect(Action::Sign(Box::new(receipt)), TabWait::Sign);
+    }
+
+    pub(super) fn on_signed(&mut self, receipt: Box<Receipt>) {
+        self.stage = TabStage::Settling;
+        let signed = BuyerMessage::Signed(receipt.clone());
+        self.push_effect(Action::SendMessage(signed));
+        self.push_effect(Action::CloseStream);
+        self.submit_command(Command::Settle(receipt.clone()), TabWait::Settle);
+        self.receipt = Some(receipt);
+    }
+
+    pub(super) fn on_settled(&mut self, settled: Result<(), String>) {
+        let amount = self.receipt.as_ref().expect("it is signed").body.amount;
+        match settled {
+            Ok(()) => self.finish(amount),
+            Err(why) => {
+                // The provider has the receipt too, and can settle it.
+                self.failure.get_or_insert(TabFailure::Unreachable(why));
+                self.finish(amount);
+            }
+        }
+    }
+
+    pub(super) fn on_changed(&mut self, lease: &Lease, streamed: DeviceMicros) {
+        let is_ours = self.terms.as_ref().is_some_and(|it| it.lease == lease.id);
+        if !is_ours || self.stage >= TabStage::Signing && self.stage != TabStage::Ending {
+            return;
+        }
+        if self.open.is_some() {
+            self.streamed = streamed;
+        }
+        if let LeaseState::Closed { .. } = lease.state {
+            self.cost = Some(lease.cost);
+            return match self.stage {
+                TabStage::Ending => self.finish(lease.cost),
+                _ => self.end_early(TabFailure::Failed(Failure::Expired)),
+            };
+        }
+        if lease.reserved_until.is_some() && self.is_talking() {
+            // The provider reports no work, and the buyer still wants the tab.
+            let lease = lease.id;
+            self.submit_command(Command::StartWork { lease }, TabWait::Command);
+        }
+        if self.note != lease.note {
+            self.note = lease.note;
+            match &self.note {
+                Some(note) => {
+                    let left = note.accepted_at.saturating_since(self.now.log);
+                    let wait = Millis(left.0 - left.0 / NOTE_SHARE);
+                    self.wake_in(TabTimer::Note, Micros::from_millis(wait.0));
+                }
+                None => self.timers.stop_timer(TabTimer::Note),
+            }
+        }
+    }
+
+    /// Answers a note before silence would accept it: disputes a usage beyond the buyer's count.
+    pub(super) fn answer_note(&mut self) {
+        let Some(note) = self.note else {
+            return;
+        };
+        let counted = self.counted.0.saturating_add(self.streamed.0);
+        if note.usage.0 <= counted || self.has_disputed {
+            return;
+        }
+        let objection = Objection::Usage {
+            billed: note.usage,
+            counted: DeviceMicros(counted),
+        };
+        if self.stage != TabStage::Ending {
+            return self.end_early(TabFailure::Bill(objection));
+        }
+        let lease = self.lease_id();
+        let command = self.dispute(lease);
+        self.submit_command(command, TabWait::Command);
+    }
+
+    pub(super) fn finish(&mut self, cost: Credits) {
+        self.stage = TabStage::Over;
+        self.timers = Timers::default();
+        let outcome = TabOutcome {
+            receipt: self.receipt.take(),
+            failure: self.failure.take(),
+            counted: self.counted,
+            cost,
+        };
+        self.push_effect(Action::Over(outcome));
+    }
+}

@@ -1,0 +1,87 @@
+//! Checks the receipt of a tab against the purchase and the buyer's own count.
+
+use serde::Serialize;
+use souk_market::{DeviceMicros, Millis, Receipt, ReceiptFault};
+use souk_memory::ContentId;
+
+use super::TabCore;
+use crate::lease::{USAGE_MIN, transcript};
+
+/// The most by which this buyer's clock may lag the clock that a provider bills by.
+const CLOCK_LAG_MAX: Millis = Millis(5_000);
+
+/// Why the buyer does not sign a receipt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+pub enum Objection {
+    /// The receipt is not valid by itself.
+    #[error("{0}")]
+    Invalid(String),
+    /// It is for another purchase.
+    #[error("it is not for this tab")]
+    Terms,
+    /// It bills more than the buyer counted.
+    #[error("it bills {billed} of device time, and the buyer counted {counted}")]
+    Usage {
+        /// The billed device time.
+        billed: DeviceMicros,
+        /// The device time that the buyer counted.
+        counted: DeviceMicros,
+    },
+    /// It bills more idle time than the tab was open.
+    #[error("it bills {billed} of idle time, and the tab was open for {held}")]
+    Idle {
+        /// The billed time.
+        billed: DeviceMicros,
+        /// The time for which the tab was open.
+        held: DeviceMicros,
+    },
+    /// It names other answers than those that came.
+    #[error("it names other answers than those that came")]
+    Answers,
+}
+
+impl From<ReceiptFault> for Objection {
+    fn from(fault: ReceiptFault) -> Self {
+        Objection::Invalid(fault.to_string())
+    }
+}
+
+impl TabCore {
+    /// Checks whether the buyer can sign a receipt.
+    ///
+    /// # Errors
+    /// The first objection.
+    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), Objection> {
+        receipt.verify_provider()?;
+        let (body, spec) = (&receipt.body, &self.spec);
+        let terms = self.terms.as_ref().expect("the lease is bought");
+        let is_ours = body.market == spec.market
+            && body.buyer == spec.account
+            && body.job == spec.job
+            && body.lease == terms.lease
+            && body.provider == terms.provider
+            && body.price == terms.price
+            && body.graph.0 == *spec.card.as_bytes()
+            && body.inputs.is_empty();
+        if !is_ours {
+            return Err(Objection::Terms);
+        }
+        let counted = self.counted.max(USAGE_MIN);
+        if body.usage > counted {
+            let billed = body.usage;
+            return Err(Objection::Usage { billed, counted });
+        }
+        let held = self.now.log.saturating_add(CLOCK_LAG_MAX);
+        let held = held.saturating_since(terms.start);
+        let held = DeviceMicros::from_units(terms.quantity, held);
+        if body.idle > held {
+            let billed = body.idle;
+            return Err(Objection::Idle { billed, held });
+        }
+        let named = body.outputs.iter().map(|id| ContentId::from_bytes(id.0));
+        match named.eq(transcript(self.answers.values())) {
+            true => Ok(()),
+            false => Err(Objection::Answers),
+        }
+    }
+}

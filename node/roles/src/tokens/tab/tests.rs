@@ -1,0 +1,412 @@
+//! Tabs of the real core at the real core of a provider, over a real exchange: scripts of one thing
+//! each, and histories that a seed draws.
+
+use std::collections::VecDeque;
+
+use souk_market::{Acceptance, LeaseState, SigningKey};
+
+use super::*;
+use crate::lease::Opening;
+use crate::provider::StreamId;
+use crate::provider::tests::world::{World, account, id};
+use crate::session::tests::model::Dice;
+
+/// What an honest provider bills for a request, as the world plays it.
+const HONEST: DeviceMicros = DeviceMicros(30_000);
+
+/// A tab, and the provider and market around it.
+struct TabWorld {
+    world: World,
+    core: TabCore,
+    pending: VecDeque<Effect<Action>>,
+    stream: Option<StreamId>,
+    /// How many messages of the provider the tab has received.
+    heard: usize,
+    heard_alive: u32,
+    /// The lease that the tab follows.
+    followed: Option<LeaseId>,
+    last_seen: Option<Lease>,
+    /// The device time that the tab counts for a request.
+    counts: DeviceMicros,
+    asked: u32,
+    delivered: u32,
+    failures: Vec<TabFailure>,
+    outcome: Option<TabOutcome>,
+}
+
+impl TabWorld {
+    fn new() -> TabWorld {
+        let world = World::selling();
+        let listing = world.exchange.all_asks().next().expect("it is on offer");
+        let spec = TabSpec {
+            market: world.exchange.market(),
+            account: account(&world.buyer),
+            job: JobId([8; 32]),
+            listing: Box::new(listing),
+            excluded: Vec::new(),
+            card: id("card"),
+            duration: Millis(300_000),
+        };
+        let (core, effects) = TabCore::begin(spec, id("body 0"), world.now);
+        TabWorld {
+            world,
+            core,
+            pending: effects.into(),
+            stream: None,
+            heard: 0,
+            heard_alive: 0,
+            followed: None,
+            last_seen: None,
+            counts: HONEST,
+            asked: 1,
+            delivered: 0,
+            failures: Vec::new(),
+            outcome: None,
+        }
+    }
+
+    fn on(&mut self, event: Event) {
+        let effects = self.core.apply(self.world.now, event);
+        self.pending.extend(effects);
+    }
+
+    fn buyer(&self) -> SigningKey {
+        self.world.buyer.clone()
+    }
+
+    /// Carries out the tab's next effect.
+    fn carry_out(&mut self) {
+        let Some(Effect { ticket, action }) = self.pending.pop_front() else {
+            return;
+        };
+        let answer = match action {
+            Action::Buy(bid) => match self.carry(Command::PlaceBid(bid)) {
+                Ok(Acceptance::Placed { trades, .. }) => Answer::Bought(Box::new(trades[0])),
+                Ok(other) => panic!("{other:?} is no trade"),
+                Err(refusal) => Answer::NotBought(refusal),
+            },
+            Action::Look => {
+                let job = JobId([8; 32]);
+                let leases = self.world.exchange.leases();
+                Answer::Leases(leases.filter(|it| it.job == job).cloned().collect())
+            }
+            Action::Find(_) => Answer::Found,
+            Action::Open(start) => {
+                self.stream = Some(self.world.open(Opening::Start(start)));
+                return;
+            }
+            Action::SendMessage(message) => {
+                if let Some(stream) = self.stream {
+                    self.world.say(stream, message);
+                }
+                return;
+            }
+            Action::CloseStream => return self.hang(),
+            Action::Follow(terms) => {
+                self.followed = Some(terms.lease);
+                return;
+            }
+            Action::Count { .. } => Answer::Counted(self.counts),
+            Action::Deliver => {
+                self.delivered += 1;
+                return;
+            }
+            Action::Fail(failure) => return self.failures.push(failure),
+            Action::Sign(receipt) => Answer::Signed(Box::new(receipt.sign_as_buyer(&self.buyer()))),
+            Action::Command(command) => {
+                let done = self.carry(*command);
+                Answer::Commanded(done.map(drop).map_err(|refusal| refusal.to_string()))
+            }
+            Action::Over(outcome) => {
+                assert_eq!(self.outcome.replace(outcome), None, "it ends once");
+                return;
+            }
+        };
+        self.on(Event::EffectAnswered { ticket, answer });
+    }
+
+    fn carry(&mut self, command: Command) -> Result<Acceptance, souk_market::Refusal> {
+        let buyer = self.buyer();
+        self.world.carry(&buyer, command)
+    }
+
+    /// The tab's end of the stream closes.
+    fn hang(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            self.world.hang(stream);
+        }
+    }
+
+    /// The tab receives the provider's next message, or what changed in the log.
+    fn hear(&mut self) -> bool {
+        let lease = self.followed.and_then(|id| self.world.exchange.lease(id));
+        if let Some(lease) = lease.filter(|lease| self.last_seen.as_ref() != Some(lease)) {
+            let lease = Box::new(lease.clone());
+            self.last_seen = Some((*lease).clone());
+            let streamed = DeviceMicros(0);
+            self.on(Event::Changed { lease, streamed });
+            return true;
+        }
+        let Some(stream) = self.stream else {
+            return false;
+        };
+        if self.heard_alive < self.world.alive {
+            self.heard_alive = self.world.alive;
+            self.on(Event::MessageReceived(ProviderMessage::Alive));
+            return true;
+        }
+        let Some(message) = self.world.said[&stream].get(self.heard).cloned() else {
+            return false;
+        };
+        self.heard += 1;
+        self.on(Event::MessageReceived(message));
+        true
+    }
+
+    /// Everything happens at once, until nothing does.
+    fn settle(&mut self) {
+        for _ in 0..1_000 {
+            self.world.settle();
+            let heard = self.hear();
+            if self.pending.is_empty() && !heard {
+                return;
+            }
+            self.carry_out();
+        }
+        panic!("it never comes to rest: {:?}", self.pending);
+    }
+
+    fn wake(&mut self) {
+        let is_due = |at: &Micros| *at <= self.world.now.tick;
+        if self.core.wakes_at().filter(is_due).is_some() {
+            self.on(Event::TimerFired);
+        }
+    }
+
+    /// Time goes on, and all that is wanted is done at once.
+    fn live(&mut self, seconds: u64) {
+        for _ in 0..seconds * 4 {
+            self.world.pass(250);
+            self.wake();
+            self.settle();
+        }
+    }
+
+    fn ask(&mut self) {
+        self.asked += 1;
+        let body = id(&format!("body {}", self.asked));
+        self.on(Event::NewRequest { body });
+    }
+
+    fn outcome(&self) -> &TabOutcome {
+        self.outcome.as_ref().expect("it is over")
+    }
+
+    fn closed_lease(&self) -> &Lease {
+        let lease = self
+            .world
+            .exchange
+            .lease(self.followed.expect("it was bought"));
+        let lease = lease.expect("it is known");
+        assert!(lease.is_closed(), "{:?}", lease.state);
+        lease
+    }
+}
+
+#[test]
+fn a_tab_answers_one_request_after_the_other_and_is_paid_by_one_receipt() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    assert!(tab.core.is_free() && tab.delivered == 1);
+    for _ in 0..4 {
+        tab.ask();
+        tab.settle();
+    }
+    assert_eq!((tab.delivered, tab.failures.len()), (5, 0));
+    // Nobody asks for two seconds, so it closes by itself.
+    tab.live(15);
+    let outcome = tab.outcome();
+    assert_eq!(outcome.failure, None);
+    let receipt = outcome.receipt.as_ref().expect("both signed");
+    assert_eq!(receipt.body.usage, DeviceMicros(5 * HONEST.0));
+    assert_eq!(receipt.verify(), Ok(()));
+    assert_eq!(tab.closed_lease().cost, receipt.body.amount);
+    assert_eq!(outcome.cost, receipt.body.amount);
+    tab.world.assert_at_rest();
+}
+
+#[test]
+fn a_bill_beyond_the_count_is_not_signed_and_what_was_not_accepted_is_not_paid() {
+    let mut tab = TabWorld::new();
+    tab.counts = DeviceMicros(HONEST.0 / 2);
+    tab.settle();
+    tab.on(Event::Close);
+    tab.live(120);
+    let billed = Some(TabFailure::Bill(Objection::Usage {
+        billed: HONEST,
+        counted: tab.counts,
+    }));
+    assert_eq!(tab.outcome().failure, billed);
+    assert_eq!(tab.outcome().receipt, None);
+    let (paid, _) = paid_to_provider(tab.closed_lease());
+    assert_eq!(paid, Credits(0));
+}
+
+/// What the provider of a closed lease got, and what the buyer lost in all.
+fn paid_to_provider(lease: &Lease) -> (Credits, Credits) {
+    match lease.state {
+        LeaseState::Closed { paid, .. } => (paid, lease.cost),
+        _ => panic!("{:?}", lease.state),
+    }
+}
+
+#[test]
+fn a_lost_provider_fails_the_open_request_alone() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.ask();
+    while let Some(Effect { action, .. }) = tab.pending.front() {
+        let is_sent = matches!(action, Action::SendMessage(_));
+        tab.carry_out();
+        if is_sent {
+            break;
+        }
+    }
+    let why = "the connection is broken".to_owned();
+    tab.on(Event::StreamClosed { why });
+    assert_eq!(tab.core.stage(), TabStage::Ending);
+    tab.hang();
+    tab.live(200);
+    assert_eq!((tab.delivered, tab.failures.len()), (1, 1));
+    assert!(tab.failures[0].is_of_provider());
+    // Both answers were made before the provider noticed: the buyer counted one of them.
+    assert!(tab.closed_lease().is_closed());
+}
+
+#[test]
+fn a_request_that_comes_as_the_tab_closes_is_failed_and_not_lost() {
+    let mut tab = TabWorld::new();
+    tab.settle();
+    tab.on(Event::Close);
+    tab.ask();
+    tab.settle();
+    assert_eq!(tab.failures, [TabFailure::Closing]);
+    tab.live(5);
+    assert!(tab.outcome().receipt.is_some());
+}
+
+#[test]
+fn a_market_that_sells_nothing_costs_nothing() {
+    let mut tab = TabWorld::new();
+    let effect = tab.pending.pop_front().expect("it buys");
+    let refusal = tab
+        .carry(Command::Stake {
+            amount: Credits(u64::MAX),
+        })
+        .unwrap_err();
+    tab.on(Event::EffectAnswered {
+        ticket: effect.ticket,
+        answer: Answer::NotBought(refusal),
+    });
+    tab.settle();
+    assert_eq!((tab.delivered, tab.failures.len()), (0, 1));
+    assert_eq!(tab.outcome().cost, Credits(0));
+}
+
+#[test]
+fn a_purchase_without_an_answer_is_found_in_the_log() {
+    let mut tab = TabWorld::new();
+    let Some(Effect {
+        ticket,
+        action: Action::Buy(bid),
+    }) = tab.pending.pop_front()
+    else {
+        panic!("it buys first");
+    };
+    let answer = Answer::Uncertain("no answer".to_owned());
+    tab.on(Event::EffectAnswered { ticket, answer });
+    tab.settle();
+    assert_eq!(tab.core.stage(), TabStage::Adopting);
+    // The market carries the bid out a second later.
+    tab.carry(Command::PlaceBid(bid)).unwrap();
+    tab.live(2);
+    assert_eq!(tab.delivered, 1);
+}
+
+/// Plays a history that a seed draws. Returns how often what happened.
+fn play(seed: u64) -> [u32; 4] {
+    let mut dice = Dice::new(seed);
+    let mut tab = TabWorld::new();
+    let lies = dice.below(4) == 0;
+    if lies {
+        tab.counts = DeviceMicros(1 + dice.below(HONEST.0 - 1));
+    }
+    for _ in 0..400 {
+        match dice.below(20) {
+            0..=6 => tab.carry_out(),
+            7..=10 => drop(tab.hear()),
+            11..=15 if !tab.world.pending.is_empty() => {
+                let place = dice.below(tab.world.pending.len() as u64) as usize;
+                let is_well = dice.below(40) != 0;
+                tab.world.carry_out(place, is_well);
+            }
+            16..=17 => {
+                tab.world.pass(1 + dice.below(400));
+                tab.wake();
+            }
+            18 if tab.core.is_free() => tab.ask(),
+            19 if dice.below(60) == 0 => tab.on(Event::Close),
+            19 if dice.below(80) == 0 => {
+                let why = "the connection is broken".to_owned();
+                tab.on(Event::StreamClosed { why });
+                tab.hang();
+            }
+            19 if dice.below(150) == 0 => {
+                let why = "the provider's process is gone".to_owned();
+                tab.on(Event::StreamClosed { why });
+                tab.stream = None;
+                tab.world.restart();
+            }
+            _ => {}
+        }
+    }
+    tab.on(Event::Close);
+    tab.live(400);
+    let outcome = tab.outcome().clone();
+    assert_eq!(
+        tab.delivered + tab.failures.len() as u32,
+        tab.asked,
+        "each request is answered or failed once"
+    );
+    assert_eq!(outcome.counted.0, u64::from(tab.delivered) * tab.counts.0);
+    if let Some(receipt) = &outcome.receipt {
+        let counted = outcome.counted.max(crate::lease::USAGE_MIN);
+        assert!(receipt.body.usage <= counted, "no more is signed than came");
+    }
+    if tab.followed.is_some() {
+        let lease = tab.closed_lease();
+        assert!(lease.accepted <= outcome.counted.max(crate::lease::USAGE_MIN));
+    }
+    [
+        u32::from(outcome.receipt.is_some()),
+        u32::from(matches!(outcome.failure, Some(TabFailure::Bill(_)))),
+        tab.delivered,
+        tab.failures.len() as u32,
+    ]
+}
+
+#[test]
+fn whatever_happens_each_request_is_answered_once_and_no_more_is_signed_than_came() {
+    let mut sums = [0_u32; 4];
+    for seed in 0..400 {
+        let played = std::panic::catch_unwind(|| play(seed));
+        let Ok(counts) = played else {
+            panic!("seed {seed} breaks a promise: see above");
+        };
+        for (sum, count) in sums.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    // Receipts, refused bills, answers and failures all happen.
+    assert!(sums.iter().all(|sum| *sum >= 20), "{sums:?}");
+}

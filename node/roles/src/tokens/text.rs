@@ -1,0 +1,295 @@
+//! The request and the answer of a tab. A request has a fixed list of fields, so a buyer can reach
+//! nothing else of the provider's engine: no URLs, no media, no options of one engine alone.
+
+use serde::{Deserialize, Serialize};
+
+use super::counting::{TokenCount, count_tokens};
+
+/// The most bytes of all messages of a request.
+pub const MESSAGE_BYTES_MAX: usize = 256 << 10;
+
+/// The most messages of a request.
+pub const MESSAGES_MAX: usize = 1_024;
+
+/// The most strings that end an answer, and the most bytes of each.
+pub const STOPS_MAX: usize = 4;
+const STOP_BYTES_MAX: usize = 256;
+
+/// The most tokens of an answer.
+pub const ANSWER_TOKENS_MAX: u32 = 32_768;
+
+/// Who says a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The instructions that come before a conversation.
+    System,
+    /// The person or program that asks.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// Who says it.
+    pub role: Role,
+    /// Its text.
+    pub content: String,
+}
+
+/// A request for one answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TextRequest {
+    /// The conversation.
+    pub messages: Vec<Message>,
+    /// The most tokens of the answer, by the engine's own count; at most [`ANSWER_TOKENS_MAX`].
+    pub tokens_max: u32,
+    /// The sampling temperature; none for the engine's default.
+    pub temperature: Option<f64>,
+    /// The probability mass to sample from; none for the engine's default.
+    pub top_p: Option<f64>,
+    /// The penalty of tokens by their number in the text; none for the engine's default.
+    pub frequency_penalty: Option<f64>,
+    /// The penalty of tokens that are in the text; none for the engine's default.
+    pub presence_penalty: Option<f64>,
+    /// The seed of sampling; none for a new one.
+    pub seed: Option<i64>,
+    /// The strings that end the answer.
+    pub stop: Vec<String>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model ended it, or a stop string did.
+    Stop,
+    /// It has as many tokens as it may have.
+    Length,
+    /// The engine's filter ended it.
+    ContentFilter,
+    /// The buyer stopped it.
+    Cancelled,
+    /// The engine failed, or the lease ended, before the answer was whole.
+    Interrupted,
+}
+
+/// The text of an answer, or a piece of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerText {
+    /// The reasoning that the engine shows apart from the answer.
+    pub reasoning: String,
+    /// The answer.
+    pub content: String,
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextAnswer {
+    /// Its text.
+    pub text: AnswerText,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+/// Why a request cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestFault {
+    /// It has no message, or too many.
+    #[error("a request has 1 to {MESSAGES_MAX} messages, and this one has {0}")]
+    Messages(usize),
+    /// Its messages are too long.
+    #[error("the messages have {0} bytes, and at most {MESSAGE_BYTES_MAX} fit: send fewer or less")]
+    Long(usize),
+    /// It asks for no token, or too many.
+    #[error("an answer has 1 to {ANSWER_TOKENS_MAX} tokens, and {0} are asked for")]
+    Tokens(u32),
+    /// It has too many stop strings, or an empty or long one.
+    #[error("at most {STOPS_MAX} strings of 1 to {STOP_BYTES_MAX} bytes can stop an answer")]
+    Stops,
+    /// A number of the sampling is out of its range.
+    #[error("{name} is from {from} to {to}")]
+    Sampling {
+        /// The field.
+        name: &'static str,
+        /// The least value.
+        from: i32,
+        /// The greatest value.
+        to: i32,
+    },
+}
+
+impl TextRequest {
+    /// Checks the limits that both sides hold a request to.
+    ///
+    /// # Errors
+    /// The first limit that it exceeds.
+    pub fn check_limits(&self) -> Result<(), RequestFault> {
+        let count = self.messages.len();
+        if count == 0 || count > MESSAGES_MAX {
+            return Err(RequestFault::Messages(count));
+        }
+        let bytes = self.messages.iter().map(|message| message.content.len());
+        let bytes = bytes.fold(0, usize::saturating_add);
+        if bytes > MESSAGE_BYTES_MAX {
+            return Err(RequestFault::Long(bytes));
+        }
+        if !(1..=ANSWER_TOKENS_MAX).contains(&self.tokens_max) {
+            return Err(RequestFault::Tokens(self.tokens_max));
+        }
+        let is_short = |stop: &String| (1..=STOP_BYTES_MAX).contains(&stop.len());
+        if self.stop.len() > STOPS_MAX || !self.stop.iter().all(is_short) {
+            return Err(RequestFault::Stops);
+        }
+        let numbers = [
+            ("temperature", self.temperature, 0, 2),
+            ("top_p", self.top_p, 0, 1),
+            ("frequency_penalty", self.frequency_penalty, -2, 2),
+            ("presence_penalty", self.presence_penalty, -2, 2),
+        ];
+        for (name, value, from, to) in numbers {
+            let range = f64::from(from)..=f64::from(to);
+            if value.is_some_and(|value| !range.contains(&value)) {
+                return Err(RequestFault::Sampling { name, from, to });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the tokens of the messages, each counted by itself.
+    #[must_use]
+    pub fn input_tokens(&self) -> u64 {
+        let messages = self.messages.iter();
+        messages.map(|message| count_tokens(&message.content)).sum()
+    }
+
+    /// Returns the request's bytes on the wire.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("plain data in memory always encodes")
+    }
+
+    /// Reads a request that a peer sent; none if it is no request or exceeds a limit.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<TextRequest> {
+        let read: TextRequest = postcard::from_bytes(bytes).ok()?;
+        read.check_limits().is_ok().then_some(read)
+    }
+}
+
+impl AnswerText {
+    /// Returns the tokens of the text, reasoning included.
+    #[must_use]
+    pub fn output_tokens(&self) -> u64 {
+        count_tokens(&self.reasoning).saturating_add(count_tokens(&self.content))
+    }
+
+    /// Adds the piece that follows.
+    pub fn push(&mut self, piece: &AnswerText) {
+        self.reasoning.push_str(&piece.reasoning);
+        self.content.push_str(&piece.content);
+    }
+
+    /// Returns whether there is no text.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.reasoning.is_empty() && self.content.is_empty()
+    }
+
+    /// Returns the tokens of this answer to `request`.
+    #[must_use]
+    pub fn count_for(&self, request: &TextRequest) -> TokenCount {
+        TokenCount {
+            input: request.input_tokens(),
+            output: self.output_tokens(),
+        }
+    }
+}
+
+impl TextAnswer {
+    /// Returns the answer's bytes on the wire.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        postcard::to_allocvec(self).expect("plain data in memory always encodes")
+    }
+
+    /// Reads an answer that a peer sent; none if it is no answer.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<TextAnswer> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(content: &str) -> TextRequest {
+        TextRequest {
+            messages: vec![Message {
+                role: Role::User,
+                content: content.to_owned(),
+            }],
+            tokens_max: 16,
+            ..TextRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_request_is_read_as_it_was_sent_and_refused_beyond_its_limits() {
+        let sent = TextRequest {
+            temperature: Some(0.5),
+            seed: Some(-7),
+            stop: vec!["\n".to_owned()],
+            ..request("what is a market?")
+        };
+        assert_eq!(TextRequest::read(&sent.to_bytes()), Some(sent.clone()));
+        let refused = |change: &dyn Fn(&mut TextRequest)| {
+            let mut wrong = sent.clone();
+            change(&mut wrong);
+            assert_eq!(TextRequest::read(&wrong.to_bytes()), None);
+            wrong.check_limits().unwrap_err()
+        };
+        let many = refused(&|it| it.messages.clear());
+        assert_eq!(many, RequestFault::Messages(0));
+        let long = refused(&|it| it.messages[0].content = "x".repeat(MESSAGE_BYTES_MAX + 1));
+        assert_eq!(long, RequestFault::Long(MESSAGE_BYTES_MAX + 1));
+        assert_eq!(refused(&|it| it.tokens_max = 0), RequestFault::Tokens(0));
+        assert_eq!(
+            refused(&|it| it.stop.push(String::new())),
+            RequestFault::Stops
+        );
+        let cold = refused(&|it| it.temperature = Some(f64::NAN));
+        assert_eq!(cold.to_string(), "temperature is from 0 to 2");
+    }
+
+    #[test]
+    fn bytes_that_are_no_request_or_answer_are_none() {
+        let sent = request("hello").to_bytes();
+        for end in 0..sent.len() {
+            assert_eq!(TextRequest::read(&sent[..end]), None, "{end}");
+        }
+        assert_eq!(TextAnswer::read(&[7; 40]), None);
+    }
+
+    #[test]
+    fn both_sides_count_the_same_of_a_whole_answer_and_of_its_pieces() {
+        let asked = request("12345678");
+        let mut whole = AnswerText::default();
+        for content in ["a ma", "rket", " is", ""] {
+            whole.push(&AnswerText {
+                content: content.to_owned(),
+                ..AnswerText::default()
+            });
+        }
+        let count = whole.count_for(&asked);
+        assert_eq!((count.input, count.output), (2, 3));
+        let answer = TextAnswer {
+            text: whole,
+            finish: Finish::Stop,
+        };
+        assert_eq!(TextAnswer::read(&answer.to_bytes()), Some(answer));
+    }
+}

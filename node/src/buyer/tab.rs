@@ -1,0 +1,163 @@
+//! Opens tabs at endpoints and asks over them: the task that runs the core of one tab
+//! (`souk_roles::tokens::tab`), and the handle through which requests reach it.
+
+mod effects;
+mod follower;
+mod shell;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use souk_market::{AccountKey, Credits, Listing, Millis};
+use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::tab::{TabFailure, TabOutcome, TabSpec};
+use souk_roles::tokens::text::{AnswerText, TextAnswer, TextRequest};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+use super::Buyer;
+use shell::TabShell;
+
+/// Events of an answer that can wait for their reader: the pieces of some seconds.
+const EVENTS_MAX: usize = 1_024;
+
+/// What happens to an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TextEvent {
+    /// The text that follows.
+    Piece(AnswerText),
+    /// The answer is whole. Its text is that of all pieces.
+    Done(Box<FinishedText>),
+    /// There is no more of it.
+    Failed(TabFailure),
+}
+
+/// A whole answer, and what it costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FinishedText {
+    /// The answer.
+    pub answer: TextAnswer,
+    /// Its tokens, by the rule that both sides count by.
+    pub count: TokenCount,
+    /// What the tokens cost. The tab adds the price of its idle time.
+    pub cost: Credits,
+}
+
+/// A request on its way to a tab.
+struct AskedText {
+    request: TextRequest,
+    events: mpsc::Sender<TextEvent>,
+}
+
+/// Whether a tab has an open request.
+#[derive(Debug)]
+struct BusyFlag {
+    is_busy: AtomicBool,
+    /// Wakes who waits for a tab that is free.
+    freed: Arc<Notify>,
+}
+
+impl BusyFlag {
+    fn set_free(&self) {
+        self.is_busy.store(false, Ordering::Release);
+        self.freed.notify_waiters();
+    }
+}
+
+/// An open tab. Dropping it closes the tab after its open request.
+#[derive(Debug)]
+pub struct Tab {
+    asks: mpsc::Sender<AskedText>,
+    busy: Arc<BusyFlag>,
+    provider: Arc<OnceLock<AccountKey>>,
+}
+
+impl Tab {
+    /// Buys a tab from an ask, or a cheaper one of the same book, but not from the excluded
+    /// providers, and sends the first request. Returns the tab, the events of the first answer, and
+    /// the task, which ends with the tab.
+    ///
+    /// The ask must sell a model; otherwise this returns none. The tab notifies `freed` whenever it
+    /// can take another request.
+    pub fn open(
+        buyer: &Buyer,
+        listing: &Listing,
+        excluded: Vec<AccountKey>,
+        duration: Duration,
+        first: TextRequest,
+        freed: Arc<Notify>,
+    ) -> Option<(Tab, mpsc::Receiver<TextEvent>, JoinHandle<TabOutcome>)> {
+        let card = TextCard::of_resources(&listing.resources)?;
+        let spec = TabSpec {
+            market: buyer.trader().market(),
+            account: buyer.account(),
+            job: buyer.draw_job_id(),
+            listing: Box::new(listing.clone()),
+            excluded,
+            card: card.id(),
+            duration: Millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)),
+        };
+        let (asks, requests) = mpsc::channel(1);
+        let (events, answer) = mpsc::channel(EVENTS_MAX);
+        let busy = Arc::new(BusyFlag {
+            is_busy: AtomicBool::new(true),
+            freed,
+        });
+        let asked = AskedText {
+            request: first,
+            events,
+        };
+        let provider = Arc::<OnceLock<AccountKey>>::default();
+        let shell = TabShell::new(
+            buyer,
+            spec,
+            &card,
+            requests,
+            asked,
+            (busy.clone(), provider.clone()),
+        );
+        let running = tokio::spawn(shell.run());
+        let tab = Tab {
+            asks,
+            busy,
+            provider,
+        };
+        Some((tab, answer, running))
+    }
+
+    /// Returns a cell that holds the provider once the tab is bought.
+    #[must_use]
+    pub fn provider_cell(&self) -> Arc<OnceLock<AccountKey>> {
+        self.provider.clone()
+    }
+
+    /// Returns whether one of these is the provider.
+    #[must_use]
+    pub fn is_at(&self, providers: &[AccountKey]) -> bool {
+        let provider = self.provider.get();
+        provider.is_some_and(|provider| providers.contains(provider))
+    }
+
+    /// Returns whether the tab is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.asks.is_closed()
+    }
+
+    /// Sends a request, if no other is open. Returns the request if the tab cannot take it now.
+    ///
+    /// # Errors
+    /// The request itself.
+    pub fn ask(&self, request: TextRequest) -> Result<mpsc::Receiver<TextEvent>, Box<TextRequest>> {
+        if self.busy.is_busy.swap(true, Ordering::AcqRel) {
+            return Err(Box::new(request));
+        }
+        let (events, answer) = mpsc::channel(EVENTS_MAX);
+        match self.asks.try_send(AskedText { request, events }) {
+            Ok(()) => Ok(answer),
+            Err(error) => Err(Box::new(error.into_inner().request)),
+        }
+    }
+}

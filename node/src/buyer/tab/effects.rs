@@ -1,0 +1,126 @@
+//! Carries out what a tab's core wants of the market, the network and the store.
+
+use futures::{AsyncReadExt, AsyncWriteExt};
+use souk_market::{Acceptance, AccountKey, Command, Receipt, Refusal};
+use souk_memory::{ContentId, Tensor};
+use souk_roles::access::Scope;
+use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage, Start};
+use souk_roles::tokens::tab::Answer;
+use souk_roles::tokens::text::TextAnswer;
+use tokio::sync::mpsc;
+
+use super::AskedText;
+use super::shell::Incoming;
+use crate::buyer::Buyer;
+use crate::client::trader::TradeError;
+use crate::content::inline_contents::MessageWithContents;
+use crate::folder::key;
+use crate::network::wire;
+use crate::protocols::lease::PROTOCOL;
+
+pub(super) fn store_request(buyer: &Buyer, asked: &AskedText) -> ContentId {
+    let bytes = asked.request.to_bytes();
+    let tensor = Tensor::from_vec(vec![bytes.len()], bytes).expect("its length is its shape");
+    let id = tensor.id();
+    if let Err(error) = buyer.tensors().store().put_tensor(&tensor) {
+        // The provider then finds no request, and says so.
+        tracing::warn!(%error, "a request is not served");
+    }
+    id
+}
+
+pub(super) async fn buy(buyer: Buyer, bid: Command) -> Answer {
+    match buyer.trader().submit_one(bid).await {
+        Ok(Acceptance::Placed { mut trades, .. }) if trades.len() == 1 => {
+            Answer::Bought(Box::new(trades.remove(0)))
+        }
+        Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
+        // An answer was lost and the batch was sent again: the log has the result.
+        Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
+            Answer::Uncertain(refusal.to_string())
+        }
+        Err(TradeError::Refused(refusal)) => Answer::NotBought(refusal),
+        Err(error) => Answer::Uncertain(error.to_string()),
+    }
+}
+
+pub(super) async fn submit(buyer: &Buyer, command: Command) -> Result<(), String> {
+    let mut done = buyer.trader().submit_one(command.clone()).await;
+    if let Err(TradeError::Uncertain(_)) = done {
+        // A command can be repeated without further effect.
+        done = buyer.trader().submit_one(command).await;
+    }
+    match done {
+        // The provider settled first, by the same receipt.
+        Ok(_) | Err(TradeError::Refused(Refusal::LeaseClosed { .. })) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn sign_receipt(buyer: &Buyer, receipt: Receipt) -> Answer {
+    let signed = receipt.sign_as_buyer(buyer.trader().key().signing_key());
+    Answer::Signed(Box::new(signed))
+}
+
+pub(super) async fn find_provider(buyer: &Buyer, provider: AccountKey) -> Result<(), String> {
+    let found = buyer.broker().find_contacts(&[provider]).await;
+    let found = found.map_err(|error| error.to_string())?;
+    let contact = found.iter().find(|contact| contact.account == provider.0);
+    let contact = contact.ok_or_else(|| "no validator knows its address".to_owned())?;
+    let added = buyer.broker().network().add_contact(contact).await;
+    added.map_err(|error| error.to_string())
+}
+
+pub(super) async fn fetch_answer(
+    buyer: &Buyer,
+    scope: Scope,
+    provider: AccountKey,
+    answer: ContentId,
+) -> Result<TextAnswer, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;
+    let tensors = buyer.tensors();
+    let fetched = tensors.fetch_from(scope, &[peer], answer).await;
+    let fetched = fetched.map_err(|error| text(&error))?;
+    let tensor = Tensor::from_blob(&fetched.bytes).map_err(|error| text(&error))?;
+    TextAnswer::read(tensor.bytes()).ok_or_else(|| "it is no answer of a tab".to_owned())
+}
+
+/// Exchanges messages with the provider until the sender is dropped; otherwise returns why it
+/// ended.
+pub(super) async fn exchange_messages(
+    buyer: &Buyer,
+    provider: AccountKey,
+    start: Box<Start>,
+    mut messages: mpsc::Receiver<MessageWithContents<BuyerMessage>>,
+    told: &mpsc::Sender<Incoming>,
+) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;
+    let opened = buyer.broker().network().open_stream(peer, PROTOCOL).await;
+    let mut stream = opened.map_err(|error| text(&error))?;
+    let opening = MessageWithContents::without_contents(Opening::Start(start));
+    let sent = wire::send(&mut stream, &opening).await;
+    sent.map_err(|error| text(&error))?;
+    let (mut reader, mut writer) = stream.split();
+    let hearing = async {
+        loop {
+            match wire::receive::<MessageWithContents<ProviderMessage>>(&mut reader).await {
+                Ok(message) => {
+                    let _ = told.send(Ok(message)).await;
+                }
+                Err(error) => return text(&error),
+            }
+        }
+    };
+    let saying = async {
+        while let Some(message) = messages.recv().await {
+            wire::send(&mut writer, &message).await?;
+        }
+        writer.close().await.map_err(wire::WireError::from)
+    };
+    tokio::select! {
+        why = hearing => Err(why),
+        said = saying => said.map_err(|error| text(&error)),
+    }
+}

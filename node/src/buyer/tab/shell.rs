@@ -1,0 +1,573 @@
+//! Runs one tab: passes events to its core, and carries out the actions that the core returns. The
+//! task awaits nothing else; an action that takes time runs in a task of its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+
+use souk_market::{AccountKey, Command, Credits, DeviceMicros, Lease, ReceiptBody};
+use souk_memory::ContentId;
+use souk_roles::access::{Readers, Scope};
+use souk_roles::effect::{Effect, Ticket};
+use souk_roles::job::facts::Terms;
+use souk_roles::lease::{BuyerMessage, ProviderMessage, Start};
+use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::counting::TokenCount;
+use souk_roles::tokens::tab::{Action, Answer, Event, TabCore, TabOutcome, TabSpec};
+use souk_roles::tokens::text::{AnswerText, TextAnswer};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::effects::{
+    buy, exchange_messages, fetch_answer, find_provider, sign_receipt, store_request, submit,
+};
+use super::follower::follow_lease;
+use super::{AskedText, BusyFlag, FinishedText, TextEvent};
+use crate::buyer::Buyer;
+use crate::clock::CoreClock;
+use crate::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
+use crate::endpoint::pieces::Piece;
+use crate::folder::key;
+
+/// Messages that can wait on the stream, each way.
+const MESSAGES_MAX: usize = 64;
+
+/// How long the last messages of a tab can take.
+const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// A message from the provider, or why its stream ended.
+pub(super) type Incoming = Result<MessageWithContents<ProviderMessage>, String>;
+
+/// The request without an answer.
+struct OpenText {
+    asked: AskedText,
+    number: u32,
+    /// The text that came in pieces, and the number of the next piece.
+    streamed: AnswerText,
+    next_piece: u32,
+    /// Whether a piece is missing, so that the rest comes with the whole answer.
+    has_gap: bool,
+    is_stopped: bool,
+    /// The whole answer, once it is here and counted.
+    answer: Option<(TextAnswer, TokenCount)>,
+}
+
+/// What happened.
+enum Next {
+    Event(Event),
+    Asked(Option<AskedText>),
+    Incoming(Incoming),
+    Piece(Option<Piece>),
+    ReaderGone,
+    EffectEnded(Ticket, Answer),
+    Counted(Ticket, Result<(TextAnswer, ContentId), String>),
+    LeaseChanged,
+    LeaseSeen(Option<Box<Lease>>),
+    Nothing,
+}
+
+/// The result of a task.
+enum Outcome {
+    Answer(Ticket, Answer),
+    Fetched(Ticket, Result<(TextAnswer, ContentId), String>),
+    Lease(Option<Box<Lease>>),
+}
+
+/// The task of one tab.
+pub(super) struct TabShell {
+    buyer: Buyer,
+    spec: TabSpec,
+    card: Vec<u8>,
+    core: TabCore,
+    clock: CoreClock,
+    ready: VecDeque<Event>,
+    requests: mpsc::Receiver<AskedText>,
+    are_requests_over: bool,
+    busy: Arc<BusyFlag>,
+    open: Option<OpenText>,
+    next_request: u32,
+    terms: Option<Terms>,
+    /// The provider, once the lease is bought.
+    provider: Arc<OnceLock<AccountKey>>,
+    changes: Option<watch::Receiver<u64>>,
+    is_looking: bool,
+    looks_again: bool,
+    effects: JoinSet<Outcome>,
+    streams: JoinSet<()>,
+    say: Option<mpsc::Sender<MessageWithContents<BuyerMessage>>>,
+    incoming: Option<mpsc::Receiver<Incoming>>,
+    pieces: Option<mpsc::Receiver<Piece>>,
+    stops: Option<mpsc::Sender<u32>>,
+    outcome: Option<TabOutcome>,
+}
+
+impl TabShell {
+    /// Creates the task of a tab with its first request.
+    pub(super) fn new(
+        buyer: &Buyer,
+        spec: TabSpec,
+        card: &TextCard,
+        requests: mpsc::Receiver<AskedText>,
+        first: AskedText,
+        (busy, provider): (Arc<BusyFlag>, Arc<OnceLock<AccountKey>>),
+    ) -> TabShell {
+        buyer.remember_job(spec.job);
+        let clock = CoreClock::new(buyer.broker().log_clock());
+        let scope = Scope {
+            buyer: buyer.account(),
+            job: spec.job,
+        };
+        buyer.tensors().access().begin_lease(scope);
+        let body = store_request(buyer, &first);
+        let (core, effects) = TabCore::begin(spec.clone(), body, clock.now());
+        let mut shell = TabShell {
+            buyer: buyer.clone(),
+            card: card.to_bytes(),
+            core,
+            clock,
+            ready: VecDeque::new(),
+            requests,
+            are_requests_over: false,
+            busy,
+            open: Some(OpenText::new(first, 0)),
+            next_request: 1,
+            terms: None,
+            provider,
+            changes: None,
+            is_looking: false,
+            looks_again: false,
+            effects: JoinSet::new(),
+            streams: JoinSet::new(),
+            say: None,
+            incoming: None,
+            pieces: None,
+            stops: None,
+            outcome: None,
+            spec,
+        };
+        shell.carry_out(effects);
+        shell
+    }
+
+    /// Runs the tab to its end.
+    pub(super) async fn run(mut self) -> TabOutcome {
+        let outcome = loop {
+            if let Some(outcome) = self.outcome.take() {
+                break outcome;
+            }
+            let event = match self.ready.pop_front() {
+                Some(event) => Some(event),
+                None => {
+                    let next = self.next().await;
+                    self.on_next(next)
+                }
+            };
+            if let Some(event) = event {
+                let effects = self.core.apply(self.clock.now(), event);
+                self.carry_out(effects);
+            }
+        };
+        self.requests.close();
+        self.busy.set_free();
+        // A request that came too late must not wait for an answer.
+        while let Ok(late) = self.requests.try_recv() {
+            let failure = souk_roles::tokens::tab::TabFailure::Closing;
+            let _ = late.events.try_send(TextEvent::Failed(failure));
+        }
+        self.say = None;
+        let parting = async { while self.streams.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
+        self.buyer.tensors().access().end_lease(self.scope());
+        outcome
+    }
+
+    fn scope(&self) -> Scope {
+        Scope {
+            buyer: self.buyer.account(),
+            job: self.spec.job,
+        }
+    }
+
+    /// Returns the terms of the lease, which must be bought.
+    fn bought(&self) -> &Terms {
+        self.terms.as_ref().expect("the core bought it first")
+    }
+
+    /// Waits until something happens.
+    async fn next(&mut self) -> Next {
+        let wakes_at = self.core.wakes_at();
+        let is_free = self.open.is_none() && !self.are_requests_over;
+        let reader = self.open.as_ref().filter(|open| !open.is_stopped);
+        let reader = reader.map(|open| open.asked.events.clone());
+        tokio::select! {
+            Some(done) = self.effects.join_next() => match done {
+                Ok(Outcome::Answer(ticket, answer)) => Next::EffectEnded(ticket, answer),
+                Ok(Outcome::Fetched(ticket, fetched)) => Next::Counted(ticket, fetched),
+                Ok(Outcome::Lease(lease)) => Next::LeaseSeen(lease),
+                Err(error) if error.is_panic() => {
+                    std::panic::resume_unwind(error.into_panic())
+                }
+                Err(_) => Next::Nothing,
+            },
+            asked = self.requests.recv(), if is_free => Next::Asked(asked),
+            Some(message) = receive(&mut self.incoming) => Next::Incoming(message),
+            piece = receive(&mut self.pieces) => Next::Piece(piece),
+            Ok(()) = changed(&mut self.changes) => Next::LeaseChanged,
+            () = wait_for_reader_to_leave(reader) => Next::ReaderGone,
+            () = self.clock.wait_until(wakes_at) => Next::Event(Event::TimerFired),
+        }
+    }
+
+    fn on_next(&mut self, next: Next) -> Option<Event> {
+        match next {
+            Next::Event(event) => Some(event),
+            Next::EffectEnded(ticket, answer) => Some(Event::EffectAnswered { ticket, answer }),
+            Next::Asked(Some(asked)) => {
+                let body = store_request(&self.buyer, &asked);
+                self.open = Some(OpenText::new(asked, self.next_request));
+                self.next_request += 1;
+                Some(Event::NewRequest { body })
+            }
+            Next::Asked(None) => {
+                self.are_requests_over = true;
+                Some(Event::Close)
+            }
+            Next::Incoming(Ok(message)) => self.on_message(message),
+            Next::Incoming(Err(why)) => {
+                self.incoming = None;
+                Some(Event::StreamClosed { why })
+            }
+            Next::Piece(Some(piece)) => {
+                self.on_piece(piece);
+                None
+            }
+            Next::Piece(None) => {
+                self.pieces = None;
+                None
+            }
+            Next::ReaderGone => {
+                self.stop_answer();
+                None
+            }
+            Next::Counted(ticket, fetched) => Some(self.on_fetched(ticket, fetched)),
+            Next::LeaseChanged => {
+                self.look_at_lease();
+                None
+            }
+            Next::LeaseSeen(lease) => self.on_lease_seen(lease),
+            Next::Nothing => None,
+        }
+    }
+
+    fn on_message(&mut self, message: MessageWithContents<ProviderMessage>) -> Option<Event> {
+        let MessageWithContents { message, contents } = message;
+        let provider = self.terms.as_ref().map(|terms| terms.provider);
+        let peer = provider.and_then(|provider| key::peer_of(&provider.0).ok());
+        match (&message, peer) {
+            (ProviderMessage::Accepted, _) => self.follow_pieces(),
+            (ProviderMessage::Made { outputs, .. }, Some(peer)) => {
+                for (id, bytes) in contents {
+                    if outputs.iter().any(|(_, named)| *named == id) {
+                        let came = (self.scope(), peer);
+                        let taken = self.buyer.tensors().take_in(came, (id, bytes), true);
+                        if let Err(error) = taken {
+                            tracing::debug!(%error, "an inline answer was refused; fetching it");
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        Some(Event::MessageReceived(message))
+    }
+
+    fn follow_pieces(&mut self) {
+        if let Some(terms) = &self.terms {
+            let network = self.buyer.broker().network();
+            let (pieces, stops) = follow_lease(network, terms.provider, terms.lease);
+            (self.pieces, self.stops) = (Some(pieces), Some(stops));
+        }
+    }
+
+    /// Passes a piece on, if it is the next one of the open answer.
+    fn on_piece(&mut self, piece: Piece) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        if piece.request != open.number || open.answer.is_some() {
+            return;
+        }
+        open.has_gap |= piece.number != open.next_piece;
+        if open.has_gap {
+            return;
+        }
+        let sent = open
+            .asked
+            .events
+            .try_send(TextEvent::Piece(piece.text.clone()));
+        match sent {
+            Ok(()) => {
+                open.next_piece += 1;
+                open.streamed.push(&piece.text);
+            }
+            // The reader is slow: it gets the rest with the whole answer.
+            Err(_) => open.has_gap = true,
+        }
+    }
+
+    /// Tells the provider to end an answer that nobody reads.
+    fn stop_answer(&mut self) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        open.is_stopped = true;
+        if let Some(stops) = &self.stops {
+            // Without it, the answer goes on to its end.
+            let _ = stops.try_send(open.number);
+        }
+    }
+
+    /// Counts an answer that arrived.
+    fn on_fetched(
+        &mut self,
+        ticket: Ticket,
+        fetched: Result<(TextAnswer, ContentId), String>,
+    ) -> Event {
+        let answer = match (fetched, &mut self.open) {
+            (Ok((answer, _)), Some(open)) => {
+                let count = answer.text.count_for(&open.asked.request);
+                let is_continued = open.rest_of(&answer.text).is_some();
+                open.answer = Some((answer, count));
+                match is_continued {
+                    true => Answer::Counted(count.device_time()),
+                    false => {
+                        let why = "it does not begin as its pieces did".to_owned();
+                        Answer::NotCounted(why)
+                    }
+                }
+            }
+            (Err(why), _) => Answer::NotCounted(why),
+            (Ok(_), None) => Answer::Counted(DeviceMicros(0)),
+        };
+        Event::EffectAnswered { ticket, answer }
+    }
+
+    fn on_lease_seen(&mut self, lease: Option<Box<Lease>>) -> Option<Event> {
+        self.is_looking = false;
+        if std::mem::take(&mut self.looks_again) {
+            self.look_at_lease();
+        }
+        let streamed = self.open.as_ref().map_or(DeviceMicros(0), |open| {
+            open.streamed.count_for(&open.asked.request).device_time()
+        });
+        lease.map(|lease| Event::Changed { lease, streamed })
+    }
+
+    /// Looks at the lease in the log, and once more if it changes meanwhile.
+    fn look_at_lease(&mut self) {
+        let Some(lease) = self.terms.as_ref().map(|terms| terms.lease) else {
+            return;
+        };
+        if self.is_looking {
+            self.looks_again = true;
+            return;
+        }
+        self.is_looking = true;
+        let buyer = self.buyer.clone();
+        self.effects.spawn(async move {
+            let seen = buyer.broker().fetch_lease(lease).await;
+            Outcome::Lease(seen.ok().flatten().map(Box::new))
+        });
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
+        for Effect { ticket, action } in effects {
+            self.begin_action(ticket, action);
+        }
+    }
+
+    fn begin_action(&mut self, ticket: Ticket, action: Action) {
+        let buyer = self.buyer.clone();
+        match action {
+            Action::Buy(bid) => self.spawn_answer(ticket, buy(buyer, Command::PlaceBid(bid))),
+            Action::Look => {
+                let job = self.spec.job;
+                self.spawn_answer(ticket, async move {
+                    match buyer.broker().job_leases(buyer.account(), &[job]).await {
+                        Ok(leases) => Answer::Leases(leases),
+                        Err(error) => Answer::Uncertain(error.to_string()),
+                    }
+                });
+            }
+            Action::Find(provider) => {
+                self.spawn_answer(ticket, async move {
+                    match find_provider(&buyer, provider).await {
+                        Ok(()) => Answer::Found,
+                        Err(why) => Answer::NotFound(why),
+                    }
+                });
+            }
+            Action::Open(start) => self.open_stream(start),
+            Action::SendMessage(message) => self.send_message(message),
+            Action::CloseStream => self.say = None,
+            Action::Follow(terms) => {
+                // It is bought once.
+                let _ = self.provider.set(terms.provider);
+                self.terms = Some(*terms);
+                self.changes = Some(buyer.broker().watch_account(buyer.account()));
+            }
+            Action::Count { answer, .. } => {
+                let (scope, provider) = (self.scope(), self.bought().provider);
+                self.effects.spawn(async move {
+                    let fetched = fetch_answer(&buyer, scope, provider, answer).await;
+                    Outcome::Fetched(ticket, fetched.map(|text| (text, answer)))
+                });
+            }
+            Action::Deliver => self.deliver(),
+            Action::Fail(failure) => {
+                if let Some(open) = self.open.take() {
+                    let _ = open.asked.events.try_send(TextEvent::Failed(failure));
+                }
+                self.busy.set_free();
+            }
+            Action::Sign(receipt) => {
+                let answer = sign_receipt(&buyer, *receipt);
+                self.ready
+                    .push_back(Event::EffectAnswered { ticket, answer });
+            }
+            Action::Command(command) => self.spawn_answer(ticket, async move {
+                Answer::Commanded(submit(&buyer, *command).await)
+            }),
+            Action::Over(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    fn spawn_answer(
+        &mut self,
+        ticket: Ticket,
+        answer: impl Future<Output = Answer> + Send + 'static,
+    ) {
+        self.effects
+            .spawn(async move { Outcome::Answer(ticket, answer.await) });
+    }
+
+    /// Gives the reader the rest of the answer, and its end.
+    fn deliver(&mut self) {
+        if let Some(open) = self.open.take() {
+            open.deliver(self.bought().price);
+        }
+        self.busy.set_free();
+    }
+
+    fn open_stream(&mut self, start: Box<Start>) {
+        let store = self.buyer.tensors().store();
+        if let Err(error) = store.put_as(self.spec.card, self.card.clone().into()) {
+            tracing::warn!(%error, "the card of a tab is not served");
+        }
+        let given = start.first.inputs.iter().map(|(_, id)| *id);
+        self.grant_contents(given.chain([self.spec.card]).collect());
+        let (say, messages) = mpsc::channel(MESSAGES_MAX);
+        let (told, incoming) = mpsc::channel(MESSAGES_MAX);
+        (self.say, self.incoming) = (Some(say), Some(incoming));
+        let (buyer, provider) = (self.buyer.clone(), self.bought().provider);
+        self.streams.spawn(async move {
+            if let Err(why) = exchange_messages(&buyer, provider, start, messages, &told).await {
+                let _ = told.send(Err(why)).await;
+            }
+        });
+    }
+
+    fn grant_contents(&self, contents: Vec<ContentId>) {
+        let readers = Readers::new([self.bought().provider].into());
+        let access = self.buyer.tensors().access();
+        access.grant_contents(self.scope(), &readers, &contents);
+    }
+
+    fn send_message(&mut self, message: BuyerMessage) {
+        let mut contents = Vec::new();
+        if let BuyerMessage::Next(request) = &message {
+            let given: Vec<ContentId> = request.inputs.iter().map(|(_, id)| *id).collect();
+            self.grant_contents(given.clone());
+            let tensors = self.buyer.tensors();
+            contents = tensors.inline_contents(given, TO_PROVIDER_BYTES_MAX);
+        }
+        let message = MessageWithContents { message, contents };
+        let is_sent = self.say.as_ref().map(|say| say.try_send(message).is_ok());
+        if is_sent == Some(false) {
+            self.say = None;
+            let why = "it does not read its stream".to_owned();
+            self.ready.push_back(Event::StreamClosed { why });
+        }
+    }
+}
+
+impl OpenText {
+    fn new(asked: AskedText, number: u32) -> OpenText {
+        OpenText {
+            asked,
+            number,
+            streamed: AnswerText::default(),
+            next_piece: 0,
+            has_gap: false,
+            is_stopped: false,
+            answer: None,
+        }
+    }
+
+    /// Returns what follows the pieces that came; none if the text is another one.
+    fn rest_of(&self, text: &AnswerText) -> Option<AnswerText> {
+        Some(AnswerText {
+            reasoning: text
+                .reasoning
+                .strip_prefix(&self.streamed.reasoning)?
+                .to_owned(),
+            content: text
+                .content
+                .strip_prefix(&self.streamed.content)?
+                .to_owned(),
+        })
+    }
+
+    fn deliver(self, price: souk_market::Price) {
+        let Some((answer, count)) = &self.answer else {
+            return;
+        };
+        let rest = self.rest_of(&answer.text).unwrap_or_default();
+        let cost = ReceiptBody::amount_due(price, count.device_time());
+        let done = TextEvent::Done(Box::new(FinishedText {
+            answer: answer.clone(),
+            count: *count,
+            cost: cost.unwrap_or(Credits(0)),
+        }));
+        let events = self.asked.events;
+        // A reader that left or sleeps must not hold the tab up.
+        tokio::spawn(async move {
+            let is_rest = !rest.is_empty();
+            if is_rest && events.send(TextEvent::Piece(rest)).await.is_err() {
+                return;
+            }
+            let _ = events.send(done).await;
+        });
+    }
+}
+
+/// Receives from a channel that is there; waits for ever for one that is not.
+async fn receive<T>(channel: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
+    match channel {
+        Some(channel) => channel.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn changed(changes: &mut Option<watch::Receiver<u64>>) -> Result<(), ()> {
+    match changes {
+        Some(changes) => changes.changed().await.map_err(drop),
+        None => std::future::pending().await,
+    }
+}
+
+async fn wait_for_reader_to_leave(reader: Option<mpsc::Sender<TextEvent>>) {
+    match reader {
+        Some(reader) => reader.closed().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,174 @@
+//! Answers the requests of tabs through an inference engine that the provider runs: vLLM, SGLang,
+//! llama-server, Ollama or any other with OpenAI's HTTP API.
+//!
+//! The engine sees a body that [`upstream`] builds from a fixed list of fields, on one path, at one
+//! address of this machine. Its text goes to the buyer piece by piece ([`pieces`]), and souk counts
+//! it; souk never bills what the engine says of its usage.
+
+pub(crate) mod pieces;
+mod sse;
+pub mod upstream;
+
+use std::time::Duration;
+
+use souk_market::NameFault;
+use souk_roles::lease::Failure;
+use souk_roles::tokens::card::TextCard;
+use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
+use tokio::time::Instant;
+
+use crate::folder::config::EndpointChoice;
+use pieces::PieceSink;
+use upstream::{Upstream, UpstreamError, UrlFault};
+
+/// An answer ends this long before its lease does, so that the buyer can still receive it.
+const HANDOVER: Duration = Duration::from_secs(2);
+
+/// How long the rest of an engine's stream can take after the answer's end.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// The most bytes of an answer's text for each token that it may have; more is a broken engine.
+const BYTES_PER_TOKEN_MAX: usize = 64;
+
+/// An engine on sale.
+#[derive(Debug)]
+pub struct Endpoint {
+    card: TextCard,
+    upstream: Upstream,
+}
+
+/// Why an endpoint cannot be sold.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// The model's name does not fit into an ask.
+    #[error("the model's name cannot be sold: {0}")]
+    Model(NameFault),
+    /// The URL is not one that souk calls.
+    #[error(transparent)]
+    Url(#[from] UrlFault),
+    /// The engine does not answer.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    /// The engine has no such model.
+    #[error("the engine at {url} has no model \"{model}\"; it has {}", known.join(", "))]
+    Unknown {
+        /// The engine's URL.
+        url: String,
+        /// The requested model.
+        model: String,
+        /// The models that the engine lists.
+        known: Vec<String>,
+    },
+}
+
+impl Endpoint {
+    /// Creates an endpoint, without a call of its engine.
+    ///
+    /// # Errors
+    /// When the model's name or the URL cannot be used.
+    pub fn new(choice: &EndpointChoice) -> Result<Endpoint, EndpointError> {
+        Ok(Endpoint {
+            card: TextCard::new(&choice.model).map_err(EndpointError::Model)?,
+            upstream: Upstream::new(&choice.url)?,
+        })
+    }
+
+    /// Returns the card that its ask sells.
+    #[must_use]
+    pub fn card(&self) -> &TextCard {
+        &self.card
+    }
+
+    /// Returns a name for people, such as `qwen/qwen3-8b at http://127.0.0.1:8000/v1`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{} at {}", self.card.model, self.upstream.url())
+    }
+
+    /// Asks the engine for its models, to see that it answers and has the one on sale.
+    ///
+    /// # Errors
+    /// When it does not answer, or lists other models only.
+    pub async fn check_engine(&self) -> Result<(), EndpointError> {
+        let known = self.upstream.fetch_models().await?;
+        let model = self.card.model.as_str();
+        match known.iter().any(|it| it == model) {
+            true => Ok(()),
+            false => Err(EndpointError::Unknown {
+                url: self.upstream.url().to_owned(),
+                model: model.to_owned(),
+                known,
+            }),
+        }
+    }
+
+    /// Answers a request, and sends the text to the buyer as it comes. An engine that fails after
+    /// its first text gives an [interrupted](Finish::Interrupted) answer, which the buyer pays for;
+    /// one that fails before it gives a failure, which costs nothing.
+    ///
+    /// # Errors
+    /// When the engine refuses the request or gives no text.
+    pub(crate) async fn answer_request(
+        &self,
+        request: &TextRequest,
+        left: Duration,
+        sink: &PieceSink,
+    ) -> Result<TextAnswer, Failure> {
+        let until = Instant::now() + left.saturating_sub(HANDOVER);
+        let model = self.card.model.as_str();
+        let begun = tokio::time::timeout_at(until, self.upstream.begin_chat(model, request));
+        let mut chat = match begun.await {
+            Ok(begun) => begun.map_err(to_failure)?,
+            Err(_) => return Err(Failure::Expired),
+        };
+        let bytes_max = request.tokens_max as usize * BYTES_PER_TOKEN_MAX;
+        let mut text = AnswerText::default();
+        let finish = loop {
+            let next = tokio::select! {
+                next = tokio::time::timeout_at(until, chat.next_piece()) => next,
+                () = sink.wait_for_stop() => break Finish::Cancelled,
+            };
+            let piece = match next {
+                Err(_) => break Finish::Length,
+                Ok(Err(error)) if text.is_empty() => return Err(to_failure(error)),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "the engine failed in the middle of an answer");
+                    break Finish::Interrupted;
+                }
+                Ok(Ok(piece)) => piece,
+            };
+            if !piece.text.is_empty() {
+                text.push(&piece.text);
+                sink.send_piece(piece.text);
+            }
+            if text.content.len() + text.reasoning.len() > bytes_max {
+                break Finish::Length;
+            }
+            if let Some(finish) = piece.finish {
+                break finish;
+            }
+        };
+        if !matches!(finish, Finish::Cancelled | Finish::Interrupted) {
+            // The end of the stream follows; an engine would take an earlier close for a lost
+            // client.
+            tokio::spawn(tokio::time::timeout(DRAIN_MAX, chat.drain()));
+        }
+        Ok(TextAnswer { text, finish })
+    }
+}
+
+/// Converts an engine's error into the failure that the buyer receives. It names no address.
+fn to_failure(error: UpstreamError) -> Failure {
+    tracing::warn!(%error, "the engine did not answer a request");
+    match error {
+        UpstreamError::Busy { .. } => Failure::Full,
+        UpstreamError::Refused { status, message } => {
+            Failure::Run(format!("the engine answered {status}: {message}"))
+        }
+        UpstreamError::Silent(_) => Failure::Run("the engine gave no text in time".to_owned()),
+        UpstreamError::Connect { .. } | UpstreamError::Broken(_) => {
+            Failure::Run("the engine is not reachable".to_owned())
+        }
+        UpstreamError::Damaged(_) => Failure::Run("the engine's answer is damaged".to_owned()),
+    }
+}

@@ -1,0 +1,178 @@
+//! Reads the server-sent events of a streamed chat answer. The bytes come from an engine that souk
+//! does not know, so every length is bounded and every field is optional.
+
+use serde::Deserialize;
+use souk_roles::tokens::text::{AnswerText, Finish};
+
+/// The longest line of a stream in bytes.
+const LINE_BYTES_MAX: usize = 256 << 10;
+
+/// The data of the last event.
+const DONE: &str = "[DONE]";
+
+/// One step of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerPiece {
+    /// The text that follows.
+    pub text: AnswerText,
+    /// Why the answer ended, if it did.
+    pub finish: Option<Finish>,
+}
+
+/// Why a stream cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamFault {
+    /// A line is longer than any that an engine sends.
+    #[error("a line has more than {LINE_BYTES_MAX} bytes")]
+    Long,
+    /// An event is not the JSON of a chat.
+    #[error("an event is not valid: {0}")]
+    Event(String),
+    /// The engine reports an error inside the stream.
+    #[error("the engine reports: {0}")]
+    Reported(String),
+}
+
+/// Splits bytes into events, however they are cut.
+#[derive(Debug, Default)]
+pub(super) struct EventReader {
+    /// The bytes of the line that is not complete.
+    line: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    #[serde(default)]
+    choices: Vec<Choice>,
+    error: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    delta: Delta,
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    content: Option<String>,
+    #[serde(alias = "reasoning")]
+    reasoning_content: Option<String>,
+}
+
+impl EventReader {
+    /// Adds bytes of the stream, and returns the pieces that they complete.
+    ///
+    /// # Errors
+    /// The first line that is no event of a chat.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<Vec<AnswerPiece>, StreamFault> {
+        let mut pieces = Vec::new();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if self.line.len() > LINE_BYTES_MAX {
+                return Err(StreamFault::Long);
+            }
+            if part.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.line);
+                pieces.extend(read_line(&line)?);
+            }
+        }
+        Ok(pieces)
+    }
+}
+
+/// Reads one line; none if it holds no event, such as a comment or an empty line.
+fn read_line(line: &[u8]) -> Result<Option<AnswerPiece>, StreamFault> {
+    let text = String::from_utf8_lossy(line);
+    let Some(data) = text.trim_end().strip_prefix("data:") else {
+        return Ok(None);
+    };
+    let data = data.trim_start();
+    if data == DONE {
+        return Ok(Some(AnswerPiece {
+            finish: Some(Finish::Stop),
+            ..AnswerPiece::default()
+        }));
+    }
+    let chunk: Chunk =
+        serde_json::from_str(data).map_err(|error| StreamFault::Event(error.to_string()))?;
+    if let Some(error) = chunk.error {
+        return Err(StreamFault::Reported(error_message(&error)));
+    }
+    let Some(choice) = chunk.choices.into_iter().next() else {
+        // The usage comes in an event without choices, and souk counts for itself.
+        return Ok(None);
+    };
+    Ok(Some(AnswerPiece {
+        text: AnswerText {
+            reasoning: choice.delta.reasoning_content.unwrap_or_default(),
+            content: choice.delta.content.unwrap_or_default(),
+        },
+        finish: choice.finish_reason.map(|reason| match reason.as_str() {
+            "length" => Finish::Length,
+            "content_filter" => Finish::ContentFilter,
+            _ => Finish::Stop,
+        }),
+    }))
+}
+
+/// Returns the message of an error object, or the object itself.
+pub(super) fn error_message(error: &serde_json::Value) -> String {
+    let message = error.get("message").and_then(|message| message.as_str());
+    message.map_or_else(|| error.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str = concat!(
+        ": a comment\n\n",
+        "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{\"reasoning\":\"hm\"}}]}\r\n\r\n",
+        "data: {\"choices\":[{\"delta\":{\"content\":\"ein Käfer\"},\"finish_reason\":null}]}\n\n",
+        "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}],\"x\":1}\n\n",
+        "data: {\"choices\":[],\"usage\":{\"total_tokens\":9}}\n\n",
+        "data: [DONE]\n\n",
+    );
+
+    fn read_all(cut: usize) -> (AnswerText, Vec<Finish>) {
+        let (mut reader, mut text) = (EventReader::default(), AnswerText::default());
+        let mut ends = Vec::new();
+        for bytes in STREAM.as_bytes().chunks(cut) {
+            for piece in reader.push(bytes).unwrap() {
+                text.push(&piece.text);
+                ends.extend(piece.finish);
+            }
+        }
+        (text, ends)
+    }
+
+    #[test]
+    fn a_stream_says_the_same_however_it_is_cut() {
+        let whole = read_all(STREAM.len());
+        assert_eq!(whole.0.content, "ein Käfer");
+        assert_eq!(whole.0.reasoning, "hm");
+        assert_eq!(whole.1, [Finish::Length, Finish::Stop]);
+        for cut in 1..40 {
+            assert_eq!(read_all(cut), whole, "{cut}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_the_stream_and_damaged_lines_are_faults() {
+        let push = |text: &str| EventReader::default().push(text.as_bytes());
+        let reported = push("data: {\"error\":{\"message\":\"out of memory\"}}\n");
+        let text = "out of memory".to_owned();
+        assert_eq!(reported, Err(StreamFault::Reported(text)));
+        assert!(matches!(push("data: {\"cho\n"), Err(StreamFault::Event(_))));
+        let long = "x".repeat(LINE_BYTES_MAX + 1);
+        assert_eq!(push(&long), Err(StreamFault::Long));
+        assert_eq!(push("data: {\"choices\":[{}]}\n").unwrap().len(), 1);
+        // Bytes that are no text are replaced, and count as such.
+        let broken = EventReader::default()
+            .push(b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n");
+        assert_eq!(broken.unwrap()[0].text.content, "\u{fffd}");
+    }
+}

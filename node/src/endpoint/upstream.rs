@@ -1,0 +1,354 @@
+//! Calls an inference engine over HTTP. Only two paths are called, at one address of this machine,
+//! with bodies that are built from a list of fields: a buyer reaches nothing else of it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use serde_json::{Map, Value, json};
+use souk_roles::lease::truncate_text;
+use souk_roles::tokens::text::{Message, Role, TextRequest};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::sse::{AnswerPiece, EventReader, StreamFault, error_message};
+
+/// How long an engine can take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an engine can be silent: a long prompt is read before the first text.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// The most bytes of an answer that is no stream: a list of models, or an error.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// The address of an engine.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    url: String,
+    address: SocketAddr,
+    host: String,
+    /// The path before `/chat/completions`, without a slash at its end.
+    path: String,
+}
+
+/// Why a URL cannot be sold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlFault {
+    /// It does not parse.
+    #[error("\"{0}\" is not a URL; give one such as http://127.0.0.1:8000/v1")]
+    Syntax(String),
+    /// It is not plain HTTP.
+    #[error("\"{0}\" is not an http URL: souk calls engines on this machine, without encryption")]
+    Scheme(String),
+    /// It is not on this machine.
+    #[error("\"{0}\" is not on this machine: give an address such as 127.0.0.1 or localhost")]
+    NotLoopback(String),
+}
+
+/// Why an engine gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// It does not accept connections.
+    #[error("the engine at {url} does not answer: {cause}; is it running?")]
+    Connect {
+        /// The engine's URL.
+        url: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The connection broke.
+    #[error("the connection to the engine broke: {0}")]
+    Broken(#[from] hyper::Error),
+    /// It has no room now.
+    #[error("the engine is busy: it answered {status}")]
+    Busy {
+        /// The HTTP status.
+        status: StatusCode,
+    },
+    /// It refused the request.
+    #[error("the engine answered {status}: {message}")]
+    Refused {
+        /// The HTTP status.
+        status: StatusCode,
+        /// Its message.
+        message: String,
+    },
+    /// It was silent for too long.
+    #[error("the engine was silent for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// Its answer is not valid.
+    #[error("the engine's answer is damaged: {0}")]
+    Damaged(String),
+}
+
+impl From<StreamFault> for UpstreamError {
+    fn from(fault: StreamFault) -> Self {
+        UpstreamError::Damaged(fault.to_string())
+    }
+}
+
+/// A streamed answer.
+pub(super) struct Chat {
+    body: Incoming,
+    events: EventReader,
+    pieces: std::collections::VecDeque<AnswerPiece>,
+}
+
+impl Upstream {
+    /// Reads the base URL of an engine, such as `http://127.0.0.1:8000/v1`.
+    ///
+    /// # Errors
+    /// When it is no `http` URL of this machine.
+    pub fn new(url: &str) -> Result<Upstream, UrlFault> {
+        let syntax = || UrlFault::Syntax(url.to_owned());
+        let parsed: Uri = url.parse().map_err(|_| syntax())?;
+        match parsed.scheme_str() {
+            Some("http") => {}
+            Some(_) => return Err(UrlFault::Scheme(url.to_owned())),
+            None => return Err(syntax()),
+        }
+        let authority = parsed.authority().ok_or_else(syntax)?;
+        if parsed.query().is_some() || authority.as_str().contains('@') {
+            return Err(syntax());
+        }
+        let name = authority.host().trim_matches(['[', ']']);
+        let ip: IpAddr = match name {
+            "localhost" => [127, 0, 0, 1].into(),
+            name => name
+                .parse()
+                .map_err(|_| UrlFault::NotLoopback(url.to_owned()))?,
+        };
+        if !ip.is_loopback() {
+            return Err(UrlFault::NotLoopback(url.to_owned()));
+        }
+        Ok(Upstream {
+            url: url.to_owned(),
+            address: SocketAddr::new(ip, authority.port_u16().unwrap_or(80)),
+            host: authority.to_string(),
+            path: parsed.path().trim_end_matches('/').to_owned(),
+        })
+    }
+
+    /// Returns the base URL.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns the names of the models that the engine lists.
+    ///
+    /// # Errors
+    /// When the engine does not answer with a list.
+    pub async fn fetch_models(&self) -> Result<Vec<String>, UpstreamError> {
+        let answer = self.send_request(Method::GET, "/models", None).await?;
+        let body = collect_body(answer.into_body()).await?;
+        let damaged = |error: serde_json::Error| UpstreamError::Damaged(error.to_string());
+        let listed: Value = serde_json::from_slice(&body).map_err(damaged)?;
+        let models = listed["data"].as_array().into_iter().flatten();
+        let names = models.filter_map(|model| model["id"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// Begins the streamed answer to a request.
+    pub(super) async fn begin_chat(
+        &self,
+        model: &str,
+        request: &TextRequest,
+    ) -> Result<Chat, UpstreamError> {
+        let body = chat_body(model, request).to_string();
+        let path = "/chat/completions";
+        let answer = self.send_request(Method::POST, path, Some(body)).await?;
+        Ok(Chat {
+            body: answer.into_body(),
+            events: EventReader::default(),
+            pieces: std::collections::VecDeque::new(),
+        })
+    }
+
+    /// Sends one request on a connection of its own, and returns an answer of success.
+    async fn send_request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<Response<Incoming>, UpstreamError> {
+        let refused = |cause: io::Error| UpstreamError::Connect {
+            url: self.url.clone(),
+            cause,
+        };
+        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(self.address)).await;
+        let socket = connecting
+            .map_err(|_| refused(io::ErrorKind::TimedOut.into()))?
+            .map_err(refused)?;
+        // Without it, a short request waits for the acknowledgement of the one before.
+        let _ = socket.set_nodelay(true);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to the engine ended early");
+            }
+        });
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.path))
+            .header(HOST, &self.host)
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body.unwrap_or_default())))
+            .expect("its parts were checked");
+        let sending = timeout(SILENCE_MAX, sender.send_request(request)).await;
+        let answer = sending.map_err(|_| UpstreamError::Silent(SILENCE_MAX))??;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        if matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
+            return Err(UpstreamError::Busy { status });
+        }
+        let body = collect_body(answer.into_body()).await.unwrap_or_default();
+        let message = match serde_json::from_slice::<Value>(&body) {
+            Ok(told) => error_message(told.get("error").unwrap_or(&told)),
+            Err(_) => String::from_utf8_lossy(&body).into_owned(),
+        };
+        let message = truncate_text(message);
+        Err(UpstreamError::Refused { status, message })
+    }
+}
+
+impl Chat {
+    /// Reads the stream to its end.
+    pub(super) async fn drain(mut self) {
+        while let Some(Ok(_)) = self.body.frame().await {}
+    }
+
+    /// Waits for the next piece. An answer that ends without a reason is broken.
+    pub(super) async fn next_piece(&mut self) -> Result<AnswerPiece, UpstreamError> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Ok(piece);
+            }
+            let next = timeout(SILENCE_MAX, self.body.frame()).await;
+            let frame = next.map_err(|_| UpstreamError::Silent(SILENCE_MAX))?;
+            let Some(frame) = frame else {
+                let why = "it ended in the middle of an answer".to_owned();
+                return Err(UpstreamError::Damaged(why));
+            };
+            if let Some(bytes) = frame?.data_ref() {
+                self.pieces.extend(self.events.push(bytes)?);
+            }
+        }
+    }
+}
+
+/// Returns the body of a request: these fields and no others.
+fn chat_body(model: &str, request: &TextRequest) -> Value {
+    let message = |message: &Message| {
+        let role = match message.role {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+        };
+        json!({ "role": role, "content": message.content })
+    };
+    let messages: Vec<Value> = request.messages.iter().map(message).collect();
+    let mut body = Map::new();
+    body.insert("model".to_owned(), json!(model));
+    body.insert("messages".to_owned(), json!(messages));
+    body.insert("stream".to_owned(), json!(true));
+    body.insert("max_tokens".to_owned(), json!(request.tokens_max));
+    let numbers = [
+        ("temperature", request.temperature),
+        ("top_p", request.top_p),
+        ("frequency_penalty", request.frequency_penalty),
+        ("presence_penalty", request.presence_penalty),
+    ];
+    for (name, value) in numbers {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), json!(value));
+        }
+    }
+    if let Some(seed) = request.seed {
+        body.insert("seed".to_owned(), json!(seed));
+    }
+    if !request.stop.is_empty() {
+        body.insert("stop".to_owned(), json!(request.stop));
+    }
+    Value::Object(body)
+}
+
+async fn collect_body(mut body: Incoming) -> Result<Vec<u8>, UpstreamError> {
+    let mut bytes = Vec::new();
+    loop {
+        let next = timeout(SILENCE_MAX, body.frame()).await;
+        let Some(frame) = next.map_err(|_| UpstreamError::Silent(SILENCE_MAX))? else {
+            return Ok(bytes);
+        };
+        if let Some(data) = frame?.data_ref() {
+            bytes.extend_from_slice(data);
+        }
+        if bytes.len() > BODY_BYTES_MAX {
+            let why = format!("it has more than {BODY_BYTES_MAX} bytes");
+            return Err(UpstreamError::Damaged(why));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_urls_of_this_machine_are_called() {
+        let upstream = Upstream::new("http://localhost:8000/v1/").unwrap();
+        assert_eq!(upstream.address, "127.0.0.1:8000".parse().unwrap());
+        assert_eq!(upstream.path, "/v1");
+        assert!(Upstream::new("http://[::1]:80").is_ok());
+        let fault = |url: &str| Upstream::new(url).unwrap_err();
+        assert!(matches!(fault("https://127.0.0.1/v1"), UrlFault::Scheme(_)));
+        for far in [
+            "http://10.0.0.1/v1",
+            "http://example.org",
+            "http://0.0.0.0:80",
+        ] {
+            assert!(matches!(fault(far), UrlFault::NotLoopback(_)), "{far}");
+        }
+        for wrong in [
+            "127.0.0.1:8000",
+            "",
+            "http://127.0.0.1/?x=1",
+            "http://a@127.0.0.1/",
+        ] {
+            assert!(matches!(fault(wrong), UrlFault::Syntax(_)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_engine_sees_listed_fields_alone() {
+        let request = TextRequest {
+            messages: vec![Message {
+                role: Role::User,
+                content: "hi".to_owned(),
+            }],
+            tokens_max: 8,
+            seed: Some(3),
+            ..TextRequest::default()
+        };
+        let body = chat_body("m", &request);
+        let expected = json!({
+            "model": "m", "stream": true, "max_tokens": 8, "seed": 3,
+            "messages": [{ "role": "user", "content": "hi" }],
+        });
+        assert_eq!(body, expected);
+    }
+}

@@ -1,0 +1,184 @@
+//! Carries out the effects of tabs: leases of an endpoint, whose runs are requests that an
+//! inference engine answers.
+
+use bytes::Bytes;
+use libp2p::PeerId;
+use libp2p::swarm::Stream;
+use souk_market::AccountKey;
+use souk_memory::{ContentId, Tensor};
+use souk_roles::lease::{Failure, Part};
+use souk_roles::tokens::tab::{ANSWER, REQUEST};
+use souk_roles::tokens::text::TextRequest;
+use souk_scheduler::execution::report::Report;
+use souk_scheduler::execution::timeline::Timeline;
+use tokio::time::timeout;
+
+use super::effects::store_outputs;
+use super::outcomes::{EffectOutcome, FinishedRun};
+use super::*;
+use crate::endpoint::Endpoint;
+use crate::endpoint::pieces::{FOLLOWER_BYTES_MAX, FollowerMessage, PieceSink};
+use crate::folder::key;
+use crate::network::wire::{self, WireError};
+use crate::provider::OPENING_TIMEOUT;
+use futures::AsyncReadExt;
+
+impl Shell {
+    /// Begins an effect.
+    pub(super) fn begin_action(&mut self, ticket: Ticket, action: Action) {
+        let provider = self.provider.clone();
+        let rest = match provider.engine.as_endpoint() {
+            Some(endpoint) => self.begin_tab_action(ticket, endpoint, action),
+            None => Some(action),
+        };
+        if let Some(action) = rest {
+            self.begin_lease_action(ticket, action);
+        }
+    }
+
+    /// Carries out an action of a tab; returns the action if it is none that an endpoint does in
+    /// its own way.
+    fn begin_tab_action(
+        &mut self,
+        ticket: Ticket,
+        endpoint: &Arc<Endpoint>,
+        action: Action,
+    ) -> Option<Action> {
+        match action {
+            Action::Check { graphs, .. } => {
+                let checked = check_card(endpoint, &graphs);
+                self.queue_answer(ticket, Answer::Checked(checked));
+            }
+            Action::Sandbox { .. } => self.queue_answer(ticket, Answer::Sandboxed { slots: 1 }),
+            Action::Prepare { lease, .. } => {
+                if let Some(job) = self.jobs.get_mut(&lease) {
+                    job.is_ready();
+                }
+                self.queue_answer(ticket, Answer::Prepared(Ok(())));
+            }
+            Action::Run {
+                lease,
+                request,
+                work,
+                inputs,
+                bytes_max,
+                deadline,
+                ..
+            } => {
+                let label = self.provider.label.clone();
+                let job = self.jobs.get_mut(&lease).expect("it was learned");
+                job.on_run_begin(&label, request);
+                let sink = self.provider.pieces.open_sink(lease, request);
+                let left = self.clock.until_log(deadline);
+                let (provider, endpoint) = (self.provider.clone(), endpoint.clone());
+                self.spawn_effect(ticket, async move {
+                    let request = provider.read_request(inputs).await;
+                    let ran = match request {
+                        Ok(asked) => {
+                            let answering =
+                                answer(&provider, &endpoint, &asked, left, &sink, *work, bytes_max);
+                            answering.await
+                        }
+                        Err(failure) => Err(failure),
+                    };
+                    EffectOutcome::Ran {
+                        lease,
+                        ran: Box::new(ran),
+                    }
+                });
+            }
+            other => return Some(other),
+        }
+        None
+    }
+}
+
+/// Checks that a tab is for the model on sale.
+fn check_card(endpoint: &Endpoint, graphs: &[ContentId]) -> Result<(), Failure> {
+    match graphs == [endpoint.card().id()] {
+        true => Ok(()),
+        false => {
+            let model = &endpoint.card().model;
+            Err(Failure::Limit(format!("this provider sells {model} alone")))
+        }
+    }
+}
+
+/// Answers one request, and bills its tokens.
+async fn answer(
+    provider: &Provider,
+    endpoint: &Endpoint,
+    asked: &TextRequest,
+    left: Duration,
+    sink: &PieceSink,
+    work: Part,
+    bytes_max: u64,
+) -> Result<FinishedRun, Failure> {
+    let answer = endpoint.answer_request(asked, left, sink).await?;
+    let usage = answer.text.count_for(asked).device_time();
+    let bytes = answer.to_bytes();
+    let tensor = Tensor::from_vec(vec![bytes.len()], bytes);
+    let tensor = tensor.map_err(|error| Failure::Run(error.to_string()))?;
+    let made = BTreeMap::from([(ANSWER.to_owned(), tensor)]);
+    let (outputs, bytes) = store_outputs(provider, &work, true, made, bytes_max)?;
+    Ok(FinishedRun {
+        work: Box::new(work),
+        promised: None,
+        takes: None,
+        outputs,
+        bytes,
+        busy: Duration::from_micros(usage.0),
+        report: Report::default(),
+        timeline: Timeline::default(),
+    })
+}
+
+impl Provider {
+    /// Reads the request that a tab's run is for.
+    async fn read_request(
+        self: &Arc<Self>,
+        inputs: Vec<(String, ContentId)>,
+    ) -> Result<TextRequest, Failure> {
+        let inputs = self.read_inputs(inputs).await?;
+        let bytes: Option<&Bytes> = inputs.get(REQUEST).map(Tensor::bytes);
+        let read = bytes.and_then(|bytes| TextRequest::read(bytes));
+        read.ok_or_else(|| Failure::Input("it is no request that a tab can have".to_owned()))
+    }
+
+    /// Sends the text of a tab's answers to its buyer for as long as the tab is open.
+    pub(in crate::provider) async fn on_follower(
+        self: Arc<Self>,
+        peer: PeerId,
+        mut stream: Stream,
+    ) -> Result<(), WireError> {
+        let Some(account) = key::account_of(&peer).map(AccountKey) else {
+            return Ok(());
+        };
+        let opening = wire::receive_short(&mut stream, FOLLOWER_BYTES_MAX);
+        let Ok(Ok(FollowerMessage::Follow(lease))) = timeout(OPENING_TIMEOUT, opening).await else {
+            return Ok(());
+        };
+        let Some(mut pieces) = self.pieces.follow_tab(lease, account) else {
+            return Ok(());
+        };
+        let (mut reader, mut writer) = stream.split();
+        let sending = async {
+            while let Some(piece) = pieces.recv().await {
+                wire::send(&mut writer, &piece).await?;
+            }
+            Ok(())
+        };
+        let hearing = async {
+            loop {
+                let message = wire::receive_short(&mut reader, FOLLOWER_BYTES_MAX).await?;
+                if let FollowerMessage::Stop(request) = message {
+                    self.pieces.stop_request(lease, account, request);
+                }
+            }
+        };
+        tokio::select! {
+            sent = sending => sent,
+            heard = hearing => heard,
+        }
+    }
+}
