@@ -67,28 +67,43 @@ USES = {
     "roles": {"memory", "market", "consensus"},
     # What is shown of the market and of jobs: it converts values, and does nothing else.
     "api": {"market", "roles"},
+    # The files of a node's folder: what they say of devices, and nothing that runs one.
+    "folder": {"roles", "market", "onnx", "vocabulary"},
+    # Peers, and what goes between them: it runs nothing. Of the machine it asks memory and times.
+    "network": {"folder", "roles", "memory", "market", "host", "node-testing"},
+    # Devices for sale, and the process that runs a lease on them: it knows no peer.
+    "sandbox": {
+        "folder", "roles", "api", "market", "memory", "scheduler", "node-testing",
+        "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated", "registry",
+    },
+    # What tests of a node's messages are made with: only tests have it.
+    "node-testing": set(),
+    # The shells of the three roles. What they sell on, and how they reach peers, are crates below;
+    # ONNX is for its tests.
     "node": {
-        "api", "roles",
-        "memory", "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "onnxruntime", "emulated",
-        "registry", "scheduler", "market", "consensus",
+        "api", "folder", "network", "sandbox", "roles", "node-testing",
+        "memory", "onnx", "vocabulary", "host", "registry", "scheduler", "market", "consensus",
     },
     # What is said over HTTP, to whom.
-    "gateway": {"api", "node"},
+    "gateway": {"api", "folder", "network", "node", "vocabulary"},
     # Texts by language models: on this machine, or in sessions of a market.
-    "texts": {"llm", "node", "roles", "onnx", "vocabulary", "host", "cpu", "registry"},
+    "texts": {"llm", "folder", "node", "roles", "onnx", "vocabulary", "host", "cpu", "registry"},
     # The same over HTTP, in the form of OpenAI's API.
-    "openai": {"api", "texts", "gateway", "llm", "node", "roles"},
+    "openai": {"api", "texts", "gateway", "llm", "folder", "network", "node", "roles"},
     # The simulator runs what the roles decide with no node around it.
     "sim": {"market", "consensus", "memory", "roles"},
-    "testnet": {"node"},
+    "testnet": {"folder", "node"},
     "cli": {
-        "api", "llm", "texts", "openai", "node", "gateway", "testnet", "onnx", "vocabulary", "host", "cpu",
-        "cuda", "gpu", "registry",
+        "api", "llm", "texts", "openai", "gateway", "testnet",
+        "folder", "network", "sandbox", "node",
+        "onnx", "vocabulary", "host", "cpu", "cuda", "gpu", "registry",
     },
     # What tests and measures souk stays out of what people install.
     "lab": {
-        "cli", "testnet", "sim", "node", "roles", "market", "consensus", "memory", "vocabulary", "host", "cpu",
-        "registry", "market-bench", "scheduler-bench", "devices-bench",
+        "cli", "testnet", "sim", "folder", "network", "sandbox", "node",
+        "roles", "market", "consensus",
+        "memory", "vocabulary", "host", "cpu", "registry",
+        "market-bench", "scheduler-bench", "devices-bench",
     },
 }
 
@@ -105,7 +120,19 @@ NEVER = {
     "llm": ["libp2p*", "tokio*", "rten*", "wgpu*", "souk-cpu"],
     "scheduler": ["libp2p*", "souk-market", "souk-consensus", "rten*", "wgpu*", "souk-cpu"],
     "cli": ["souk-sim", "souk-market-bench", "souk-scheduler-bench", "souk-devices-bench"],
-    "node": ["souk-testing", "souk-devices-bench", "axum*", "utoipa*"],
+    # Keys and addresses have small crates of their own: those who need a file wait for no network.
+    "folder": [
+        "libp2p", "libp2p-swarm", "souk-scheduler", "souk-host", "souk-cpu", "rten*", "wgpu*",
+    ],
+    # It waits for no device, and none of them for it.
+    "network": [
+        "souk-sandbox", "souk-scheduler", "souk-registry", "souk-reference", "souk-wasm",
+        "souk-cpu", "souk-cuda", "souk-gpu", "souk-onnxruntime", "souk-emulated",
+        "souk-node-testing", "rten*", "wgpu*", "axum*",
+    ],
+    # It is built beside the network, and nothing that runs a job can name a peer.
+    "sandbox": ["souk-network", "souk-node", "souk-node-testing", "libp2p", "libp2p-swarm"],
+    "node": ["souk-testing", "souk-node-testing", "souk-devices-bench", "axum*", "utoipa*"],
     "market": ["tokio*", "libp2p*", "rand", "getrandom", "souk-*"],
     "consensus": ["tokio*", "libp2p*", "souk-*"],
     "api": ["tokio*", "libp2p*", "souk-scheduler", "souk-vocabulary", "souk-onnx"],

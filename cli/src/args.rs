@@ -26,8 +26,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use souk_node::folder::limits::LEASES_MAX;
-use souk_node::protocols::regions::NamedRegion;
+use souk_folder::limits::LEASES_MAX;
+use souk_network::protocols::regions::NamedRegion;
 
 pub use account::{Account, Movement, credits};
 pub use device::{Backend, Device, Probe};

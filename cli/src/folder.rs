@@ -4,16 +4,15 @@
 
 use std::path::{Path, PathBuf};
 
+use souk_folder::config::{ConfigError, KEY_FILE, PROVIDER_FILE, Traffic};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_network::content::links::LINKS_FILE;
+use souk_network::protocols::market::Members;
 use souk_node::buyer::{Buyer, Config, JoinError, PAST_TIMES_FILE};
 use souk_node::client::broker::Broker;
 use souk_node::client::reach::{self, ReachError};
-use souk_node::content::links::LINKS_FILE;
-use souk_node::folder::config::{ConfigError, KEY_FILE, PROVIDER_FILE, Traffic};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::AccountKey;
-use souk_node::network;
-use souk_node::protocols::market::Members;
 use tempfile::TempDir;
 
 use crate::args::GlobalArgs;
@@ -134,7 +133,7 @@ pub async fn join_within(folder: &Path, traffic: Traffic) -> Result<Buyer, Failu
 }
 
 /// Converts a failure of a node's own network.
-pub fn from_network(error: network::StartError) -> Failure {
+pub fn from_network(error: souk_network::StartError) -> Failure {
     Failure::new(
         Kind::Network,
         error,

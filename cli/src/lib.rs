@@ -60,9 +60,9 @@ where
     #[cfg(target_os = "linux")]
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|first| first == souk_node::sandbox::COMMAND)
+        .is_some_and(|first| first == souk_sandbox::COMMAND)
     {
-        return souk_node::sandbox::inside::main();
+        return souk_sandbox::inside::main();
     }
     keep_files_private();
     let args = match parse() {

@@ -33,8 +33,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use serde_json::Value;
-use souk_node::clock;
-use souk_node::protocols::market::Age;
+use souk_folder::clock;
+use souk_network::protocols::market::Age;
 use time::OffsetDateTime;
 
 use crate::args::{GlobalArgs, Output};

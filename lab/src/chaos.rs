@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_folder::config::{ConfigError, KEY_FILE};
+use souk_folder::key::{KeyError, NodeKey};
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::buyer::{Buyer, JoinError};
-use souk_node::folder::config::{ConfigError, KEY_FILE};
-use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use tokio::time::Instant;
 
 pub use clocks::ClockError;

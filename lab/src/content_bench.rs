@@ -19,13 +19,13 @@ use souk_market::{AccountKey, JobId};
 use souk_memory::{ContentId, FRAME_BYTES, Store, StoreError};
 use souk_roles::access::{Readers, Scope};
 
-use souk_node::content::direct::DirectListen;
-use souk_node::content::links::Carrier;
-use souk_node::content::transfers::{FetchError, Tensors, TransferConfig};
-use souk_node::folder::contact::Contact;
-use souk_node::folder::key::{NodeKey, NotAKey};
-use souk_node::network::wire::{self, WireError};
-use souk_node::network::{self, Network, OpenError, Pieces, StartError};
+use souk_folder::contact::Contact;
+use souk_folder::key::{NodeKey, NotAKey};
+use souk_network::content::direct::DirectListen;
+use souk_network::content::links::Carrier;
+use souk_network::content::transfers::{FetchError, Tensors, TransferConfig};
+use souk_network::wire::{self, WireError};
+use souk_network::{Network, OpenError, Pieces, StartError};
 
 /// The protocol of bare streams: the answer has as many bytes as the request says.
 const BARE: StreamProtocol = StreamProtocol::new("/souk/bench/1");
@@ -83,11 +83,11 @@ pub fn small_content(number: u32) -> Bytes {
 
 async fn start_loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> {
     let listen = Some("/ip4/127.0.0.1/tcp/0".parse().expect("a constant address"));
-    let options = network::Options {
+    let options = souk_network::Options {
         pieces,
         ..Default::default()
     };
-    let config = network::NetworkConfig {
+    let config = souk_network::NetworkConfig {
         listen,
         options,
         ..Default::default()

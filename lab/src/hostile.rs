@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use souk_node::folder::config::{
+use souk_folder::config::{
     self, Fault, KEY_FILE, PROVIDER_FILE, ProviderFile, VALIDATOR_FILE, ValidatorFile,
 };
-use souk_node::folder::contact::Contact;
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_folder::contact::Contact;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
 use tokio::task::JoinSet;
 
 use crate::chaos::checks::Checks;
@@ -225,7 +225,7 @@ fn list_targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
 /// Returns the number of peers that nodes report as blocked.
 fn kept_out(folder: &Path) -> usize {
     let views = layout::node_names(folder).into_iter();
-    let views = views
-        .filter_map(|name| souk_node::network::swarm::view::View::read(&folder.join(name)).ok());
+    let views =
+        views.filter_map(|name| souk_network::swarm::view::View::read(&folder.join(name)).ok());
     views.map(|view| view.blocked.len()).sum()
 }

@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
+use souk_folder::key::{KeyError, NodeKey};
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_network::Network;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::folder::config::{ConfigError, KEY_FILE, OPERATOR_FOLDER};
-use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{
     Acceptance, AccountKey, Ask, Bid, BuyerFilter, Class, Command, Credits, DeviceId, JobId,
     LeaseId, Limit, Millis, Name, Permille, Price, Resources, Term, TimeInForce, Units, Wants,
 };
-use souk_node::network::{self, Network};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -92,7 +92,7 @@ pub enum ReadersError {
     Start(#[from] StartError),
     /// The client is not in the market.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// The market could not be reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -159,7 +159,7 @@ async fn measure_rounds(
 }
 
 async fn connect_trader(market: &MarketFile, key: NodeKey) -> Result<Trader, ReadersError> {
-    let network = Network::start(&key, network::NetworkConfig::default()).await?;
+    let network = Network::start(&key, souk_network::NetworkConfig::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
     let trader = Trader::new(key, market.genesis.market_id(), broker);
     trader
@@ -258,7 +258,7 @@ async fn run_round(
     let mut reading = JoinSet::new();
     for group in 0..readers.div_ceil(SHARING) {
         let network =
-            Network::start(&NodeKey::generate(), network::NetworkConfig::default()).await?;
+            Network::start(&NodeKey::generate(), souk_network::NetworkConfig::default()).await?;
         let broker = Broker::new(network, &market.contacts()?).await?;
         for reader in group * SHARING..readers.min((group + 1) * SHARING) {
             let (broker, answers) = (broker.clone(), answers.clone());

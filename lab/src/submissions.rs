@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
+use souk_folder::config::{ConfigError, DeviceChoice, Isolation, KEY_FILE, OPERATOR_FOLDER};
+use souk_folder::key::{KeyError, NodeKey};
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_network::Network;
 use souk_node::buyer::job::{Job, Limits};
 use souk_node::buyer::{Buyer, JobEvent, JoinError};
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::folder::config::{ConfigError, DeviceChoice, Isolation, KEY_FILE, OPERATOR_FOLDER};
-use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{AccountKey, Credits, Name};
 use souk_node::memory::npy::{self, NpyError};
-use souk_node::network::{self, Network};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -127,7 +127,7 @@ pub enum SubmissionsError {
     Start(#[from] StartError),
     /// The operator is not in the market.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// The market could not be reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -231,7 +231,7 @@ async fn create_buyers(
     count: u32,
 ) -> Result<Vec<Buyer>, SubmissionsError> {
     let operator = NodeKey::load(&folder.join(OPERATOR_FOLDER).join(KEY_FILE))?;
-    let network = Network::start(&operator, network::NetworkConfig::default()).await?;
+    let network = Network::start(&operator, souk_network::NetworkConfig::default()).await?;
     let broker = Broker::new(network, &market.contacts()?).await?;
     let operator = Trader::new(operator, market.genesis.market_id(), broker);
     operator

@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
+use souk_folder::config::KEY_FILE;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_node::buyer::Buyer;
 use souk_node::buyer::job::{Job, Limits};
-use souk_node::folder::config::KEY_FILE;
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::Credits;
 use souk_node::memory::{Tensor, npy};
 use tokio::sync::mpsc;

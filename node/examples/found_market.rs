@@ -11,15 +11,13 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
+use souk_folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE, ValidatorFile};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_network::{Network, NetworkConfig, Options};
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::Trader;
-use souk_node::folder::config::{
-    self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE, ValidatorFile,
-};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::{AccountKey, Credits, Founder, Genesis, Name};
-use souk_node::network::{Network, NetworkConfig, Options};
 use souk_node::validator::node::{ValidatorNode, ValidatorNodeConfig, reached_at};
 
 /// The credits of the buyer, in micro-credits: 100 credits.

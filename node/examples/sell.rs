@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::FutureExt;
-use souk_node::folder::config::{DeviceChoice, FORMAT, Isolation, KEY_FILE, ProviderFile};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
-use souk_node::network::Options;
+use souk_folder::config::{DeviceChoice, FORMAT, Isolation, KEY_FILE, ProviderFile};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::Options;
 use souk_node::provider::{Config, Provider};
 
 /// The lowest price in micro-credits per device-second: 0.04 credits.

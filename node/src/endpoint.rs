@@ -17,8 +17,8 @@ use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::text::{AnswerText, Finish, TextAnswer, TextRequest};
 use tokio::time::Instant;
 
-use crate::folder::config::EndpointChoice;
 use pieces::PieceSink;
+use souk_folder::config::EndpointChoice;
 use upstream::{Upstream, UpstreamError, UrlFault};
 
 /// An answer ends this long before its lease does, so that the buyer can still receive it.

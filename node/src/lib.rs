@@ -2,11 +2,11 @@
 //!
 //! A node is one process with one key. As a [`validator`] it replicates the exchange; as a
 //! [`provider`] it sells a device; as a [`buyer`] it buys the execution of a model. In each role it
-//! reaches other nodes through one [`network`].
+//! reaches other nodes through one [network](souk_network).
 //!
-//! Its modules form layers, and each must import only from layers below it: [`clock`] and
-//! [`folder`]; then [`network`]; then [`metrics`], [`content`] and [`device`]; then [`sandbox`] and
-//! [`protocols`]; then [`executor`] and [`client`]; and on top the independent roles.
+//! The roles do not know each other; below them are the [`client`] of the market and the
+//! [report](lease_report) of a lease. Lower still are crates: the network, the [devices and the
+//! processes](souk_sandbox) that run jobs, and the files of a node's [folder](souk_folder).
 //!
 //! The programs in `examples` found a market, sell this machine's CPU, and buy a run of a model. In
 //! short, you can buy from your own program on the testnet of `souk testnet up`:
@@ -15,10 +15,10 @@
 //! use std::collections::BTreeMap;
 //! use std::path::Path;
 //!
+//! use souk_folder::key::NodeKey;
+//! use souk_folder::market_file::MarketFile;
 //! use souk_node::buyer::Buyer;
 //! use souk_node::buyer::job::{Job, Limits};
-//! use souk_node::folder::key::NodeKey;
-//! use souk_node::folder::market_file::MarketFile;
 //! use souk_node::memory::npy;
 //!
 //! # async fn buy() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,17 +45,9 @@
 
 pub mod buyer;
 pub mod client;
-pub mod clock;
-pub mod content;
-pub mod device;
 pub mod endpoint;
-pub mod executor;
-pub mod folder;
-pub mod metrics;
-pub mod network;
-pub mod protocols;
+pub mod lease_report;
 pub mod provider;
-pub mod sandbox;
 pub mod validator;
 
 pub use souk_scheduler as scheduler;

@@ -30,37 +30,37 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use souk_folder::clock::unix_ms;
+use souk_folder::config::ProviderFile;
+use souk_folder::fact_writer::WriterEnded;
+use souk_folder::facts::FactLogError;
+use souk_folder::key::NodeKey;
+use souk_folder::limits::{LimitRefusal, ProviderLimits};
+use souk_folder::market_file::MarketFile;
 use souk_market::{Name, NameFault, Resources};
 use souk_memory::{Store, StoreConfig, StoreConfigError};
+use souk_network::content::access::SHOWN_FILE;
+use souk_network::content::links::LINKS_FILE;
+use souk_network::content::transfers::{Tensors, TransferConfig};
+use souk_network::metrics::PageMaker;
+use souk_network::profile::{self, Profile};
+use souk_network::protocols::lease::{OPENING_BYTES_MAX, PROTOCOL};
+use souk_network::protocols::market::Members;
+use souk_network::wire::Intake;
+use souk_network::{Network, RateLimit};
 use souk_roles::provider::{Past, ProviderStatus};
+use souk_sandbox::SandboxFault;
+use souk_sandbox::device::DeviceError;
+use souk_sandbox::device::costs::DeviceCosts;
+use souk_sandbox::device::onnxruntime_library::Unusable;
+use souk_sandbox::executor::{ExecutorError, meter};
 use souk_scheduler::execution::GroupError;
 use tokio::sync::{mpsc, watch};
 
 use crate::client::reach::{ReachError, connect_market};
 use crate::client::trader::{TradeError, Trader};
-use crate::clock::unix_ms;
-use crate::content::access::SHOWN_FILE;
-use crate::content::links::LINKS_FILE;
-use crate::content::transfers::{Tensors, TransferConfig};
-use crate::device::DeviceError;
-use crate::device::costs::DeviceCosts;
-use crate::device::onnxruntime_library::Unusable;
 use crate::endpoint::EndpointError;
 use crate::endpoint::pieces::{self, PieceStreams};
-use crate::executor::{ExecutorError, meter};
-use crate::folder::config::ProviderFile;
-use crate::folder::fact_writer::WriterEnded;
-use crate::folder::facts::FactLogError;
-use crate::folder::key::NodeKey;
-use crate::folder::limits::{LimitRefusal, ProviderLimits};
-use crate::folder::market_file::MarketFile;
-use crate::metrics::PageMaker;
-use crate::network::profile::{self, Profile};
-use crate::network::wire::Intake;
-use crate::network::{self, Network, RateLimit};
-use crate::protocols::lease::{OPENING_BYTES_MAX, PROTOCOL};
-use crate::protocols::market::Members;
-use crate::sandbox::SandboxFault;
 use engine::{Engine, OpenedEngine};
 use fault::Faulty;
 use journal::Sums;
@@ -121,9 +121,9 @@ pub struct Config {
     /// Its device, price and limits.
     pub provider: ProviderFile,
     /// Optional features of its network.
-    pub network: network::Options,
+    pub network: souk_network::Options,
     /// The path of this program, which the sandbox starts again for each job (see
-    /// [`crate::sandbox`]).
+    /// [`souk_sandbox`]).
     pub program: PathBuf,
 }
 
@@ -318,9 +318,9 @@ impl Provider {
         let power = power::HeldLimits::set_limits(&home, wanted, souk_host::power::find_domain)?;
         let store = Arc::new(store_in(&home)?);
         let opened = OpenedEngine::open(&home, &provider, program, &store).await?;
-        let config = network::NetworkConfig {
+        let config = souk_network::NetworkConfig {
             listen: Some(provider.listen.clone()),
-            peers_file: Some(home.join(network::PEERS_FILE)),
+            peers_file: Some(home.join(souk_network::PEERS_FILE)),
             options: network,
         };
         let (network, broker) = connect_market(&key, &market, config).await?;
@@ -524,7 +524,7 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::device::{self, combine_profiles};
+    use souk_sandbox::device::{self, combine_profiles};
 
     #[test]
     fn a_tensor_may_be_as_large_as_a_job() {
@@ -545,7 +545,7 @@ pub(crate) mod tests {
 
     /// An emulated device as it is sold.
     pub(crate) fn resources() -> Resources {
-        let choice = crate::folder::config::DeviceChoice::new_emulated("nvidia-h100-sxm");
+        let choice = souk_folder::config::DeviceChoice::new_emulated("nvidia-h100-sxm");
         let devices = device::open_devices(&choice, None).unwrap();
         let whole = combine_profiles(&device::device_profiles(&devices));
         device::stated_resources(&choice, &whole, &ProviderLimits::default())

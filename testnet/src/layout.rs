@@ -14,15 +14,15 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
-use souk_node::folder::config::{
+use souk_folder::config::{
     self, ConfigError, DeviceChoice, FORMAT, Isolation, KEY_FILE, OPERATOR_FOLDER, PROVIDER_FILE,
     ProviderFile, VALIDATOR_FILE, ValidatorFile,
 };
-use souk_node::folder::contact::{Contact, Multiaddr};
-use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::limits::ProviderLimits;
-use souk_node::folder::market_file::MarketFile;
-use souk_node::folder::pricing::Pricing;
+use souk_folder::contact::{Contact, Multiaddr};
+use souk_folder::key::{KeyError, NodeKey};
+use souk_folder::limits::ProviderLimits;
+use souk_folder::market_file::MarketFile;
+use souk_folder::pricing::Pricing;
 use souk_node::market::{AccountKey, Credits, Founder, Genesis, Millis, Name, Rules};
 use souk_node::validator::node::REMOVED_FILE;
 

@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use souk_node::folder::config::ConfigError;
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_folder::config::ConfigError;
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
 
 use crate::cluster::{Cluster, LOG};
 use crate::layout::{self, LayoutError};

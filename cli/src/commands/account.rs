@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use souk_api::account::{AccountView, MoneyRequestView};
 use souk_api::order::OrderView;
+use souk_folder::config::{KEY_FILE, ProviderFile};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::folder::config::{KEY_FILE, ProviderFile};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
     Acceptance, AccountKey, Command, Credits, Direction, Name, Refusal, RequestId,
 };

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use souk_folder::market_file::MarketFile;
 use souk_node::validator::ValidatorAuditError;
 use souk_node::validator::node;
 
@@ -10,7 +11,6 @@ use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
-use souk_node::folder::market_file::MarketFile;
 
 /// Replays a validator's log and reports whether the results match the stored ones.
 pub fn run(folder: &Path, output: Output) -> Outcome {

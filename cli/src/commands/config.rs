@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use souk_node::folder::config::{PROVIDER_FILE, PROVIDER_TOML, ProviderFile, VALIDATOR_FILE};
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
+use souk_folder::config::{PROVIDER_FILE, PROVIDER_TOML, ProviderFile, VALIDATOR_FILE};
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
 
 use crate::args::{GlobalArgs, Output};
 use crate::failure::{Failure, Outcome};

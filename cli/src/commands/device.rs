@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use souk_folder::config::{DeviceChoice, KEY_FILE, ProviderFile};
+use souk_folder::key::NodeKey;
 use souk_host::{discover, power};
-use souk_node::device;
-use souk_node::device::{DeviceError, LibraryReport};
-use souk_node::folder::config::{DeviceChoice, KEY_FILE, ProviderFile};
-use souk_node::folder::key::NodeKey;
 use souk_node::provider;
+use souk_sandbox::device;
+use souk_sandbox::device::{DeviceError, LibraryReport};
 use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;

@@ -7,9 +7,9 @@ mod watch;
 use std::path::Path;
 use std::time::Duration;
 
+use souk_folder::clock::unix_ms;
 use souk_node::buyer::Journal;
 use souk_node::buyer::journal::{JobState, Record};
-use souk_node::clock::unix_ms;
 
 use super::submit::{self, JOBS_FOLDER};
 use crate::args::{JobCommand, Output, SubmitArgs};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::folder::config::{KEY_FILE, OPERATOR_FOLDER};
-use souk_node::folder::key::{KeyError, LockError, NodeKey, Passphrase};
+use souk_folder::config::{KEY_FILE, OPERATOR_FOLDER};
+use souk_folder::key::{KeyError, LockError, NodeKey, Passphrase};
 use souk_node::market::AccountKey;
 
 use crate::args::{Key, Output};

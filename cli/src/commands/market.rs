@@ -8,11 +8,11 @@ use std::path::Path;
 use serde_json::json;
 use souk_api::governance::{GovernanceView, RulesView};
 use souk_api::member::{FounderView, MembersView};
+use souk_folder::invitation::Invitation;
+use souk_folder::market_file::{MARKET_FILE, MarketFile};
+use souk_network::protocols::market::{Governance, Members};
 use souk_node::client::joining::{self, JoiningError};
-use souk_node::folder::invitation::Invitation;
-use souk_node::folder::market_file::{MARKET_FILE, MarketFile};
 use souk_node::market::Genesis;
-use souk_node::protocols::market::{Governance, Members};
 
 use crate::args::{Market, Output};
 use crate::failure::{Failure, Kind, Outcome};

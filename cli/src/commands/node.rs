@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
 
-use souk_node::folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
-use souk_node::folder::facts::FactLogError;
-use souk_node::folder::key::NodeKey;
-use souk_node::metrics::PageMaker;
-use souk_node::network;
+use souk_folder::config::{self, KEY_FILE, ProviderFile, VALIDATOR_FILE};
+use souk_folder::facts::FactLogError;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::metrics::PageMaker;
 use souk_node::provider::{self, ProviderError};
-use souk_node::sandbox::SandboxFault;
 use souk_node::validator::node::{self, ValidatorNode, ValidatorNodeError};
+use souk_sandbox::SandboxFault;
 
 use super::key::from_key;
 use super::provider::endpoint::from_endpoint;
@@ -21,7 +21,6 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_network, from_reach, unreachable_market};
 use crate::show;
 use crate::stop::Requests;
-use souk_node::folder::market_file::MarketFile;
 
 /// Hint for an unusable library.
 pub const LIBRARY_HINT: &str = "correct `onnxruntime` in provider.toml, or leave it out to use the \
@@ -97,11 +96,11 @@ pub async fn run_provider(folder: &Path, args: ProviderRunArgs) -> Outcome {
     provider.run(stop, patience).await.map_err(from_provider)
 }
 
-fn network_options(run: &RunArgs) -> network::Options {
-    network::Options {
+fn network_options(run: &RunArgs) -> souk_network::Options {
+    souk_network::Options {
         mdns: run.mdns,
         relays: run.relay,
-        ..network::Options::default()
+        ..souk_network::Options::default()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use souk_node::network::swarm::routes::{Reach, Route};
-use souk_node::network::swarm::view::View;
+use souk_network::swarm::routes::{Reach, Route};
+use souk_network::swarm::view::View;
 
 use crate::args::Output;
 use crate::failure::{Failure, Kind, Outcome};

@@ -10,14 +10,14 @@ pub use measuring::measure_offer;
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::clock::unix_ms;
-use souk_node::content::links::{LINKS_FILE, Links};
-use souk_node::device::costs::LearnedCosts;
-use souk_node::device::onnxruntime_library::LibraryRecord;
-use souk_node::executor::IsolationFile;
-use souk_node::folder::config::ProviderFile;
-use souk_node::folder::price::{self, PriceError};
+use souk_folder::clock::unix_ms;
+use souk_folder::config::ProviderFile;
+use souk_folder::price::{self, PriceError};
+use souk_network::content::links::{LINKS_FILE, Links};
 use souk_node::provider::{self, History, LiveFigures, Statistics};
+use souk_sandbox::device::costs::LearnedCosts;
+use souk_sandbox::device::onnxruntime_library::LibraryRecord;
+use souk_sandbox::executor::IsolationFile;
 
 use super::node;
 use crate::args::{Output, Provider};

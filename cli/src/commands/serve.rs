@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use serde_json::json;
+use souk_folder::market_file::MarketFile;
 use souk_gateway::{
     Config, Gateway, GatewayError, ListenerError, Scope, TOKENS_FILE, TokenError, page_at, page_of,
 };
-use souk_node::folder::market_file::MarketFile;
 use souk_testnet::process::READY;
 
 use crate::args::{Output, PageArgs, ServeArgs};

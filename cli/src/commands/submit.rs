@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use souk_folder::config::{DirectChoice, Traffic};
+use souk_network::protocols::regions;
 use souk_node::buyer::job::{EmulatedDevices, Job, Limits, Priority};
 use souk_node::buyer::pinned_plan::PinnedPlan;
 use souk_node::buyer::plan_json;
 use souk_node::buyer::value_labels::ValueLabels;
 use souk_node::buyer::{Buyer, JobEvent, JobResult, Journal, Quote, Submission};
-use souk_node::folder::config::{DirectChoice, Traffic};
 use souk_node::market::{
     AccountKey, Credits, EXCLUDED_MAX, Millis, Permille, Price, Receipt, Regions,
 };
 use souk_node::memory::Tensor;
-use souk_node::protocols::regions;
 use tokio::sync::mpsc;
 
 use super::providers;

@@ -8,13 +8,13 @@ use souk_api::account::AccountView;
 use souk_api::ask::AskView;
 use souk_api::market::ClassView;
 use souk_api::time::format_rfc3339;
+use souk_folder::clock::unix_ms;
+use souk_folder::market_file::MarketFile;
+use souk_network::protocols::market::Status;
 use souk_node::buyer::Journal;
 use souk_node::buyer::journal::Record;
 use souk_node::client::broker::{AttemptError, Broker, BrokerError};
-use souk_node::clock::unix_ms;
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{Account, ClassSummary, Listing};
-use souk_node::protocols::market::Status;
 
 use super::submit::JOBS_FOLDER;
 use crate::args::{Output, TopArgs};

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_api::member::{MemberView, MembersView};
-use souk_node::folder::config::ValidatorFile;
-use souk_node::folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE};
-use souk_node::folder::contact::Multiaddr;
-use souk_node::folder::key::NodeKey;
-use souk_node::protocols::market::{Member, OrderRefusal};
-use souk_node::protocols::roster::RosterRefusal;
+use souk_folder::config::ValidatorFile;
+use souk_folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE};
+use souk_folder::contact::Multiaddr;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::protocols::market::{Member, OrderRefusal};
+use souk_network::protocols::roster::RosterRefusal;
 use souk_node::validator::node::RestoreError;
 use souk_node::validator::operator::{Operator, OrderError};
 use souk_node::validator::{self, RestoreBackupError};
@@ -20,7 +21,6 @@ use crate::args::{OrderArgs, Output, Validator, ValidatorInitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::{from_config, from_reach, unreachable_market};
 use crate::show;
-use souk_node::folder::market_file::MarketFile;
 
 /// Runs a command on validators.
 pub async fn run(folder: &Path, output: Output, command: Validator) -> Outcome {

@@ -1,8 +1,8 @@
 //! Prints the asks in the market's book (the offers of device time) as a table, the cheapest first.
 
 use souk_api::text_offer::sells_tokens;
+use souk_network::protocols::regions;
 use souk_node::market::{Dtype, Listing, SpotPrice};
-use souk_node::protocols::regions;
 
 use super::{
     Table, format_bytes, format_count, format_credits, format_scaled, format_seconds, print_line,

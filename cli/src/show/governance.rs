@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use souk_api::class_name;
 use souk_api::governance::{ApprovalView, rule_name, to_public_unit};
+use souk_network::protocols::market::{Governance, Member, Members, Standing};
 use souk_node::market::{Approval, Command, RulesChange, Setting};
-use souk_node::protocols::market::{Governance, Member, Members, Standing};
 
 use super::{Table, format_credits, print_line, short_id, time_of_day};
 use crate::suggested_command;

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 use souk_api::account::{BalancesView, MovementView};
 use souk_api::time::format_moment;
+use souk_network::protocols::statement::{Statement, StatementLine};
 use souk_node::market::{
     AccountKey, Balances, CloseReason, Credits, Direction, Event, MoveReason, OrderEnd,
 };
-use souk_node::protocols::statement::{Statement, StatementLine};
 
 use super::{Table, format_credits, print_line, short_id};
 

@@ -1,8 +1,8 @@
 //! Prints the costs that a provider learned from runs on its devices: how much longer operators
 //! take than first measured, by kind, and the last runs. `souk provider …` uses it.
 
-use souk_node::clock::unix_ms;
-use souk_node::device::costs::{LearnedCosts, LearnedDevice, LearnedRun};
+use souk_folder::clock::unix_ms;
+use souk_sandbox::device::costs::{LearnedCosts, LearnedDevice, LearnedRun};
 
 use super::{Table, format_seconds, print_line};
 

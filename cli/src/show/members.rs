@@ -1,7 +1,7 @@
 //! Prints the validators of a market as a table, with their standing and the leader, for
 //! `souk validator …`.
 
-use souk_node::protocols::market::{Member, Members, Standing};
+use souk_network::protocols::market::{Member, Members, Standing};
 use souk_node::validator::operator;
 
 use super::{Table, print_line};

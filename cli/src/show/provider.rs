@@ -4,14 +4,14 @@
 use std::num::NonZeroU32;
 
 use serde_json::{Value, json};
-use souk_node::clock::unix_ms;
-use souk_node::content::links::Carrier;
-use souk_node::content::links::LinkRecord;
-use souk_node::device::onnxruntime_library::LibraryRecord;
-use souk_node::executor::IsolationFile;
-use souk_node::folder::config::{DeviceChoice, Isolation, ProviderFile};
+use souk_folder::clock::unix_ms;
+use souk_folder::config::{DeviceChoice, Isolation, ProviderFile};
+use souk_network::content::links::Carrier;
+use souk_network::content::links::LinkRecord;
 use souk_node::provider::{Entry, History, LiveFigures};
 use souk_node::scheduler::planning::Objective;
+use souk_sandbox::device::onnxruntime_library::LibraryRecord;
+use souk_sandbox::executor::IsolationFile;
 
 use super::{Table, format_bytes, format_count, format_credits, print_line, short_id};
 

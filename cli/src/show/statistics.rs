@@ -2,7 +2,7 @@
 //! run in a job's report.
 
 use serde_json::{Value, json};
-use souk_node::clock::unix_ms;
+use souk_folder::clock::unix_ms;
 use souk_node::provider::Statistics;
 use souk_node::scheduler::execution::report::{DeviceReport, Report};
 

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 use souk_api::member::StatusView;
+use souk_network::protocols::market::Status;
 use souk_node::client::broker::AttemptError;
-use souk_node::protocols::market::Status;
 
 use super::{Table, print_line, short_id};
 use crate::show::balance::Balances;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use souk_node::folder::key::NodeKey;
+use souk_folder::key::NodeKey;
 use souk_node::market::AccountKey;
 use souk_node::memory::{Tensor, npy};
 use souk_testnet::ports::Ports;

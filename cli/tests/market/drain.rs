@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
+use souk_network::protocols::lease::ProviderMessage;
 use souk_node::market::{CloseReason, LeaseState};
-use souk_node::protocols::lease::ProviderMessage;
 
 use crate::common::{Market, kill};
 use crate::gate::Gate;

@@ -3,20 +3,20 @@
 use std::future::pending;
 use std::time::{Duration, Instant};
 
+use souk_folder::key::{NodeKey, peer_of};
+use souk_folder::market_file::MarketFile;
+use souk_network::content::inline_contents::MessageWithContents;
+use souk_network::content::transfers;
+use souk_network::protocols::lease::{self, Opening, Part, ProviderMessage, Request, Start};
+use souk_network::wire;
+use souk_network::{Network, NetworkConfig};
 use souk_node::client::broker::Broker;
 use souk_node::client::trader::{TradeError, Trader};
-use souk_node::content::inline_contents::MessageWithContents;
-use souk_node::content::transfers;
-use souk_node::folder::key::{NodeKey, peer_of};
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
     Acceptance, AccountKey, Bid, Command, Credits, JobId, Lease, LeaseId, LeaseState, Limit,
     Listing, Millis, Name, Price, Term, TimeInForce, Units, Wants,
 };
 use souk_node::memory::ContentId;
-use souk_node::network::wire;
-use souk_node::network::{Network, NetworkConfig};
-use souk_node::protocols::lease::{self, Opening, Part, ProviderMessage, Request, Start};
 
 use tokio::runtime::Runtime;
 

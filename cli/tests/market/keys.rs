@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use souk_node::folder::key::NodeKey;
+use souk_folder::key::NodeKey;
 
 use crate::common::{Market, Ran, SOUK};
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use souk_folder::key::{NodeKey, peer_of};
+use souk_folder::market_file::MarketFile;
+use souk_network::content::transfers::{FetchError, Scope, Tensors, TransferConfig};
+use souk_network::protocols::lease::{Failure, ProviderMessage};
+use souk_network::{Network, NetworkConfig};
 use souk_node::client::broker::Broker;
-use souk_node::content::transfers::{FetchError, Scope, Tensors, TransferConfig};
-use souk_node::folder::key::{NodeKey, peer_of};
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Credits, JobId, Lease};
 use souk_node::memory::{ContentId, Store};
-use souk_node::network::{Network, NetworkConfig};
-use souk_node::protocols::lease::{Failure, ProviderMessage};
 
 use crate::common::Market;
 use crate::hand::Hand;

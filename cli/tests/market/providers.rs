@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use souk_network::protocols::lease::{Failure, ProviderMessage};
 use souk_node::market::LeaseState;
-use souk_node::protocols::lease::{Failure, ProviderMessage};
 
 use crate::common::{Market, souk};
 use crate::hand::Hand;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use souk_node::folder::facts::format_lines;
+use souk_folder::facts::format_lines;
 use souk_node::provider::JOURNAL_FORMAT;
 
 use crate::common::{Market, kill, souk};

@@ -4,8 +4,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use souk_node::clock::CLOCK_VARIABLE;
-use souk_node::folder::key::NodeKey;
+use souk_folder::clock::CLOCK_VARIABLE;
+use souk_folder::key::NodeKey;
 use souk_node::market::AccountKey;
 
 use crate::common::{Market, SOUK, kill, souk};

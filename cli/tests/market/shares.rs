@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use souk_node::folder::key::NodeKey;
+use souk_folder::key::NodeKey;
 use souk_node::market::{Credits, Units};
 
 use crate::common::{IMAGES, Market, SOUK, digits, images, kill};

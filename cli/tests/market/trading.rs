@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use souk_node::folder::key::NodeKey;
+use souk_folder::key::NodeKey;
 use souk_node::market::{ContentId, Receipt};
 
 use crate::common::{Ran, digits};

@@ -15,6 +15,7 @@
 pub mod catalogue;
 pub mod history;
 pub mod links;
+pub mod objective;
 pub mod processor;
 pub mod profile;
 pub mod residency;

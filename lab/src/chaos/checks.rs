@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use souk_folder::clock::unix_ms;
 use souk_node::buyer::Buyer;
 use souk_node::client::broker::BrokerError;
-use souk_node::clock::unix_ms;
 use souk_node::market::{Credits, Lease, LeaseState, Totals};
 use tokio::time::Instant;
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use souk_node::clock::CLOCK_VARIABLE;
+use souk_folder::clock::CLOCK_VARIABLE;
 
 /// The files that hold the clocks' offsets.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use souk_node::folder::config::{self, Fault as Behaviour, PROVIDER_FILE, ProviderFile};
+use souk_folder::config::{self, Fault as Behaviour, PROVIDER_FILE, ProviderFile};
 
 use super::schedule::Fault;
 use super::{ChaosError, Market};

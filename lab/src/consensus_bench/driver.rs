@@ -10,8 +10,8 @@ use bytes::Bytes;
 use futures::{AsyncRead, AsyncReadExt};
 use libp2p::swarm::Stream;
 use souk_consensus::codec::TruncationError;
-use souk_node::network::wire::{self, WireError};
-use souk_node::network::{self, Network, OpenError};
+use souk_network::wire::{self, WireError};
+use souk_network::{Network, OpenError};
 
 use super::machine::{client_key, driver_key, sign_command};
 use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, key, replica_contact};
@@ -35,7 +35,7 @@ pub enum BenchError {
     System(#[from] std::io::Error),
     /// The driver's own network failed.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// A replica is unreachable.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -109,7 +109,7 @@ pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
 impl Group {
     pub(super) async fn start(bench: &Bench) -> Result<Self, BenchError> {
         let ports = Ports::reserve_free(bench.nodes as usize)?;
-        let network = Network::start(&driver_key(), network::NetworkConfig::default()).await?;
+        let network = Network::start(&driver_key(), souk_network::NetworkConfig::default()).await?;
         let mut group = Self {
             nodes: Vec::new(),
             ports,

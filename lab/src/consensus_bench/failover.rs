@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
-use souk_node::network::wire;
+use souk_network::wire;
 
 use super::Bench;
 use super::driver::{BenchError, Group, receive_done};

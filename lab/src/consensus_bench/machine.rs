@@ -5,8 +5,8 @@
 
 use ed25519_dalek::Signer as _;
 use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
+use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Claim, Signature};
-use souk_node::folder::key::NodeKey;
 use souk_node::validator::AnsweringMachine;
 
 use super::protocol::key;

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
 use serde::{Deserialize, Serialize};
 use souk_consensus::codec::{Reader, TruncationError, Writer};
-use souk_node::folder::contact::Contact;
-use souk_node::folder::key::NodeKey;
+use souk_folder::contact::Contact;
+use souk_folder::key::NodeKey;
 
 /// Protocol of commands and their answers; a frame can hold many of either.
 pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");

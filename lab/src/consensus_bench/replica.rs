@@ -11,8 +11,8 @@ use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::Proposal;
-use souk_node::network::wire::{self, WireError};
-use souk_node::network::{self, Network};
+use souk_network::Network;
+use souk_network::wire::{self, WireError};
 use souk_node::validator::raft_link;
 use souk_node::validator::{
     Consistency, LogBeginning, Validator, ValidatorConfig, ValidatorError, ValidatorFailure,
@@ -57,7 +57,7 @@ pub enum NodeError {
     NoSuchReplica(u64),
     /// The network failed.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// The replica did not start.
     #[error(transparent)]
     Start(#[from] ValidatorError),
@@ -93,9 +93,9 @@ async fn run_replica<const SIGNED: bool>(arguments: NodeArguments) -> Result<(),
     let listen = replica_contact(id, *port).addresses.first().cloned();
     let network = Network::start(
         &key(id),
-        network::NetworkConfig {
+        souk_network::NetworkConfig {
             listen,
-            ..network::NetworkConfig::default()
+            ..souk_network::NetworkConfig::default()
         },
     )
     .await?;

@@ -9,16 +9,16 @@ use std::time::Duration;
 use futures::AsyncWriteExt;
 use libp2p::StreamProtocol;
 use serde::Serialize;
+use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::contact::Contact;
+use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Batch, Command, MarketId, Millis, Name, Nonce};
+use souk_network::content::{direct, transfers};
+use souk_network::protocols::lease;
+use souk_network::protocols::market::{self, Request, TimedAnswer};
+use souk_network::wire;
+use souk_network::{Network, OpenError};
 use souk_node::buyer::Buyer;
-use souk_node::clock::{unix_ms, unix_us};
-use souk_node::content::{direct, transfers};
-use souk_node::folder::contact::Contact;
-use souk_node::folder::key::NodeKey;
-use souk_node::network::wire;
-use souk_node::network::{self, Network, OpenError};
-use souk_node::protocols::lease;
-use souk_node::protocols::market::{self, Request, TimedAnswer};
 use souk_node::validator::raft_link;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -217,7 +217,7 @@ impl Attacker {
     /// Acts under one identity until nodes stop accepting it.
     async fn as_one(&mut self, target: &Target) {
         let key = NodeKey::generate();
-        let Ok(network) = Network::start(&key, network::NetworkConfig::default()).await else {
+        let Ok(network) = Network::start(&key, souk_network::NetworkConfig::default()).await else {
             return;
         };
         if network.add_contact(&target.contact).await.is_err() {

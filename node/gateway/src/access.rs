@@ -17,7 +17,7 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method};
 use serde::{Deserialize, Serialize};
-use souk_node::folder::key::NodeKey;
+use souk_folder::key::NodeKey;
 
 use crate::problem::{Code, Problem};
 use crate::web;

@@ -4,9 +4,9 @@
 use futures::future::join_all;
 use souk_api::account::format_place;
 use souk_api::lease::Closing;
+use souk_network::protocols::statement::StatementLine;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::{AccountKey, Event, Lease};
-use souk_node::protocols::statement::StatementLine;
 
 use crate::page::{Page, Paging};
 use crate::problem::Problem;

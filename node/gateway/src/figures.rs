@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use prometheus::{Histogram, HistogramOpts, HistogramVec, exponential_buckets};
-use souk_node::metrics::Page;
+use souk_network::metrics::Page;
 
 /// The first bucket ends at a millisecond and each further one is twice as wide: 17 reach a minute.
 const FIRST: f64 = 0.001;

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::Job;
 use souk_node::buyer::job_files::{JobFiles, KeptPlan, TimedEvent};
 use souk_node::buyer::journal::JobState;
 use souk_node::buyer::{
     Answer, JobEvent, JobResult, Journal, Quote, Requests, Submission, names, plan_json,
 };
-use souk_node::clock::unix_ms;
 use souk_node::memory::Tensor;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;

@@ -10,8 +10,8 @@
 //!
 //! use souk_gateway::{Config, Gateway};
 //! use souk_node::buyer::Buyer;
-//! use souk_node::folder::key::NodeKey;
-//! use souk_node::folder::market_file::MarketFile;
+//! use souk_folder::key::NodeKey;
+//! use souk_folder::market_file::MarketFile;
 //!
 //! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
 //! let folder = PathBuf::from("/srv/bazaar");

@@ -7,7 +7,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use souk_node::metrics::{Page, PageMaker, TEXT_FORMAT};
+use souk_network::metrics::{Page, PageMaker, TEXT_FORMAT};
 
 use crate::access::check_host_and_origin;
 use crate::headers::finish_response;

@@ -10,15 +10,15 @@ use serde::Serialize;
 use souk_api::class_name;
 use souk_api::market::ByDtype;
 use souk_api::time::format_rfc3339;
+use souk_folder::clock::unix_ms;
+use souk_folder::key::account_of;
+use souk_network::content::links::LinkRecord;
+use souk_network::protocols::market::{Answer, Member, Request, Standing, Status};
+use souk_network::protocols::regions;
+use souk_network::swarm::routes::Route;
 use souk_node::buyer::Buyer;
 use souk_node::client::broker::BrokerError;
-use souk_node::clock::unix_ms;
-use souk_node::content::links::LinkRecord;
-use souk_node::folder::key::account_of;
 use souk_node::market::{Account, AccountKey, Listing};
-use souk_node::network::swarm::routes::Route;
-use souk_node::protocols::market::{Answer, Member, Request, Standing, Status};
-use souk_node::protocols::regions;
 use utoipa::ToSchema;
 
 /// Providers on one map; a page cannot draw more.

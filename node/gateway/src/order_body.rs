@@ -2,9 +2,9 @@
 //! market's order. Amounts are in micro-credits, times in seconds.
 
 use serde::{Deserialize, Serialize};
+use souk_folder::clock::unix_ms;
 use souk_node::client::broker::Broker;
 use souk_node::client::market_data;
-use souk_node::clock::unix_ms;
 use souk_node::market::{
     Bid, Command, Credits, JobId, LeaseId, Limit, Millis, Price, Term, TimeInForce, Units, Wants,
 };

@@ -6,11 +6,11 @@
 //! batch that can still be on its way has expired.
 
 use souk_api::order::{PlacedTrade, PlacedView};
+use souk_folder::clock::unix_ms;
+use souk_network::protocols::statement::StatementLine;
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::client::trader::TradeError;
-use souk_node::clock::unix_ms;
 use souk_node::market::{AccountKey, Command, Event, JobId, Limit, OrderId, Price, Side, Units};
-use souk_node::protocols::statement::StatementLine;
 
 use crate::keys::{self, Purpose, UsedKey};
 use crate::order_body::OrderBody;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use souk_network::protocols::regions;
 use souk_node::market::{AccountKey, EXCLUDED_MAX, Millis, Permille, Regions};
-use souk_node::protocols::regions;
 
 use crate::problem::{Code, Problem};
 

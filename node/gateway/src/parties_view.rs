@@ -7,9 +7,9 @@ use serde::Serialize;
 use souk_api::account::AccountView;
 use souk_api::ask::AskView;
 use souk_api::member::ValidatorView;
+use souk_network::protocols::market::{Member, Status};
 use souk_node::client::broker::{Broker, BrokerError};
 use souk_node::market::{AccountKey, Listing};
-use souk_node::protocols::market::{Member, Status};
 use utoipa::ToSchema;
 
 /// Who has something on offer.

@@ -6,12 +6,12 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use souk_folder::config::ConfigError;
 use souk_node::buyer::pinned_plan::PlanRefusal;
 use souk_node::buyer::{JournalError, QuoteError};
 use souk_node::client::broker::BrokerError;
 use souk_node::client::market_data::ClassError;
 use souk_node::client::trader::TradeError;
-use souk_node::folder::config::ConfigError;
 use utoipa::ToSchema;
 
 /// What a problem is called: never another meaning for the same word.

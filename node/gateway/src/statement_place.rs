@@ -2,7 +2,7 @@
 //! history of its credits).
 
 use souk_api::account::parse_place;
-use souk_node::protocols::statement::LogPlace;
+use souk_network::protocols::statement::LogPlace;
 
 use crate::page::Paging;
 use crate::problem::Problem;

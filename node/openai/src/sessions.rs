@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
 use souk_api::time::format_rfc3339;
+use souk_folder::clock::unix_ms;
 use souk_gateway::{Code, HostAnswer, Problem, SessionHost, SessionOrder, SessionView};
 use souk_llm::bundled;
 use souk_node::buyer::job::Limits;
 use souk_node::buyer::{Buyer, Quote};
-use souk_node::clock::unix_ms;
 use souk_node::market::Receipt;
 use souk_texts::{
     SessionSize, SessionTerms, StopSignal, TextEngine, TextError, TextMarket, TextObserver,

@@ -6,10 +6,9 @@
 use std::time::Duration;
 
 use libp2p::PeerId;
+use souk_folder::key;
 use souk_market::AccountKey;
-
-use crate::content::links::Links;
-use crate::folder::key;
+use souk_network::content::links::Links;
 
 /// The length by which links are compared: only the maker of an output can know its real length.
 const USUAL_BYTES: f64 = (1 << 20) as f64;
@@ -40,9 +39,10 @@ pub(super) fn in_order(
 
 #[cfg(test)]
 mod tests {
+    use souk_folder::key::NodeKey;
+    use souk_network::content::links::{Carrier, Sample};
+
     use super::*;
-    use crate::content::links::{Carrier, Sample};
-    use crate::folder::key::NodeKey;
 
     const HERE: AccountKey = AccountKey([9; 32]);
     const NOW_MS: u64 = 1_000_000;

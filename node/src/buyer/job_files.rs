@@ -19,13 +19,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use souk_api::event::JobEventView;
+use souk_folder::clock::unix_ms;
 use souk_market::{AccountKey, Receipt};
 use souk_roles::job::JobEvent;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
 use super::JournalError;
 use super::names::{self, Names};
-use crate::clock::unix_ms;
 
 /// How often a job checks whether a user cancelled it.
 const CANCEL_PERIOD: Duration = Duration::from_millis(200);

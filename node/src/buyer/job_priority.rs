@@ -17,10 +17,10 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use souk_market::Listing;
+use souk_network::protocols::demands::Demands;
 
 use super::QuoteError;
 use crate::buyer::job::Priority;
-use crate::protocols::demands::Demands;
 
 /// How many files a job reads; jobs beyond that do not count.
 const JOBS_MAX: usize = 1024;

@@ -14,13 +14,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use serde::Serialize;
+use souk_folder::fact_writer::FactWriter;
+use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::{JobId, Listing, Receipt};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
-
-use crate::folder::fact_writer::FactWriter;
-use crate::folder::facts::{FactLog, FactLogError};
 
 /// The folder of job journals, in the folder of the market.
 pub const JOBS_FOLDER: &str = "buyer/jobs";

@@ -5,9 +5,8 @@
 use std::collections::BTreeMap;
 
 use souk_market::{AccountKey, Listing};
+use souk_network::content::links::{self, LinkRecord};
 use souk_scheduler::planning::{Link, Links};
-
-use crate::content::links::{self, LinkRecord};
 
 /// The factor from which a measured figure counts as different from the usual: from one job to the
 /// next, the same link can measure half or twice as fast.
@@ -147,9 +146,10 @@ fn worse_link(one: Link, other: Link) -> Link {
 
 #[cfg(test)]
 mod tests {
+    use souk_network::content::links::Carrier;
+    use souk_network::content::links::Sample;
+
     use super::*;
-    use crate::content::links::Carrier;
-    use crate::content::links::Sample;
 
     #[test]
     fn what_was_seen_of_today_is_known_of_a_way() {

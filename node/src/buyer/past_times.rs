@@ -15,10 +15,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use souk_folder::config::{self, ConfigError, FORMAT};
 use souk_market::AccountKey;
 use souk_memory::ContentId;
-
-use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The name of the file in an account's folder.
 pub const PAST_TIMES_FILE: &str = "times.json";

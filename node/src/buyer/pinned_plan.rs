@@ -9,11 +9,11 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use souk_folder::config::{self, ConfigError, FORMAT};
 use souk_market::Credits;
 use souk_memory::ContentId;
 
 use super::Quote;
-use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The folder of plans that users have seen, in the folder of the market.
 pub const PLANS_FOLDER: &str = "buyer/plans";

@@ -13,6 +13,7 @@ use souk_roles::job::plan::{
     LEGS_MAX, NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart,
     PlanRequest, PlanScope,
 };
+use souk_sandbox::device::ask_resources;
 use souk_scheduler::graph::cut::{self, Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, Weight};
 
@@ -22,7 +23,6 @@ use super::quote::{self, Quote};
 use super::remaining_graph::{self, RestError};
 use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
-use crate::device::ask_resources;
 
 /// Plans one job, and remembers the plans that it bought.
 pub(super) struct Planner {

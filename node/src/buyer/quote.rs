@@ -7,8 +7,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use souk_market::{AccountKey, Credits, Features, Listing, Millis, Units};
 use souk_memory::{ContentId, DType, Tensor};
+use souk_network::protocols::demands::{Choice, Demands};
+use souk_network::protocols::unsuitable::Unsuitable;
 use souk_roles::job::Exclusion;
 use souk_roles::market::operators as numbers;
+use souk_sandbox::device::operators::{self, ModelOperators};
+use souk_sandbox::device::{ask_resources, backends, kernels};
 use souk_scheduler::graph::cost::{Cost, OperatorClass};
 use souk_scheduler::graph::cut::{Boundary, Subgraph};
 use souk_scheduler::graph::{Bindings, Graph, ImportError};
@@ -24,10 +28,6 @@ use super::terms::{self, MICRO};
 use crate::buyer::job::{Job, Limits};
 use crate::buyer::link_estimates::LinkEstimates;
 use crate::buyer::past_times::{Overheads, PlannedWork};
-use crate::device::operators::{self, ModelOperators};
-use crate::device::{ask_resources, backends, kernels};
-use crate::protocols::demands::{Choice, Demands};
-use crate::protocols::unsuitable::Unsuitable;
 
 /// The quote of a job over the book.
 #[derive(Clone, Debug)]

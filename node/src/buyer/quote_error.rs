@@ -1,12 +1,12 @@
 //! Lists the reasons why a job has no quote (no plan with a price), with the texts that users see.
 
+use souk_network::protocols::unsuitable::Unsuitable;
+use souk_sandbox::device::operators::KernelFault;
 use souk_scheduler::graph::ImportError;
 use souk_scheduler::graph::cut::CutError;
 use souk_scheduler::planning::PlanError;
 
 use crate::client::broker::BrokerError;
-use crate::device::operators::KernelFault;
-use crate::protocols::unsuitable::Unsuitable;
 
 /// Why there is no quote.
 #[derive(Debug, thiserror::Error)]

@@ -13,8 +13,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use souk_folder::clock::{CoreClock, unix_ms};
 use souk_market::{JobId, Lease, LeaseId};
 use souk_memory::Tensor;
+use souk_network::content::inline_contents::InlineContents;
 use souk_roles::clock::Now;
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::job::{
@@ -32,9 +34,7 @@ use super::planner::{PlanError, Planner};
 use super::quote::Quote;
 use super::times::Watch;
 use super::{Buyer, JobResult, Requests, Submission, WINDOW_MAX};
-use crate::clock::{CoreClock, unix_ms};
-use crate::content::inline_contents::InlineContents;
-use crate::protocols::lease::LeaseReport;
+use crate::lease_report::LeaseReport;
 use served_contents::ServedContents;
 use streams::{Incoming, Talk};
 

@@ -7,18 +7,18 @@ mod queries;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libp2p::PeerId;
+use souk_folder::clock::LogClock;
+use souk_folder::contact::Contact;
+use souk_folder::key;
 use souk_market::{AccountKey, Genesis};
+use souk_network::Network;
+use souk_network::protocols::market::{Age, Answer, Member, Members, Request};
 use souk_roles::market::client::{PATIENCE, Reply};
 use souk_roles::market::known_members::KnownMembers;
 use tokio::sync::watch;
 
 pub use super::task::AttemptError;
 use super::task::{self, ANSWER_TIMEOUT, Client};
-use crate::clock::LogClock;
-use crate::folder::contact::Contact;
-use crate::folder::key;
-use crate::network::Network;
-use crate::protocols::market::{Age, Answer, Member, Members, Request};
 
 /// How long the client tries to get an answer, in seconds.
 const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;

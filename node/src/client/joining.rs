@@ -1,20 +1,20 @@
 //! Joins a market by its invitation alone: a validator sends the market's genesis, which must match
 //! the id in the invitation.
 
+use souk_folder::invitation::Invitation;
+use souk_folder::key::NodeKey;
 use souk_market::{Genesis, GenesisFault, MarketId};
+use souk_network::protocols::market::{Answer, Members, Request};
+use souk_network::{Network, NetworkConfig};
 
 use super::broker::{Broker, BrokerError};
-use crate::folder::invitation::Invitation;
-use crate::folder::key::NodeKey;
-use crate::network::{self, Network, NetworkConfig};
-use crate::protocols::market::{Answer, Members, Request};
 
 /// Why a market could not be joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoiningError {
     /// This node's network did not start.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// No validator answers.
     #[error(transparent)]
     Broker(#[from] BrokerError),

@@ -1,11 +1,12 @@
 //! Connects a node to a market: starts its network, and a broker of the validators.
 
+use souk_folder::config::ConfigError;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::Network;
+use souk_network::protocols::market::Members;
+
 use crate::client::broker::{Broker, BrokerError};
-use crate::folder::config::ConfigError;
-use crate::folder::key::NodeKey;
-use crate::folder::market_file::MarketFile;
-use crate::network::{self, Network};
-use crate::protocols::market::Members;
 
 /// Why a node could not reach a market.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +16,7 @@ pub enum ReachError {
     Config(#[from] ConfigError),
     /// This node's network did not start.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// No validator answers.
     #[error(transparent)]
     Broker(#[from] BrokerError),
@@ -28,7 +29,8 @@ pub enum ReachError {
 /// When no validator answers.
 pub async fn connect_read_only(market: &MarketFile) -> Result<(Broker, Members), ReachError> {
     let stranger = NodeKey::generate();
-    let (_, broker) = connect_market(&stranger, market, network::NetworkConfig::default()).await?;
+    let (_, broker) =
+        connect_market(&stranger, market, souk_network::NetworkConfig::default()).await?;
     let members = broker.refresh_validators().await?;
     Ok((broker, members))
 }
@@ -37,7 +39,7 @@ pub async fn connect_read_only(market: &MarketFile) -> Result<(Broker, Members),
 pub(crate) async fn connect_market(
     key: &NodeKey,
     market: &MarketFile,
-    config: network::NetworkConfig,
+    config: souk_network::NetworkConfig,
 ) -> Result<(Network, Broker), ReachError> {
     let network = Network::start(key, config).await?;
     let broker = Broker::new(network.clone(), &market.contacts()?).await?;

@@ -8,7 +8,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libp2p::PeerId;
+use souk_folder::clock::{CoreClock, LogClock, unix_us};
+use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Command, MarketId, Millis};
+use souk_network::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
+use souk_network::wire::WireError;
+use souk_network::{Network, OpenError, wire};
 use souk_roles::clock::Micros;
 use souk_roles::market::client::{
     ANSWER_PATIENCE, Action, CallId, Event, MarketClient, Reply, RequestAttempt, Silence,
@@ -16,12 +21,6 @@ use souk_roles::market::client::{
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
-
-use crate::clock::{CoreClock, LogClock, unix_us};
-use crate::folder::key::NodeKey;
-use crate::network::wire::WireError;
-use crate::network::{Network, OpenError, wire};
-use crate::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
 
 /// A validator must give an answer within this time.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);

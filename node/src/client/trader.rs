@@ -1,12 +1,12 @@
 //! Signs the commands of one account and submits them to the market. Buyers, providers and the
 //! command line trade through a [`Trader`].
 
+use souk_folder::key::NodeKey;
 use souk_market::{Acceptance, AccountKey, Command, Credits, MarketId, Name, Refusal};
+use souk_network::protocols::market::Answer;
 use souk_roles::market::client::Reply;
 
 use crate::client::broker::{Broker, BrokerError};
-use crate::folder::key::NodeKey;
-use crate::protocols::market::Answer;
 
 /// Signs for one account. Clones share its nonces.
 #[derive(Clone)]
@@ -173,15 +173,15 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::{Arc, Mutex};
 
+    use souk_folder::clock::{unix_ms, unix_us};
+    use souk_folder::contact::Contact;
     use souk_market::{Exchange, Genesis, Millis, NONCE_WINDOW, Nonce, Outcome, SignedBatch};
+    use souk_network::protocols::market::{PROTOCOL, Request, TimedAnswer};
+    use souk_network::wire;
+    use souk_network::{Network, NetworkConfig};
     use souk_roles::validator::questions;
 
     use super::*;
-    use crate::clock::{unix_ms, unix_us};
-    use crate::folder::contact::Contact;
-    use crate::network::wire;
-    use crate::network::{Network, NetworkConfig};
-    use crate::protocols::market::{PROTOCOL, Request, TimedAnswer};
 
     /// What a validator made of a batch; none where it applied it and its answer was lost.
     type Made = Option<Result<Acceptance, Refusal>>;

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use souk_folder::clock::unix_ms;
+use souk_folder::config;
 use souk_host::system;
+use souk_sandbox::device::group::member_label;
+use souk_sandbox::executor::Executor;
 use souk_scheduler::execution::{LostDevice, Runner};
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 use souk_vocabulary::taxonomy::ProcessorKind;
 
 use super::Provider;
-use crate::clock::unix_ms;
-use crate::device::group::member_label;
-use crate::executor::Executor;
-use crate::folder::config;
 
 /// How often the devices are sampled.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -245,15 +245,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     use bytes::Bytes;
+    use souk_folder::config::{DeviceChoice, EmulationSettings};
     use souk_memory::{Store, npy};
+    use souk_sandbox::device::group::{Between, build_runner};
+    use souk_sandbox::device::open_devices;
     use souk_scheduler::execution::timeline::UnixMicros;
     use souk_scheduler::execution::{Clock, Task};
     use souk_scheduler::planning::Objective;
 
     use super::*;
-    use crate::device::group::{Between, build_runner};
-    use crate::device::open_devices;
-    use crate::folder::config::{DeviceChoice, EmulationSettings};
 
     fn live(choice: &DeviceChoice) -> Live {
         let device = open_devices(choice, Some(1)).unwrap().remove(0);

@@ -10,12 +10,12 @@ use souk_vocabulary::profile::Profile;
 use super::ProviderError;
 use super::device_load::Live;
 use super::pace::Pace;
-use crate::device::costs::DeviceCosts;
-use crate::device::{self, combine_profiles, provider_resources};
 use crate::endpoint::Endpoint;
-use crate::executor::{Executor, OpenedDevices};
-use crate::folder::config::{EndpointChoice, ProviderFile};
+use souk_folder::config::{EndpointChoice, ProviderFile};
 use souk_market::Resources;
+use souk_sandbox::device::costs::DeviceCosts;
+use souk_sandbox::device::{self, combine_profiles, provider_resources};
+use souk_sandbox::executor::{Executor, OpenedDevices};
 
 /// What works for leases.
 pub(super) enum Engine {

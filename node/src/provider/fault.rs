@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use bytes::Bytes;
+use souk_folder::config::Fault;
 use souk_memory::Tensor;
-
-use crate::folder::config::Fault;
 
 /// The fault that a provider plays, and the run from which it does.
 pub(super) struct Faulty {

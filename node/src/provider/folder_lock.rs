@@ -4,8 +4,9 @@
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
 
+use souk_folder::facts::FactLogError;
+
 use super::ProviderError;
-use crate::folder::facts::FactLogError;
 
 /// The file that a running provider locks: two providers on one folder would sell a device twice.
 const LOCK_FILE: &str = "lock";

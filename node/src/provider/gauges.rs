@@ -5,13 +5,13 @@ use std::sync::Weak;
 
 use souk_scheduler::execution::report::{DeviceReport, MemoryReport, Report};
 
+use souk_folder::clock::unix_ms;
+use souk_network::metrics::{MetricKind, Page, peers, to_seconds};
 use souk_roles::provider::{ProviderStatus, Stage};
+use souk_sandbox::executor::Executor;
 
 use super::journal::Sums;
 use super::{LiveDevice, LiveFigures, Provider, Statistics};
-use crate::clock::unix_ms;
-use crate::executor::Executor;
-use crate::metrics::{MetricKind, Page, peers, to_seconds};
 
 /// Returns a page of metrics, or none once the provider is gone.
 pub(super) async fn metrics_page(provider: Weak<Provider>) -> Option<Page> {

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk_folder::clock::unix_us;
+use souk_folder::contact::Contact;
 use souk_market::{AccountKey, Resources};
 use souk_memory::ContentId;
 use souk_roles::lease::Start;
 use souk_roles::provider::LeaseReaders;
+use souk_sandbox::device::ask_resources;
+use souk_sandbox::device::graph_work::GraphWork;
+use souk_sandbox::executor::LeaseExecutor;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
-use crate::clock::unix_us;
-use crate::device::ask_resources;
-use crate::device::graph_work::GraphWork;
-use crate::executor::LeaseExecutor;
-use crate::folder::contact::Contact;
-use crate::protocols::lease::{LeaseReport, PeerTraffic};
+use crate::lease_report::{LeaseReport, PeerTraffic};
 
 /// The part by which the buyer's figure can differ from the graph's.
 const DOUBT: f64 = 0.05;

@@ -11,14 +11,13 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use souk_folder::fact_writer::FactWriter;
+use souk_folder::facts::{FactLog, FactLogError};
 use souk_market::{AccountKey, CloseReason, Credits, DeviceMicros, JobId, LeaseId, Millis, Price};
 use souk_roles::effect::Ticket;
 pub use souk_roles::provider::Before;
 use souk_roles::provider::{Fact, Past, PastLease, PastState};
 use tokio::sync::watch;
-
-use crate::folder::fact_writer::FactWriter;
-use crate::folder::facts::{FactLog, FactLogError};
 
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
@@ -312,8 +311,9 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use souk_folder::facts::format_lines;
+
     use super::*;
-    use crate::folder::facts::format_lines;
 
     fn began(lease: u64) -> Fact {
         Fact::Began {

@@ -8,13 +8,12 @@ use std::{fs, io};
 
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
+use souk_folder::config::{self, ConfigError, DeviceChoice, FORMAT};
+use souk_folder::key::NodeKey;
 use souk_memory::ContentId;
 use souk_registry::sheet::Sheet;
+use souk_sandbox::device::{self, DeviceError};
 use souk_vocabulary::processor::{Processor, WorkError};
-
-use crate::device::{self, DeviceError};
-use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
-use crate::folder::key::NodeKey;
 
 /// The prefix of the signed bytes, so that no other signature can be valid for a sheet.
 const DOMAIN: &[u8] = b"souk device sheet 1\n";

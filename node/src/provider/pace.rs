@@ -13,11 +13,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use souk_market::{Dtype, Resources, Slowness, WorkKind};
+use souk_sandbox::device::costs::StatedSpeed;
 use souk_scheduler::planning::{Objective, Slowness as Times};
 use souk_vocabulary::profile::Profile;
 
 use super::Provider;
-use crate::device::costs::StatedSpeed;
 
 /// Jobs in the window. One bad job is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
@@ -316,6 +316,8 @@ mod tests {
     use souk_market::Price;
     use souk_memory::DType;
     use souk_onnx::work::Work as Amount;
+    use souk_sandbox::device::ask_resources;
+    use souk_sandbox::device::costs::DeviceCosts;
     use souk_scheduler::graph::cost::{Cost, OperatorClass};
     use souk_scheduler::learning::Measurement;
     use souk_scheduler::planning::cost_seconds;
@@ -323,8 +325,6 @@ mod tests {
 
     use super::super::tests::resources;
     use super::*;
-    use crate::device::ask_resources;
-    use crate::device::costs::DeviceCosts;
 
     const NOTHING: Times = Times {
         product: 1.0,

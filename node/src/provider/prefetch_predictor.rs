@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use souk_folder::config::{self, ConfigError, FORMAT};
 use souk_memory::prefetch_predictor::PrefetchPredictor;
 use souk_memory::{ContentId, Store};
-
-use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The name of the file in a provider's folder.
 const FORESIGHT_FILE: &str = "foresight.json";

@@ -8,9 +8,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use souk_folder::config::{self, DeviceChoice, FORMAT};
 use souk_market::RefusedNodes;
-
-use crate::folder::config::{self, DeviceChoice, FORMAT};
 
 /// The file in the provider's folder.
 const FILE: &str = "refused.json";

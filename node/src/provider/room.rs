@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use souk_host::system;
 use souk_memory::allowance::Allowance;
+use souk_sandbox::device::group::GROUP_BYTES_MAX;
 
 use super::Provider;
-use crate::device::group::GROUP_BYTES_MAX;
 
 /// How often the provider checks the machine's memory.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
+use souk_folder::clock::unix_ms;
+use souk_folder::config::ProviderFile;
+use souk_folder::limits::{NOTICE_SECONDS, ProviderLimits};
+use souk_folder::pricing::{Moment, Pricing, mean_price};
 use souk_market::{Millis, Permille, Price, Resources, Units};
 use souk_roles::provider::Terms;
 
 use crate::client::broker::{Broker, BrokerError};
-use crate::clock::unix_ms;
-use crate::folder::config::ProviderFile;
-use crate::folder::limits::{NOTICE_SECONDS, ProviderLimits};
-use crate::folder::pricing::{Moment, Pricing, mean_price};
 
 /// The longest lease: an hour.
 const DURATION_MAX: Millis = Millis(3_600_000);
@@ -122,12 +122,13 @@ pub fn minute_now() -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use souk_folder::config::{DeviceChoice, FORMAT};
+
     use super::*;
-    use crate::folder::config::{DeviceChoice, FORMAT};
 
     fn conditions(hours: &[&str]) -> Conditions {
         let file = ProviderFile {
-            isolation: crate::folder::config::Isolation::default(),
+            isolation: souk_folder::config::Isolation::default(),
             format: FORMAT,
             name: "p".to_owned(),
             listen: "/ip4/127.0.0.1/tcp/0".parse().unwrap(),

@@ -15,8 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk_folder::clock::CoreClock;
+use souk_folder::fact_writer::WriterEnded;
 use souk_market::{LeaseId, Resources};
 use souk_memory::ContentId;
+use souk_network::content::inline_contents::InlineContents;
 use souk_roles::access::Readers;
 use souk_roles::clock::Micros;
 use souk_roles::effect::{Effect, Ticket};
@@ -30,10 +33,7 @@ use super::Provider;
 use super::job::Job;
 use super::journal::JournalWriter;
 use super::pace::Speed;
-use crate::clock::CoreClock;
-use crate::content::inline_contents::InlineContents;
-use crate::folder::fact_writer::WriterEnded;
-use crate::protocols::lease::LeaseReport;
+use crate::lease_report::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
 

@@ -10,10 +10,9 @@ use std::fs::File;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use souk_folder::clock::unix_ms;
+use souk_folder::config::{self, ConfigError, FORMAT};
 use souk_scheduler::execution::report::Report;
-
-use crate::clock::unix_ms;
-use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The name of the file in a provider's folder.
 const STATISTICS_FILE: &str = "statistics.json";

@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn damaged_backups_do_no_harm() {
         let whole = encode_backup(&state().slice(..6_000)).to_vec();
-        let mut damage = crate::protocols::fuzzed::DamageSource::new(19);
+        let mut damage = souk_node_testing::fuzzed::DamageSource::new(19);
         for _ in 0..2_000 {
             let damaged: Bytes = damage.of(&whole).into();
             assert!(decode_backup(&damaged).is_err() || damaged == whole);

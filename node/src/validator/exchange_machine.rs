@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use souk_consensus::Position;
 use souk_consensus::replica::ApplyError;
+use souk_folder::market_file::MarketFile;
 use souk_market::{AccountKey, Event, Millis};
 use souk_roles::market::roster::Roster;
 use souk_roles::validator::exchange::{self, Watch};
@@ -14,7 +15,6 @@ use tokio::sync::broadcast;
 
 use super::statements::StatementWriter;
 use super::{Consistency, QueryError, Validator};
-use crate::folder::market_file::MarketFile;
 
 /// Changes that a slow watcher can fall behind; beyond that it learns only that it missed some.
 const CHANGES_MAX: usize = 1024;

@@ -19,17 +19,17 @@ use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use souk_consensus::replica::StartError;
 use souk_consensus::{ReplicaConfig, ReplicaId};
+use souk_folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
+use souk_folder::contact::Contact;
+use souk_folder::key::{self, NodeKey, NotAKey};
+use souk_folder::market_file::MarketFile;
 use souk_market::{AccountKey, Founder};
+use souk_network::Network;
+use souk_network::metrics::PageMaker;
+use souk_network::protocols::market::Member;
 use souk_roles::validator::action::ReplicaFailure;
 use tokio::sync::{mpsc, watch};
 
-use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
-use crate::folder::contact::Contact;
-use crate::folder::key::{self, NodeKey, NotAKey};
-use crate::folder::market_file::MarketFile;
-use crate::metrics::PageMaker;
-use crate::network::{self, Network};
-use crate::protocols::market::Member;
 use crate::validator::exchange_machine::{self, ExchangeMachine};
 use crate::validator::statements::{self, StatementWriter, Statements};
 use crate::validator::{
@@ -69,7 +69,7 @@ pub struct ValidatorNodeConfig {
     /// The validator's id and address.
     pub validator: ValidatorFile,
     /// Optional features of its network.
-    pub network: network::Options,
+    pub network: souk_network::Options,
 }
 
 /// Why a validator stopped or did not start.
@@ -109,7 +109,7 @@ pub enum ValidatorNodeError {
     RaftId,
     /// The network did not start.
     #[error(transparent)]
-    Network(#[from] network::StartError),
+    Network(#[from] souk_network::StartError),
     /// The folder could not be used.
     #[error("cannot use {path}: {source}")]
     Folder {
@@ -335,11 +335,11 @@ async fn join_network(
     home: &Path,
     key: &NodeKey,
     file: &ValidatorFile,
-    options: network::Options,
-) -> Result<Network, network::StartError> {
-    let config = network::NetworkConfig {
+    options: souk_network::Options,
+) -> Result<Network, souk_network::StartError> {
+    let config = souk_network::NetworkConfig {
         listen: Some(file.listen.clone()),
-        peers_file: Some(home.join(network::PEERS_FILE)),
+        peers_file: Some(home.join(souk_network::PEERS_FILE)),
         options,
     };
     Network::start(key, config).await

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use libp2p::PeerId;
+use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::contact::{Contact, ContactError};
+use souk_folder::key::{self, NodeKey};
+use souk_folder::market_file::MarketFile;
 use souk_market::{AccountKey, MarketId, Millis};
+use souk_network::OpenError;
+use souk_network::protocols::market::{
+    Answer, Member, Members, OrderRefusal, PROTOCOL, Request, Standing,
+};
+use souk_network::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
+use souk_network::wire::{self, WireError};
 use tokio::time::Instant;
 
 use crate::client::broker::{AttemptError, Broker, BrokerError};
 use crate::client::reach::{self, ReachError};
-use crate::clock::{unix_ms, unix_us};
-use crate::folder::contact::{Contact, ContactError};
-use crate::folder::key::{self, NodeKey};
-use crate::folder::market_file::MarketFile;
-use crate::network::OpenError;
-use crate::network::wire::{self, WireError};
-use crate::protocols::market::{
-    Answer, Member, Members, OrderRefusal, PROTOCOL, Request, Standing,
-};
-use crate::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
 
 /// How long a signed order stays valid, in milliseconds.
 const EXPIRY_MS: u64 = 60_000;

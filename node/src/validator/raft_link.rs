@@ -14,11 +14,11 @@ use libp2p::PeerId;
 use libp2p::swarm::{Stream, StreamProtocol};
 use souk_consensus::ReplicaId;
 use souk_consensus::wire::Envelope;
+use souk_network::Network;
+use souk_network::wire;
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::{mpsc, watch};
 
-use crate::network::Network;
-use crate::network::wire;
 use crate::validator::Validator;
 
 /// The protocol's name.

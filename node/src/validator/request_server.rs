@@ -16,21 +16,21 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
 use souk_consensus::replica::COMMAND_BYTES_MAX;
+use souk_folder::clock::unix_ms;
+use souk_folder::contact::{self, Contact};
+use souk_folder::key;
 use souk_market::{AccountKey, Genesis, Millis, SignedBatch};
+use souk_network::profile::Profile;
+use souk_network::protocols::market::{
+    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
+};
+use souk_network::protocols::roster::SignedOrder;
+use souk_network::wire::{self, Intake, WireError};
+use souk_network::{Network, RateLimit};
 use souk_roles::market::statement::LogPlace;
 use souk_roles::validator::questions::{Question, Reply};
 use tokio::sync::broadcast;
 
-use crate::clock::unix_ms;
-use crate::folder::contact::{self, Contact};
-use crate::folder::key;
-use crate::network::profile::Profile;
-use crate::network::wire::{self, Intake, WireError};
-use crate::network::{Network, RateLimit};
-use crate::protocols::market::{
-    Age, Answer, BACKUP_FRAME_BYTES, PROTOCOL, REQUEST_BYTES_MAX, Request, Status, TimedAnswer,
-};
-use crate::protocols::roster::SignedOrder;
 use crate::validator::exchange_machine::{BatchResult, ChangedAccounts, ExchangeMachine};
 use crate::validator::statements::Statements;
 use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Validator};

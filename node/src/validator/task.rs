@@ -311,7 +311,7 @@ fn log_report(report: &Report) {
 fn core_now(began: Instant) -> Now {
     Now {
         tick: to_micros(began.elapsed()),
-        log: Millis(crate::clock::unix_ms()),
+        log: Millis(souk_folder::clock::unix_ms()),
     }
 }
 

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk_folder::clock::CoreClock;
 use souk_llm::generation::STEP_TOKENS_MAX;
 use souk_node::buyer::job::{Job, RequestInputs};
 use souk_node::buyer::{
     Answer as JobAnswer, Buyer, JobEvent, JobResult, JournalError, Quote, QuoteError, Requests,
     Spending, Submission, UnfinishedJob, WINDOW_MAX,
 };
-use souk_node::clock::CoreClock;
 use souk_node::market::{Credits, JobId, Receipt};
 use souk_roles::effect::{Effect, Ticket};
 use souk_roles::session::{

@@ -1,46 +1,12 @@
-//! Defines the quantities that a plan can minimise, such as time or price, and scores plans by
-//! them.
+//! Scores schedules by the quantity that a plan should minimise, such as time or price.
 //!
 //! All planners use the same objectives: a buyer over the market's offers, a provider over its own
 //! devices, and the planners over a problem's whole numbers. A deadline comes before everything
 //! else, and the makespan (the time to the last output) decides among equals.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
+pub use souk_vocabulary::objective::{Objective, ObjectiveUnknown};
 
 use super::time::Time;
-
-/// The quantity that a plan should minimise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Objective {
-    /// Time to the last output.
-    #[default]
-    Fastest,
-    /// The price of the computing time.
-    Cheapest,
-    /// The energy of devices while they compute.
-    Greenest,
-    /// Time multiplied by price: the knee between fastest and cheapest. A plan that takes a tenth
-    /// more time must cost a tenth less to be as good, whatever the units.
-    Balanced,
-    /// A weighted sum of time and price, each in its own unit.
-    Weighted {
-        /// Weight of a unit of time. You can choose any unit, but must use the same one for all
-        /// plans that you compare.
-        time: f64,
-        /// Weight of a unit of price.
-        cost: f64,
-    },
-}
-
-/// The name is not an objective.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not fastest, cheapest, greenest or balanced")]
-pub struct ObjectiveUnknown(String);
 
 /// The costs of a schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,79 +31,25 @@ pub struct Score {
     pub makespan: Time,
 }
 
-impl Objective {
-    /// The objectives with a name, as the command line and files use them.
-    pub const NAMED: [(&'static str, Self); 4] = [
-        ("fastest", Self::Fastest),
-        ("cheapest", Self::Cheapest),
-        ("greenest", Self::Greenest),
-        ("balanced", Self::Balanced),
-    ];
-
+impl Figures {
     /// Returns the score of a schedule with these figures. A larger figure never improves it.
     #[must_use]
-    pub fn score(&self, figures: &Figures, deadline: Option<Time>) -> Score {
-        let makespan = figures.makespan;
+    pub fn score(&self, objective: Objective, deadline: Option<Time>) -> Score {
+        let makespan = self.makespan;
         Score {
             late: makespan.saturating_sub(deadline.unwrap_or(Time::MAX)),
-            value: match *self {
-                Self::Fastest => u128::from(makespan),
-                Self::Cheapest => figures.cost,
-                Self::Greenest => figures.energy,
-                Self::Balanced => u128::from(makespan).saturating_mul(figures.cost),
+            value: match objective {
+                Objective::Fastest => u128::from(makespan),
+                Objective::Cheapest => self.cost,
+                Objective::Greenest => self.energy,
+                Objective::Balanced => u128::from(makespan).saturating_mul(self.cost),
                 // Beyond the exact range of floats, the makespan decides.
-                Self::Weighted { time, cost } => {
-                    (time * makespan as f64 + cost * figures.cost as f64) as u128
+                Objective::Weighted { time, cost } => {
+                    (time * makespan as f64 + cost * self.cost as f64) as u128
                 }
             },
             makespan,
         }
-    }
-
-    /// Returns the same for a plan in seconds, credits and joules: the number to minimise, and the
-    /// number that decides among equals.
-    #[must_use]
-    pub fn weigh_figures(&self, seconds: f64, credits: f64, joules: f64) -> (f64, f64) {
-        match *self {
-            Self::Fastest => (seconds, credits),
-            Self::Cheapest => (credits, seconds),
-            Self::Greenest => (joules, seconds),
-            Self::Balanced => (seconds * credits, seconds),
-            Self::Weighted { time, cost } => (time * seconds + cost * credits, seconds),
-        }
-    }
-}
-
-impl fmt::Display for Objective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut named = Self::NAMED.iter();
-        let name = named.find_map(|(name, objective)| (objective == self).then_some(*name));
-        f.write_str(name.unwrap_or("weighted"))
-    }
-}
-
-impl From<Objective> for String {
-    fn from(objective: Objective) -> Self {
-        objective.to_string()
-    }
-}
-
-impl TryFrom<String> for Objective {
-    type Error = ObjectiveUnknown;
-
-    fn try_from(name: String) -> Result<Self, Self::Error> {
-        name.parse()
-    }
-}
-
-impl FromStr for Objective {
-    type Err = ObjectiveUnknown;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let mut named = Self::NAMED.into_iter();
-        named
-            .find_map(|(known, objective)| (known == name).then_some(objective))
-            .ok_or_else(|| ObjectiveUnknown(name.to_owned()))
     }
 }
 
@@ -146,43 +58,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
-        for (name, objective) in Objective::NAMED {
-            assert_eq!(name.parse(), Ok(objective));
-            assert_eq!(objective.to_string(), name);
-            let json = serde_json::to_string(&objective).unwrap();
-            assert_eq!(json, format!("\"{name}\""));
-            assert_eq!(serde_json::from_str::<Objective>(&json).unwrap(), objective);
-        }
-        let refused = "quickest".parse::<Objective>().unwrap_err();
-        assert!(refused.to_string().contains("greenest"), "{refused}");
-    }
-
-    #[test]
     fn a_deadline_comes_first_and_the_makespan_last() {
         let of = |makespan, cost| Figures {
             makespan,
             cost,
             energy: 0,
         };
-        let score = |figures: &Figures| Objective::Cheapest.score(figures, Some(10));
+        let score = |figures: &Figures| figures.score(Objective::Cheapest, Some(10));
         assert!(score(&of(10, 9)) < score(&of(11, 1)));
         assert!(score(&of(9, 5)) < score(&of(10, 5)));
         let weighted = Objective::Weighted {
             time: 2.0,
             cost: 1.0,
         };
-        assert_eq!(weighted.score(&of(3, 4), None).value, 10);
-    }
-
-    #[test]
-    fn balanced_gives_up_a_hundredth_of_time_for_a_third_of_the_price() {
-        let weigh = |seconds, credits| Objective::Balanced.weigh_figures(seconds, credits, 0.0);
-        let (fastest, knee, cheapest) = (weigh(2.06, 187.0), weigh(2.08, 58.0), weigh(40.0, 4.0));
-        assert!(knee < fastest && knee < cheapest);
-        assert!(
-            weigh(1.0, 0.0) < weigh(2.0, 0.0),
-            "what is free is to be fast"
-        );
+        assert_eq!(of(3, 4).score(weighted, None).value, 10);
     }
 }

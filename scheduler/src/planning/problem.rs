@@ -326,7 +326,7 @@ impl Problem {
 
     /// Returns the score of a plan with these figures.
     pub(crate) fn score_figures(&self, figures: &Figures) -> Score {
-        self.parts.objective.score(figures, self.parts.deadline)
+        figures.score(self.parts.objective, self.parts.deadline)
     }
 
     /// Returns the same problem with time reversed, in which each edge is turned round. A plan of

@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use souk_folder::config::KEY_FILE;
+use souk_folder::key::NodeKey;
 use souk_llm::bundled;
 use souk_llm::sampling::Sampling;
-use souk_node::folder::config::KEY_FILE;
-use souk_node::folder::key::NodeKey;
 use souk_node::market::{AccountKey, Receipt};
 use souk_node::scheduler::planning::Objective;
 use souk_testnet::layout;

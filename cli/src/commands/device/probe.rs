@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use souk_node::device::LibraryReport;
-use souk_node::device::probe as node;
-use souk_node::folder::config::DeviceChoice;
+use souk_folder::config::DeviceChoice;
+use souk_sandbox::device::LibraryReport;
+use souk_sandbox::device::probe as node;
 use souk_vocabulary::profile::Profile;
 
 use super::super::node::LIBRARY_HINT;
@@ -53,7 +53,7 @@ pub fn run(probe: &Probe) -> Outcome {
             let choice = read(choice)?;
             // The process that opens the device next reports its errors; here the driver may only
             // crash.
-            let opened = souk_node::device::identify_device(&choice);
+            let opened = souk_sandbox::device::identify_device(&choice);
             show::print_json(&opened.map_err(|error| error.to_string()));
         }
     }
@@ -67,8 +67,8 @@ fn read(choice: &str) -> Result<DeviceChoice, Failure> {
 
 /// Describes a device and its state over [`WATCHED`].
 fn read_standing(choice: &DeviceChoice) -> OpenDevice<Standing> {
-    let device = souk_node::device::open_to_look(choice).map_err(|error| error.to_string())?;
-    let key = souk_node::device::identify_device(choice).map_err(|error| error.to_string())?;
+    let device = souk_sandbox::device::open_to_look(choice).map_err(|error| error.to_string())?;
+    let key = souk_sandbox::device::identify_device(choice).map_err(|error| error.to_string())?;
     device.utilisation();
     let (begun, before) = (Instant::now(), device.meter_joules());
     thread::sleep(WATCHED);
@@ -96,7 +96,7 @@ pub fn run_probe<T: DeserializeOwned>(words: &[&str], library: Option<&Path>) ->
 /// Fails if opening a device would crash the process, so you should call it before you open one;
 /// `library` names a library of ONNX Runtime.
 pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Result<(), Failure> {
-    if !souk_node::device::has_driver(choice) {
+    if !souk_sandbox::device::has_driver(choice) {
         return Ok(());
     }
     let choice = serde_json::to_string(choice).expect("a choice always encodes");
@@ -114,7 +114,7 @@ pub fn check_device_driver(choice: &DeviceChoice, library: Option<&Path>) -> Res
 /// Asks a separate process for the contents of a library.
 pub fn try_library(library: &Path) -> OpenDevice<LibraryReport> {
     let program = souk_path().map_err(|failure| failure.cause)?;
-    souk_node::device::onnxruntime_library::try_out(&program, library)
+    souk_sandbox::device::onnxruntime_library::try_out(&program, library)
 }
 
 /// Makes this process use the named library of ONNX Runtime, if any; fails if it is not usable.
@@ -123,7 +123,7 @@ pub fn check_library(library: Option<&Path>) -> Result<(), Failure> {
         return Ok(());
     };
     let chosen = try_library(library).and_then(|_| {
-        let chosen = souk_node::device::choose_library(Some(library));
+        let chosen = souk_sandbox::device::choose_library(Some(library));
         chosen.map_err(|error| error.to_string())
     });
     chosen.map_err(|cause| Failure::new(Kind::Input, cause, LIBRARY_HINT))
@@ -148,7 +148,7 @@ fn list_gpus() -> OpenDevice<Vec<Adapter>> {
 
 /// Describes the library of ONNX Runtime.
 fn describe_runtime() -> OpenDevice<LibraryReport> {
-    souk_node::device::reach_library().map_err(|error| error.to_string())
+    souk_sandbox::device::reach_library().map_err(|error| error.to_string())
 }
 
 /// Returns the CUDA devices.

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use souk_node::executor::IsolationFile;
-use souk_node::folder::config::{ConfigError, KEY_FILE, ProviderFile};
-use souk_node::folder::key::{KeyError, NodeKey};
-use souk_node::folder::market_file::MarketFile;
+use souk_folder::config::{ConfigError, KEY_FILE, ProviderFile};
+use souk_folder::key::{KeyError, NodeKey};
+use souk_folder::market_file::MarketFile;
 use souk_node::provider;
+use souk_sandbox::executor::IsolationFile;
 
 use super::Finding;
 use crate::suggested_command;

@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::time::Instant;
 
+use souk_folder::clock::unix_ms;
+use souk_folder::config::KEY_FILE;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
+use souk_network::protocols::market::{Answer, Request};
 use souk_node::client::broker::Broker;
-use souk_node::clock::unix_ms;
-use souk_node::folder::config::KEY_FILE;
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
-use souk_node::protocols::market::{Answer, Request};
 
 use super::Finding;
 use crate::folder;

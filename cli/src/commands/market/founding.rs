@@ -5,12 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::path::Path;
 
 use serde_json::json;
-use souk_node::folder::config::{
-    self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE, ValidatorFile,
-};
-use souk_node::folder::contact::Multiaddr;
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
+use souk_folder::config::{self, FORMAT, KEY_FILE, OPERATOR_FOLDER, VALIDATOR_FILE, ValidatorFile};
+use souk_folder::contact::Multiaddr;
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_node::market::{AccountKey, Founder, Genesis, Name, Rules};
 use souk_node::validator::node;
 

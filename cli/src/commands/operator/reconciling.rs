@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use souk_network::protocols::statement::DECISIONS;
 use souk_node::market::{Credits, Direction, Event, MoneyRequest};
-use souk_node::protocols::statement::DECISIONS;
 
 use crate::args::{Output, credits};
 use crate::failure::{Failure, Kind, Outcome};

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 use souk_api::governance::GovernanceView;
 use souk_api::time::format_moment;
-use souk_node::clock::unix_ms;
+use souk_folder::clock::unix_ms;
+use souk_network::protocols::market::{Governance, Member, Standing};
 use souk_node::market::{Acceptance, ClassRules, Command, Millis, Price, Setting, Units, Upgrade};
-use souk_node::protocols::market::{Governance, Member, Standing};
 
 use super::{connect_operator, submit_command};
 use crate::args::{OperatorKey, OperatorRules, Output, RulesChangeArgs};

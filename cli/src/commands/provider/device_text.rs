@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use souk_node::folder::config::DeviceChoice;
+use souk_folder::config::DeviceChoice;
 
 /// Formats the limit of a device's memory.
 fn part_text(memory_mib: Option<NonZeroU32>) -> String {

@@ -5,10 +5,8 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_api::text_offer::TokenPrice;
+use souk_folder::config::{DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile};
 use souk_node::endpoint::{Endpoint, EndpointError};
-use souk_node::folder::config::{
-    DeviceChoice, EndpointChoice, FORMAT, PROVIDER_TOML, ProviderFile,
-};
 
 use super::device_text::device_text;
 use super::init::{check_name, store_file, to_micro_credits};

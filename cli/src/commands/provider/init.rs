@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use serde_json::json;
 use souk_api::ask::OfferView;
+use souk_folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
+use souk_folder::key::NodeKey;
+use souk_folder::limits::{Hours, NoHours, ProviderLimits};
+use souk_folder::market_file::MarketFile;
+use souk_folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
 use souk_host::{discover, power};
+use souk_network::{Network, NetworkConfig};
 use souk_node::client::broker::Broker;
-use souk_node::folder::config::{self, FORMAT, Isolation, KEY_FILE, PROVIDER_TOML, ProviderFile};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::limits::{Hours, NoHours, ProviderLimits};
-use souk_node::folder::pricing::{Band, Basis, Costs, Pricing, SpotShare, Strategy, propose_price};
 use souk_node::market::{Listing, Name, Price, Quotes, Resources, SpotPrice, Units};
-use souk_node::network::{Network, NetworkConfig};
 use souk_node::provider::{self, Conditions};
 use souk_vocabulary::profile::Profile;
 
@@ -27,7 +28,6 @@ use crate::args::{LimitArgs, Output, PricingArgs, ProviderInitArgs, StrategyName
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::show;
-use souk_node::folder::market_file::MarketFile;
 
 /// Longest wait for the market's history; without it the user must give the price.
 const MARKET_PATIENCE: Duration = Duration::from_secs(3);
@@ -349,7 +349,7 @@ fn show_ask(
     let paid = seen
         .quotes
         .as_ref()
-        .and_then(souk_node::folder::pricing::mean_price);
+        .and_then(souk_folder::pricing::mean_price);
     let leases = Units(file.limits.leases);
     let conditions = Conditions::new(file, market.genesis.rules.tick);
     let terms = conditions.terms_for_minute(provider::minute_now(), paid);

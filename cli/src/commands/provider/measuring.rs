@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_api::class_name;
-use souk_node::clock::unix_ms;
-use souk_node::device::measurement::{self, DeviceMeasurement};
-use souk_node::folder::config::ProviderFile;
+use souk_folder::clock::unix_ms;
+use souk_folder::config::ProviderFile;
 use souk_node::market::Resources;
 use souk_node::memory::DType;
+use souk_sandbox::device::measurement::{self, DeviceMeasurement};
 use souk_vocabulary::profile::Profile;
 
 use super::super::device::{check_driver, check_library};
@@ -106,7 +106,7 @@ pub fn store_measurement(folder: &Path, file: &ProviderFile, known: &DeviceMeasu
 
 /// Returns the devices as the single one that is sold, and the resources that an ask states.
 pub fn describe_offer(file: &ProviderFile, profiles: &[Profile]) -> (Profile, Resources) {
-    let profile = souk_node::device::combine_profiles(profiles);
-    let resources = souk_node::device::provider_resources(file, &profile);
+    let profile = souk_sandbox::device::combine_profiles(profiles);
+    let resources = souk_sandbox::device::provider_resources(file, &profile);
     (profile, resources)
 }

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use souk_folder::clock::unix_ms;
 use souk_node::buyer::job::Job;
 use souk_node::buyer::resting_bid::{OwnPrice, RestingError};
 use souk_node::buyer::{Buyer, Quote, QuoteError};
-use souk_node::clock::unix_ms;
 use souk_node::market::{JobId, Lease, LeaseState, Millis, OrderId, Price};
 
 use super::{from_quote, with_held};

@@ -2,11 +2,11 @@
 //! and other commands on jobs and models report: a cause, an exit code, and a hint with the command
 //! or the option that helps.
 
+use souk_network::protocols::lease::Failure as Declined;
 use souk_node::buyer::{
     Buyer, End, JournalError, NoPlan, NoPlanKind, QuoteError, Reason, Spending, UnfinishedJob,
 };
 use souk_node::market::Refusal;
-use souk_node::protocols::lease::Failure as Declined;
 use souk_node::scheduler::graph::ImportError;
 use souk_node::scheduler::planning::PlanError;
 

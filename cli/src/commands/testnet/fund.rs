@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use souk_node::folder::config::{KEY_FILE, OPERATOR_FOLDER};
-use souk_node::folder::key::NodeKey;
-use souk_node::folder::market_file::MarketFile;
+use souk_folder::config::{KEY_FILE, OPERATOR_FOLDER};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_node::market::AccountKey;
 use souk_testnet::layout;
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
+use souk_folder::market_file::MarketFile;
 use souk_testnet::cluster::LOG;
 use souk_testnet::layout;
 
@@ -13,7 +14,6 @@ use crate::args::{LogsArgs, Output};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::folder::from_config;
 use crate::{show, stop};
-use souk_node::folder::market_file::MarketFile;
 
 /// Period of the reads of the files.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
-use souk_node::folder::config::DeviceChoice;
+use souk_folder::config::DeviceChoice;
 use souk_testnet::layout::ProviderChoice;
 use souk_vocabulary::catalogue;
 

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use souk_api::order::{ExplanationView, OrderView, PlacedView};
+use souk_folder::clock::unix_ms;
+use souk_folder::config::ProviderFile;
+use souk_folder::market_file::MarketFile;
 use souk_node::buyer::draw_job;
 use souk_node::client::broker::Broker;
-use souk_node::clock::unix_ms;
-use souk_node::folder::config::ProviderFile;
-use souk_node::folder::market_file::MarketFile;
 use souk_node::market::{
     AccountKey, Ask, Bid, BuyerFilter, Command, Credits, Limit, Millis, OrderId, Permille, Price,
     Term, TimeInForce, Units, Wants,

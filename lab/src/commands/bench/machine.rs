@@ -5,9 +5,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use souk_node::device;
-use souk_node::folder::config::DeviceChoice;
+use souk_folder::config::DeviceChoice;
 use souk_node::scheduler::execution::GroupDevice;
+use souk_sandbox::device;
 use souk_scheduler_bench::{self as bench, MeasureError, Mix, Pair, Workload};
 use souk_vocabulary::processor::Processor;
 
@@ -178,7 +178,7 @@ async fn measure_release(
     threads: u32,
     rounds: usize,
 ) -> Result<serde_json::Value, Failure> {
-    use souk_node::sandbox::leaving;
+    use souk_sandbox::leaving;
 
     let home = souk_cli::folder::create_temp_folder("souk-sandboxes-")?;
     let setting = leaving::ReleaseSetup {

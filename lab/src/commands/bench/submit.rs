@@ -1,7 +1,8 @@
 //! `souk bench submit`: times jobs step by step through a market of real processes.
 
+use souk_folder::config::Isolation;
+
 use crate::submissions::{self, STEPS, Shape, Spread, SubmissionReport};
-use souk_node::folder::config::Isolation;
 
 use crate::args::SubmitBenchArgs;
 use crate::scratch_market::run_until_stopped;

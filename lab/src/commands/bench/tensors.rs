@@ -5,11 +5,12 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
+use souk_network::content::direct::DirectListen;
+use souk_network::content::links::Carrier;
+
 use crate::content_bench::{self as bench, BenchError, Card, Holder, Plain, SMALL_BYTES, Taker};
 use serde::Serialize;
 use souk_host::clock;
-use souk_node::content::direct::DirectListen;
-use souk_node::content::links::Carrier;
 use souk_node::memory::ContentId;
 
 use crate::args::BenchTensorsArgs;

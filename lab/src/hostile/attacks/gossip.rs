@@ -6,11 +6,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Swarm, SwarmBuilder, gossipsub, noise, tcp, yamux};
+use souk_folder::clock::unix_ms;
+use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Resources};
-use souk_node::clock::unix_ms;
-use souk_node::folder::key::NodeKey;
-use souk_node::network::gossip;
-use souk_node::network::profile::{LIFE_MS, Profile};
+use souk_network::gossip;
+use souk_network::profile::{LIFE_MS, Profile};
 
 use super::{AttackReport, Target};
 

@@ -4,8 +4,12 @@
 
 use bytes::Bytes;
 use libp2p::PeerId;
+use souk_folder::clock::unix_ms;
+use souk_folder::key;
 use souk_market::{Acceptance, AccountKey, Command, JobId, Refusal};
 use souk_memory::ContentId;
+use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
+use souk_network::protocols::lease::offer_tensor;
 use souk_roles::access::Scope;
 use souk_roles::lease::{Contact, Offer, OfferAnswer};
 
@@ -13,10 +17,6 @@ use super::*;
 use crate::buyer::compare::{Tolerance, is_within_tolerance};
 use crate::buyer::holders;
 use crate::client::trader::TradeError;
-use crate::clock::unix_ms;
-use crate::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
-use crate::folder::key;
-use crate::protocols::lease::offer_tensor;
 
 impl Shell {
     /// Begins an action.

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 
 use souk_market::{AccountKey, JobId};
 use souk_memory::ContentId;
+use souk_network::content::transfers::Tensors;
 use souk_roles::access::{Readers, Scope};
-
-use crate::content::transfers::Tensors;
 
 /// The access that one job grants. Dropping it ends the access.
 pub(super) struct ServedContents {

@@ -2,15 +2,15 @@
 //! plan). A task of its own opens, reads and writes each stream in order.
 
 use futures::{AsyncReadExt, AsyncWriteExt};
+use souk_folder::key;
 use souk_market::AccountKey;
+use souk_network::Network;
+use souk_network::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
+use souk_network::protocols::lease::PROTOCOL;
+use souk_network::wire;
 use souk_roles::lease::{BuyerMessage, Opening};
 
 use super::*;
-use crate::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
-use crate::folder::key;
-use crate::network::Network;
-use crate::network::wire;
-use crate::protocols::lease::PROTOCOL;
 
 /// The most messages that can wait to be sent on one stream: those of a window of requests, and
 /// some more.

@@ -13,10 +13,10 @@ use super::AskedText;
 use super::shell::Incoming;
 use crate::buyer::Buyer;
 use crate::client::trader::TradeError;
-use crate::content::inline_contents::MessageWithContents;
-use crate::folder::key;
-use crate::network::wire;
-use crate::protocols::lease::PROTOCOL;
+use souk_folder::key;
+use souk_network::content::inline_contents::MessageWithContents;
+use souk_network::protocols::lease::PROTOCOL;
+use souk_network::wire;
 
 pub(super) fn store_request(buyer: &Buyer, asked: &AskedText) -> ContentId {
     let bytes = asked.request.to_bytes();

@@ -6,9 +6,9 @@ use souk_market::{AccountKey, LeaseId};
 use tokio::sync::mpsc;
 
 use crate::endpoint::pieces::{FollowerMessage, PROTOCOL, Piece};
-use crate::folder::key;
-use crate::network::Network;
-use crate::network::wire::{self, WireError};
+use souk_folder::key;
+use souk_network::Network;
+use souk_network::wire::{self, WireError};
 
 /// The longest piece in bytes.
 const PIECE_BYTES_MAX: usize = 512 << 10;

@@ -23,10 +23,10 @@ use super::effects::{
 use super::follower::follow_lease;
 use super::{AskedText, BusyFlag, FinishedText, TextEvent};
 use crate::buyer::Buyer;
-use crate::clock::CoreClock;
-use crate::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
 use crate::endpoint::pieces::Piece;
-use crate::folder::key;
+use souk_folder::clock::CoreClock;
+use souk_folder::key;
+use souk_network::content::inline_contents::{MessageWithContents, TO_PROVIDER_BYTES_MAX};
 
 /// Messages that can wait on the stream, each way.
 const MESSAGES_MAX: usize = 64;

@@ -1,18 +1,18 @@
 //! Asks the market questions: one method of [`Broker`] for each, which returns the matching type of
 //! answer.
 
+use souk_folder::contact::Contact;
 use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
     MoneyRequest, OpenOrder, Quotes, Refusal, RequestId, Totals,
 };
+use souk_network::protocols::demands::{Choice, Demands};
+use souk_network::protocols::market::{
+    Answer, Governance, MONEY_REQUESTS_MAX, Members, NAMED_MAX, Request, Status,
+};
 use souk_roles::market::statement::{LogPlace, Statement};
 
 use super::{AttemptError, Broker, BrokerError};
-use crate::folder::contact::Contact;
-use crate::protocols::demands::{Choice, Demands};
-use crate::protocols::market::{
-    Answer, Governance, MONEY_REQUESTS_MAX, Members, NAMED_MAX, Request, Status,
-};
 
 /// Sends a request and returns its answer; fails if the answer belongs to another request.
 macro_rules! asked {

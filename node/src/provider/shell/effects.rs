@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
+use souk_folder::clock::unix_ms;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
 use souk_memory::{ContentId, Tensor};
+use souk_network::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
+use souk_network::protocols::lease;
 use souk_roles::lease::{Failure, Offer, OfferAnswer, Part, Start};
 use souk_roles::provider::{Content, DEVICE, MarketView, NotDone, Report};
+use souk_sandbox::device::ask_resources;
+use souk_sandbox::executor::{LeaseExecutor, NotPrepared, TaskRun};
 use souk_scheduler::execution::{Moment, Precedence, Task};
 
 use super::fetching::{Bringing, fetch_contents};
 use super::outcomes::{EffectOutcome, FinishedRun, RunBegun};
 use super::*;
 use crate::client::trader::TradeError;
-use crate::clock::unix_ms;
-use crate::content::inline_contents::{self, TO_PROVIDER_BYTES_MAX};
-use crate::device::ask_resources;
-use crate::executor::{LeaseExecutor, NotPrepared, TaskRun};
-use crate::protocols::lease;
 use crate::provider::fault;
 
 impl Shell {

@@ -14,10 +14,10 @@ use souk_roles::provider::{Content, ContentKind, Urgency};
 
 use super::outcomes::ArrivedContent;
 use super::*;
-use crate::clock::unix_us;
-use crate::content::transfers::{FetchError, FetchedContent};
-use crate::folder::contact::Contact;
-use crate::folder::key;
+use souk_folder::clock::unix_us;
+use souk_folder::contact::Contact;
+use souk_folder::key;
+use souk_network::content::transfers::{FetchError, FetchedContent};
 
 /// Contents to fetch, with their job and their sources.
 pub(super) struct Bringing {

@@ -4,19 +4,19 @@
 
 use std::sync::Arc;
 
+use souk_folder::key;
 use souk_market::AccountKey;
 use souk_memory::{ContentId, Tensor};
+use souk_network::content::transfers::FetchedContent;
 use souk_roles::lease::{Failure, Part, TELLING_RUN};
 use souk_roles::provider::{Arrival, Content, RunResult};
+use souk_sandbox::device::graph_work::GraphWork;
+use souk_sandbox::executor::LeaseExecutor;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{SpanKind, Timeline};
 
 use super::*;
-use crate::content::transfers::FetchedContent;
-use crate::device::graph_work::GraphWork;
-use crate::executor::LeaseExecutor;
-use crate::folder::key;
-use crate::protocols::lease::PeerTraffic;
+use crate::lease_report::PeerTraffic;
 use crate::provider::job::{JudgedRuns, network_span, plausible_time};
 use crate::provider::statistics::{self, DoneLease};
 

@@ -11,17 +11,17 @@ use std::sync::atomic::Ordering;
 use futures::AsyncReadExt;
 use libp2p::PeerId;
 use libp2p::swarm::Stream;
+use souk_folder::key;
 use souk_market::AccountKey;
+use souk_network::content::inline_contents::{self, MessageWithContents, TO_BUYER_BYTES_MAX};
+use souk_network::protocols::lease::{
+    BuyerMessage, OfferAnswer, Opening, ProviderMessage, WINDOW_MAX, WORD_BYTES_MAX,
+};
+use souk_network::wire::{self, WireError};
 use souk_roles::lease::Failure;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::content::inline_contents::{self, MessageWithContents, TO_BUYER_BYTES_MAX};
-use crate::folder::key;
-use crate::network::wire::{self, WireError};
-use crate::protocols::lease::{
-    BuyerMessage, OfferAnswer, Opening, ProviderMessage, WINDOW_MAX, WORD_BYTES_MAX,
-};
 
 /// Frames that can wait to be sent on one stream: those of a window of requests, and others.
 const FRAMES_MAX: usize = 4 * WINDOW_MAX as usize + 16;

@@ -18,10 +18,10 @@ use super::outcomes::{EffectOutcome, FinishedRun};
 use super::*;
 use crate::endpoint::Endpoint;
 use crate::endpoint::pieces::{FOLLOWER_BYTES_MAX, FollowerMessage, PieceSink};
-use crate::folder::key;
-use crate::network::wire::{self, WireError};
 use crate::provider::OPENING_TIMEOUT;
 use futures::AsyncReadExt;
+use souk_folder::key;
+use souk_network::wire::{self, WireError};
 
 impl Shell {
     /// Begins an effect.

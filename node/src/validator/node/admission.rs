@@ -11,12 +11,11 @@ use std::time::Duration;
 use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
 use souk_market::{AccountKey, Genesis};
+use souk_network::Network;
+use souk_network::protocols::market::{Answer, Members, PROTOCOL, Request, TimedAnswer};
+use souk_network::wire;
 use souk_roles::market::known_members::KnownMembers;
 use tokio::time::Instant;
-
-use crate::network::Network;
-use crate::network::wire;
-use crate::protocols::market::{Answer, Members, PROTOCOL, Request, TimedAnswer};
 
 /// The others must name the validators within this time.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);

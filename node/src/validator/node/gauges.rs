@@ -3,10 +3,10 @@
 
 use souk_consensus::replica::{Role, Status};
 use souk_market::{Census, Totals};
+use souk_network::Network;
+use souk_network::metrics::{MetricKind, Page, peers};
 use souk_roles::validator::questions::{Question, Reply};
 
-use crate::metrics::{MetricKind, Page, peers};
-use crate::network::Network;
 use crate::validator::exchange_machine::ExchangeMachine;
 use crate::validator::{Consistency, ReadMoment, Validator};
 

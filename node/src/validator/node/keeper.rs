@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{Proposal, Role, Status};
+use souk_folder::clock::{unix_ms, unix_us};
+use souk_folder::contact::Contact;
+use souk_folder::key::NodeKey;
 use souk_market::{AccountKey, Genesis, Millis, RULES_VERSION};
+use souk_network::Network;
+use souk_network::protocols::market::Member;
+use souk_network::protocols::roster::{Body, Order, Roster, SignedOrder};
 use souk_roles::validator::steps::{Group, Step};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::admission;
-use crate::clock::{unix_ms, unix_us};
-use crate::folder::contact::Contact;
-use crate::folder::key::NodeKey;
-use crate::network::Network;
-use crate::protocols::market::Member;
-use crate::protocols::roster::{Body, Order, Roster, SignedOrder};
 use crate::validator::Validator;
 use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
 use crate::validator::raft_link::Peers;
@@ -100,7 +100,7 @@ impl MembershipKeeper {
         let mut peers = HashMap::new();
         for (id, (account, address)) in entries {
             let (Ok(peer), Some(replica)) =
-                (crate::folder::key::peer_of(&account.0), ReplicaId::new(id))
+                (souk_folder::key::peer_of(&account.0), ReplicaId::new(id))
             else {
                 continue;
             };

@@ -7,12 +7,12 @@
 use std::path::Path;
 
 use souk_consensus::{Digest, LogIndex, StateMachine};
+use souk_folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
+use souk_folder::key::NodeKey;
+use souk_folder::market_file::MarketFile;
 use souk_market::MarketId;
 
 use super::{REPLICA_FOLDER, ValidatorNodeError, founder_ids, has_begun};
-use crate::folder::config::{self, ConfigError, VALIDATOR_FILE, ValidatorFile};
-use crate::folder::key::NodeKey;
-use crate::folder::market_file::MarketFile;
 use crate::validator::exchange_machine;
 use crate::validator::statements::StatementWriter;
 use crate::validator::{RestoreBackupError, place_state, read_backup};

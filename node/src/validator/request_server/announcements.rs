@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use libp2p::Multiaddr;
+use souk_folder::contact::{self, Contact};
 use souk_market::AccountKey;
-
-use crate::folder::contact::{self, Contact};
 
 /// Peers that are remembered.
 const PEERS_MAX: usize = 8192;

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use souk_consensus::ReplicaId;
 use souk_consensus::replica::{Proposal, Status};
+use souk_folder::contact::Contact;
 use souk_market::{AccountKey, Millis};
+use souk_network::OpenError;
+use souk_network::protocols::market::{Answer, OrderRefusal};
+use souk_network::protocols::roster::{Order, Roster, SignedOrder};
 use souk_roles::validator::members::{self, OrderEntry};
 
 use super::{SharedState, unavailable_answer};
-use crate::folder::contact::Contact;
-use crate::network::OpenError;
-use crate::protocols::market::{Answer, OrderRefusal};
-use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::exchange_machine::{BatchResult, LogCommand};
 use crate::validator::raft_link;
 

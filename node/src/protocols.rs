@@ -1,9 +1,0 @@
-//! Defines two protocols between nodes: [`lease`], by which buyers and providers work together, and
-//! [`market`], by which any peer asks a validator (a node that runs the market).
-
-#[cfg(test)]
-pub(crate) mod fuzzed;
-pub mod lease;
-pub mod market;
-
-pub use souk_roles::market::{demands, regions, roster, statement, unsuitable};
