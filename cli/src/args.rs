@@ -431,7 +431,8 @@ pub struct ProviderInitArgs {
     /// Sell a model of an inference engine on this machine instead of a device: the base URL of
     /// the engine's OpenAI API, such as http://127.0.0.1:8000/v1.
     #[arg(long, value_name = "URL", requires_all = ["model", "out"],
-          conflicts_with_all = ["device", "price", "onnxruntime", "no_isolation", "strategy", "leases"])]
+          conflicts_with_all = ["device", "price", "onnxruntime", "no_isolation", "strategy",
+                                "leases"])]
     pub endpoint: Option<String>,
     /// With --endpoint: the model, as the engine names it.
     #[arg(long, value_name = "NAME", requires = "endpoint")]

@@ -359,7 +359,7 @@ impl Buyer {
     /// # Errors
     /// When the file system refuses to write it.
     pub fn create_journal(&self, folder: &Path) -> Result<Journal, JournalError> {
-        Journal::create(folder, self.draw_job_id())
+        Journal::create(folder, draw_job(self.account()))
     }
 
     /// Runs a quoted job of one request without a journal.
@@ -418,7 +418,7 @@ impl Buyer {
         submission: Submission,
     ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (id, command) = match &journal {
-            None => (self.draw_job_id(), String::new()),
+            None => (draw_job(self.account()), String::new()),
             Some((journal, command)) => (journal.job(), command.to_string()),
         };
         let requests = &submission.requests;
@@ -534,10 +534,6 @@ impl Buyer {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(job);
-    }
-
-    fn draw_job_id(&self) -> JobId {
-        draw_job(self.account())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `souk model`: lists the models that providers sell by the token, and inspects and imports models.
+//! `souk model`: lists the models that providers sell by the token, inspects and imports models.
 
 use std::path::Path;
 

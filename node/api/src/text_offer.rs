@@ -1,5 +1,4 @@
-//! The models that endpoints sell by the token, and their offers, as `souk model list` and HTTP show
-//! them.
+//! The models that endpoints sell by the token, and their offers, as `souk model list` shows them.
 
 use serde::Serialize;
 use souk_market::Listing;

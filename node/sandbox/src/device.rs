@@ -270,16 +270,14 @@ pub fn device_profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
     profiles.collect()
 }
 
-/// Returns the share of the measured peak that mixed work gets: the lowest of the CPUs, or 1 for
-/// emulated devices and those with a driver.
+/// Returns the share of the measured peak that mixed work gets: the lowest of the CPUs, or 1.
 pub fn peak_share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
     let mut each = Vec::new();
     flatten_choice(choice, &mut each);
     let of = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
             let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
-            // If the CPU cannot run the test, a purchase will find out; this says nothing about its
-            // speed.
+            // If the CPU cannot run the test, a purchase will find out.
             measure::measure_mixed_share(&cpu).unwrap_or(1.0)
         }
         _ => 1.0,
@@ -487,8 +485,7 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
     }
 }
 
-/// Returns the identity of a device and its driver. If it changes, the device must be measured
-/// again.
+/// Returns the identity of a device and its driver; a change of it makes a measurement stale.
 pub fn identify_device(choice: &DeviceChoice) -> Result<String, DeviceError> {
     match choice {
         DeviceChoice::Cpu { threads } => Ok(format!(

@@ -17,7 +17,7 @@ use souk_roles::tokens::text::{AnswerText, TextAnswer, TextRequest};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use super::Buyer;
+use super::{Buyer, draw_job};
 use shell::TabShell;
 
 /// Events of an answer that can wait for their reader: the pieces of some seconds.
@@ -93,7 +93,7 @@ impl Tab {
         let spec = TabSpec {
             market: buyer.trader().market(),
             account: buyer.account(),
-            job: buyer.draw_job_id(),
+            job: draw_job(buyer.account()),
             listing: Box::new(listing.clone()),
             excluded,
             card: card.id(),

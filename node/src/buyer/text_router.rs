@@ -131,13 +131,13 @@ pub struct TextRouter {
     buyer: Buyer,
     budget: Option<Credits>,
     observer: Arc<dyn TabObserver>,
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<RouterState>>,
     open_tabs: Arc<watch::Sender<usize>>,
     freed: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct RouterState {
     tabs: BTreeMap<String, Vec<Tab>>,
     spending: TextSpending,
     is_closed: bool,
@@ -180,7 +180,7 @@ impl TextRouter {
             buyer,
             budget,
             observer,
-            shared: Arc::default(),
+            state: Arc::default(),
             open_tabs: Arc::new(watch::Sender::new(0)),
             freed: Arc::default(),
         }
@@ -244,15 +244,15 @@ impl TextRouter {
     /// Returns what all tabs cost so far.
     #[must_use]
     pub fn spending(&self) -> TextSpending {
-        self.lock_shared().spending
+        self.lock_state().spending
     }
 
     /// Closes all tabs after their open requests, and waits until they are settled.
     pub async fn close(&self) {
         {
-            let mut shared = self.lock_shared();
-            shared.is_closed = true;
-            shared.tabs.clear();
+            let mut state = self.lock_state();
+            state.is_closed = true;
+            state.tabs.clear();
         }
         let mut open = self.open_tabs.subscribe();
         // The sender lives as long as this.
@@ -287,8 +287,8 @@ impl TextRouter {
 
     /// Returns whether a tab of the model is open at another provider than those.
     fn has_tab(&self, model: &str, failed: &[AccountKey]) -> bool {
-        let shared = self.lock_shared();
-        let mut tabs = shared.tabs.get(model).into_iter().flatten();
+        let state = self.lock_state();
+        let mut tabs = state.tabs.get(model).into_iter().flatten();
         tabs.any(|tab| !tab.is_over() && !tab.is_at(failed))
     }
 
@@ -299,8 +299,8 @@ impl TextRouter {
         request: &TextRequest,
         failed: &[AccountKey],
     ) -> Option<AskedTab> {
-        let mut shared = self.lock_shared();
-        let tabs = shared.tabs.get_mut(model)?;
+        let mut state = self.lock_state();
+        let tabs = state.tabs.get_mut(model)?;
         tabs.retain(|tab| !tab.is_over());
         let mut free = tabs.iter().filter(|tab| !tab.is_at(failed));
         free.find_map(|tab| {
@@ -333,9 +333,9 @@ impl TextRouter {
         };
         self.open_tabs.send_modify(|open| *open += 1);
         {
-            let mut shared = self.lock_shared();
-            if !shared.is_closed {
-                shared.tabs.entry(model.to_owned()).or_default().push(tab);
+            let mut state = self.lock_state();
+            if !state.is_closed {
+                state.tabs.entry(model.to_owned()).or_default().push(tab);
             }
         }
         let router = self.clone();
@@ -386,8 +386,8 @@ impl TextRouter {
             let escrow = listing.price.escrow_for(Units(1), millis);
             escrow.unwrap_or(Credits(u64::MAX))
         };
-        let mut shared = self.lock_shared();
-        let spending = shared.spending;
+        let mut state = self.lock_state();
+        let spending = state.spending;
         let left = self.budget.map(|budget| {
             let used = spending.spent.0.saturating_add(spending.held.0);
             budget.0.saturating_sub(used)
@@ -403,18 +403,18 @@ impl TextRouter {
             });
         };
         let held = escrow(duration);
-        shared.spending.held = Credits(shared.spending.held.0.saturating_add(held.0));
+        state.spending.held = Credits(state.spending.held.0.saturating_add(held.0));
         Ok((duration, held))
     }
 
     fn on_tab_ended(&self, provider: Option<AccountKey>, escrow: Credits, outcome: &TabOutcome) {
         {
-            let mut shared = self.lock_shared();
-            let spending = &mut shared.spending;
+            let mut state = self.lock_state();
+            let spending = &mut state.spending;
             spending.held = Credits(spending.held.0.saturating_sub(escrow.0));
             spending.spent = Credits(spending.spent.0.saturating_add(outcome.cost.0));
             spending.receipts += u64::from(outcome.receipt.is_some());
-            for tabs in shared.tabs.values_mut() {
+            for tabs in state.tabs.values_mut() {
                 tabs.retain(|tab| !tab.is_over());
             }
         }
@@ -422,8 +422,8 @@ impl TextRouter {
         self.open_tabs.send_modify(|open| *open -= 1);
     }
 
-    fn lock_shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, RouterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,5 @@
-//! `souk provider init --endpoint`: asks an inference engine for its models, and writes the file of a
-//! provider that sells one of them by the token.
+//! `souk provider init --endpoint`: asks an inference engine for its models, and writes the file of
+//! a provider that sells one of them by the token.
 
 use std::path::Path;
 

@@ -34,8 +34,8 @@ use crate::lease::{
     truncate_text,
 };
 
-pub use event::{Action, Answer, Event, TabFailure, TabOutcome, TabStage};
-pub use receipt::Objection;
+pub use event::{TabAction, TabAnswer, TabEvent, TabFailure, TabOutcome, TabStage};
+pub use receipt::BillObjection;
 
 /// The name of the input of a tab's requests, a [`super::text::TextRequest`] as bytes.
 pub const REQUEST: &str = "request";
@@ -164,13 +164,13 @@ pub struct TabCore {
     timers: Timers<TabTimer>,
     waits: Waits<TabWait>,
     #[serde(skip)]
-    effects: Vec<Effect<Action>>,
+    effects: Vec<Effect<TabAction>>,
 }
 
 impl TabCore {
     /// Begins a tab with its first request. Returns the core and its first effects.
     #[must_use]
-    pub fn begin(spec: TabSpec, first: ContentId, now: Now) -> (TabCore, Vec<Effect<Action>>) {
+    pub fn begin(spec: TabSpec, first: ContentId, now: Now) -> (TabCore, Vec<Effect<TabAction>>) {
         let mut core = TabCore {
             now,
             stage: TabStage::Buying,
@@ -199,30 +199,30 @@ impl TabCore {
             spec,
         };
         let bid = Box::new(core.to_bid());
-        core.request_effect(Action::Buy(bid), TabWait::Buy);
+        core.request_effect(TabAction::Buy(bid), TabWait::Buy);
         let effects = std::mem::take(&mut core.effects);
         (core, effects)
     }
 
     /// Applies an event and returns the effects to carry out. The tick of `now` must not go back.
-    pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
+    pub fn apply(&mut self, now: Now, event: TabEvent) -> Vec<Effect<TabAction>> {
         if self.stage == TabStage::Over {
             return Vec::new();
         }
         assert!(now.tick >= self.now.tick, "time does not go back");
         self.now = now;
         match event {
-            Event::NewRequest { body } => self.on_request(body),
-            Event::Close => self.close(),
-            Event::MessageReceived(message) => self.on_message(message),
-            Event::StreamClosed { why } => {
+            TabEvent::NewRequest { body } => self.on_request(body),
+            TabEvent::Close => self.close(),
+            TabEvent::MessageReceived(message) => self.on_message(message),
+            TabEvent::StreamClosed { why } => {
                 if self.is_talking() {
                     self.end_early(TabFailure::NotReached(truncate_text(why)));
                 }
             }
-            Event::Changed { lease, streamed } => self.on_changed(&lease, streamed),
-            Event::TimerFired => {}
-            Event::EffectAnswered { ticket, answer } => {
+            TabEvent::Changed { lease, streamed } => self.on_changed(&lease, streamed),
+            TabEvent::TimerFired => {}
+            TabEvent::EffectAnswered { ticket, answer } => {
                 if let Some(wait) = self.waits.take_wait(ticket) {
                     self.on_answer(wait, answer);
                 }
@@ -238,7 +238,7 @@ impl TabCore {
         std::mem::take(&mut self.effects)
     }
 
-    /// Returns the moment at which you must send [`Event::TimerFired`], if any.
+    /// Returns the moment at which you must send [`TabEvent::TimerFired`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()
@@ -256,18 +256,18 @@ impl TabCore {
         self.stage == TabStage::Serving && self.open.is_none() && !self.is_closing
     }
 
-    fn push_effect(&mut self, action: Action) {
+    fn push_effect(&mut self, action: TabAction) {
         let ticket = self.waits.new_ticket();
         self.effects.push(Effect { ticket, action });
     }
 
-    fn request_effect(&mut self, action: Action, wait: TabWait) {
+    fn request_effect(&mut self, action: TabAction, wait: TabWait) {
         let ticket = self.waits.open_wait(wait);
         self.effects.push(Effect { ticket, action });
     }
 
     fn submit_command(&mut self, command: Command, wait: TabWait) {
-        self.request_effect(Action::Command(Box::new(command)), wait);
+        self.request_effect(TabAction::Command(Box::new(command)), wait);
     }
 
     fn wake_in(&mut self, timer: TabTimer, after: Micros) {
@@ -304,34 +304,36 @@ impl TabCore {
         }
     }
 
-    fn on_answer(&mut self, wait: TabWait, answer: Answer) {
+    fn on_answer(&mut self, wait: TabWait, answer: TabAnswer) {
         match (wait, answer) {
-            (TabWait::Buy, Answer::Bought(trade)) => self.on_bought(Terms::from(&*trade)),
-            (TabWait::Buy, Answer::NotBought(refusal)) => self.stop(TabFailure::NotSold(refusal)),
-            (TabWait::Buy, Answer::Uncertain(_)) => {
+            (TabWait::Buy, TabAnswer::Bought(trade)) => self.on_bought(Terms::from(&*trade)),
+            (TabWait::Buy, TabAnswer::NotBought(refusal)) => {
+                self.stop(TabFailure::NotSold(refusal))
+            }
+            (TabWait::Buy, TabAnswer::Uncertain(_)) => {
                 self.stage = TabStage::Adopting;
                 self.uncertain_until = self.now.tick.plus(UNCERTAIN_FOR);
-                self.request_effect(Action::Look, TabWait::Look);
+                self.request_effect(TabAction::Look, TabWait::Look);
             }
-            (TabWait::Look, Answer::Leases(leases)) => self.on_looked(&leases),
-            (TabWait::Look, Answer::Uncertain(_)) => self.wake_in(TabTimer::Look, LOOK_PERIOD),
-            (TabWait::Find, Answer::Found) => self.open_stream(),
-            (TabWait::Find, Answer::NotFound(why)) => {
+            (TabWait::Look, TabAnswer::Leases(leases)) => self.on_looked(&leases),
+            (TabWait::Look, TabAnswer::Uncertain(_)) => self.wake_in(TabTimer::Look, LOOK_PERIOD),
+            (TabWait::Find, TabAnswer::Found) => self.open_stream(),
+            (TabWait::Find, TabAnswer::NotFound(why)) => {
                 self.end_early(TabFailure::NotReached(truncate_text(why)));
             }
-            (TabWait::Count, Answer::Counted(time)) => self.on_counted(time),
-            (TabWait::Count, Answer::NotCounted(why)) => {
+            (TabWait::Count, TabAnswer::Counted(time)) => self.on_counted(time),
+            (TabWait::Count, TabAnswer::NotCounted(why)) => {
                 self.end_early(TabFailure::BadAnswer(truncate_text(why)));
             }
-            (TabWait::Sign, Answer::Signed(receipt)) => self.on_signed(receipt),
-            (TabWait::Settle, Answer::Commanded(settled)) => self.on_settled(settled),
-            (TabWait::Command, Answer::Commanded(_)) => {}
+            (TabWait::Sign, TabAnswer::Signed(receipt)) => self.on_signed(receipt),
+            (TabWait::Settle, TabAnswer::Commanded(settled)) => self.on_settled(settled),
+            (TabWait::Command, TabAnswer::Commanded(_)) => {}
             (wait, answer) => unreachable!("{answer:?} does not answer {wait:?}"),
         }
     }
 
     fn on_bought(&mut self, terms: Terms) {
-        self.push_effect(Action::Follow(Box::new(terms.clone())));
+        self.push_effect(TabAction::Follow(Box::new(terms.clone())));
         let nears = Micros::from_millis(
             terms
                 .deadline
@@ -343,7 +345,7 @@ impl TabCore {
         let provider = terms.provider;
         self.terms = Some(terms);
         self.stage = TabStage::Finding;
-        self.request_effect(Action::Find(provider), TabWait::Find);
+        self.request_effect(TabAction::Find(provider), TabWait::Find);
     }
 
     /// Adopts the lease of a purchase without an answer, if there is one.
@@ -397,13 +399,13 @@ impl TabCore {
         self.stage = TabStage::Opened;
         self.wake_in(TabTimer::Silent, FIRST_MESSAGE_MAX);
         self.wake_in(TabTimer::Start, START_AFTER);
-        self.push_effect(Action::Open(start));
+        self.push_effect(TabAction::Open(start));
     }
 
     fn on_request(&mut self, body: ContentId) {
         assert!(self.open.is_none(), "a tab has one request at a time");
         if !self.is_free() {
-            return self.push_effect(Action::Fail(TabFailure::Closing));
+            return self.push_effect(TabAction::Fail(TabFailure::Closing));
         }
         let number = self.next;
         self.next += 1;
@@ -416,7 +418,7 @@ impl TabCore {
         self.timers.stop_timer(TabTimer::Idle);
         self.streamed = DeviceMicros(0);
         let request = Request::new(number, vec![(REQUEST.to_owned(), body)]);
-        self.push_effect(Action::SendMessage(BuyerMessage::Next(request)));
+        self.push_effect(TabAction::SendMessage(BuyerMessage::Next(request)));
     }
 
     fn on_message(&mut self, message: ProviderMessage) {
@@ -434,7 +436,7 @@ impl TabCore {
             (ProviderMessage::Accepted, TabStage::Opened) => self.stage = TabStage::Preparing,
             (ProviderMessage::Ready, TabStage::Preparing) => {
                 self.stage = TabStage::Serving;
-                self.push_effect(Action::SendMessage(BuyerMessage::Go));
+                self.push_effect(TabAction::SendMessage(BuyerMessage::Go));
                 self.close_if_done();
             }
             (ProviderMessage::Running { .. }, TabStage::Serving | TabStage::Finishing) => {}
@@ -471,7 +473,7 @@ impl TabCore {
         };
         open.answer = Some(answer);
         self.answers.insert(request, answer);
-        self.request_effect(Action::Count { request, answer }, TabWait::Count);
+        self.request_effect(TabAction::Count { request, answer }, TabWait::Count);
     }
 
     fn on_counted(&mut self, time: DeviceMicros) {
@@ -483,7 +485,7 @@ impl TabCore {
         }
         self.counted = DeviceMicros(self.counted.0.saturating_add(time.0));
         (self.open, self.streamed) = (None, DeviceMicros(0));
-        self.push_effect(Action::Deliver);
+        self.push_effect(TabAction::Deliver);
         match self.receipt.take() {
             // The receipt came while the last answer was counted.
             Some(receipt) => self.on_finished(*receipt),
@@ -516,7 +518,7 @@ impl TabCore {
         self.stage = TabStage::Finishing;
         self.timers.stop_timer(TabTimer::Idle);
         self.wake_in(TabTimer::Receipt, RECEIPT_MAX);
-        self.push_effect(Action::SendMessage(BuyerMessage::NoMore));
+        self.push_effect(TabAction::SendMessage(BuyerMessage::NoMore));
     }
 
     fn on_timer(&mut self, timer: TabTimer) {
@@ -537,7 +539,7 @@ impl TabCore {
                 self.end_early(TabFailure::Silent(RECEIPT_MAX));
             }
             TabTimer::Note => self.answer_note(),
-            TabTimer::Look => self.request_effect(Action::Look, TabWait::Look),
+            TabTimer::Look => self.request_effect(TabAction::Look, TabWait::Look),
             TabTimer::Closing => {
                 let escrow = self.terms.as_ref().map_or(Credits(0), |it| it.escrow);
                 self.finish(self.cost.unwrap_or(escrow));

@@ -5,12 +5,12 @@ use souk_market::{Acceptance, AccountKey, Command, Receipt, Refusal};
 use souk_memory::{ContentId, Tensor};
 use souk_roles::access::Scope;
 use souk_roles::lease::{BuyerMessage, Opening, ProviderMessage, Start};
-use souk_roles::tokens::tab::Answer;
+use souk_roles::tokens::tab::TabAnswer;
 use souk_roles::tokens::text::TextAnswer;
 use tokio::sync::mpsc;
 
 use super::AskedText;
-use super::shell::Incoming;
+use super::shell::StreamMessage;
 use crate::buyer::Buyer;
 use crate::client::trader::TradeError;
 use souk_folder::key;
@@ -29,18 +29,18 @@ pub(super) fn store_request(buyer: &Buyer, asked: &AskedText) -> ContentId {
     id
 }
 
-pub(super) async fn buy(buyer: Buyer, bid: Command) -> Answer {
+pub(super) async fn buy(buyer: Buyer, bid: Command) -> TabAnswer {
     match buyer.trader().submit_one(bid).await {
         Ok(Acceptance::Placed { mut trades, .. }) if trades.len() == 1 => {
-            Answer::Bought(Box::new(trades.remove(0)))
+            TabAnswer::Bought(Box::new(trades.remove(0)))
         }
-        Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
+        Ok(_) => TabAnswer::Uncertain("the market answered something else".to_owned()),
         // An answer was lost and the batch was sent again: the log has the result.
         Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
-            Answer::Uncertain(refusal.to_string())
+            TabAnswer::Uncertain(refusal.to_string())
         }
-        Err(TradeError::Refused(refusal)) => Answer::NotBought(refusal),
-        Err(error) => Answer::Uncertain(error.to_string()),
+        Err(TradeError::Refused(refusal)) => TabAnswer::NotBought(refusal),
+        Err(error) => TabAnswer::Uncertain(error.to_string()),
     }
 }
 
@@ -57,9 +57,9 @@ pub(super) async fn submit(buyer: &Buyer, command: Command) -> Result<(), String
     }
 }
 
-pub(super) fn sign_receipt(buyer: &Buyer, receipt: Receipt) -> Answer {
+pub(super) fn sign_receipt(buyer: &Buyer, receipt: Receipt) -> TabAnswer {
     let signed = receipt.sign_as_buyer(buyer.trader().key().signing_key());
-    Answer::Signed(Box::new(signed))
+    TabAnswer::Signed(Box::new(signed))
 }
 
 pub(super) async fn find_provider(buyer: &Buyer, provider: AccountKey) -> Result<(), String> {
@@ -93,7 +93,7 @@ pub(super) async fn exchange_messages(
     provider: AccountKey,
     start: Box<Start>,
     mut messages: mpsc::Receiver<MessageWithContents<BuyerMessage>>,
-    told: &mpsc::Sender<Incoming>,
+    told: &mpsc::Sender<StreamMessage>,
 ) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let peer = key::peer_of(&provider.0).map_err(|error| text(&error))?;

@@ -12,7 +12,7 @@ use souk_roles::job::facts::Terms;
 use souk_roles::lease::{BuyerMessage, ProviderMessage, Start};
 use souk_roles::tokens::card::TextCard;
 use souk_roles::tokens::counting::TokenCount;
-use souk_roles::tokens::tab::{Action, Answer, Event, TabCore, TabOutcome, TabSpec};
+use souk_roles::tokens::tab::{TabAction, TabAnswer, TabCore, TabEvent, TabOutcome, TabSpec};
 use souk_roles::tokens::text::{AnswerText, TextAnswer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -35,7 +35,7 @@ const MESSAGES_MAX: usize = 64;
 const PARTING_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// A message from the provider, or why its stream ended.
-pub(super) type Incoming = Result<MessageWithContents<ProviderMessage>, String>;
+pub(super) type StreamMessage = Result<MessageWithContents<ProviderMessage>, String>;
 
 /// The request without an answer.
 struct OpenText {
@@ -52,13 +52,13 @@ struct OpenText {
 }
 
 /// What happened.
-enum Next {
-    Event(Event),
+enum TabInput {
+    Event(TabEvent),
     Asked(Option<AskedText>),
-    Incoming(Incoming),
+    Incoming(StreamMessage),
     Piece(Option<Piece>),
     ReaderGone,
-    EffectEnded(Ticket, Answer),
+    EffectEnded(Ticket, TabAnswer),
     Counted(Ticket, Result<(TextAnswer, ContentId), String>),
     LeaseChanged,
     LeaseSeen(Option<Box<Lease>>),
@@ -67,7 +67,7 @@ enum Next {
 
 /// The result of a task.
 enum Outcome {
-    Answer(Ticket, Answer),
+    Answer(Ticket, TabAnswer),
     Fetched(Ticket, Result<(TextAnswer, ContentId), String>),
     Lease(Option<Box<Lease>>),
 }
@@ -79,7 +79,7 @@ pub(super) struct TabShell {
     card: Vec<u8>,
     core: TabCore,
     clock: CoreClock,
-    ready: VecDeque<Event>,
+    ready: VecDeque<TabEvent>,
     requests: mpsc::Receiver<AskedText>,
     are_requests_over: bool,
     busy: Arc<BusyFlag>,
@@ -94,7 +94,7 @@ pub(super) struct TabShell {
     effects: JoinSet<Outcome>,
     streams: JoinSet<()>,
     say: Option<mpsc::Sender<MessageWithContents<BuyerMessage>>>,
-    incoming: Option<mpsc::Receiver<Incoming>>,
+    incoming: Option<mpsc::Receiver<StreamMessage>>,
     pieces: Option<mpsc::Receiver<Piece>>,
     stops: Option<mpsc::Sender<u32>>,
     outcome: Option<TabOutcome>,
@@ -193,72 +193,74 @@ impl TabShell {
     }
 
     /// Waits until something happens.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self) -> TabInput {
         let wakes_at = self.core.wakes_at();
         let is_free = self.open.is_none() && !self.are_requests_over;
         let reader = self.open.as_ref().filter(|open| !open.is_stopped);
         let reader = reader.map(|open| open.asked.events.clone());
         tokio::select! {
             Some(done) = self.effects.join_next() => match done {
-                Ok(Outcome::Answer(ticket, answer)) => Next::EffectEnded(ticket, answer),
-                Ok(Outcome::Fetched(ticket, fetched)) => Next::Counted(ticket, fetched),
-                Ok(Outcome::Lease(lease)) => Next::LeaseSeen(lease),
+                Ok(Outcome::Answer(ticket, answer)) => TabInput::EffectEnded(ticket, answer),
+                Ok(Outcome::Fetched(ticket, fetched)) => TabInput::Counted(ticket, fetched),
+                Ok(Outcome::Lease(lease)) => TabInput::LeaseSeen(lease),
                 Err(error) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())
                 }
-                Err(_) => Next::Nothing,
+                Err(_) => TabInput::Nothing,
             },
-            asked = self.requests.recv(), if is_free => Next::Asked(asked),
-            Some(message) = receive(&mut self.incoming) => Next::Incoming(message),
-            piece = receive(&mut self.pieces) => Next::Piece(piece),
-            Ok(()) = changed(&mut self.changes) => Next::LeaseChanged,
-            () = wait_for_reader_to_leave(reader) => Next::ReaderGone,
-            () = self.clock.wait_until(wakes_at) => Next::Event(Event::TimerFired),
+            asked = self.requests.recv(), if is_free => TabInput::Asked(asked),
+            Some(message) = receive(&mut self.incoming) => TabInput::Incoming(message),
+            piece = receive(&mut self.pieces) => TabInput::Piece(piece),
+            Ok(()) = changed(&mut self.changes) => TabInput::LeaseChanged,
+            () = wait_for_reader_to_leave(reader) => TabInput::ReaderGone,
+            () = self.clock.wait_until(wakes_at) => TabInput::Event(TabEvent::TimerFired),
         }
     }
 
-    fn on_next(&mut self, next: Next) -> Option<Event> {
+    fn on_next(&mut self, next: TabInput) -> Option<TabEvent> {
         match next {
-            Next::Event(event) => Some(event),
-            Next::EffectEnded(ticket, answer) => Some(Event::EffectAnswered { ticket, answer }),
-            Next::Asked(Some(asked)) => {
+            TabInput::Event(event) => Some(event),
+            TabInput::EffectEnded(ticket, answer) => {
+                Some(TabEvent::EffectAnswered { ticket, answer })
+            }
+            TabInput::Asked(Some(asked)) => {
                 let body = store_request(&self.buyer, &asked);
                 self.open = Some(OpenText::new(asked, self.next_request));
                 self.next_request += 1;
-                Some(Event::NewRequest { body })
+                Some(TabEvent::NewRequest { body })
             }
-            Next::Asked(None) => {
+            TabInput::Asked(None) => {
                 self.are_requests_over = true;
-                Some(Event::Close)
+                Some(TabEvent::Close)
             }
-            Next::Incoming(Ok(message)) => self.on_message(message),
-            Next::Incoming(Err(why)) => {
+            TabInput::Incoming(Ok(message)) => self.on_message(message),
+            TabInput::Incoming(Err(why)) => {
                 self.incoming = None;
-                Some(Event::StreamClosed { why })
+                Some(TabEvent::StreamClosed { why })
             }
-            Next::Piece(Some(piece)) => {
+            TabInput::Piece(Some(piece)) => {
                 self.on_piece(piece);
                 None
             }
-            Next::Piece(None) => {
+            TabInput::Piece(None) => {
                 self.pieces = None;
                 None
             }
-            Next::ReaderGone => {
+            TabInput::ReaderGone => {
                 self.stop_answer();
                 None
             }
-            Next::Counted(ticket, fetched) => Some(self.on_fetched(ticket, fetched)),
-            Next::LeaseChanged => {
+            TabInput::Counted(ticket, fetched) => Some(self.on_fetched(ticket, fetched)),
+            TabInput::LeaseChanged => {
                 self.look_at_lease();
                 None
             }
-            Next::LeaseSeen(lease) => self.on_lease_seen(lease),
-            Next::Nothing => None,
+            TabInput::LeaseSeen(lease) => self.on_lease_seen(lease),
+            TabInput::Nothing => None,
         }
     }
 
-    fn on_message(&mut self, message: MessageWithContents<ProviderMessage>) -> Option<Event> {
+    fn on_message(&mut self, message: MessageWithContents<ProviderMessage>) -> Option<TabEvent> {
         let MessageWithContents { message, contents } = message;
         let provider = self.terms.as_ref().map(|terms| terms.provider);
         let peer = provider.and_then(|provider| key::peer_of(&provider.0).ok());
@@ -277,7 +279,7 @@ impl TabShell {
             }
             _ => {}
         }
-        Some(Event::MessageReceived(message))
+        Some(TabEvent::MessageReceived(message))
     }
 
     fn follow_pieces(&mut self) {
@@ -331,27 +333,27 @@ impl TabShell {
         &mut self,
         ticket: Ticket,
         fetched: Result<(TextAnswer, ContentId), String>,
-    ) -> Event {
+    ) -> TabEvent {
         let answer = match (fetched, &mut self.open) {
             (Ok((answer, _)), Some(open)) => {
                 let count = answer.text.count_for(&open.asked.request);
                 let is_continued = open.rest_of(&answer.text).is_some();
                 open.answer = Some((answer, count));
                 match is_continued {
-                    true => Answer::Counted(count.device_time()),
+                    true => TabAnswer::Counted(count.device_time()),
                     false => {
                         let why = "it does not begin as its pieces did".to_owned();
-                        Answer::NotCounted(why)
+                        TabAnswer::NotCounted(why)
                     }
                 }
             }
-            (Err(why), _) => Answer::NotCounted(why),
-            (Ok(_), None) => Answer::Counted(DeviceMicros(0)),
+            (Err(why), _) => TabAnswer::NotCounted(why),
+            (Ok(_), None) => TabAnswer::Counted(DeviceMicros(0)),
         };
-        Event::EffectAnswered { ticket, answer }
+        TabEvent::EffectAnswered { ticket, answer }
     }
 
-    fn on_lease_seen(&mut self, lease: Option<Box<Lease>>) -> Option<Event> {
+    fn on_lease_seen(&mut self, lease: Option<Box<Lease>>) -> Option<TabEvent> {
         self.is_looking = false;
         if std::mem::take(&mut self.looks_again) {
             self.look_at_lease();
@@ -359,7 +361,7 @@ impl TabShell {
         let streamed = self.open.as_ref().map_or(DeviceMicros(0), |open| {
             open.streamed.count_for(&open.asked.request).device_time()
         });
-        lease.map(|lease| Event::Changed { lease, streamed })
+        lease.map(|lease| TabEvent::Changed { lease, streamed })
     }
 
     /// Looks at the lease in the log, and once more if it changes meanwhile.
@@ -379,72 +381,72 @@ impl TabShell {
         });
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect<Action>>) {
+    fn carry_out(&mut self, effects: Vec<Effect<TabAction>>) {
         for Effect { ticket, action } in effects {
             self.begin_action(ticket, action);
         }
     }
 
-    fn begin_action(&mut self, ticket: Ticket, action: Action) {
+    fn begin_action(&mut self, ticket: Ticket, action: TabAction) {
         let buyer = self.buyer.clone();
         match action {
-            Action::Buy(bid) => self.spawn_answer(ticket, buy(buyer, Command::PlaceBid(bid))),
-            Action::Look => {
+            TabAction::Buy(bid) => self.spawn_answer(ticket, buy(buyer, Command::PlaceBid(bid))),
+            TabAction::Look => {
                 let job = self.spec.job;
                 self.spawn_answer(ticket, async move {
                     match buyer.broker().job_leases(buyer.account(), &[job]).await {
-                        Ok(leases) => Answer::Leases(leases),
-                        Err(error) => Answer::Uncertain(error.to_string()),
+                        Ok(leases) => TabAnswer::Leases(leases),
+                        Err(error) => TabAnswer::Uncertain(error.to_string()),
                     }
                 });
             }
-            Action::Find(provider) => {
+            TabAction::Find(provider) => {
                 self.spawn_answer(ticket, async move {
                     match find_provider(&buyer, provider).await {
-                        Ok(()) => Answer::Found,
-                        Err(why) => Answer::NotFound(why),
+                        Ok(()) => TabAnswer::Found,
+                        Err(why) => TabAnswer::NotFound(why),
                     }
                 });
             }
-            Action::Open(start) => self.open_stream(start),
-            Action::SendMessage(message) => self.send_message(message),
-            Action::CloseStream => self.say = None,
-            Action::Follow(terms) => {
+            TabAction::Open(start) => self.open_stream(start),
+            TabAction::SendMessage(message) => self.send_message(message),
+            TabAction::CloseStream => self.say = None,
+            TabAction::Follow(terms) => {
                 // It is bought once.
                 let _ = self.provider.set(terms.provider);
                 self.terms = Some(*terms);
                 self.changes = Some(buyer.broker().watch_account(buyer.account()));
             }
-            Action::Count { answer, .. } => {
+            TabAction::Count { answer, .. } => {
                 let (scope, provider) = (self.scope(), self.bought().provider);
                 self.effects.spawn(async move {
                     let fetched = fetch_answer(&buyer, scope, provider, answer).await;
                     Outcome::Fetched(ticket, fetched.map(|text| (text, answer)))
                 });
             }
-            Action::Deliver => self.deliver(),
-            Action::Fail(failure) => {
+            TabAction::Deliver => self.deliver(),
+            TabAction::Fail(failure) => {
                 if let Some(open) = self.open.take() {
                     let _ = open.asked.events.try_send(TextEvent::Failed(failure));
                 }
                 self.busy.set_free();
             }
-            Action::Sign(receipt) => {
+            TabAction::Sign(receipt) => {
                 let answer = sign_receipt(&buyer, *receipt);
                 self.ready
-                    .push_back(Event::EffectAnswered { ticket, answer });
+                    .push_back(TabEvent::EffectAnswered { ticket, answer });
             }
-            Action::Command(command) => self.spawn_answer(ticket, async move {
-                Answer::Commanded(submit(&buyer, *command).await)
+            TabAction::Command(command) => self.spawn_answer(ticket, async move {
+                TabAnswer::Commanded(submit(&buyer, *command).await)
             }),
-            Action::Over(outcome) => self.outcome = Some(outcome),
+            TabAction::Over(outcome) => self.outcome = Some(outcome),
         }
     }
 
     fn spawn_answer(
         &mut self,
         ticket: Ticket,
-        answer: impl Future<Output = Answer> + Send + 'static,
+        answer: impl Future<Output = TabAnswer> + Send + 'static,
     ) {
         self.effects
             .spawn(async move { Outcome::Answer(ticket, answer.await) });
@@ -495,7 +497,7 @@ impl TabShell {
         if is_sent == Some(false) {
             self.say = None;
             let why = "it does not read its stream".to_owned();
-            self.ready.push_back(Event::StreamClosed { why });
+            self.ready.push_back(TabEvent::StreamClosed { why });
         }
     }
 }

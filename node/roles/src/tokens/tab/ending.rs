@@ -3,7 +3,9 @@
 
 use souk_market::{Command, Credits, DeviceMicros, Lease, LeaseId, LeaseState, Millis, Receipt};
 
-use super::{Action, Objection, TabCore, TabFailure, TabOutcome, TabStage, TabTimer, TabWait};
+use super::{
+    BillObjection, TabAction, TabCore, TabFailure, TabOutcome, TabStage, TabTimer, TabWait,
+};
 use crate::clock::{Micros, Timers};
 use crate::lease::{BuyerMessage, Failure};
 
@@ -23,8 +25,8 @@ impl TabCore {
         }
         let reason = failure.to_string();
         if self.is_talking() {
-            self.push_effect(Action::SendMessage(BuyerMessage::Refused { reason }));
-            self.push_effect(Action::CloseStream);
+            self.push_effect(TabAction::SendMessage(BuyerMessage::Refused { reason }));
+            self.push_effect(TabAction::CloseStream);
         }
         self.stage = TabStage::Ending;
         self.stop_timers_of_work();
@@ -46,7 +48,7 @@ impl TabCore {
 
     pub(super) fn fail_request(&mut self, failure: TabFailure) {
         if self.open.take().is_some() {
-            self.push_effect(Action::Fail(failure));
+            self.push_effect(TabAction::Fail(failure));
         }
     }
 
@@ -76,14 +78,14 @@ impl TabCore {
         }
         self.stage = TabStage::Signing;
         self.stop_timers_of_work();
-        self.request_effect(Action::Sign(Box::new(receipt)), TabWait::Sign);
+        self.request_effect(TabAction::Sign(Box::new(receipt)), TabWait::Sign);
     }
 
     pub(super) fn on_signed(&mut self, receipt: Box<Receipt>) {
         self.stage = TabStage::Settling;
         let signed = BuyerMessage::Signed(receipt.clone());
-        self.push_effect(Action::SendMessage(signed));
-        self.push_effect(Action::CloseStream);
+        self.push_effect(TabAction::SendMessage(signed));
+        self.push_effect(TabAction::CloseStream);
         self.submit_command(Command::Settle(receipt.clone()), TabWait::Settle);
         self.receipt = Some(receipt);
     }
@@ -142,7 +144,7 @@ impl TabCore {
         if note.usage.0 <= counted || self.has_disputed {
             return;
         }
-        let objection = Objection::Usage {
+        let objection = BillObjection::Usage {
             billed: note.usage,
             counted: DeviceMicros(counted),
         };
@@ -163,6 +165,6 @@ impl TabCore {
             counted: self.counted,
             cost,
         };
-        self.push_effect(Action::Over(outcome));
+        self.push_effect(TabAction::Over(outcome));
     }
 }

@@ -6,7 +6,7 @@ use souk_market::{
 };
 use souk_memory::ContentId;
 
-use super::Objection;
+use super::BillObjection;
 use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::job::facts::Terms;
@@ -14,7 +14,7 @@ use crate::lease::{BuyerMessage, Failure, ProviderMessage, Start};
 
 /// Something that happens to a tab.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum TabEvent {
     /// The owner sends a request; none may be open.
     NewRequest {
         /// The content of the request.
@@ -43,13 +43,13 @@ pub enum Event {
         /// The effect's ticket.
         ticket: Ticket,
         /// Its answer.
-        answer: Answer,
+        answer: TabAnswer,
     },
 }
 
-/// The answer to an effect; each [`Action`] lists its answers.
+/// The answer to an effect; each [`TabAction`] lists its answers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
+pub enum TabAnswer {
     /// The market sold the lease.
     Bought(Box<Trade>),
     /// The market refused the bid.
@@ -74,15 +74,15 @@ pub enum Answer {
 
 /// An effect that the core requests.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Buy the lease. Answer: `Bought`, `NotBought` or `Uncertain`.
+pub enum TabAction {
+    /// Buy the lease. TabAnswer: `Bought`, `NotBought` or `Uncertain`.
     Buy(Box<Bid>),
-    /// Look for the lease of a purchase without an answer. Answer: `Leases` or `Uncertain`.
+    /// Look for the lease of a purchase without an answer. TabAnswer: `Leases` or `Uncertain`.
     Look,
-    /// Find the provider's addresses. Answer: `Found` or `NotFound`.
+    /// Find the provider's addresses. TabAnswer: `Found` or `NotFound`.
     Find(AccountKey),
     /// Open the stream to the provider, and grant it the card and the request. No answer;
-    /// [`Event::StreamClosed`] follows if it fails.
+    /// [`TabEvent::StreamClosed`] follows if it fails.
     Open(Box<Start>),
     /// Send a message on the stream. No answer.
     SendMessage(BuyerMessage),
@@ -90,7 +90,7 @@ pub enum Action {
     CloseStream,
     /// The lease is bought: follow it in the log, and report each change of it. No answer.
     Follow(Box<Terms>),
-    /// Fetch the answer to the open request and count it. Answer: `Counted` or `NotCounted`.
+    /// Fetch the answer to the open request and count it. TabAnswer: `Counted` or `NotCounted`.
     Count {
         /// The request's number.
         request: u32,
@@ -101,9 +101,9 @@ pub enum Action {
     Deliver,
     /// Tell the owner that its open request has no answer. No answer.
     Fail(TabFailure),
-    /// Sign a receipt as the buyer. Answer: `Signed`.
+    /// Sign a receipt as the buyer. TabAnswer: `Signed`.
     Sign(Box<Receipt>),
-    /// Send a command to the market, again if no answer comes. Answer: `Commanded`.
+    /// Send a command to the market, again if no answer comes. TabAnswer: `Commanded`.
     Command(Box<Command>),
     /// The tab is over. No action follows.
     Over(TabOutcome),
@@ -135,7 +135,7 @@ pub enum TabFailure {
     BadAnswer(String),
     /// The provider's bill is not what the buyer counted.
     #[error("the provider's bill is wrong: {0}")]
-    Bill(Objection),
+    Bill(BillObjection),
     /// The lease ended, or the tab was closing, before the request could begin.
     #[error("the tab was over before the request began")]
     Closing,

@@ -12,7 +12,7 @@ const CLOCK_LAG_MAX: Millis = Millis(5_000);
 
 /// Why the buyer does not sign a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-pub enum Objection {
+pub enum BillObjection {
     /// The receipt is not valid by itself.
     #[error("{0}")]
     Invalid(String),
@@ -40,9 +40,9 @@ pub enum Objection {
     Answers,
 }
 
-impl From<ReceiptFault> for Objection {
+impl From<ReceiptFault> for BillObjection {
     fn from(fault: ReceiptFault) -> Self {
-        Objection::Invalid(fault.to_string())
+        BillObjection::Invalid(fault.to_string())
     }
 }
 
@@ -51,7 +51,7 @@ impl TabCore {
     ///
     /// # Errors
     /// The first objection.
-    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), Objection> {
+    pub(super) fn check_receipt(&self, receipt: &Receipt) -> Result<(), BillObjection> {
         receipt.verify_provider()?;
         let (body, spec) = (&receipt.body, &self.spec);
         let terms = self.terms.as_ref().expect("the lease is bought");
@@ -64,24 +64,24 @@ impl TabCore {
             && body.graph.0 == *spec.card.as_bytes()
             && body.inputs.is_empty();
         if !is_ours {
-            return Err(Objection::Terms);
+            return Err(BillObjection::Terms);
         }
         let counted = self.counted.max(USAGE_MIN);
         if body.usage > counted {
             let billed = body.usage;
-            return Err(Objection::Usage { billed, counted });
+            return Err(BillObjection::Usage { billed, counted });
         }
         let held = self.now.log.saturating_add(CLOCK_LAG_MAX);
         let held = held.saturating_since(terms.start);
         let held = DeviceMicros::from_units(terms.quantity, held);
         if body.idle > held {
             let billed = body.idle;
-            return Err(Objection::Idle { billed, held });
+            return Err(BillObjection::Idle { billed, held });
         }
         let named = body.outputs.iter().map(|id| ContentId::from_bytes(id.0));
         match named.eq(transcript(self.answers.values())) {
             true => Ok(()),
-            false => Err(Objection::Answers),
+            false => Err(BillObjection::Answers),
         }
     }
 }

@@ -18,7 +18,7 @@ const HONEST: DeviceMicros = DeviceMicros(30_000);
 struct TabWorld {
     world: World,
     core: TabCore,
-    pending: VecDeque<Effect<Action>>,
+    pending: VecDeque<Effect<TabAction>>,
     stream: Option<StreamId>,
     /// How many messages of the provider the tab has received.
     heard: usize,
@@ -65,7 +65,7 @@ impl TabWorld {
         }
     }
 
-    fn on(&mut self, event: Event) {
+    fn on(&mut self, event: TabEvent) {
         let effects = self.core.apply(self.world.now, event);
         self.pending.extend(effects);
     }
@@ -80,49 +80,51 @@ impl TabWorld {
             return;
         };
         let answer = match action {
-            Action::Buy(bid) => match self.carry(Command::PlaceBid(bid)) {
-                Ok(Acceptance::Placed { trades, .. }) => Answer::Bought(Box::new(trades[0])),
+            TabAction::Buy(bid) => match self.carry(Command::PlaceBid(bid)) {
+                Ok(Acceptance::Placed { trades, .. }) => TabAnswer::Bought(Box::new(trades[0])),
                 Ok(other) => panic!("{other:?} is no trade"),
-                Err(refusal) => Answer::NotBought(refusal),
+                Err(refusal) => TabAnswer::NotBought(refusal),
             },
-            Action::Look => {
+            TabAction::Look => {
                 let job = JobId([8; 32]);
                 let leases = self.world.exchange.leases();
-                Answer::Leases(leases.filter(|it| it.job == job).cloned().collect())
+                TabAnswer::Leases(leases.filter(|it| it.job == job).cloned().collect())
             }
-            Action::Find(_) => Answer::Found,
-            Action::Open(start) => {
+            TabAction::Find(_) => TabAnswer::Found,
+            TabAction::Open(start) => {
                 self.stream = Some(self.world.open(Opening::Start(start)));
                 return;
             }
-            Action::SendMessage(message) => {
+            TabAction::SendMessage(message) => {
                 if let Some(stream) = self.stream {
                     self.world.say(stream, message);
                 }
                 return;
             }
-            Action::CloseStream => return self.hang(),
-            Action::Follow(terms) => {
+            TabAction::CloseStream => return self.hang(),
+            TabAction::Follow(terms) => {
                 self.followed = Some(terms.lease);
                 return;
             }
-            Action::Count { .. } => Answer::Counted(self.counts),
-            Action::Deliver => {
+            TabAction::Count { .. } => TabAnswer::Counted(self.counts),
+            TabAction::Deliver => {
                 self.delivered += 1;
                 return;
             }
-            Action::Fail(failure) => return self.failures.push(failure),
-            Action::Sign(receipt) => Answer::Signed(Box::new(receipt.sign_as_buyer(&self.buyer()))),
-            Action::Command(command) => {
-                let done = self.carry(*command);
-                Answer::Commanded(done.map(drop).map_err(|refusal| refusal.to_string()))
+            TabAction::Fail(failure) => return self.failures.push(failure),
+            TabAction::Sign(receipt) => {
+                TabAnswer::Signed(Box::new(receipt.sign_as_buyer(&self.buyer())))
             }
-            Action::Over(outcome) => {
+            TabAction::Command(command) => {
+                let done = self.carry(*command);
+                TabAnswer::Commanded(done.map(drop).map_err(|refusal| refusal.to_string()))
+            }
+            TabAction::Over(outcome) => {
                 assert_eq!(self.outcome.replace(outcome), None, "it ends once");
                 return;
             }
         };
-        self.on(Event::EffectAnswered { ticket, answer });
+        self.on(TabEvent::EffectAnswered { ticket, answer });
     }
 
     fn carry(&mut self, command: Command) -> Result<Acceptance, souk_market::Refusal> {
@@ -144,7 +146,7 @@ impl TabWorld {
             let lease = Box::new(lease.clone());
             self.last_seen = Some((*lease).clone());
             let streamed = DeviceMicros(0);
-            self.on(Event::Changed { lease, streamed });
+            self.on(TabEvent::Changed { lease, streamed });
             return true;
         }
         let Some(stream) = self.stream else {
@@ -152,14 +154,14 @@ impl TabWorld {
         };
         if self.heard_alive < self.world.alive {
             self.heard_alive = self.world.alive;
-            self.on(Event::MessageReceived(ProviderMessage::Alive));
+            self.on(TabEvent::MessageReceived(ProviderMessage::Alive));
             return true;
         }
         let Some(message) = self.world.said[&stream].get(self.heard).cloned() else {
             return false;
         };
         self.heard += 1;
-        self.on(Event::MessageReceived(message));
+        self.on(TabEvent::MessageReceived(message));
         true
     }
 
@@ -179,7 +181,7 @@ impl TabWorld {
     fn wake(&mut self) {
         let is_due = |at: &Micros| *at <= self.world.now.tick;
         if self.core.wakes_at().filter(is_due).is_some() {
-            self.on(Event::TimerFired);
+            self.on(TabEvent::TimerFired);
         }
     }
 
@@ -195,7 +197,7 @@ impl TabWorld {
     fn ask(&mut self) {
         self.asked += 1;
         let body = id(&format!("body {}", self.asked));
-        self.on(Event::NewRequest { body });
+        self.on(TabEvent::NewRequest { body });
     }
 
     fn outcome(&self) -> &TabOutcome {
@@ -240,9 +242,9 @@ fn a_bill_beyond_the_count_is_not_signed_and_what_was_not_accepted_is_not_paid()
     let mut tab = TabWorld::new();
     tab.counts = DeviceMicros(HONEST.0 / 2);
     tab.settle();
-    tab.on(Event::Close);
+    tab.on(TabEvent::Close);
     tab.live(120);
-    let billed = Some(TabFailure::Bill(Objection::Usage {
+    let billed = Some(TabFailure::Bill(BillObjection::Usage {
         billed: HONEST,
         counted: tab.counts,
     }));
@@ -266,14 +268,14 @@ fn a_lost_provider_fails_the_open_request_alone() {
     tab.settle();
     tab.ask();
     while let Some(Effect { action, .. }) = tab.pending.front() {
-        let is_sent = matches!(action, Action::SendMessage(_));
+        let is_sent = matches!(action, TabAction::SendMessage(_));
         tab.carry_out();
         if is_sent {
             break;
         }
     }
     let why = "the connection is broken".to_owned();
-    tab.on(Event::StreamClosed { why });
+    tab.on(TabEvent::StreamClosed { why });
     assert_eq!(tab.core.stage(), TabStage::Ending);
     tab.hang();
     tab.live(200);
@@ -287,7 +289,7 @@ fn a_lost_provider_fails_the_open_request_alone() {
 fn a_request_that_comes_as_the_tab_closes_is_failed_and_not_lost() {
     let mut tab = TabWorld::new();
     tab.settle();
-    tab.on(Event::Close);
+    tab.on(TabEvent::Close);
     tab.ask();
     tab.settle();
     assert_eq!(tab.failures, [TabFailure::Closing]);
@@ -304,9 +306,9 @@ fn a_market_that_sells_nothing_costs_nothing() {
             amount: Credits(u64::MAX),
         })
         .unwrap_err();
-    tab.on(Event::EffectAnswered {
+    tab.on(TabEvent::EffectAnswered {
         ticket: effect.ticket,
-        answer: Answer::NotBought(refusal),
+        answer: TabAnswer::NotBought(refusal),
     });
     tab.settle();
     assert_eq!((tab.delivered, tab.failures.len()), (0, 1));
@@ -318,13 +320,13 @@ fn a_purchase_without_an_answer_is_found_in_the_log() {
     let mut tab = TabWorld::new();
     let Some(Effect {
         ticket,
-        action: Action::Buy(bid),
+        action: TabAction::Buy(bid),
     }) = tab.pending.pop_front()
     else {
         panic!("it buys first");
     };
-    let answer = Answer::Uncertain("no answer".to_owned());
-    tab.on(Event::EffectAnswered { ticket, answer });
+    let answer = TabAnswer::Uncertain("no answer".to_owned());
+    tab.on(TabEvent::EffectAnswered { ticket, answer });
     tab.settle();
     assert_eq!(tab.core.stage(), TabStage::Adopting);
     // The market carries the bid out a second later.
@@ -355,22 +357,22 @@ fn play(seed: u64) -> [u32; 4] {
                 tab.wake();
             }
             18 if tab.core.is_free() => tab.ask(),
-            19 if dice.below(60) == 0 => tab.on(Event::Close),
+            19 if dice.below(60) == 0 => tab.on(TabEvent::Close),
             19 if dice.below(80) == 0 => {
                 let why = "the connection is broken".to_owned();
-                tab.on(Event::StreamClosed { why });
+                tab.on(TabEvent::StreamClosed { why });
                 tab.hang();
             }
             19 if dice.below(150) == 0 => {
                 let why = "the provider's process is gone".to_owned();
-                tab.on(Event::StreamClosed { why });
+                tab.on(TabEvent::StreamClosed { why });
                 tab.stream = None;
                 tab.world.restart();
             }
             _ => {}
         }
     }
-    tab.on(Event::Close);
+    tab.on(TabEvent::Close);
     tab.live(400);
     let outcome = tab.outcome().clone();
     assert_eq!(
